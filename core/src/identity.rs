@@ -1,0 +1,139 @@
+//! Who is who: names, incarnations, lifecycles, and the pair that makes a connection.
+//!
+//! Queue-pair numbers, GIDs, keys and clocks identify nothing (rule H1): a restarted process gets
+//! the same ones again.
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+
+/// The name of a node. Free text without `@`; with peer-to-peer metadata it is `host:port`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeName(Arc<str>);
+
+impl NodeName {
+    /// Longest name accepted, in bytes: a DNS name (255, RFC 1035) with room for a port.
+    pub const BYTES_MAX: usize = 262;
+
+    /// Checks and wraps a name.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if text.len() > Self::BYTES_MAX {
+            return Err(NameError::TooLong { bytes: text.len() });
+        }
+        if text.contains('@') || text.chars().any(char::is_control) {
+            return Err(NameError::ForbiddenCharacter);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text of the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a text is not a node or NIC name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The text is empty.
+    #[error("a name must not be empty")]
+    Empty,
+    /// The text is longer than [`NodeName::BYTES_MAX`].
+    #[error("a name of {bytes} bytes is too long: at most {} are allowed", NodeName::BYTES_MAX)]
+    TooLong {
+        /// Length of the rejected text.
+        bytes: usize,
+    },
+    /// `@` separates node and NIC; control characters have no place in a name.
+    #[error("a name must not contain '@' or control characters")]
+    ForbiddenCharacter,
+    /// A NIC path without `@`.
+    #[error("a NIC path has the form NODE@NIC")]
+    NoSeparator,
+}
+
+/// One NIC of one node, written `node@nic` on the wire.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NicPath {
+    /// The node that owns the NIC.
+    pub node: NodeName,
+    /// The NIC, by its device name.
+    pub nic: NodeName,
+}
+
+impl NicPath {
+    /// Parses `node@nic`, splitting at the first `@` as Mooncake does.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        let (node, nic) = text.split_once('@').ok_or(NameError::NoSeparator)?;
+        Ok(Self { node: NodeName::new(node)?, nic: NodeName::new(nic)? })
+    }
+}
+
+impl fmt::Display for NicPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.node, self.nic)
+    }
+}
+
+impl fmt::Debug for NicPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One run of a node: 128 random bits drawn at its start.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u128);
+
+impl Incarnation {
+    /// Thirty-two lower-case hexadecimal digits, as on the wire.
+    pub fn to_hex(self) -> String {
+        alloc::format!("{:032x}", self.0)
+    }
+
+    /// Parses exactly thirty-two hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let plain = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if plain { u128::from_str_radix(text, 16).ok().map(Self) } else { None }
+    }
+}
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+/// The number of one set of queue pairs, never reused within an incarnation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lifecycle(pub u64);
+
+impl fmt::Debug for Lifecycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "#{}", self.0)
+    }
+}
+
+/// A lifecycle of a known incarnation: one half of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pair {
+    /// The run of the node.
+    pub incarnation: Incarnation,
+    /// The set of queue pairs within that run.
+    pub lifecycle: Lifecycle,
+}

@@ -1,0 +1,16 @@
+//! The handfast protocol without I/O: identities, wire schema, and the endpoint life cycle of one
+//! node as a state machine that explorers, simulators and the production engine all drive alike.
+//!
+//! Nothing here can open a socket, read a clock, start a thread or consume randomness. Time is an
+//! [`Instant`] that the caller supplies; jitter is a pure function of the configured seed.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod identity;
+mod time;
+pub mod wire;
+
+pub use identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
+pub use time::{Duration, Instant};

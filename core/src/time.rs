@@ -1,0 +1,34 @@
+//! Time as the core sees it: nanoseconds that the caller supplies.
+
+/// A point in time, in nanoseconds since an origin of the caller's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Instant(pub u64);
+
+/// A span of time in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Duration(pub u64);
+
+impl Duration {
+    /// A span of whole milliseconds; saturates.
+    pub const fn from_millis(milliseconds: u64) -> Self {
+        Self(milliseconds.saturating_mul(1_000_000))
+    }
+
+    /// The span in nanoseconds.
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The span times two to the power of `exponent`; saturates.
+    pub const fn doubled(self, exponent: u32) -> Self {
+        let exponent = if exponent > 16 { 16 } else { exponent };
+        Self(self.0.saturating_mul(1 << exponent))
+    }
+}
+
+impl core::ops::Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, span: Duration) -> Instant {
+        Instant(self.0.saturating_add(span.0))
+    }
+}

@@ -1,0 +1,12 @@
+//! The control wire: Mooncake's frame and connection descriptor, with one key of ours inside.
+//! `docs/wire.md` is the complete schema.
+
+mod frame;
+mod message;
+
+pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
+pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
+pub use message::{
+    Body, Descriptor, Message, MessageError, Op, QUEUE_PAIRS_MAX, Refusal, RefusalReason,
+    WIRE_VERSION,
+};

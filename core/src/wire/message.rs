@@ -1,0 +1,313 @@
+//! The connection descriptor and the key `handfast` inside it.
+
+use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, Pair};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Version of our key. A higher version is answered; a required bit we do not know is refused.
+pub const WIRE_VERSION: u32 = 1;
+/// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
+pub const QUEUE_PAIRS_MAX: usize = 64;
+/// Longest refusal detail kept, in bytes.
+const DETAIL_BYTES_MAX: usize = 512;
+
+/// Mooncake's connection descriptor, keys in the sorted order its writer uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// Our key; absent from Mooncake nodes, ignored by them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handfast: Option<Key>,
+    /// GID of the sender's NIC as sixteen hexadecimal bytes joined by colons; may be empty.
+    #[serde(default)]
+    pub local_gid: String,
+    /// LID of the sender's port, 0 on Ethernet.
+    #[serde(default)]
+    pub local_lid: u32,
+    /// `node@nic` of the sender.
+    #[serde(default)]
+    pub local_nic_path: String,
+    /// Opaque; only the newest releases write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<String>,
+    /// `node@nic` that the sender addresses.
+    #[serde(default)]
+    pub peer_nic_path: String,
+    /// The sender's queue-pair numbers, in lane order.
+    #[serde(default)]
+    pub qp_num: Vec<u32>,
+    /// Present: the sender knows the ready phase. True: this is the ready message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_ack: Option<bool>,
+    /// Empty for success, else the reason of a rejection.
+    #[serde(default)]
+    pub reply_msg: String,
+}
+
+/// The complete schema of our key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    auth: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    echo: Option<KeyPair>,
+    incarnation: String,
+    lifecycle: u64,
+    #[serde(default)]
+    mtu: u32,
+    op: Op,
+    #[serde(default)]
+    psn: Vec<u32>,
+    #[serde(default)]
+    rd_atomic: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<KeyRefusal>,
+    #[serde(default)]
+    required: u64,
+    #[serde(default)]
+    started_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    version: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeyPair {
+    incarnation: String,
+    lifecycle: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KeyRefusal {
+    detail: String,
+    reason: RefusalReason,
+}
+
+/// What a message is for (rule H2, and quiesce and retired of H11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Announces queue pairs and asks for the peer's.
+    Request,
+    /// Announces queue pairs and echoes the requester's.
+    Reply,
+    /// The sender has wired towards the echoed lifecycle.
+    Ready,
+    /// The sender has wired too; answers a ready.
+    Ack,
+    /// The sender wants to retire the pair and asks the peer to stop posting.
+    Quiesce,
+    /// The peer has stopped and drained; answers a quiesce.
+    Retired,
+    /// The message was refused.
+    Refuse,
+}
+
+/// Why a message was refused. The receiver's duty per reason is rule H10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalReason {
+    /// The echoed lifecycle no longer exists.
+    Gone,
+    /// A newer lifecycle or incarnation has taken its place.
+    Superseded,
+    /// A table is full; the same lifecycle may try later.
+    Busy,
+    /// The node is not ready yet; the same lifecycle may try later.
+    Starting,
+    /// The two nodes are configured so that they cannot connect.
+    Configuration,
+    /// The peer may not do this.
+    Protection,
+    /// Two live processes bear one name.
+    NameConflict,
+}
+
+/// A refusal with words for people.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Refusal {
+    /// The machine-readable reason.
+    pub reason: RefusalReason,
+    /// What the refusing side saw, at most 512 bytes.
+    pub detail: String,
+}
+
+/// Everything a side must know to wire towards the other's queue pairs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Body {
+    /// Queue-pair numbers in lane order.
+    pub queue_pairs: Vec<u32>,
+    /// First packet sequence number per queue pair.
+    pub psns: Vec<u32>,
+    /// GID in text form, empty where the transport has none.
+    pub gid: String,
+    /// LID, 0 where the transport has none.
+    pub lid: u32,
+    /// Path MTU in bytes, 0 where the transport has none.
+    pub mtu: u32,
+    /// Outstanding reads the side accepts, 0 where the transport has none.
+    pub rd_atomic: u32,
+    /// Token that a TCP lane must present, sixteen hexadecimal digits; empty elsewhere.
+    pub token: String,
+    /// `host:port` where the side accepts control calls and TCP lanes; empty if nowhere.
+    pub address: String,
+}
+
+/// A message between two handfast nodes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Message {
+    /// What it is for.
+    pub op: Op,
+    /// The sending NIC.
+    pub from: NicPath,
+    /// The NIC it is addressed to.
+    pub to: NicPath,
+    /// The sender's pair (rule H1).
+    pub sender: Pair,
+    /// The receiver's pair, where the sender knows it (rule H1).
+    pub echo: Option<Pair>,
+    /// Queue pairs; empty in a refusal.
+    pub body: Body,
+    /// Present exactly when `op` is [`Op::Refuse`].
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a descriptor is not a message of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// Not JSON, or a key of the wrong type.
+    #[error("the connection descriptor is malformed: {0}")]
+    Malformed(String),
+    /// No key of ours: a Mooncake node.
+    #[error("the peer sent no 'handfast' key: it is a Mooncake node or a TCP-only one")]
+    NoKey,
+    /// The peer requires features this version lacks.
+    #[error("the peer requires feature bits {0:#x} that this version does not know")]
+    Required(u64),
+    /// A NIC path is not one.
+    #[error("the descriptor's '{key}' is unusable: {error}")]
+    Path {
+        /// Which key.
+        key: &'static str,
+        /// What is wrong.
+        error: NameError,
+    },
+    /// A field of our key is out of range or missing for its op.
+    #[error("the descriptor's '{0}' is missing, out of range or contradicts its op")]
+    Field(&'static str),
+}
+
+impl Message {
+    /// Decodes the JSON text of a connection frame.
+    pub fn decode(text: &str) -> Result<Self, MessageError> {
+        let descriptor: Descriptor = serde_json::from_str(text)
+            .map_err(|error| MessageError::Malformed(error.to_string()))?;
+        Self::from_descriptor(descriptor)
+    }
+
+    fn from_descriptor(descriptor: Descriptor) -> Result<Self, MessageError> {
+        let path = |key, text: &str| {
+            NicPath::parse(text).map_err(|error| MessageError::Path { key, error })
+        };
+        let key = descriptor.handfast.ok_or(MessageError::NoKey)?;
+        if key.required != 0 {
+            return Err(MessageError::Required(key.required));
+        }
+        if key.version == 0 {
+            return Err(MessageError::Field("version"));
+        }
+        if descriptor.qp_num.len() > QUEUE_PAIRS_MAX || key.psn.len() > QUEUE_PAIRS_MAX {
+            return Err(MessageError::Field("qp_num"));
+        }
+        let refusal = key.refusal.map(|refusal| Refusal {
+            reason: refusal.reason,
+            detail: truncated(refusal.detail, DETAIL_BYTES_MAX),
+        });
+        if refusal.is_some() != (key.op == Op::Refuse) {
+            return Err(MessageError::Field("refusal"));
+        }
+        let echo = match key.echo {
+            Some(pair) => Some(parse_pair("echo", &pair.incarnation, pair.lifecycle)?),
+            None if matches!(key.op, Op::Request | Op::Refuse) => None,
+            None => return Err(MessageError::Field("echo")),
+        };
+        Ok(Self {
+            op: key.op,
+            from: path("local_nic_path", &descriptor.local_nic_path)?,
+            to: path("peer_nic_path", &descriptor.peer_nic_path)?,
+            sender: parse_pair("incarnation", &key.incarnation, key.lifecycle)?,
+            echo,
+            body: Body {
+                queue_pairs: descriptor.qp_num,
+                psns: key.psn,
+                gid: descriptor.local_gid,
+                lid: descriptor.local_lid,
+                mtu: key.mtu,
+                rd_atomic: key.rd_atomic,
+                token: key.token.unwrap_or_default(),
+                address: key.address.unwrap_or_default(),
+            },
+            refusal,
+        })
+    }
+
+    /// Encodes to the JSON text of a connection frame: compact, keys sorted, one line feed.
+    pub fn encode(&self) -> String {
+        let pair = |pair: Pair| KeyPair {
+            incarnation: pair.incarnation.to_hex(),
+            lifecycle: pair.lifecycle.0,
+        };
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let descriptor = Descriptor {
+            handfast: Some(Key {
+                address: some(&self.body.address),
+                auth: None,
+                echo: self.echo.map(pair),
+                incarnation: self.sender.incarnation.to_hex(),
+                lifecycle: self.sender.lifecycle.0,
+                mtu: self.body.mtu,
+                op: self.op,
+                psn: self.body.psns.clone(),
+                rd_atomic: self.body.rd_atomic,
+                refusal: self.refusal.as_ref().map(|refusal| KeyRefusal {
+                    detail: refusal.detail.clone(),
+                    reason: refusal.reason,
+                }),
+                required: 0,
+                started_ms: 0,
+                token: some(&self.body.token),
+                version: WIRE_VERSION,
+            }),
+            local_gid: self.body.gid.clone(),
+            local_lid: self.body.lid,
+            local_nic_path: self.from.to_string(),
+            payload: Some(String::new()),
+            peer_nic_path: self.to.to_string(),
+            qp_num: self.body.queue_pairs.clone(),
+            ready_ack: Some(self.op == Op::Ready),
+            reply_msg: self.refusal.as_ref().map(|r| r.detail.clone()).unwrap_or_default(),
+        };
+        let mut text = serde_json::to_string(&descriptor)
+            .expect("a descriptor has string keys and no fallible serializer");
+        text.push('\n');
+        text
+    }
+}
+
+fn parse_pair(
+    field: &'static str,
+    incarnation: &str,
+    lifecycle: u64,
+) -> Result<Pair, MessageError> {
+    let incarnation = Incarnation::from_hex(incarnation).ok_or(MessageError::Field(field))?;
+    Ok(Pair { incarnation, lifecycle: Lifecycle(lifecycle) })
+}
+
+fn truncated(mut text: String, bytes_max: usize) -> String {
+    while text.len() > bytes_max {
+        text.pop();
+    }
+    text
+}

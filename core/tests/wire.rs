@@ -1,0 +1,119 @@
+//! The control wire against bytes recorded from a released Mooncake node, and against junk.
+
+use handfast_core::wire::*;
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+
+const HANDSHAKE: [&[u8]; 4] = [
+    include_bytes!("golden/rdma-write64-02.c2s.bin"),
+    include_bytes!("golden/rdma-write64-02.s2c.bin"),
+    include_bytes!("golden/rdma-write64-03.c2s.bin"),
+    include_bytes!("golden/rdma-write64-03.s2c.bin"),
+];
+
+#[test]
+fn recorded_handshakes_decode_and_encode_to_the_same_bytes() {
+    for bytes in HANDSHAKE {
+        let frame = decode_frame(bytes, FRAME_BYTES_DEFAULT_MAX).unwrap();
+        assert_eq!(frame.kind, FrameKind::Connection);
+        let descriptor: Descriptor = serde_json::from_str(frame.text).unwrap();
+        let mut text = serde_json::to_string(&descriptor).unwrap();
+        text.push('\n');
+        assert_eq!(encode_frame(FrameKind::Connection, &text), bytes);
+        assert_eq!(Message::decode(frame.text), Err(MessageError::NoKey));
+    }
+}
+
+#[test]
+fn recorded_notify_and_probe_frames_keep_their_type() {
+    let recorded: [(&[u8], FrameKind); 4] = [
+        (include_bytes!("golden/rdma-notify-04.c2s.bin"), FrameKind::Notify),
+        (include_bytes!("golden/rdma-notify-04.s2c.bin"), FrameKind::Notify),
+        (include_bytes!("golden/rdma-probe-01.c2s.bin"), FrameKind::Probe),
+        (include_bytes!("golden/rdma-probe-01.s2c.bin"), FrameKind::Probe),
+    ];
+    for (bytes, kind) in recorded {
+        let frame = decode_frame(bytes, FRAME_BYTES_DEFAULT_MAX).unwrap();
+        assert_eq!(frame.kind, kind);
+        assert_eq!(encode_frame(kind, frame.text), bytes);
+    }
+}
+
+#[test]
+fn every_message_survives_its_own_wire() {
+    for op in [Op::Request, Op::Reply, Op::Ready, Op::Ack, Op::Quiesce, Op::Retired, Op::Refuse] {
+        let sent = message(op);
+        assert_eq!(Message::decode(&sent.encode()), Ok(sent));
+    }
+}
+
+#[test]
+fn a_frame_at_the_limit_passes_and_one_byte_more_is_refused() {
+    let frame = encode_frame(FrameKind::Connection, "{}");
+    assert!(decode_frame(&frame, 3).is_ok());
+    assert_eq!(decode_frame(&frame, 2), Err(FrameError::TooLong { length: 3, limit: 2 }));
+}
+
+#[test]
+fn lengths_of_zero_and_two_to_the_sixty_three_are_refused_before_any_allocation() {
+    assert_eq!(frame_length([0; 8], FRAME_BYTES_MAX), Err(FrameError::Empty));
+    let huge = (1u64 << 63).to_le_bytes();
+    assert!(matches!(frame_length(huge, usize::MAX), Err(FrameError::TooLong { .. })));
+}
+
+#[test]
+fn http_and_tls_bytes_are_refused_by_their_length_field() {
+    for junk in [b"GET / HTTP/1.1\r\n\r\n".as_slice(), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03"]
+    {
+        assert!(matches!(
+            decode_frame(junk, FRAME_BYTES_DEFAULT_MAX),
+            Err(FrameError::TooLong { .. })
+        ));
+    }
+}
+
+#[test]
+fn every_truncation_of_a_message_is_an_error_and_never_a_panic() {
+    let whole = encode_frame(FrameKind::Connection, &message(Op::Reply).encode());
+    for length in 0..whole.len() {
+        assert!(decode_frame(&whole[..length], FRAME_BYTES_DEFAULT_MAX).is_err());
+    }
+}
+
+#[test]
+fn a_reply_without_echo_and_a_refusal_without_reason_are_refused() {
+    let mut reply = message(Op::Reply);
+    reply.echo = None;
+    assert_eq!(Message::decode(&reply.encode()), Err(MessageError::Field("echo")));
+    let mut refuse = message(Op::Refuse);
+    refuse.refusal = None;
+    assert_eq!(Message::decode(&refuse.encode()), Err(MessageError::Field("refusal")));
+}
+
+#[test]
+fn more_queue_pairs_than_the_limit_are_refused() {
+    let mut request = message(Op::Request);
+    request.body.queue_pairs = vec![1; QUEUE_PAIRS_MAX];
+    assert!(Message::decode(&request.encode()).is_ok());
+    request.body.queue_pairs.push(1);
+    assert_eq!(Message::decode(&request.encode()), Err(MessageError::Field("qp_num")));
+}
+
+fn message(op: Op) -> Message {
+    let pair = |bits, number| Pair { incarnation: Incarnation(bits), lifecycle: Lifecycle(number) };
+    Message {
+        op,
+        from: NicPath::parse("10.0.0.1:7000@rxe0").unwrap(),
+        to: NicPath::parse("[fe80::1]:7001@rxe1").unwrap(),
+        sender: pair(u128::MAX, 3),
+        echo: Some(pair(7, u64::MAX)),
+        body: Body {
+            queue_pairs: vec![17, 18],
+            psns: vec![1, 0xff_ffff],
+            token: "00112233aabbccdd".into(),
+            address: "10.0.0.1:7000".into(),
+            ..Body::default()
+        },
+        refusal: (op == Op::Refuse)
+            .then(|| Refusal { reason: RefusalReason::Gone, detail: "lifecycle 4 ended".into() }),
+    }
+}
