@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod identity;
 mod time;
+pub mod transport;
 pub mod wire;
 
 pub use identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};

@@ -1,0 +1,103 @@
+//! What the core asks of a transport, and what a transport tells the core.
+//!
+//! Queue-pair operations are few and coarse, asynchronous, and each happens at most once per
+//! lifecycle: a queue pair is wired at most once in its life and never reset. A transport holds
+//! no policy; it reports where a step failed and leaves the decision to the node.
+
+use crate::identity::{Lifecycle, NicPath, Pair};
+use crate::wire::Body;
+use alloc::string::String;
+
+/// Names an operation: each kind happens at most once in a lifecycle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OperationId {
+    /// The set of queue pairs operated on.
+    pub lifecycle: Lifecycle,
+    /// The step.
+    pub kind: OperationKind,
+}
+
+/// The steps in the life of a set of queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperationKind {
+    /// Create, and move to INIT.
+    BringUp,
+    /// Move to RTR and RTS towards named queue pairs of the peer.
+    Wire,
+    /// Move to ERR, drain, destroy.
+    Retire,
+}
+
+/// An operation to perform.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// Create the queue pairs of `lifecycle`, to be connected to `peer`.
+    BringUp {
+        /// The new lifecycle.
+        lifecycle: Lifecycle,
+        /// The NIC it is for.
+        peer: NicPath,
+    },
+    /// Wire `local` towards `remote`.
+    Wire {
+        /// Our pair.
+        local: Pair,
+        /// The peer's pair, which has echoed ours (rule H3).
+        remote: Pair,
+        /// What the peer announced about its queue pairs.
+        body: Body,
+    },
+    /// Retire the queue pairs of `lifecycle`. Succeeds only when nothing of it can touch memory.
+    Retire {
+        /// The lifecycle that ended.
+        lifecycle: Lifecycle,
+    },
+}
+
+impl Operation {
+    /// The operation's name.
+    pub fn id(&self) -> OperationId {
+        let (lifecycle, kind) = match self {
+            Self::BringUp { lifecycle, .. } => (*lifecycle, OperationKind::BringUp),
+            Self::Wire { local, .. } => (local.lifecycle, OperationKind::Wire),
+            Self::Retire { lifecycle } => (*lifecycle, OperationKind::Retire),
+        };
+        OperationId { lifecycle, kind }
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// The queue pairs exist; `Body` is what a message announces about them.
+    BroughtUp(Body),
+    /// The queue pairs are wired.
+    Wired,
+    /// The queue pairs are gone.
+    Retired,
+    /// The step failed.
+    Failed(TransportError),
+}
+
+/// Which side a failure is charged to (rule H9: local failures are never the peer's).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// Our device, port, memory or configuration.
+    Local,
+    /// The peer, or the way to it.
+    Peer,
+}
+
+/// A failure as a transport saw it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("{side:?} {call} failed: {detail}")]
+pub struct TransportError {
+    /// Who is to blame as far as the transport can tell.
+    pub side: Side,
+    /// The call or step that failed, such as `connect` or `ibv_modify_qp(RTR)`.
+    pub call: &'static str,
+    /// Its return value or errno; 0 where there is none.
+    pub code: i32,
+    /// What happened, in words.
+    pub detail: String,
+}
