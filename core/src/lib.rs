@@ -8,10 +8,13 @@
 
 extern crate alloc;
 
+mod entropy;
 pub mod identity;
+pub mod node;
 mod time;
 pub mod transport;
 pub mod wire;
 
 pub use identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
+pub use node::{Event, Input, Node, NodeConfig, Output};
 pub use time::{Duration, Instant};

@@ -1,0 +1,17 @@
+//! One node's endpoint life cycle: rules H1 to H10 of `docs/handshake.md` as a state machine.
+//!
+//! One machine per node and not per connection, because the races cross endpoints. The contract:
+//! give an [`Input`], then drain [`Node::poll_output`] to `None`; ask [`Node::poll_timeout`] after
+//! every call, since any call may change its answer.
+
+mod api;
+mod lane;
+mod machine;
+mod messages;
+
+pub use api::{
+    CallFailure, CallToken, Counters, Event, Failure, Input, Limits, NodeConfig, Output, TimerId,
+    TimerKind, Timing,
+};
+pub use lane::StateKind;
+pub use machine::Node;

@@ -1,0 +1,271 @@
+//! The types that cross the border of a [`Node`](super::Node).
+
+use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
+use crate::time::Duration;
+use crate::transport::{Operation, OperationId, Outcome, TransportError};
+use crate::wire::{Message, Refusal};
+
+/// How a node is set up. Everything it ever draws at random derives from `seed`.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Our NIC, and with it our name.
+    pub path: NicPath,
+    /// This run: 128 bits that no other run of any node has.
+    pub incarnation: Incarnation,
+    /// Source of jitter.
+    pub seed: u64,
+    /// Bounds.
+    pub limits: Limits,
+    /// Waits.
+    pub timing: Timing,
+}
+
+/// The bounds of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Peers remembered.
+    pub peers_max: usize,
+    /// Lifecycles that exist at once, retiring ones included.
+    pub lifecycles_max: usize,
+    /// Calls one lifecycle holds unanswered while its own operation runs.
+    pub answers_held_max: usize,
+    /// Requests sent in one lifecycle before it ends.
+    pub requests_max: u32,
+    /// Ready messages sent in one lifecycle before it ends.
+    pub readies_max: u32,
+    /// Lifecycles that may fail in a row before the demand is reported as failed.
+    pub opens_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            peers_max: 65_536,
+            lifecycles_max: 131_072,
+            answers_held_max: 4,
+            requests_max: 4,
+            readies_max: 4,
+            opens_max: 3,
+        }
+    }
+}
+
+/// The waits of a node (rule H8). Retries double up to six times and carry up to half of jitter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// First wait for a reply.
+    pub request_retry: Duration,
+    /// First wait for an acknowledgement.
+    pub ready_retry: Duration,
+    /// How long an announced lifecycle without demand of ours waits to be echoed.
+    pub half_open: Duration,
+    /// How long an operation of our own transport may take.
+    pub operation: Duration,
+    /// First pause before reopening after a failed lifecycle.
+    pub backoff: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            request_retry: Duration::from_millis(500),
+            ready_retry: Duration::from_millis(500),
+            half_open: Duration::from_millis(5_000),
+            operation: Duration::from_millis(5_000),
+            backoff: Duration::from_millis(10),
+        }
+    }
+}
+
+/// Names an incoming call so that its answer finds the way back; chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallToken(pub u64);
+
+/// How an outgoing call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CallFailure {
+    /// Nobody listens at the address.
+    Refused,
+    /// The name does not resolve, or there is no route.
+    Unreachable,
+    /// No answer in time.
+    TimedOut,
+    /// The connection ended before an answer, or the answer was not a handshake message.
+    Broken,
+}
+
+/// What a node can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The application wants a lane to this NIC of a peer.
+    Open(NicPath),
+    /// The application no longer wants one; what exists ends.
+    Close(NicPath),
+    /// A peer called.
+    CallReceived {
+        /// Returned with the answer.
+        token: CallToken,
+        /// What it said.
+        message: Message,
+    },
+    /// A call of ours was answered.
+    CallAnswered(Message),
+    /// A call of ours failed; whether it took effect is unknown.
+    CallFailed {
+        /// The lifecycle that called.
+        lifecycle: Lifecycle,
+        /// How.
+        failure: CallFailure,
+    },
+    /// An operation ended.
+    OperationDone {
+        /// Which.
+        id: OperationId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A published lane saw its first error.
+    LaneFailed {
+        /// The lane.
+        lifecycle: Lifecycle,
+        /// The error.
+        error: TransportError,
+    },
+}
+
+/// What a node wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Call the peer that `message.to` names.
+    Call(Message),
+    /// Answer a call.
+    Answer {
+        /// The call.
+        token: CallToken,
+        /// The answer.
+        message: Message,
+    },
+    /// Perform a queue-pair operation. Operations of one lifecycle are performed in order.
+    Operate(Operation),
+    /// The lane is usable.
+    Publish {
+        /// Our pair.
+        local: Pair,
+        /// The peer's.
+        remote: Pair,
+        /// The peer's NIC.
+        peer: NicPath,
+    },
+    /// The lane must not be posted to any more.
+    Revoke(Lifecycle),
+    /// Something the application may want to know.
+    Event(Event),
+}
+
+/// Why an attempt or a demand failed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum Failure {
+    /// The peer could not be called.
+    #[error("the peer cannot be called: {0:?}")]
+    Call(CallFailure),
+    /// The peer refused.
+    #[error("the peer refused ({:?}): {}", .0.reason, .0.detail)]
+    Refused(Refusal),
+    /// Our transport failed.
+    #[error("{0}")]
+    Transport(TransportError),
+    /// The peer did not answer in the bounded number of attempts.
+    #[error("the peer did not answer")]
+    Silent,
+    /// Nobody echoed an announced lifecycle in time.
+    #[error("the announced queue pairs were not echoed in time")]
+    HalfOpen,
+    /// Our transport did not finish an operation in time.
+    #[error("a queue-pair operation did not finish in time")]
+    OperationOverdue,
+    /// A newer lifecycle or incarnation of the peer took its place.
+    #[error("the peer opened anew")]
+    Superseded,
+    /// The application closed it.
+    #[error("closed by the application")]
+    Closed,
+    /// A bound of ours is reached.
+    #[error("the limit '{0}' is reached")]
+    Limit(&'static str),
+}
+
+/// Observations for the application.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Event {
+    /// A demand could not be met; it is dropped.
+    OpenFailed {
+        /// The peer.
+        peer: NicPath,
+        /// The first cause.
+        failure: Failure,
+    },
+    /// A lifecycle ended.
+    Ended {
+        /// The peer.
+        peer: NicPath,
+        /// Which.
+        lifecycle: Lifecycle,
+        /// Why.
+        failure: Failure,
+    },
+    /// Another incarnation of the peer has proven that it lives (rule H5).
+    PeerRestarted {
+        /// The peer.
+        peer: NicPath,
+        /// Taken for live until now.
+        old: Incarnation,
+        /// Proven live.
+        new: Incarnation,
+    },
+    /// Two incarnations of one name have both proven life (rule H5).
+    NameConflict {
+        /// The peer.
+        peer: NicPath,
+        /// The one that holds the name here.
+        live: Incarnation,
+        /// The other.
+        other: Incarnation,
+    },
+}
+
+/// What happened, counted; left out of fingerprints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages ignored because they concern no current pair (rule H4).
+    pub ignored: u64,
+    /// Calls refused.
+    pub refused: u64,
+    /// Lanes published.
+    pub published: u64,
+    /// Lifecycles ended.
+    pub ended: u64,
+}
+
+/// The named waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TimerKind {
+    /// A transport operation is overdue.
+    Operation,
+    /// A reply is overdue.
+    RequestRetry,
+    /// An announced lifecycle was not echoed.
+    HalfOpen,
+    /// An acknowledgement is overdue.
+    ReadyRetry,
+    /// The pause before reopening is over.
+    Backoff,
+}
+
+/// Names one armed timer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TimerId {
+    /// A lifecycle's.
+    Lifecycle(Lifecycle),
+    /// A peer's backoff.
+    Peer(NicPath),
+}

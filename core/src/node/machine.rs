@@ -1,0 +1,460 @@
+//! The machine: demand, operations, timers, and the end of a lifecycle.
+
+use super::api::*;
+use super::lane::{Lane, State, StateKind};
+use crate::entropy::{Purpose, derive};
+use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
+use crate::time::{Duration, Instant};
+use crate::transport::{Operation, OperationId, OperationKind, Outcome};
+use crate::wire::{Body, Message, Op, Refusal, RefusalReason};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Incarnations remembered per peer after they were superseded; for `NameConflict` reports only.
+const SUPERSEDED_MAX: usize = 4;
+
+/// The incarnation that holds a peer's name, and the first lifecycle of ours issued after it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Live {
+    pub(super) incarnation: Incarnation,
+    pub(super) since: Lifecycle,
+}
+
+/// What is known of one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Peer {
+    pub(super) live: Option<Live>,
+    pub(super) superseded: Vec<Incarnation>,
+    pub(super) wanted: bool,
+    pub(super) failures: u32,
+    pub(super) first_failure: Option<Failure>,
+    /// The lifecycle that a peer has echoed.
+    pub(super) bound: Option<Lifecycle>,
+    /// The one lifecycle that waits for an echo, whoever asks.
+    pub(super) open: Option<Lifecycle>,
+    pub(super) backoff: Option<Instant>,
+}
+
+/// A node's endpoint life cycle.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub(super) config: NodeConfig,
+    pub(super) next_lifecycle: u64,
+    pub(super) peers: BTreeMap<NicPath, Peer>,
+    pub(super) lanes: BTreeMap<Lifecycle, Lane>,
+    pub(super) outputs: VecDeque<Output>,
+    pub(super) counters: Counters,
+}
+
+impl Node {
+    /// A node without peers.
+    pub fn new(config: NodeConfig) -> Self {
+        Self {
+            config,
+            next_lifecycle: 1,
+            peers: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes one input. The outputs it causes wait in [`Node::poll_output`].
+    pub fn handle_input(&mut self, now: Instant, input: Input) {
+        match input {
+            Input::Open(peer) => self.handle_open(now, peer),
+            Input::Close(peer) => self.handle_close(now, &peer),
+            Input::CallReceived { token, message } => self.handle_call(now, token, message),
+            Input::CallAnswered(message) => self.handle_answer(now, message),
+            Input::CallFailed { lifecycle, failure } => {
+                self.handle_call_failed(now, lifecycle, failure);
+            }
+            Input::OperationDone { id, outcome } => self.handle_outcome(now, id, outcome),
+            Input::LaneFailed { lifecycle, error } => {
+                self.end(now, lifecycle, Failure::Transport(error));
+            }
+        }
+    }
+
+    /// Yields the next output, `None` when drained.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The earliest armed timer.
+    pub fn poll_timeout(&self) -> Option<(Instant, TimerKind)> {
+        self.timers().map(|(_, at, kind)| (at, kind)).min()
+    }
+
+    /// Every armed timer, for explorers that fire them in any order.
+    pub fn timers(&self) -> impl Iterator<Item = (TimerId, Instant, TimerKind)> + '_ {
+        let lanes = self.lanes.iter().filter_map(|(lifecycle, lane)| {
+            lane.timer.map(|(at, kind)| (TimerId::Lifecycle(*lifecycle), at, kind))
+        });
+        let peers = self.peers.iter().filter_map(|(path, peer)| {
+            peer.backoff.map(|at| (TimerId::Peer(path.clone()), at, TimerKind::Backoff))
+        });
+        lanes.chain(peers)
+    }
+
+    /// Fires every timer that is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let due: Vec<TimerId> =
+            self.timers().filter(|(_, at, _)| *at <= now).map(|(id, ..)| id).collect();
+        for id in due {
+            self.handle_timer(now, &id);
+        }
+    }
+
+    /// Fires one armed timer, due or not; a clock may run ahead, so this is always safe.
+    pub fn handle_timer(&mut self, now: Instant, id: &TimerId) {
+        match id {
+            TimerId::Peer(path) => {
+                let Some(peer) = self.peers.get_mut(path) else { return };
+                if peer.backoff.take().is_some() {
+                    self.pursue(now, path);
+                }
+            }
+            TimerId::Lifecycle(lifecycle) => self.on_lifecycle_timer(now, *lifecycle),
+        }
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Our own pair, the state, the peer and its pair, for every lifecycle that exists.
+    pub fn lifecycles(
+        &self,
+    ) -> impl Iterator<Item = (Lifecycle, StateKind, &NicPath, Option<Pair>)> {
+        self.lanes.iter().map(|(lifecycle, lane)| {
+            (*lifecycle, lane.state.kind(), &lane.peer, lane.state.remote())
+        })
+    }
+
+    fn handle_open(&mut self, now: Instant, path: NicPath) {
+        if !self.peers.contains_key(&path) && self.peers.len() >= self.config.limits.peers_max {
+            let failure = Failure::Limit("peers_max");
+            self.emit(Event::OpenFailed { peer: path, failure });
+            return;
+        }
+        let peer = self.peers.entry(path.clone()).or_default();
+        if !peer.wanted {
+            peer.wanted = true;
+            peer.failures = 0;
+            peer.first_failure = None;
+        }
+        self.pursue(now, &path);
+    }
+
+    fn handle_close(&mut self, now: Instant, path: &NicPath) {
+        let Some(peer) = self.peers.get_mut(path) else { return };
+        peer.wanted = false;
+        peer.backoff = None;
+        let ending = [peer.bound, peer.open];
+        for lifecycle in ending.into_iter().flatten() {
+            self.end(now, lifecycle, Failure::Closed);
+        }
+    }
+
+    /// Does what an unmet demand needs next.
+    fn pursue(&mut self, now: Instant, path: &NicPath) {
+        let Some(peer) = self.peers.get(path) else { return };
+        if !peer.wanted || peer.bound.is_some() || peer.backoff.is_some() {
+            return;
+        }
+        match peer.open {
+            Some(lifecycle) => self.send_request(now, lifecycle),
+            None => {
+                if self.raise(now, path).is_none() {
+                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
+                }
+            }
+        }
+    }
+
+    /// Starts a new lifecycle; `None` when the table is full.
+    pub(super) fn raise(&mut self, now: Instant, path: &NicPath) -> Option<Lifecycle> {
+        if self.lanes.len() >= self.config.limits.lifecycles_max {
+            return None;
+        }
+        let lifecycle = Lifecycle(self.next_lifecycle);
+        self.next_lifecycle += 1;
+        let timer = Some((now + self.config.timing.operation, TimerKind::Operation));
+        let lane = Lane {
+            peer: path.clone(),
+            state: State::Raising,
+            body: Body::default(),
+            held: Vec::new(),
+            timer,
+        };
+        self.lanes.insert(lifecycle, lane);
+        self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
+        let peer = path.clone();
+        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer }));
+        Some(lifecycle)
+    }
+
+    fn send_request(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let limits = self.config.limits;
+        let base = self.config.timing.request_retry;
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Announced { requests } = &mut lane.state else { return };
+        if *requests >= limits.requests_max {
+            self.end(now, lifecycle, Failure::Silent);
+            return;
+        }
+        *requests += 1;
+        let attempt = *requests;
+        let wait = self.jittered(base, lifecycle, Purpose::RetryJitter, attempt);
+        self.arm(lifecycle, now + wait, TimerKind::RequestRetry);
+        let message = self.message(lifecycle, Op::Request, None);
+        self.outputs.push_back(Output::Call(message));
+    }
+
+    fn send_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let readies_max = self.config.limits.readies_max;
+        let base = self.config.timing.ready_retry;
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Wired { remote, readies } = &mut lane.state else { return };
+        if *readies >= readies_max {
+            self.end(now, lifecycle, Failure::Silent);
+            return;
+        }
+        *readies += 1;
+        let (remote, attempt) = (*remote, *readies);
+        let wait = self.jittered(base, lifecycle, Purpose::RetryJitter, attempt);
+        self.arm(lifecycle, now + wait, TimerKind::ReadyRetry);
+        let message = self.message(lifecycle, Op::Ready, Some(remote));
+        self.outputs.push_back(Output::Call(message));
+    }
+
+    fn handle_call_failed(&mut self, now: Instant, lifecycle: Lifecycle, failure: CallFailure) {
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
+        let path = lane.peer.clone();
+        match lane.state {
+            State::Announced { .. } | State::Wired { .. } => {
+                let peer = self.peers.entry(path).or_default();
+                peer.first_failure.get_or_insert(Failure::Call(failure));
+                let wait = self.config.timing.backoff;
+                let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
+                if let Some(kind @ (TimerKind::RequestRetry | TimerKind::ReadyRetry)) = kind {
+                    let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
+                    self.arm(lifecycle, now + wait, kind);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_outcome(&mut self, now: Instant, id: OperationId, outcome: Outcome) {
+        let Some(lane) = self.lanes.get(&id.lifecycle) else { return };
+        match (id.kind, lane.state.kind(), outcome) {
+            (OperationKind::Retire, StateKind::Retiring, _) => self.on_retired(now, id.lifecycle),
+            (OperationKind::BringUp, StateKind::Raising, Outcome::BroughtUp(body)) => {
+                self.on_brought_up(now, id.lifecycle, body);
+            }
+            (OperationKind::Wire, StateKind::Wiring, Outcome::Wired) => {
+                self.on_wired(now, id.lifecycle);
+            }
+            (kind, state, Outcome::Failed(error))
+                if (kind == OperationKind::BringUp && state == StateKind::Raising)
+                    || (kind == OperationKind::Wire && state == StateKind::Wiring) =>
+            {
+                self.end(now, id.lifecycle, Failure::Transport(error));
+            }
+            _ => {}
+        }
+    }
+
+    fn on_brought_up(&mut self, now: Instant, lifecycle: Lifecycle, body: Body) {
+        let half_open = now + self.config.timing.half_open;
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        lane.body = body;
+        lane.state = State::Announced { requests: 0 };
+        lane.timer = Some((half_open, TimerKind::HalfOpen));
+        let path = lane.peer.clone();
+        for held in core::mem::take(&mut lane.held) {
+            let message = self.message(lifecycle, Op::Reply, Some(held.sender));
+            self.outputs.push_back(Output::Answer { token: held.token, message });
+        }
+        self.pursue(now, &path);
+    }
+
+    fn on_wired(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Wiring { remote, peer_wired } = lane.state else { return };
+        if peer_wired {
+            self.establish(lifecycle, remote);
+        } else {
+            lane.state = State::Wired { remote, readies: 0 };
+            self.send_ready(now, lifecycle);
+        }
+    }
+
+    /// Both sides have wired (rule H3): publishes the lane and acknowledges what was held.
+    pub(super) fn establish(&mut self, lifecycle: Lifecycle, remote: Pair) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        lane.state = State::Established { remote };
+        lane.timer = None;
+        let path = lane.peer.clone();
+        for held in core::mem::take(&mut lane.held) {
+            let message = self.message(lifecycle, Op::Ack, Some(held.sender));
+            self.outputs.push_back(Output::Answer { token: held.token, message });
+        }
+        if let Some(peer) = self.peers.get_mut(&path) {
+            peer.failures = 0;
+            peer.first_failure = None;
+        }
+        self.counters.published += 1;
+        let local = self.pair(lifecycle);
+        self.outputs.push_back(Output::Publish { local, remote, peer: path });
+    }
+
+    fn on_lifecycle_timer(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        match lane.timer.take() {
+            Some((_, TimerKind::RequestRetry)) => self.send_request(now, lifecycle),
+            Some((_, TimerKind::ReadyRetry)) => self.send_ready(now, lifecycle),
+            Some((_, TimerKind::HalfOpen)) => self.end(now, lifecycle, Failure::HalfOpen),
+            Some((_, TimerKind::Operation)) => self.end(now, lifecycle, Failure::OperationOverdue),
+            Some((_, TimerKind::Backoff)) | None => {}
+        }
+    }
+
+    /// Ends a lifecycle: revoke, then retire. Absorbing; a second call changes nothing.
+    pub(super) fn end(&mut self, now: Instant, lifecycle: Lifecycle, failure: Failure) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        if lane.state.kind() == StateKind::Retiring {
+            return;
+        }
+        let published = lane.state.kind() == StateKind::Established;
+        lane.state = State::Retiring { remote: lane.state.remote() };
+        lane.timer = None;
+        let held = core::mem::take(&mut lane.held);
+        let path = lane.peer.clone();
+        if published {
+            self.outputs.push_back(Output::Revoke(lifecycle));
+        }
+        self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
+        for held in held {
+            let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
+            self.refuse(held.token, held.sender, &path, RefusalReason::Gone, detail);
+        }
+        self.counters.ended += 1;
+        self.emit(Event::Ended { peer: path.clone(), lifecycle, failure: failure.clone() });
+        self.after_end(now, &path, lifecycle, failure);
+    }
+
+    /// Lets a demand survive the end of its lifecycle, a bounded number of times.
+    fn after_end(&mut self, now: Instant, path: &NicPath, lifecycle: Lifecycle, cause: Failure) {
+        let opens_max = self.config.limits.opens_max;
+        let base = self.config.timing.backoff;
+        let Some(peer) = self.peers.get_mut(path) else { return };
+        peer.bound = peer.bound.filter(|bound| *bound != lifecycle);
+        peer.open = peer.open.filter(|open| *open != lifecycle);
+        if !peer.wanted || peer.bound.is_some() {
+            return;
+        }
+        peer.failures += 1;
+        let attempt = peer.failures;
+        let first = peer.first_failure.get_or_insert_with(|| cause.clone()).clone();
+        let final_word = match &cause {
+            Failure::Refused(refusal) => matches!(
+                refusal.reason,
+                RefusalReason::Configuration
+                    | RefusalReason::Protection
+                    | RefusalReason::NameConflict
+            ),
+            _ => false,
+        };
+        if final_word || attempt > opens_max {
+            self.fail_demand(path, if final_word { cause } else { first });
+            return;
+        }
+        let wait = self.jittered(base, lifecycle, Purpose::BackoffJitter, attempt);
+        if let Some(peer) = self.peers.get_mut(path) {
+            peer.backoff = Some(now + wait);
+        }
+    }
+
+    fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
+        if let Some(peer) = self.peers.get_mut(path) {
+            peer.wanted = false;
+            peer.failures = 0;
+            peer.first_failure = None;
+        }
+        self.emit(Event::OpenFailed { peer: path.clone(), failure });
+    }
+
+    fn on_retired(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.remove(&lifecycle) else { return };
+        let Some(peer) = self.peers.get(&lane.peer) else { return };
+        if let Some(bound) = peer.bound {
+            self.wire_when_fenced(now, bound);
+        }
+    }
+
+    pub(super) fn arm(&mut self, lifecycle: Lifecycle, at: Instant, kind: TimerKind) {
+        if let Some(lane) = self.lanes.get_mut(&lifecycle) {
+            lane.timer = Some((at, kind));
+        }
+    }
+
+    fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {
+        let span = base.doubled(attempt.saturating_sub(1).min(6)).nanos();
+        let jitter = derive(self.config.seed, id, purpose, attempt) % (span / 2 + 1);
+        Duration(span.saturating_add(jitter))
+    }
+
+    pub(super) fn pair(&self, lifecycle: Lifecycle) -> Pair {
+        Pair { incarnation: self.config.incarnation, lifecycle }
+    }
+
+    pub(super) fn emit(&mut self, event: Event) {
+        self.outputs.push_back(Output::Event(event));
+    }
+
+    pub(super) fn message(&self, lifecycle: Lifecycle, op: Op, echo: Option<Pair>) -> Message {
+        let lane = &self.lanes[&lifecycle];
+        Message {
+            op,
+            from: self.config.path.clone(),
+            to: lane.peer.clone(),
+            sender: self.pair(lifecycle),
+            echo,
+            body: lane.body.clone(),
+            refusal: None,
+        }
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        token: CallToken,
+        echo: Pair,
+        to: &NicPath,
+        reason: RefusalReason,
+        detail: String,
+    ) {
+        self.counters.refused += 1;
+        let message = Message {
+            op: Op::Refuse,
+            from: self.config.path.clone(),
+            to: to.clone(),
+            sender: self.pair(Lifecycle(0)),
+            echo: Some(echo),
+            body: Body::default(),
+            refusal: Some(Refusal { reason, detail }),
+        };
+        self.outputs.push_back(Output::Answer { token, message });
+    }
+
+    pub(super) fn remember_superseded(peer: &mut Peer, incarnation: Incarnation) {
+        if peer.superseded.len() >= SUPERSEDED_MAX {
+            peer.superseded.remove(0);
+        }
+        peer.superseded.push(incarnation);
+    }
+}
