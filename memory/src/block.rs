@@ -1,0 +1,367 @@
+//! Counted blocks of memory and spans of them.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+/// Bytes that a checksum copies out at a time.
+const CHECKSUM_CHUNK_BYTES: usize = 16 << 10;
+
+/// A counted block of bytes that a peer may write at any time.
+///
+/// Cloning is cheap and shares the block. What is copied out while a peer writes may be torn;
+/// only a completed transfer orders the two.
+#[derive(Clone)]
+pub struct Memory {
+    block: Arc<Block>,
+}
+
+struct Block {
+    start: NonNull<u8>,
+    bytes: usize,
+    writable: bool,
+    backing: Backing,
+}
+
+enum Backing {
+    /// Mapped by us, shared with a file or anonymous.
+    Mapped { file: bool },
+    /// Owned elsewhere; kept alive by the value.
+    Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
+}
+
+// SAFETY: the block is plain bytes at a fixed address; nothing about it belongs to a thread. All
+// access goes through raw pointers, never through references, so sharing creates no aliasing rule.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Backing::Mapped { .. } = self.backing {
+            // SAFETY: `start` and `bytes` are exactly what mmap returned and was asked for, and
+            // this is the last reference: every span holds the block.
+            let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+            debug_assert_eq!(result, 0, "munmap of a whole mapping cannot fail");
+        }
+    }
+}
+
+/// Why a block could not be made or accessed.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The bytes named are not all inside the block.
+    #[error("offset {offset} and length {length} exceed the block of {size} bytes")]
+    OutOfRange {
+        /// First byte named, from the start of the block.
+        offset: usize,
+        /// Bytes named.
+        length: usize,
+        /// Bytes in the block.
+        size: usize,
+    },
+    /// A block must have at least one byte and at most `isize::MAX`.
+    #[error("a block of {0} bytes cannot be made")]
+    Size(usize),
+    /// A foreign block starts at address 0.
+    #[error("a block cannot start at address 0")]
+    Null,
+    /// The file is shorter than the mapping asked for, so touching its end would be fatal.
+    #[error("the file has {file} bytes, fewer than the {asked} to be mapped")]
+    FileTooShort {
+        /// Bytes in the file.
+        file: u64,
+        /// Bytes asked for.
+        asked: usize,
+    },
+    /// The block is mapped without the right to write.
+    #[error("the block is read-only")]
+    ReadOnly,
+    /// A system call failed.
+    #[error("{call} failed: {error}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What it returned.
+        error: io::Error,
+    },
+}
+
+fn system(call: &'static str) -> MemoryError {
+    MemoryError::System { call, error: io::Error::last_os_error() }
+}
+
+impl Memory {
+    /// Maps `len` zero bytes.
+    ///
+    /// # Errors
+    /// [`MemoryError::Size`] for 0 or more than `isize::MAX`, [`MemoryError::System`] when the
+    /// kernel refuses.
+    pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
+        Self::map(len, true, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+    }
+
+    /// Maps the first `len` bytes of `file`, shared: writes reach the file.
+    ///
+    /// The file must not be truncated below `len` while the block lives: the kernel answers an
+    /// access beyond the end with SIGBUS.
+    ///
+    /// # Errors
+    /// [`MemoryError::FileTooShort`] when the file has fewer than `len` bytes; otherwise as
+    /// [`Memory::zeroed`].
+    pub fn map_file(file: &File, writable: bool, len: usize) -> Result<Self, MemoryError> {
+        let metadata =
+            file.metadata().map_err(|error| MemoryError::System { call: "fstat", error })?;
+        if metadata.len() < len as u64 {
+            return Err(MemoryError::FileTooShort { file: metadata.len(), asked: len });
+        }
+        Self::map(len, writable, libc::MAP_SHARED, file.as_raw_fd())
+    }
+
+    fn map(len: usize, writable: bool, flags: i32, fd: i32) -> Result<Self, MemoryError> {
+        if len == 0 || isize::try_from(len).is_err() {
+            return Err(MemoryError::Size(len));
+        }
+        let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps nothing of ours.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(system("mmap"));
+        }
+        let start = NonNull::new(start.cast()).ok_or(MemoryError::Null)?;
+        let backing = Backing::Mapped { file: fd >= 0 };
+        Ok(Self { block: Arc::new(Block { start, bytes: len, writable, backing }) })
+    }
+
+    /// Wraps `len` bytes at `start` that `keepalive` owns. They are taken to be writable.
+    ///
+    /// # Safety
+    /// The bytes must stay valid for reads and writes until `keepalive` is dropped, and while
+    /// this block or a span of it lives nobody may hold a Rust reference to any of them: a peer
+    /// changes them at any time.
+    ///
+    /// # Errors
+    /// [`MemoryError::Null`] and [`MemoryError::Size`].
+    pub unsafe fn from_raw(
+        start: *mut u8,
+        len: usize,
+        keepalive: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, MemoryError> {
+        let start = NonNull::new(start).ok_or(MemoryError::Null)?;
+        if len == 0 || isize::try_from(len).is_err() {
+            return Err(MemoryError::Size(len));
+        }
+        let backing = Backing::Foreign { _keepalive: keepalive };
+        Ok(Self { block: Arc::new(Block { start, bytes: len, writable: true, backing }) })
+    }
+
+    /// Bytes in the block; never 0.
+    #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
+    pub fn len(&self) -> usize {
+        self.block.bytes
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.block.start.as_ptr().addr() as u64
+    }
+
+    /// Whether bytes may be written: false only for a file mapped read-only.
+    pub fn is_writable(&self) -> bool {
+        self.block.writable
+    }
+
+    /// Whether both are the same block.
+    pub fn same_block(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    /// Clones and spans of the block, this one included. 1 means nothing else can touch it.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.block)
+    }
+
+    fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, MemoryError> {
+        let size = self.block.bytes;
+        match offset.checked_add(length) {
+            Some(end) if end <= size => {}
+            _ => return Err(MemoryError::OutOfRange { offset, length, size }),
+        }
+        // SAFETY: offset <= size <= isize::MAX, so the result is inside the block or one past it.
+        Ok(unsafe { self.block.start.add(offset) })
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`] and [`MemoryError::ReadOnly`]; nothing was copied.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+        let target = self.at(offset, bytes.len())?;
+        if !self.block.writable {
+            return Err(MemoryError::ReadOnly);
+        }
+        // SAFETY: `at` proved the target inside a mapping that is writable and held by `self`.
+        // `bytes` cannot overlap it, for no reference into a block is ever made. A peer or another
+        // thread copying the same bytes at this moment leaves a mixture; no Rust value is made of
+        // them before they are copied out as bytes, for which every pattern is valid.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies the bytes at `offset` to `bytes`. They may be torn if a peer writes meanwhile.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`]; nothing was copied.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
+        let source = self.at(offset, bytes.len())?;
+        // SAFETY: `at` proved the source inside a mapping held by `self`; the rest as in `copy_in`.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Computes the CRC-32C of `len` bytes at `offset` through a buffer of 16 KiB.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`].
+    pub fn crc32c(&self, offset: usize, len: usize) -> Result<u32, MemoryError> {
+        self.at(offset, len)?;
+        let mut chunk = [0_u8; CHECKSUM_CHUNK_BYTES];
+        let mut sum = 0;
+        let mut done = 0;
+        while done < len {
+            let bytes = &mut chunk[..CHECKSUM_CHUNK_BYTES.min(len - done)];
+            self.copy_out(offset + done, bytes)?;
+            sum = crc32c::crc32c_append(sum, bytes);
+            done += bytes.len();
+        }
+        Ok(sum)
+    }
+
+    /// Writes `len` bytes at `offset` through to the mapped file and waits for the device. It
+    /// blocks the calling thread. For a block without a file it does nothing.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], or [`MemoryError::System`] when the device fails.
+    pub fn sync_file(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
+        self.at(offset, len)?;
+        let Backing::Mapped { file: true } = self.block.backing else { return Ok(()) };
+        // SAFETY: reads a constant of the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).map_err(|_| system("sysconf"))?;
+        let start = offset - offset % page;
+        let target = self.at(start, offset + len - start)?;
+        // SAFETY: a page-aligned range inside a mapping that `self` holds.
+        let result =
+            unsafe { libc::msync(target.as_ptr().cast(), offset + len - start, libc::MS_SYNC) };
+        if result == 0 { Ok(()) } else { Err(system("msync")) }
+    }
+
+    /// Names `len` bytes at `offset` and holds the block.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`].
+    pub fn span(&self, offset: usize, len: usize) -> Result<Span, MemoryError> {
+        self.at(offset, len)?;
+        Ok(Span { memory: self.clone(), offset, length: len })
+    }
+
+    /// Names the whole block and holds it.
+    pub fn whole(&self) -> Span {
+        Span { memory: self.clone(), offset: 0, length: self.len() }
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({} bytes)", self.block.bytes)
+    }
+}
+
+/// Part of a block, which it holds: the bytes stay mapped while the span lives.
+#[derive(Clone)]
+pub struct Span {
+    memory: Memory,
+    offset: usize,
+    length: usize,
+}
+
+impl Span {
+    /// The block.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// First byte, from the start of the block.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Bytes named; may be 0.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether no byte is named.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        self.memory.address() + self.offset as u64
+    }
+
+    /// Pointer to the first byte, valid while the span lives; for writes only if
+    /// [`Span::is_writable`]. Nobody may make a reference of it: a peer writes at any time.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory.block.start.as_ptr().wrapping_add(self.offset)
+    }
+
+    /// Whether bytes may be written.
+    pub fn is_writable(&self) -> bool {
+        self.memory.is_writable()
+    }
+
+    /// Names `len` bytes from `offset` within this span.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], in terms of the span.
+    pub fn slice(&self, offset: usize, len: usize) -> Result<Self, MemoryError> {
+        let start = self.within(offset, len)?;
+        Ok(Self { memory: self.memory.clone(), offset: start, length: len })
+    }
+
+    /// Copies `bytes` to `offset` within the span.
+    ///
+    /// # Errors
+    /// As [`Memory::copy_in`], in terms of the span.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<(), MemoryError> {
+        self.memory.copy_in(self.within(offset, bytes.len())?, bytes)
+    }
+
+    /// Copies the bytes at `offset` within the span to `bytes`.
+    ///
+    /// # Errors
+    /// As [`Memory::copy_out`], in terms of the span.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
+        self.memory.copy_out(self.within(offset, bytes.len())?, bytes)
+    }
+
+    fn within(&self, offset: usize, length: usize) -> Result<usize, MemoryError> {
+        match offset.checked_add(length) {
+            Some(end) if end <= self.length => Ok(self.offset + offset),
+            _ => Err(MemoryError::OutOfRange { offset, length, size: self.length }),
+        }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Span({} bytes at {})", self.length, self.offset)
+    }
+}

@@ -1,0 +1,310 @@
+//! Which memory a peer may reach, under which key.
+
+use crate::block::{Memory, Span};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+/// Most regions registered at once. Each change copies the table, so it bounds that copy too.
+pub const REGIONS_MAX: usize = 16_384;
+
+/// What a peer may do with a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// A peer may read it.
+    pub remote_read: bool,
+    /// A peer may write it.
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// A peer may read only.
+    pub const READ: Self = Self { remote_read: true, remote_write: false };
+    /// A peer may write only.
+    pub const WRITE: Self = Self { remote_read: false, remote_write: true };
+    /// A peer may read and write.
+    pub const READ_WRITE: Self = Self { remote_read: true, remote_write: true };
+
+    fn allows(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Read => self.remote_read,
+            Direction::Write => self.remote_write,
+        }
+    }
+}
+
+/// Which way a one-sided transfer moves bytes, seen from the side that asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the peer's memory to ours.
+    Read,
+    /// From our memory to the peer's.
+    Write,
+}
+
+/// A registered region: what a peer must know to reach it.
+#[derive(Clone)]
+pub struct Region {
+    key: u64,
+    span: Span,
+    access: Access,
+}
+
+impl Region {
+    /// The random key.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.span.address()
+    }
+
+    /// Bytes in the region.
+    pub fn bytes(&self) -> u64 {
+        self.span.len() as u64
+    }
+
+    /// What a peer may do.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The bytes themselves.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    fn reach(&self, address: u64, length: u64, direction: Direction) -> Result<Span, RegionError> {
+        let bounds = RegionError::OutOfBounds { address, length, region: self.bytes() };
+        let offset = address.checked_sub(self.address()).ok_or(bounds)?;
+        match offset.checked_add(length) {
+            Some(end) if end <= self.bytes() => {}
+            _ => return Err(bounds),
+        }
+        if !self.access.allows(direction) {
+            return Err(RegionError::Permission(direction));
+        }
+        let (offset, length) = (offset as usize, length as usize);
+        self.span.slice(offset, length).map_err(|_| bounds)
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes, {:?})", self.bytes(), self.access)
+    }
+}
+
+/// Why a peer may not reach the bytes it named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// No region has the key: never registered, or no longer.
+    #[error("no region has the key")]
+    UnknownKey,
+    /// The bytes are not all inside the region.
+    #[error("{length} bytes at {address:#x} are not inside the region of {region} bytes")]
+    OutOfBounds {
+        /// First byte named.
+        address: u64,
+        /// Bytes named.
+        length: u64,
+        /// Bytes in the region.
+        region: u64,
+    },
+    /// The region does not allow the direction.
+    #[error("the region does not allow a remote {0:?}")]
+    Permission(Direction),
+}
+
+/// Why a region was not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistrationError {
+    /// [`REGIONS_MAX`] regions are registered.
+    #[error("{REGIONS_MAX} regions are registered already")]
+    Full,
+    /// The number drawn is the key of another region; draw again.
+    #[error("the key is taken")]
+    KeyTaken,
+    /// Remote writes to memory that is mapped read-only.
+    #[error("read-only memory cannot accept remote writes")]
+    ReadOnly,
+}
+
+/// One state of the table, sorted by key.
+struct Snapshot {
+    version: u64,
+    regions: Vec<Region>,
+}
+
+impl Snapshot {
+    fn find(&self, key: u64) -> Result<usize, usize> {
+        self.regions.binary_search_by_key(&key, |region| region.key)
+    }
+}
+
+/// The registered regions. Readers work on a snapshot through a [`RegionCache`] and take no lock
+/// while the table is unchanged.
+pub struct RegionTable {
+    version: AtomicU64,
+    current: RwLock<Arc<Snapshot>>,
+}
+
+impl Default for RegionTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RegionTable {
+    /// Makes an empty table.
+    pub fn new() -> Self {
+        let snapshot = Snapshot { version: 0, regions: Vec::new() };
+        Self { version: AtomicU64::new(0), current: RwLock::new(Arc::new(snapshot)) }
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        // A poisoned lock still holds a whole snapshot: the only write replaces the pointer.
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change<T, E>(
+        &self,
+        edit: impl FnOnce(&mut Vec<Region>, &Snapshot) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut regions = current.regions.clone();
+        let result = edit(&mut regions, &current)?;
+        let version = current.version + 1;
+        *current = Arc::new(Snapshot { version, regions });
+        self.version.store(version, Ordering::Release);
+        Ok(result)
+    }
+
+    /// Registers `span` under the key `entropy`, which the caller draws at random: it is all that
+    /// protects the region from a peer that guesses. Costs a copy of the table.
+    ///
+    /// # Errors
+    /// [`RegistrationError`]; the table is unchanged.
+    pub fn register(
+        &self,
+        span: Span,
+        access: Access,
+        entropy: u64,
+    ) -> Result<Region, RegistrationError> {
+        if access.remote_write && !span.is_writable() {
+            return Err(RegistrationError::ReadOnly);
+        }
+        self.change(|regions, current| {
+            if regions.len() >= REGIONS_MAX {
+                return Err(RegistrationError::Full);
+            }
+            match current.find(entropy) {
+                Ok(_) => Err(RegistrationError::KeyTaken),
+                Err(place) => {
+                    let region = Region { key: entropy, span, access };
+                    regions.insert(place, region.clone());
+                    Ok(region)
+                }
+            }
+        })
+    }
+
+    /// Removes the region with `key` and returns its memory, or `None` if there is none.
+    ///
+    /// A transfer under way checks again before its next copy and holds the memory until then;
+    /// [`Memory::holders`] tells when nobody does.
+    pub fn unregister(&self, key: u64) -> Option<Memory> {
+        self.change(|regions, current| {
+            let place = current.find(key).map_err(|_| ())?;
+            Ok::<_, ()>(regions.remove(place).span.memory().clone())
+        })
+        .ok()
+    }
+
+    /// Finds the region with `key`.
+    pub fn region(&self, key: u64) -> Option<Region> {
+        let snapshot = self.snapshot();
+        snapshot.find(key).ok().map(|place| snapshot.regions[place].clone())
+    }
+
+    /// Regions registered.
+    pub fn len(&self) -> usize {
+        self.snapshot().regions.len()
+    }
+
+    /// Whether no region is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Checks that a peer may move `length` bytes at `address` under `key`, and names the bytes.
+    /// Takes the lock for a moment; a lane uses a [`RegionCache`].
+    ///
+    /// # Errors
+    /// [`RegionError`], in the order unknown key, bounds, permission.
+    pub fn lookup(
+        &self,
+        key: u64,
+        address: u64,
+        length: u64,
+        direction: Direction,
+    ) -> Result<Span, RegionError> {
+        lookup(&self.snapshot(), key, address, length, direction)
+    }
+}
+
+fn lookup(
+    snapshot: &Snapshot,
+    key: u64,
+    address: u64,
+    length: u64,
+    direction: Direction,
+) -> Result<Span, RegionError> {
+    let place = snapshot.find(key).map_err(|_| RegionError::UnknownKey)?;
+    snapshot.regions[place].reach(address, length, direction)
+}
+
+/// A reader's way to the table: it takes the lock only when the table has changed. It holds no
+/// memory between lookups, so an idle reader does not keep an unregistered region mapped.
+pub struct RegionCache {
+    table: Arc<RegionTable>,
+    version: u64,
+    snapshot: Weak<Snapshot>,
+}
+
+impl RegionCache {
+    /// Makes a reader of `table`.
+    pub fn new(table: Arc<RegionTable>) -> Self {
+        let snapshot = table.snapshot();
+        Self { table, version: snapshot.version, snapshot: Arc::downgrade(&snapshot) }
+    }
+
+    /// Number of changes to the table so far: what an earlier lookup answered holds while this is
+    /// the same. One atomic load.
+    pub fn version(&self) -> u64 {
+        self.table.version.load(Ordering::Acquire)
+    }
+
+    /// As [`RegionTable::lookup`], without a lock unless the table has changed.
+    ///
+    /// # Errors
+    /// [`RegionError`].
+    pub fn lookup(
+        &mut self,
+        key: u64,
+        address: u64,
+        length: u64,
+        direction: Direction,
+    ) -> Result<Span, RegionError> {
+        let current = (self.version == self.version()).then(|| self.snapshot.upgrade()).flatten();
+        let snapshot = current.unwrap_or_else(|| {
+            let snapshot = self.table.snapshot();
+            self.version = snapshot.version;
+            self.snapshot = Arc::downgrade(&snapshot);
+            snapshot
+        });
+        lookup(&snapshot, key, address, length, direction)
+    }
+}

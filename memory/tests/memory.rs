@@ -1,0 +1,145 @@
+//! Blocks, spans and regions at their limits.
+#![allow(unsafe_code, reason = "one test wraps foreign memory")]
+
+use handfast_memory::{
+    Access, Direction, Memory, MemoryError, REGIONS_MAX, RegionCache, RegionError, RegionTable,
+    RegistrationError,
+};
+use proptest::prelude::*;
+use std::io::{Read, Seek, Write};
+use std::sync::Arc;
+
+#[test]
+fn ranges_are_checked_without_overflow() {
+    let memory = Memory::zeroed(100).unwrap();
+    memory.copy_in(90, &[7; 10]).unwrap();
+    for (offset, length) in [(91, 10), (101, 0), (usize::MAX, 10), (0, 101)] {
+        let bytes = vec![0; length];
+        let error = memory.copy_in(offset, &bytes).unwrap_err();
+        assert!(matches!(error, MemoryError::OutOfRange { offset: o, length: l, size: 100 }
+                if o == offset && l == length));
+        assert!(memory.span(offset, length).is_err());
+    }
+    assert!(memory.span(1, usize::MAX).is_err());
+    assert!(memory.span(100, 0).unwrap().is_empty());
+    assert!(matches!(Memory::zeroed(0), Err(MemoryError::Size(0))));
+    assert!(matches!(Memory::zeroed(usize::MAX), Err(MemoryError::Size(_))));
+}
+
+#[test]
+fn a_span_keeps_its_block() {
+    let memory = Memory::zeroed(64).unwrap();
+    let span = memory.span(10, 20).unwrap().slice(5, 10).unwrap();
+    assert_eq!((span.offset(), span.len()), (15, 10));
+    assert_eq!(span.address(), memory.address() + 15);
+    assert!(span.slice(5, 6).is_err());
+    assert_eq!(memory.holders(), 2);
+    drop(memory);
+    span.copy_in(0, b"0123456789").unwrap();
+    let mut out = [0; 4];
+    span.copy_out(6, &mut out).unwrap();
+    assert_eq!(&out, b"6789");
+    assert_eq!(span.memory().crc32c(15, 9).unwrap(), crc32c::crc32c(b"012345678"));
+}
+
+#[test]
+fn a_mapped_file_shares_its_bytes() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[1; 10_000]).unwrap();
+    assert!(matches!(
+        Memory::map_file(&file, true, 10_001),
+        Err(MemoryError::FileTooShort { file: 10_000, asked: 10_001 })
+    ));
+    let memory = Memory::map_file(&file, true, 10_000).unwrap();
+    memory.copy_in(9_000, &[9; 10]).unwrap();
+    memory.sync_file(8_999, 12).unwrap();
+    file.seek(std::io::SeekFrom::Start(8_999)).unwrap();
+    let mut read = [0; 12];
+    file.read_exact(&mut read).unwrap();
+    assert_eq!(read, [1, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 1]);
+
+    let fixed = Memory::map_file(&file, false, 10_000).unwrap();
+    assert!(matches!(fixed.copy_in(0, &[0]), Err(MemoryError::ReadOnly)));
+    let table = RegionTable::new();
+    assert_eq!(
+        table.register(fixed.whole(), Access::WRITE, 1).unwrap_err(),
+        RegistrationError::ReadOnly
+    );
+    assert!(table.register(fixed.whole(), Access::READ, 1).is_ok());
+}
+
+#[test]
+fn foreign_memory_lives_as_long_as_the_block() {
+    let mut owner = vec![5_u8; 32].into_boxed_slice();
+    let start = owner.as_mut_ptr();
+    let owner: Arc<Box<[u8]>> = Arc::new(owner);
+    // SAFETY: the box is owned by the keepalive and touched only through the block.
+    let memory = unsafe { Memory::from_raw(start, 32, owner.clone()) }.unwrap();
+    let mut out = [0; 32];
+    memory.copy_out(0, &mut out).unwrap();
+    assert_eq!(out, [5; 32]);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    drop(memory);
+    assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
+fn a_reader_sees_each_change_of_the_table() {
+    let table = Arc::new(RegionTable::new());
+    let mut cache = RegionCache::new(table.clone());
+    let memory = Memory::zeroed(1000).unwrap();
+    let base = memory.address() + 100;
+    let span = memory.span(100, 200).unwrap();
+    let region = table.register(span.clone(), Access::READ, 42).unwrap();
+    assert_eq!((region.address(), region.bytes()), (base, 200));
+    assert_eq!(table.register(span, Access::READ, 42).unwrap_err(), RegistrationError::KeyTaken);
+    assert_eq!(cache.lookup(42, base + 1, 199, Direction::Read).unwrap().offset(), 101);
+    let permission = RegionError::Permission(Direction::Write);
+    assert_eq!(cache.lookup(42, base, 1, Direction::Write).unwrap_err(), permission);
+    assert_eq!(cache.lookup(41, base, 1, Direction::Read).unwrap_err(), RegionError::UnknownKey);
+    for (address, length) in [(base - 1, 1), (base + 1, 200), (base, u64::MAX), (u64::MAX, 2)] {
+        let bounds = RegionError::OutOfBounds { address, length, region: 200 };
+        assert_eq!(cache.lookup(42, address, length, Direction::Read).unwrap_err(), bounds);
+    }
+    assert_eq!(memory.holders(), 3, "the block, and the span in the table and in the region");
+    let before = cache.version();
+    assert!(table.unregister(42).unwrap().same_block(&memory));
+    assert!(table.unregister(42).is_none());
+    assert_ne!(before, cache.version());
+    assert_eq!(cache.lookup(42, base, 1, Direction::Read).unwrap_err(), RegionError::UnknownKey);
+    drop(region);
+    assert_eq!(memory.holders(), 1, "the reader holds nothing");
+}
+
+#[test]
+fn the_table_is_bounded() {
+    let table = RegionTable::new();
+    let span = Memory::zeroed(1).unwrap().whole();
+    for key in 0..REGIONS_MAX as u64 {
+        table.register(span.clone(), Access::READ, key).unwrap();
+    }
+    let full = table.register(span, Access::READ, u64::MAX).unwrap_err();
+    assert_eq!(full, RegistrationError::Full);
+    assert_eq!(table.len(), REGIONS_MAX);
+}
+
+proptest! {
+    #[test]
+    fn copies_agree_with_a_vector(
+        edits in proptest::collection::vec((0_usize..300, proptest::collection::vec(any::<u8>(), 0..100)), 0..20)
+    ) {
+        let memory = Memory::zeroed(256).unwrap();
+        let mut model = vec![0_u8; 256];
+        for (offset, bytes) in edits {
+            let fits = offset + bytes.len() <= 256;
+            prop_assert_eq!(memory.copy_in(offset, &bytes).is_ok(), fits);
+            if fits {
+                model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+            }
+        }
+        let mut out = vec![0; 256];
+        memory.copy_out(0, &mut out).unwrap();
+        prop_assert_eq!(&out, &model);
+        prop_assert_eq!(memory.crc32c(0, 256).unwrap(), crc32c::crc32c(&model));
+    }
+}
