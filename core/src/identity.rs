@@ -82,6 +82,11 @@ impl NicPath {
         let (node, nic) = text.split_once('@').ok_or(NameError::NoSeparator)?;
         Ok(Self { node: NodeName::new(node)?, nic: NodeName::new(nic)? })
     }
+
+    /// Node and NIC as text.
+    pub fn as_parts(&self) -> (&str, &str) {
+        (self.node.as_str(), self.nic.as_str())
+    }
 }
 
 impl fmt::Display for NicPath {

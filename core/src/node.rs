@@ -5,6 +5,7 @@
 //! every call, since any call may change its answer.
 
 mod api;
+mod fingerprint;
 mod lane;
 mod machine;
 mod messages;
@@ -13,5 +14,6 @@ pub use api::{
     CallFailure, CallToken, Counters, Event, Failure, Input, Limits, NodeConfig, Output, TimerId,
     TimerKind, Timing,
 };
+pub use fingerprint::Ranks;
 pub use lane::StateKind;
 pub use machine::Node;

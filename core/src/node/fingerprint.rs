@@ -1,0 +1,71 @@
+//! A canonical digest of a node, so that states that behave alike compare alike.
+
+use super::lane::{Lane, State};
+use super::machine::{Node, Peer};
+use crate::identity::{Lifecycle, Pair};
+use core::hash::{Hash, Hasher};
+
+/// Renames lifecycles by rank; two states that differ only in which numbers were drawn are equal.
+///
+/// The renaming must keep the order within one incarnation, since the protocol compares numbers.
+pub trait Ranks {
+    /// The rank of a pair's lifecycle among those of its incarnation that the world knows.
+    fn rank(&self, pair: Pair) -> u64;
+}
+
+impl Node {
+    /// Reports every pair the node's behaviour can depend on, for the caller to rank.
+    pub fn visit_pairs(&self, visit: &mut dyn FnMut(Pair)) {
+        for (lifecycle, lane) in &self.lanes {
+            visit(self.pair(*lifecycle));
+            lane.state.remote().into_iter().for_each(&mut *visit);
+            lane.held.iter().for_each(|held| visit(held.sender));
+        }
+        for live in self.peers.values().filter_map(|peer| peer.live) {
+            visit(self.pair(live.since));
+        }
+    }
+
+    /// Feeds the node to `hasher`: lifecycles by rank, counters and outputs left out, timers as
+    /// armed or not. Deadlines are left out because an explorer fires any armed timer at any time.
+    pub fn fingerprint(&self, ranks: &dyn Ranks, hasher: &mut dyn Hasher) {
+        let mut hasher = hasher;
+        self.config.incarnation.0.hash(&mut hasher);
+        for (path, peer) in &self.peers {
+            path.as_parts().hash(&mut hasher);
+            self.hash_peer(peer, ranks, &mut hasher);
+        }
+        for (lifecycle, lane) in &self.lanes {
+            ranks.rank(self.pair(*lifecycle)).hash(&mut hasher);
+            lane.peer.as_parts().hash(&mut hasher);
+            hash_lane(lane, ranks, &mut hasher);
+        }
+    }
+
+    fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
+        let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
+        peer.live.map(|live| live.incarnation.0).hash(&mut hasher);
+        peer.superseded.hash(&mut hasher);
+        (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
+        peer.bound.map(own).hash(&mut hasher);
+        peer.open.map(own).hash(&mut hasher);
+    }
+}
+
+fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
+    lane.state.kind().hash(&mut hasher);
+    let pair = |pair: Pair| (pair.incarnation.0, ranks.rank(pair));
+    lane.state.remote().map(pair).hash(&mut hasher);
+    match &lane.state {
+        State::Announced { requests } => requests.hash(&mut hasher),
+        State::Wired { readies, .. } => readies.hash(&mut hasher),
+        State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
+            peer_wired.hash(&mut hasher);
+        }
+        State::Raising | State::Established { .. } | State::Retiring { .. } => {}
+    }
+    for held in &lane.held {
+        (held.token.0, pair(held.sender)).hash(&mut hasher);
+    }
+    lane.timer.map(|(_, kind)| kind).hash(&mut hasher);
+}
