@@ -13,7 +13,7 @@ pub(super) enum State {
     Raising,
     /// The queue pairs exist and may have been announced; no peer has echoed them.
     Announced { requests: u32 },
-    /// Echoed; waits until every lane to the old incarnation is retired (rule H6).
+    /// Echoed; waits until every earlier lane to the peer is retired (rule H6).
     Fencing { remote: Pair, body: Body, peer_wired: bool },
     /// Wire is under way towards `remote`.
     Wiring { remote: Pair, peer_wired: bool },

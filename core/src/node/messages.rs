@@ -1,7 +1,7 @@
 //! What a message does (rules H1 to H6 and H10).
 
 use super::api::*;
-use super::lane::{Held, State, StateKind};
+use super::lane::{Held, Lane, State, StateKind};
 use super::machine::{Live, Node};
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::time::Instant;
@@ -215,13 +215,15 @@ impl Node {
         true
     }
 
-    /// Wires once no lane of this peer that knew another incarnation remains (rule H6).
+    /// Wires once no earlier lane to this peer remains (rules H6 and H12): a lane that the peer is
+    /// known to have wired proves that nothing posted on an earlier one can land any more.
     pub(super) fn wire_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Fencing { remote, body, peer_wired } = lane.state.clone() else { return };
-        let stale =
-            |state: &State| state.remote().is_some_and(|old| old.incarnation != remote.incarnation);
-        if self.lanes.values().any(|other| other.peer == lane.peer && stale(&other.state)) {
+        let earlier = |(number, other): (&Lifecycle, &Lane)| {
+            *number != lifecycle && other.peer == lane.peer && other.state.remote().is_some()
+        };
+        if self.lanes.iter().any(earlier) {
             return;
         }
         let local = self.pair(lifecycle);
