@@ -3,10 +3,14 @@
 
 mod frame;
 mod message;
+mod segment;
 
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
 pub use message::{
     Body, Descriptor, Message, MessageError, Op, QUEUE_PAIRS_MAX, Refusal, RefusalReason,
     WIRE_VERSION,
+};
+pub use segment::{
+    DescriptorError, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor,
 };

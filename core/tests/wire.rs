@@ -1,7 +1,7 @@
 //! The control wire against bytes recorded from a released Mooncake node, and against junk.
 
 use handfast_core::wire::*;
-use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 
 const HANDSHAKE: [&[u8]; 4] = [
     include_bytes!("golden/rdma-write64-02.c2s.bin"),
@@ -96,6 +96,49 @@ fn more_queue_pairs_than_the_limit_are_refused() {
     assert!(Message::decode(&request.encode()).is_ok());
     request.body.queue_pairs.push(1);
     assert_eq!(Message::decode(&request.encode()), Err(MessageError::Field("qp_num")));
+}
+
+#[test]
+fn a_segment_descriptor_survives_the_wire_and_a_hostile_one_is_refused() {
+    let whole = descriptor();
+    assert_eq!(NodeDescriptor::decode(&whole.encode()), Ok(whole.clone()));
+
+    let mut long = whole.clone();
+    long.regions[0].name = "x".repeat(REGION_NAME_BYTES_MAX + 1);
+    assert_eq!(NodeDescriptor::decode(&long.encode()), Err(DescriptorError::Field("buffers.name")));
+    let mut wrapping = whole.clone();
+    wrapping.regions[0].address = u64::MAX;
+    let refused = Err(DescriptorError::Field("buffers.length"));
+    assert_eq!(NodeDescriptor::decode(&wrapping.encode()), refused);
+    let mut many = whole;
+    many.regions = vec![many.regions[0].clone(); REGIONS_PUBLISHED_MAX];
+    assert!(many.encode().len() < FRAME_BYTES_DEFAULT_MAX, "the limit fits into a frame");
+    assert!(NodeDescriptor::decode(&many.encode()).is_ok());
+    many.regions.push(many.regions[0].clone());
+    assert_eq!(NodeDescriptor::decode(&many.encode()), Err(DescriptorError::Field("regions")));
+}
+
+#[test]
+fn a_mooncake_segment_descriptor_is_told_from_ours() {
+    let text = r#"{"buffers":[{"addr":4096,"length":64,"name":"cpu:0"}],"name":"10.0.0.7:1","protocol":"tcp","tcp_data_port":16344}"#;
+    let refused = Err(DescriptorError::NoKey("10.0.0.7:1".into()));
+    assert_eq!(NodeDescriptor::decode(text), refused);
+}
+
+fn descriptor() -> NodeDescriptor {
+    NodeDescriptor {
+        name: NodeName::new("10.0.0.1:7000").unwrap(),
+        incarnation: Incarnation(9),
+        address: "10.0.0.1:7000".into(),
+        regions: vec![RegionDescriptor {
+            name: "m".repeat(REGION_NAME_BYTES_MAX),
+            key: 0xfeed,
+            address: 0x7f00_0000_0000,
+            bytes: 1 << 30,
+            readable: true,
+            writable: false,
+        }],
+    }
 }
 
 fn message(op: Op) -> Message {

@@ -1,0 +1,181 @@
+//! The segment descriptor of metadata frames: what a node serves, and the key `handfast` inside it.
+
+use crate::identity::{Incarnation, NodeName};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Most regions one descriptor names. At about 150 bytes each they fit into a frame of 1 MiB.
+pub const REGIONS_PUBLISHED_MAX: usize = 4_096;
+/// Longest name of a region, in bytes.
+pub const REGION_NAME_BYTES_MAX: usize = 64;
+
+/// What a node tells whoever asks: who it is, and which of its memory may be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeDescriptor {
+    /// The node's name.
+    pub name: NodeName,
+    /// This run of it.
+    pub incarnation: Incarnation,
+    /// `host:port` of its control channel; empty if it takes no calls.
+    pub address: String,
+    /// Its regions, in the order of their registration.
+    pub regions: Vec<RegionDescriptor>,
+}
+
+/// A region that peers may reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionDescriptor {
+    /// Its name, unique within the node.
+    pub name: String,
+    /// What a transfer must present.
+    pub key: u64,
+    /// First byte, in the owner's addresses.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether peers may read it.
+    pub readable: bool,
+    /// Whether peers may write it.
+    pub writable: bool,
+}
+
+/// Why a text is not a segment descriptor of ours.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DescriptorError {
+    /// Not JSON, or a key of the wrong type.
+    #[error("the segment descriptor is malformed: {0}")]
+    Malformed(String),
+    /// No key of ours.
+    #[error("the node '{0}' is no handfast node: its descriptor has no 'handfast' key")]
+    NoKey(String),
+    /// The peer requires features this version lacks.
+    #[error("the node requires feature bits {0:#x} that this version does not know")]
+    Required(u64),
+    /// A field is out of range.
+    #[error("the segment descriptor's '{0}' is out of range")]
+    Field(&'static str),
+}
+
+/// Mooncake's segment descriptor with our key; only what both need.
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    #[serde(default)]
+    buffers: Vec<WireBuffer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handfast: Option<WireKey>,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    protocol: String,
+    #[serde(default)]
+    tcp_data_port: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireBuffer {
+    addr: u64,
+    length: u64,
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireKey {
+    #[serde(default)]
+    address: String,
+    incarnation: String,
+    #[serde(default)]
+    regions: Vec<WireRegion>,
+    #[serde(default)]
+    required: u64,
+    version: u32,
+}
+
+/// The part of a region that `buffers` does not tell; the two lists have one order.
+#[derive(Serialize, Deserialize)]
+struct WireRegion {
+    key: String,
+    readable: bool,
+    writable: bool,
+}
+
+impl NodeDescriptor {
+    /// Decodes the JSON text of a metadata frame.
+    ///
+    /// # Errors
+    /// [`DescriptorError`]; nothing of a bad descriptor is used.
+    pub fn decode(text: &str) -> Result<Self, DescriptorError> {
+        let wire: Wire = serde_json::from_str(text)
+            .map_err(|error| DescriptorError::Malformed(error.to_string()))?;
+        let Some(key) = wire.handfast else { return Err(DescriptorError::NoKey(wire.name)) };
+        if key.required != 0 {
+            return Err(DescriptorError::Required(key.required));
+        }
+        if key.version == 0 {
+            return Err(DescriptorError::Field("version"));
+        }
+        if key.regions.len() != wire.buffers.len() || key.regions.len() > REGIONS_PUBLISHED_MAX {
+            return Err(DescriptorError::Field("regions"));
+        }
+        let regions =
+            wire.buffers.into_iter().zip(key.regions).map(region).collect::<Result<_, _>>();
+        Ok(Self {
+            name: NodeName::new(&wire.name).map_err(|_| DescriptorError::Field("name"))?,
+            incarnation: Incarnation::from_hex(&key.incarnation)
+                .ok_or(DescriptorError::Field("incarnation"))?,
+            address: key.address,
+            regions: regions?,
+        })
+    }
+
+    /// Encodes to the JSON text of a metadata frame: compact, keys sorted, one line feed.
+    pub fn encode(&self) -> String {
+        let buffers = self.regions.iter().map(|region| WireBuffer {
+            addr: region.address,
+            length: region.bytes,
+            name: region.name.clone(),
+        });
+        let regions = self.regions.iter().map(|region| WireRegion {
+            key: alloc::format!("{:016x}", region.key),
+            readable: region.readable,
+            writable: region.writable,
+        });
+        let wire = Wire {
+            buffers: buffers.collect(),
+            handfast: Some(WireKey {
+                address: self.address.clone(),
+                incarnation: self.incarnation.to_hex(),
+                regions: regions.collect(),
+                required: 0,
+                version: super::WIRE_VERSION,
+            }),
+            name: self.name.to_string(),
+            protocol: "tcp".into(),
+            tcp_data_port: 0,
+        };
+        let mut text = serde_json::to_string(&wire)
+            .expect("a descriptor has string keys and no fallible serializer");
+        text.push('\n');
+        text
+    }
+}
+
+fn region((buffer, region): (WireBuffer, WireRegion)) -> Result<RegionDescriptor, DescriptorError> {
+    let plain = region.key.len() == 16 && region.key.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let key = u64::from_str_radix(&region.key, 16).ok().filter(|_| plain);
+    if buffer.name.len() > REGION_NAME_BYTES_MAX {
+        return Err(DescriptorError::Field("buffers.name"));
+    }
+    if buffer.addr.checked_add(buffer.length).is_none() {
+        return Err(DescriptorError::Field("buffers.length"));
+    }
+    Ok(RegionDescriptor {
+        name: buffer.name,
+        key: key.ok_or(DescriptorError::Field("regions.key"))?,
+        address: buffer.addr,
+        bytes: buffer.length,
+        readable: region.readable,
+        writable: region.writable,
+    })
+}
