@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod entropy;
+pub mod gate;
 pub mod identity;
 pub mod node;
 mod time;
