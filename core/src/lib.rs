@@ -1,5 +1,6 @@
-//! The handfast protocol without I/O: identities, wire schema, and the endpoint life cycle of one
-//! node as a state machine that explorers, simulators and the production engine all drive alike.
+//! The handfast protocol without I/O: identities, wire schema, the endpoint life cycle of one node
+//! and the transfers to one peer, as state machines that explorers, simulators and the production
+//! engine all drive alike.
 //!
 //! Nothing here can open a socket, read a clock, start a thread or consume randomness. Time is an
 //! [`Instant`] that the caller supplies; jitter is a pure function of the configured seed.
@@ -9,9 +10,11 @@
 extern crate alloc;
 
 mod entropy;
+pub mod gate;
 pub mod identity;
 pub mod node;
 mod time;
+pub mod transfer;
 pub mod transport;
 pub mod wire;
 

@@ -1,0 +1,136 @@
+//! The gate between the threads that post on a lane and the one that retires it.
+//!
+//! A poster enters, posts, and leaves; whoever retires the lane revokes the gate, then waits until
+//! nobody is inside, and only then destroys what was posted on. One word holds it all, because the
+//! question "revoked, and nobody inside" must have one answer: with two words a poster could be
+//! let in between the two looks.
+
+#[cfg(not(core_loom))]
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering;
+#[cfg(core_loom)]
+use loom::sync::atomic::AtomicU64;
+
+const POSTERS_BITS: u32 = 16;
+const POSTERS_MASK: u64 = (1 << POSTERS_BITS) - 1;
+const REVOKED: u64 = 1 << POSTERS_BITS;
+const GENERATION_ONE: u64 = REVOKED << 1;
+const GENERATION_SHIFT: u32 = POSTERS_BITS + 1;
+
+/// A word of generation (47 bits), revoked (1 bit) and posters inside (16 bits).
+///
+/// A gate belongs to a place in a table that lanes occupy one after the other: each opening is a
+/// new generation. Nothing here blocks.
+#[derive(Debug)]
+pub struct LaneGate {
+    word: AtomicU64,
+}
+
+impl LaneGate {
+    /// Most posters inside at a time.
+    pub const POSTERS_MAX: u32 = POSTERS_MASK as u32;
+
+    /// A gate that nobody can enter before [`LaneGate::open`].
+    #[cfg(not(core_loom))]
+    pub const fn new() -> Self {
+        Self { word: AtomicU64::new(REVOKED) }
+    }
+
+    /// A gate that nobody can enter before [`LaneGate::open`].
+    #[cfg(core_loom)]
+    pub fn new() -> Self {
+        Self { word: AtomicU64::new(REVOKED) }
+    }
+
+    /// Lets posters in, and returns the new generation, the first being 1; `None` unless the gate
+    /// is drained. A generation comes round again after 2^47 openings.
+    pub fn open(&self) -> Option<u64> {
+        let word = self.word.load(Ordering::Relaxed);
+        if !is_drained(word) {
+            return None;
+        }
+        let opened = (word & !REVOKED).wrapping_add(GENERATION_ONE);
+        // Release: what was written to set up the lane happens before every post on it. Acquire:
+        // the posts of the generation before happen before this one's use of the same place.
+        // A failure means that another thread opened the gate first: nothing else moves a drained
+        // word.
+        self.word
+            .compare_exchange(word, opened, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()
+            .map(|_| opened >> GENERATION_SHIFT)
+    }
+
+    /// Enters, unless the gate is revoked or [`LaneGate::POSTERS_MAX`] are inside.
+    pub fn enter(&self) -> Option<Ticket<'_>> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            if word & REVOKED != 0 || word & POSTERS_MASK == POSTERS_MASK {
+                return None;
+            }
+            // One compare-and-exchange checks and counts: either it comes before the revocation
+            // in the order of changes to the word, and the revoker sees the poster, or it fails
+            // and the poster sees the revocation. Acquire pairs with the Release of `open`; the
+            // entries, exits and the revocation in between are read-modify-writes and so continue
+            // its release sequence.
+            let entered = word + 1;
+            match self.word.compare_exchange_weak(
+                word,
+                entered,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(Ticket { gate: self, generation: word >> GENERATION_SHIFT }),
+                Err(current) => word = current,
+            }
+        }
+    }
+
+    /// Lets nobody in any more, and returns whether nobody was inside. Revoking again is harmless.
+    pub fn revoke(&self) -> bool {
+        // A read-modify-write loses no entry and no exit that happens meanwhile; a load and a
+        // store would. Acquire, because with nobody inside the caller may destroy at once, so it
+        // must see the posts as `is_drained` does.
+        self.word.fetch_or(REVOKED, Ordering::Acquire) & POSTERS_MASK == 0
+    }
+
+    /// Whether the gate is revoked and nobody is inside. Once true it stays so until it is opened,
+    /// and everything posters did inside happened before.
+    pub fn is_drained(&self) -> bool {
+        // Acquire pairs with the Release of every exit: what changed the word after an exit was a
+        // read-modify-write, so this load synchronizes with all exits and not with the last alone.
+        is_drained(self.word.load(Ordering::Acquire))
+    }
+}
+
+impl Default for LaneGate {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn is_drained(word: u64) -> bool {
+    word & (REVOKED | POSTERS_MASK) == REVOKED
+}
+
+/// A poster's presence inside. Dropping it leaves; leaking it keeps the lane from ever draining.
+#[derive(Debug)]
+#[must_use = "a dropped ticket is an exit"]
+pub struct Ticket<'a> {
+    gate: &'a LaneGate,
+    generation: u64,
+}
+
+impl Ticket<'_> {
+    /// Which lane of this place was entered; to compare with the one the poster meant.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        // Release: the post happens before whoever sees this exit. The count cannot run below
+        // zero, since each ticket is one entry and is dropped once.
+        self.gate.word.fetch_sub(1, Ordering::Release);
+    }
+}

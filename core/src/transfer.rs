@@ -1,0 +1,22 @@
+//! Transfers to one peer: batches of requests, cut into slices, posted on lanes.
+//!
+//! The second machine of the core, as free of I/O as the first. A batch ends exactly once, and
+//! not before every slice of it was completed or released: only then is its memory its owner's.
+//! Slices are cut as lanes have room and dealt to the lanes in turn. A slice whose lane ends is
+//! posted on another; a write that was tried so is not called a success before the old lane is
+//! fenced, because bytes of the first attempt could land after the report (rule H12). Reads need
+//! no fence: a drained lane no longer writes local memory.
+
+mod batch;
+mod events;
+mod lanes;
+mod machine;
+mod slab;
+mod types;
+
+pub use machine::Transfers;
+pub use types::{
+    BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
+    Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError, TransferCounters,
+    TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
+};

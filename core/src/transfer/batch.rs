@@ -1,0 +1,195 @@
+//! A batch and its slices: what is cut, what is done, and what is known of the peer's memory.
+
+use super::slab::{Link, Linked, List};
+use super::types::*;
+use crate::time::Instant;
+use crate::transport::TransportError;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Batches with bytes no slice was cut for, in the order of submission.
+pub(super) const UNCUT: usize = 0;
+/// The slices of one batch.
+pub(super) const OF_BATCH: usize = 0;
+/// Slices that wait to be tried again, or the slices of one lane.
+pub(super) const OF_PLACE: usize = 1;
+
+/// A request and how far it got.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Progress {
+    pub(super) request: Request,
+    /// Bytes moved and acknowledged.
+    pub(super) bytes: u64,
+    /// An attempt without acknowledgement may have reached the peer.
+    pub(super) touched: bool,
+}
+
+/// An attempt of a write may still land: until this lane is fenced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Debt {
+    pub(super) request: u32,
+    pub(super) lane: u32,
+}
+
+/// A batch that has not ended.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Batch {
+    pub(super) requests: Vec<Progress>,
+    pub(super) slices: List<OF_BATCH>,
+    pub(super) debts: BTreeSet<Debt>,
+    pub(super) deadline: Option<Instant>,
+    /// How it will end, once that is decided: it only waits for its posted slices then.
+    pub(super) outcome: Option<BatchOutcome>,
+    pub(super) submitted: Instant,
+    first_error: Option<Arc<TransportError>>,
+    /// The first byte no slice was cut for.
+    next_request: u32,
+    next_offset: u64,
+    link: Link,
+}
+
+impl Batch {
+    pub(super) fn new(now: Instant, requests: &[Request], deadline: Option<Instant>) -> Self {
+        let start = |request: &Request| Progress { request: *request, bytes: 0, touched: false };
+        let mut batch = Self {
+            requests: requests.iter().map(start).collect(),
+            slices: List::new(),
+            debts: BTreeSet::new(),
+            deadline,
+            outcome: None,
+            submitted: now,
+            first_error: None,
+            next_request: 0,
+            next_offset: 0,
+            link: Link::LOOSE,
+        };
+        batch.skip_cut_requests();
+        batch
+    }
+
+    /// Whether every byte is in a slice, or was.
+    pub(super) fn is_cut(&self) -> bool {
+        self.next_request as usize == self.requests.len()
+    }
+
+    /// Cuts the next piece, of at most so many bytes.
+    pub(super) fn cut(&mut self, bytes_max: u32) -> Piece {
+        let left = self.requests[self.next_request as usize].request.length - self.next_offset;
+        let length = u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max);
+        let piece = Piece { request: self.next_request, offset: self.next_offset, length };
+        self.next_offset += u64::from(length);
+        self.skip_cut_requests();
+        piece
+    }
+
+    fn skip_cut_requests(&mut self) {
+        while let Some(progress) = self.requests.get(self.next_request as usize)
+            && progress.request.length == self.next_offset
+        {
+            self.next_request += 1;
+            self.next_offset = 0;
+        }
+    }
+
+    /// Keeps the first error.
+    pub(super) fn note(&mut self, error: &Arc<TransportError>) {
+        self.first_error.get_or_insert_with(|| error.clone());
+    }
+
+    pub(super) fn work(&self, piece: Piece) -> Work {
+        let request = self.requests[piece.request as usize].request;
+        let (local, remote) = (request.local, request.remote);
+        Work {
+            direction: request.direction,
+            local: LocalSpan { offset: local.offset + piece.offset, ..local },
+            remote: RemoteSpan { address: remote.address + piece.offset, ..remote },
+            length: piece.length,
+        }
+    }
+
+    pub(super) fn into_report(self, now: Instant, outcome: BatchOutcome) -> BatchReport {
+        let statuses =
+            (0..).zip(&self.requests).map(|(index, progress)| self.status(index, progress));
+        BatchReport {
+            outcome,
+            requests: statuses.collect(),
+            first_error: self.first_error,
+            submitted: self.submitted,
+            finished: now,
+        }
+    }
+
+    fn status(&self, index: u32, progress: &Progress) -> RequestStatus {
+        let bytes = progress.bytes;
+        let lanes = Debt { request: index, lane: 0 }..=Debt { request: index, lane: u32::MAX };
+        let indebted = self.debts.range(lanes).next().is_some();
+        match progress.request.direction {
+            _ if bytes == progress.request.length && !indebted => RequestStatus::Complete,
+            Direction::Read => RequestStatus::ReadIncomplete { bytes },
+            Direction::Write => {
+                let remote = match (indebted, progress.touched || bytes > 0) {
+                    (true, _) => Remote::Indeterminate,
+                    (false, true) => Remote::Fenced,
+                    (false, false) => Remote::Untouched,
+                };
+                RequestStatus::WriteIncomplete { bytes, remote }
+            }
+        }
+    }
+}
+
+impl Linked<UNCUT> for Batch {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.link
+    }
+}
+
+/// Which bytes of which request a slice moves.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Piece {
+    pub(super) request: u32,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+}
+
+/// Where a slice is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    /// To be tried again.
+    Waiting,
+    /// Posted on this lane, and not answered.
+    Posted(u32),
+    /// Given back by this lane after bytes may have been sent; the lane's end will tell the cause.
+    Lost(u32),
+}
+
+/// A piece that was posted at least once.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Slice {
+    pub(super) batch: u32,
+    pub(super) piece: Piece,
+    pub(super) place: Place,
+    pub(super) retries: u32,
+    pub(super) first_failure: Option<Arc<TransportError>>,
+    links: [Link; 2],
+}
+
+impl Slice {
+    pub(super) fn new(batch: u32, piece: Piece) -> Self {
+        let links = [Link::LOOSE; 2];
+        Self { batch, piece, place: Place::Waiting, retries: 0, first_failure: None, links }
+    }
+}
+
+impl<const CHAIN: usize> Linked<CHAIN> for Slice {
+    fn link(&self) -> &Link {
+        &self.links[CHAIN]
+    }
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.links[CHAIN]
+    }
+}

@@ -1,0 +1,219 @@
+//! What the machine does about each input.
+
+use super::batch::{Debt, OF_BATCH, Place};
+use super::machine::Transfers;
+use super::slab::List;
+use super::types::*;
+use crate::identity::Lifecycle;
+use crate::time::Instant;
+use crate::transport::TransportError;
+use alloc::sync::Arc;
+
+impl Transfers {
+    pub(super) fn on_lane_up(&mut self, lane: Lifecycle, depth: u32) -> Result<(), InputError> {
+        self.lanes.add(lane, depth.min(self.limits.slices_per_lane_max))?;
+        self.lane_wanted = false;
+        Ok(())
+    }
+
+    pub(super) fn on_lane_down(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
+        let lane = self.lanes.find(lane).filter(|slot| !self.lanes[*slot].down);
+        let Some(lane) = lane else {
+            self.counters.stale += 1;
+            return;
+        };
+        self.lane_wanted = false;
+        self.lanes.stop(lane);
+        let cause = Arc::new(cause);
+        while let Some(slot) = self.lanes[lane].slices.front() {
+            if let Place::Lost(_) = self.slices[slot].place {
+                self.lanes[lane].slices.remove(&mut self.slices, slot);
+                self.try_again(now, slot, Some(cause.clone()));
+            } else {
+                self.take_back(slot, lane);
+                self.expose(slot, lane);
+                self.batches[self.slices[slot].batch].note(&cause);
+                self.try_again(now, slot, None);
+            }
+        }
+        self.lanes[lane].down = true;
+        self.lanes.forget_if_settled(lane);
+    }
+
+    pub(super) fn on_completion(&mut self, now: Instant, slice: SliceId, status: CompletionStatus) {
+        let Some((slot, lane)) = self.answered(slice) else { return };
+        match status {
+            CompletionStatus::Done => {
+                let slice = &self.slices[slot];
+                let (batch, piece) = (slice.batch, slice.piece);
+                self.batches[batch].requests[piece.request as usize].bytes +=
+                    u64::from(piece.length);
+                self.remove_slice(slot);
+                self.settle(now, batch);
+            }
+            CompletionStatus::Refused(error) => self.on_refused(now, slot, error),
+            CompletionStatus::Failed(error) => {
+                self.lanes.stop(lane);
+                self.expose(slot, lane);
+                self.try_again(now, slot, Some(Arc::new(error)));
+            }
+            CompletionStatus::Flushed => {
+                self.lanes.stop(lane);
+                self.expose(slot, lane);
+                self.try_again(now, slot, None);
+            }
+        }
+    }
+
+    /// The peer has answered, so nothing of the attempt lands after this.
+    fn on_refused(&mut self, now: Instant, slot: u32, error: TransportError) {
+        let error = Arc::new(error);
+        let slice = &self.slices[slot];
+        let (index, request) = (slice.batch, slice.piece.request);
+        let batch = &mut self.batches[index];
+        batch.requests[request as usize].touched = true;
+        batch.note(&error);
+        self.remove_slice(slot);
+        if self.batches[index].outcome.is_some() {
+            self.settle(now, index);
+        } else {
+            self.end(now, index, BatchOutcome::Failed(Cause::Refused(error)));
+        }
+    }
+
+    pub(super) fn on_released(&mut self, now: Instant, slice: SliceId, sent: Sent) {
+        let Some((slot, lane)) = self.answered(slice) else { return };
+        if sent != Sent::None {
+            self.expose(slot, lane);
+        }
+        let withdrawn = self.batches[self.slices[slot].batch].outcome.is_some();
+        if !withdrawn {
+            self.lanes.stop(lane);
+        }
+        if withdrawn || sent == Sent::None {
+            self.try_again(now, slot, None);
+        } else {
+            // It is charged for this, and the cause comes with the lane's end.
+            self.slices[slot].place = Place::Lost(lane);
+            self.lanes[lane].slices.push_back(&mut self.slices, slot);
+        }
+    }
+
+    pub(super) fn on_peer_lost(&mut self, now: Instant, cause: TransportError) {
+        self.lane_wanted = false;
+        let cause = Arc::new(cause);
+        for slot in self.batches.slots() {
+            if self.batches.get(slot).is_some() && self.is_waiting(slot) {
+                self.batches[slot].note(&cause);
+                let outcome = BatchOutcome::Failed(Cause::PeerLost(cause.clone()));
+                self.end(now, slot, outcome);
+            }
+        }
+    }
+
+    pub(super) fn on_peer_restarted(&mut self, now: Instant) {
+        self.lane_wanted = false;
+        for lane in self.lanes.slots() {
+            if self.lanes.contains(lane) {
+                for batch in self.lanes.fence(lane) {
+                    self.batches[batch].debts.retain(|debt| debt.lane != lane);
+                }
+                self.lanes.forget_if_settled(lane);
+            }
+        }
+        for slot in self.batches.slots() {
+            if self.batches.get(slot).is_some() {
+                self.end(now, slot, BatchOutcome::Failed(Cause::PeerRestarted));
+            }
+        }
+    }
+
+    pub(super) fn on_lane_fenced(&mut self, now: Instant, lane: Lifecycle) {
+        let Some(lane) = self.lanes.find(lane) else { return };
+        for batch in self.lanes.fence(lane) {
+            self.batches[batch].debts.retain(|debt| debt.lane != lane);
+            self.settle(now, batch);
+        }
+        self.lanes.forget_if_settled(lane);
+    }
+
+    /// Whether anything of an undecided batch waits for something but the answer to a post.
+    fn is_waiting(&self, slot: u32) -> bool {
+        let batch = &self.batches[slot];
+        if batch.outcome.is_some() {
+            return false;
+        }
+        let mut slices = core::iter::successors(batch.slices.front(), |slice| {
+            List::<OF_BATCH>::after(&self.slices, *slice)
+        });
+        !batch.is_cut()
+            || !batch.debts.is_empty()
+            || slices.any(|slice| !matches!(self.slices[slice].place, Place::Posted(_)))
+    }
+
+    /// Takes a posted slice back from its lane; `None`, and counted, if it was answered before.
+    fn answered(&mut self, slice: SliceId) -> Option<(u32, u32)> {
+        let slot = self.slices.find(slice.0);
+        let posted = slot.and_then(|slot| match self.slices[slot].place {
+            Place::Posted(lane) => Some((slot, lane)),
+            Place::Waiting | Place::Lost(_) => None,
+        });
+        match posted {
+            Some((slot, lane)) => self.take_back(slot, lane),
+            None => self.counters.stale += 1,
+        }
+        posted
+    }
+
+    fn take_back(&mut self, slot: u32, lane: u32) {
+        self.lanes[lane].slices.remove(&mut self.slices, slot);
+        self.lanes.on_answered(lane);
+        self.slices.renew(slot);
+        self.slices[slot].place = Place::Waiting;
+    }
+
+    /// Bytes of the attempt may have reached the peer, or may yet.
+    fn expose(&mut self, slot: u32, lane: u32) {
+        let slice = &self.slices[slot];
+        let batch = &mut self.batches[slice.batch];
+        let progress = &mut batch.requests[slice.piece.request as usize];
+        if progress.request.direction == Direction::Read {
+            return;
+        }
+        progress.touched = true;
+        if !self.lanes[lane].fenced {
+            batch.debts.insert(Debt { request: slice.piece.request, lane });
+            self.lanes[lane].debtors.insert(slice.batch);
+        }
+    }
+
+    /// Lets a slice that is nowhere wait for another lane, charging it if there was a failure.
+    fn try_again(&mut self, now: Instant, slot: u32, failure: Option<Arc<TransportError>>) {
+        let slice = &mut self.slices[slot];
+        let index = slice.batch;
+        let batch = &mut self.batches[index];
+        if let Some(failure) = &failure {
+            batch.note(failure);
+        }
+        if batch.outcome.is_some() {
+            self.remove_slice(slot);
+            self.settle(now, index);
+            return;
+        }
+        if let Some(failure) = failure {
+            let first = slice.first_failure.get_or_insert(failure);
+            if slice.retries >= self.limits.retries_max {
+                let outcome = BatchOutcome::Failed(Cause::Exhausted(first.clone()));
+                self.remove_slice(slot);
+                self.end(now, index, outcome);
+                return;
+            }
+            slice.retries += 1;
+            self.counters.retries += 1;
+        } else {
+            self.counters.flushes += 1;
+        }
+        slice.place = Place::Waiting;
+        self.waiting.push_back(&mut self.slices, slot);
+    }
+}

@@ -1,0 +1,295 @@
+//! The machine: what is submitted, what ends a batch, and what is to be done next.
+
+use super::batch::{Batch, OF_BATCH, OF_PLACE, Place, Slice, UNCUT};
+use super::lanes::Lanes;
+use super::slab::{List, Slab};
+use super::types::*;
+use crate::identity::Lifecycle;
+use crate::time::Instant;
+use alloc::collections::{BTreeSet, VecDeque};
+
+/// The transfers to one peer.
+///
+/// The contract: give it a call, then drain [`Transfers::poll_output`] to `None`; ask
+/// [`Transfers::poll_timeout`] after every call, since any call may change its answer. Slices are
+/// cut and posted in the order of submission, those tried again before new ones, and only while
+/// the outputs are drained: what was not polled was not posted.
+///
+/// Posting and completing a slice takes constant time and, once every table has grown to its
+/// working size, no memory. Submitting and finishing take memory for the batch's requests.
+#[derive(Clone, Debug)]
+pub struct Transfers {
+    pub(super) limits: TransferLimits,
+    pub(super) batches: Slab<Batch>,
+    pub(super) slices: Slab<Slice>,
+    pub(super) lanes: Lanes,
+    /// Batches with bytes not yet in a slice.
+    pub(super) uncut: List<UNCUT>,
+    /// Slices to be tried again.
+    pub(super) waiting: List<OF_PLACE>,
+    deadlines: BTreeSet<(Instant, u32)>,
+    withdrawals: VecDeque<(Lifecycle, SliceId)>,
+    finished: VecDeque<(BatchId, BatchReport)>,
+    pub(super) lane_wanted: bool,
+    pub(super) counters: TransferCounters,
+}
+
+impl Transfers {
+    /// Transfers to a peer without lanes.
+    pub fn new(limits: TransferLimits) -> Self {
+        let limits = TransferLimits {
+            slice_bytes_max: limits.slice_bytes_max.max(1),
+            slices_per_lane_max: limits.slices_per_lane_max.max(1),
+            ..limits
+        };
+        Self {
+            batches: Slab::new(limits.batches_max),
+            // Slices are cut only while none waits, so every one is or was posted on a lane.
+            slices: Slab::new(limits.lanes_max.saturating_mul(limits.slices_per_lane_max)),
+            lanes: Lanes::new(limits.lanes_max),
+            uncut: List::new(),
+            waiting: List::new(),
+            deadlines: BTreeSet::new(),
+            withdrawals: VecDeque::new(),
+            finished: VecDeque::new(),
+            lane_wanted: false,
+            counters: TransferCounters::default(),
+            limits,
+        }
+    }
+
+    /// Takes a batch. It ends with exactly one [`TransferOutput::Finished`], and its memory
+    /// belongs to the transfer until then.
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        requests: &[Request],
+        deadline: Option<Instant>,
+    ) -> Result<BatchId, SubmitError> {
+        self.check_batch(now, requests, deadline)?;
+        let max = self.limits.batches_max;
+        let too_many = SubmitError::TooManyBatches { max };
+        // Reports nobody polled count as well, or they could pile up without a bound.
+        if self.batches.len() as usize + self.finished.len() >= max as usize {
+            return Err(too_many);
+        }
+        let slot = self.batches.insert(Batch::new(now, requests, deadline)).ok_or(too_many)?;
+        let id = BatchId(self.batches.key(slot));
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, slot));
+        }
+        if self.batches[slot].is_cut() {
+            self.settle(now, slot);
+        } else {
+            self.uncut.push_back(&mut self.batches, slot);
+        }
+        Ok(id)
+    }
+
+    fn check_batch(
+        &self,
+        now: Instant,
+        requests: &[Request],
+        deadline: Option<Instant>,
+    ) -> Result<(), SubmitError> {
+        let max = self.limits.requests_per_batch_max;
+        match requests.len() {
+            0 => return Err(SubmitError::Empty),
+            count if count > max as usize => {
+                return Err(SubmitError::TooManyRequests { count, max });
+            }
+            _ => {}
+        }
+        if let Some(request) = requests.iter().position(runs_past_the_end) {
+            return Err(SubmitError::SpanOverflow { request });
+        }
+        match deadline {
+            Some(deadline) if deadline <= now => Err(SubmitError::DeadlinePassed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a batch up. It finishes when its posted slices are given back. Cancelling one that
+    /// ended changes nothing.
+    pub fn cancel(&mut self, now: Instant, batch: BatchId) {
+        match self.batches.find(batch.0) {
+            Some(slot) => self.end(now, slot, BatchOutcome::Cancelled),
+            None => self.counters.stale += 1,
+        }
+    }
+
+    /// Takes one input. An error means that nothing changed.
+    pub fn handle_input(&mut self, now: Instant, input: TransferInput) -> Result<(), InputError> {
+        match input {
+            TransferInput::LaneUp { lane, depth } => return self.on_lane_up(lane, depth),
+            TransferInput::LaneDown { lane, cause } => self.on_lane_down(now, lane, cause),
+            TransferInput::Completion { slice, status } => self.on_completion(now, slice, status),
+            TransferInput::Released { slice, sent } => self.on_released(now, slice, sent),
+            TransferInput::PeerLost { cause } => self.on_peer_lost(now, cause),
+            TransferInput::PeerRestarted => self.on_peer_restarted(now),
+            TransferInput::LaneFenced { lane } => self.on_lane_fenced(now, lane),
+        }
+        Ok(())
+    }
+
+    /// Ends the batches whose deadline is not after `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(&(deadline, slot)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.end(now, slot, BatchOutcome::TimedOut);
+        }
+    }
+
+    /// The earliest deadline.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Yields the next output, `None` when drained.
+    pub fn poll_output(&mut self) -> Option<TransferOutput> {
+        if let Some(withdraw) = self.next_withdrawal() {
+            return Some(withdraw);
+        }
+        if let Some((batch, report)) = self.finished.pop_front() {
+            return Some(TransferOutput::Finished { batch, report });
+        }
+        if let Some(post) = self.next_post() {
+            return Some(post);
+        }
+        let idle = self.waiting.front().is_none() && self.uncut.front().is_none();
+        if idle || self.lanes.any_usable() || self.lane_wanted {
+            return None;
+        }
+        self.lane_wanted = true;
+        Some(TransferOutput::WantLane)
+    }
+
+    /// Counters since the start.
+    pub fn counters(&self) -> TransferCounters {
+        self.counters
+    }
+
+    /// What is held right now.
+    pub fn load(&self) -> TransferLoad {
+        TransferLoad {
+            batches: self.batches.len(),
+            slices: self.slices.len(),
+            lanes: self.lanes.len(),
+        }
+    }
+
+    fn next_withdrawal(&mut self) -> Option<TransferOutput> {
+        while let Some((lane, slice)) = self.withdrawals.pop_front() {
+            if self.slices.find(slice.0).is_some() {
+                return Some(TransferOutput::Withdraw { lane, slice });
+            }
+        }
+        None
+    }
+
+    fn next_post(&mut self) -> Option<TransferOutput> {
+        let lane = self.lanes.next_ready()?;
+        let slot = self.next_slice()?;
+        let slice = &mut self.slices[slot];
+        slice.place = Place::Posted(lane);
+        let work = self.batches[slice.batch].work(slice.piece);
+        self.lanes[lane].slices.push_back(&mut self.slices, slot);
+        self.lanes.on_posted(lane);
+        self.counters.posts += 1;
+        let lane = self.lanes[lane].lifecycle;
+        Some(TransferOutput::Post { lane, slice: SliceId(self.slices.key(slot)), work })
+    }
+
+    /// A slice to be tried again, or else a new one.
+    fn next_slice(&mut self) -> Option<u32> {
+        if let Some(slot) = self.waiting.front() {
+            self.waiting.remove(&mut self.slices, slot);
+            return Some(slot);
+        }
+        let batch_slot = self.uncut.front()?;
+        if self.slices.is_full() {
+            return None;
+        }
+        let batch = &mut self.batches[batch_slot];
+        let piece = batch.cut(self.limits.slice_bytes_max);
+        let cut = batch.is_cut();
+        let slot = self.slices.insert(Slice::new(batch_slot, piece))?;
+        batch.slices.push_back(&mut self.slices, slot);
+        if cut {
+            self.uncut.remove(&mut self.batches, batch_slot);
+        }
+        Some(slot)
+    }
+
+    /// Decides how a batch ends, unless that is decided already: drops what is not posted, and
+    /// asks for the rest back.
+    pub(super) fn end(&mut self, now: Instant, slot: u32, outcome: BatchOutcome) {
+        let batch = &mut self.batches[slot];
+        if batch.outcome.is_some() {
+            return;
+        }
+        batch.outcome = Some(outcome);
+        if let Some(deadline) = batch.deadline {
+            self.deadlines.remove(&(deadline, slot));
+        }
+        let mut next = batch.slices.front();
+        if !batch.is_cut() {
+            self.uncut.remove(&mut self.batches, slot);
+        }
+        while let Some(slice) = next {
+            next = List::<OF_BATCH>::after(&self.slices, slice);
+            match self.slices[slice].place {
+                Place::Waiting => {
+                    self.waiting.remove(&mut self.slices, slice);
+                    self.remove_slice(slice);
+                }
+                Place::Lost(lane) => {
+                    self.lanes[lane].slices.remove(&mut self.slices, slice);
+                    self.remove_slice(slice);
+                }
+                Place::Posted(lane) => {
+                    let lane = self.lanes[lane].lifecycle;
+                    self.withdrawals.push_back((lane, SliceId(self.slices.key(slice))));
+                }
+            }
+        }
+        self.settle(now, slot);
+    }
+
+    /// Removes a slice that is in no lane's list and does not wait.
+    pub(super) fn remove_slice(&mut self, slot: u32) {
+        let batch = self.slices[slot].batch;
+        self.batches[batch].slices.remove(&mut self.slices, slot);
+        self.slices.remove(slot);
+    }
+
+    /// Finishes a batch if it waits for nothing more.
+    pub(super) fn settle(&mut self, now: Instant, slot: u32) {
+        let batch = &self.batches[slot];
+        let complete = batch.is_cut() && batch.debts.is_empty();
+        if batch.slices.front().is_some() || (batch.outcome.is_none() && !complete) {
+            return;
+        }
+        let id = BatchId(self.batches.key(slot));
+        let batch = self.batches.remove(slot);
+        if let (None, Some(deadline)) = (&batch.outcome, batch.deadline) {
+            self.deadlines.remove(&(deadline, slot));
+        }
+        for debt in &batch.debts {
+            // Two requests of the batch may owe the same lane, and the first may end it.
+            if self.lanes.contains(debt.lane) {
+                self.lanes[debt.lane].debtors.remove(&slot);
+                self.lanes.forget_if_settled(debt.lane);
+            }
+        }
+        let outcome = batch.outcome.clone().unwrap_or(BatchOutcome::Success);
+        self.finished.push_back((id, batch.into_report(now, outcome)));
+    }
+}
+
+fn runs_past_the_end(request: &Request) -> bool {
+    let Some(last) = request.length.checked_sub(1) else { return false };
+    let starts = [request.local.offset, request.remote.address];
+    starts.into_iter().any(|start| start.checked_add(last).is_none())
+}

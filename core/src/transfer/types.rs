@@ -1,0 +1,369 @@
+//! The vocabulary of transfers: what goes in, what comes out, and the limits.
+
+use crate::identity::Lifecycle;
+use crate::time::Instant;
+use crate::transport::TransportError;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+/// Bounds of one peer's transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransferLimits {
+    /// Longest slice, in bytes; zero counts as one.
+    pub slice_bytes_max: u32,
+    /// Most slices posted on one lane, however deep the lane says it is.
+    pub slices_per_lane_max: u32,
+    /// Most batches submitted and not finished.
+    pub batches_max: u32,
+    /// Most requests in one batch.
+    pub requests_per_batch_max: u32,
+    /// How often a failed slice is tried again before its batch fails.
+    pub retries_max: u32,
+    /// Most lanes that are up, or down with a batch waiting for their fence.
+    pub lanes_max: u32,
+}
+
+impl Default for TransferLimits {
+    fn default() -> Self {
+        Self {
+            slice_bytes_max: 1 << 20,
+            slices_per_lane_max: 64,
+            batches_max: 4096,
+            requests_per_batch_max: 4096,
+            retries_max: 3,
+            lanes_max: 64,
+        }
+    }
+}
+
+/// Names a batch. Never matches another batch of the same machine while anyone can remember it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub(super) u64);
+
+/// Names one attempt to transfer one slice. It packs into the 64 bits of a work request's id, so
+/// a stale completion identifies itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceId(pub(super) u64);
+
+impl SliceId {
+    /// The name as a number: 40 bits of generation above 24 bits of slot.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The inverse of [`SliceId::to_bits`]. Any number is a name, though perhaps of nothing.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// From the peer to us.
+    Read,
+    /// From us to the peer.
+    Write,
+}
+
+/// Where bytes are on our side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalSpan {
+    /// The registered region.
+    pub region: u32,
+    /// First byte, from the start of the region.
+    pub offset: u64,
+}
+
+/// Where bytes are on the peer's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RemoteSpan {
+    /// What the peer announced for the region.
+    pub key: u64,
+    /// First byte, in the peer's addresses.
+    pub address: u64,
+}
+
+/// Bytes to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Request {
+    /// Which way.
+    pub direction: Direction,
+    /// Our side.
+    pub local: LocalSpan,
+    /// The peer's side.
+    pub remote: RemoteSpan,
+    /// How many; zero is complete at once.
+    pub length: u64,
+}
+
+/// What to post on a lane: a piece of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Work {
+    /// Which way.
+    pub direction: Direction,
+    /// Our side.
+    pub local: LocalSpan,
+    /// The peer's side.
+    pub remote: RemoteSpan,
+    /// How many bytes; never zero.
+    pub length: u32,
+}
+
+/// How a posted slice completed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CompletionStatus {
+    /// Every byte was moved and acknowledged.
+    Done,
+    /// A protection or range error: trying again cannot help. Says nothing about the lane.
+    Refused(TransportError),
+    /// The attempt failed and the lane with it: [`TransferInput::LaneDown`] follows.
+    Failed(TransportError),
+    /// The lane had failed before: [`TransferInput::LaneDown`] follows.
+    Flushed,
+}
+
+/// How much of a released slice was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sent {
+    /// Provably no byte.
+    None,
+    /// Some bytes, perhaps.
+    Partly,
+    /// Every byte, without an acknowledgement.
+    All,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TransferInput {
+    /// A lane is usable. Lanes to a new incarnation come after [`TransferInput::PeerRestarted`].
+    LaneUp {
+        /// The lane.
+        lane: Lifecycle,
+        /// How many slices it holds at a time.
+        depth: u32,
+    },
+    /// A lane is drained and gone: every slice not yet reported is released by this, a post still
+    /// on its way to it included, and nothing of it touches local memory any more.
+    LaneDown {
+        /// The lane.
+        lane: Lifecycle,
+        /// Why it ended.
+        cause: TransportError,
+    },
+    /// A posted slice completed.
+    Completion {
+        /// The attempt.
+        slice: SliceId,
+        /// How.
+        status: CompletionStatus,
+    },
+    /// A posted slice was given back without a completion, and local memory is free of it: the
+    /// answer to [`TransferOutput::Withdraw`], or else the lane is ending and
+    /// [`TransferInput::LaneDown`] follows.
+    Released {
+        /// The attempt.
+        slice: SliceId,
+        /// How much of it may have reached the peer.
+        sent: Sent,
+    },
+    /// The peer was given up.
+    PeerLost {
+        /// Why.
+        cause: TransportError,
+    },
+    /// The peer is proven to run anew: its old memory, keys and lanes are gone.
+    PeerRestarted,
+    /// Nothing posted on the lane can land any more, because the peer acknowledged its retirement
+    /// or is proven to have restarted.
+    LaneFenced {
+        /// The lane.
+        lane: Lifecycle,
+    },
+}
+
+/// What to do. Drain to `None` after every call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TransferOutput {
+    /// Post a slice on a lane.
+    Post {
+        /// The lane.
+        lane: Lifecycle,
+        /// The attempt, for the completion to name.
+        slice: SliceId,
+        /// What to move.
+        work: Work,
+    },
+    /// Give a posted slice back, promptly: answer with its completion or release. A slice that has
+    /// been answered already needs no answer.
+    Withdraw {
+        /// The lane it was posted on.
+        lane: Lifecycle,
+        /// The attempt.
+        slice: SliceId,
+    },
+    /// There is work and no lane. Said once, until a lane comes up or goes down or the peer is
+    /// lost.
+    WantLane,
+    /// A batch ended; nothing of it touches local memory any more.
+    Finished {
+        /// The batch.
+        batch: BatchId,
+        /// How.
+        report: BatchReport,
+    },
+}
+
+/// Why a batch failed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Cause {
+    /// A protection or range error.
+    #[error("refused: {0}")]
+    Refused(Arc<TransportError>),
+    /// A slice failed more often than allowed; this is its first failure.
+    #[error("tried too often: {0}")]
+    Exhausted(Arc<TransportError>),
+    /// The peer was given up.
+    #[error("peer lost: {0}")]
+    PeerLost(Arc<TransportError>),
+    /// The peer restarted, and the memory this was for is gone.
+    #[error("peer restarted")]
+    PeerRestarted,
+}
+
+/// How a batch ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BatchOutcome {
+    /// Every byte is where it should be, and nothing of an earlier attempt can still land.
+    Success,
+    /// It failed. The first deciding cause is kept.
+    Failed(Cause),
+    /// Its deadline passed.
+    TimedOut,
+    /// It was cancelled.
+    Cancelled,
+}
+
+/// What is known of the peer's memory after a write that did not complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Remote {
+    /// No byte of the write reached it, nor will.
+    Untouched,
+    /// Bytes may have reached it, but none will any more.
+    Fenced,
+    /// Bytes may have reached it, and some may still land.
+    Indeterminate,
+}
+
+/// How one request of a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestStatus {
+    /// Every byte was moved, and nothing of an earlier attempt can still land.
+    Complete,
+    /// A read that did not complete. The content of the local span is unspecified.
+    ReadIncomplete {
+        /// Bytes read.
+        bytes: u64,
+    },
+    /// A write that did not complete. With every byte written, an earlier attempt may still land.
+    WriteIncomplete {
+        /// Bytes written and acknowledged.
+        bytes: u64,
+        /// What is known of the peer's memory.
+        remote: Remote,
+    },
+}
+
+/// The end of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BatchReport {
+    /// How it ended.
+    pub outcome: BatchOutcome,
+    /// Each request's end, in the order of submission.
+    pub requests: Vec<RequestStatus>,
+    /// The first error any slice met, recovered from or not.
+    pub first_error: Option<Arc<TransportError>>,
+    /// When it was submitted.
+    pub submitted: Instant,
+    /// When it ended.
+    pub finished: Instant,
+}
+
+/// Why a batch was not accepted. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// There is nothing to do.
+    #[error("a batch needs at least one request")]
+    Empty,
+    /// More requests than [`TransferLimits::requests_per_batch_max`].
+    #[error("{count} requests in a batch are too many: at most {max} are allowed")]
+    TooManyRequests {
+        /// How many there were.
+        count: usize,
+        /// The limit.
+        max: u32,
+    },
+    /// As many batches as [`TransferLimits::batches_max`] are unfinished.
+    #[error("{max} batches are unfinished, and no more are allowed")]
+    TooManyBatches {
+        /// The limit.
+        max: u32,
+    },
+    /// A span runs past the last address.
+    #[error("request {request} runs past the end of the address space")]
+    SpanOverflow {
+        /// Which request, counted from zero.
+        request: usize,
+    },
+    /// The deadline is not in the future.
+    #[error("the deadline has passed")]
+    DeadlinePassed,
+}
+
+/// Why an input was not accepted. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// As many lanes as [`TransferLimits::lanes_max`] are up or owe a fence.
+    #[error("{max} lanes are up or owe a fence, and no more are allowed")]
+    TooManyLanes {
+        /// The limit.
+        max: u32,
+    },
+    /// The lane has been up before.
+    #[error("lane {lane:?} is known already")]
+    LaneKnown {
+        /// The lane.
+        lane: Lifecycle,
+    },
+    /// A lane that holds no slice is no lane.
+    #[error("lane {lane:?} has no depth")]
+    NoDepth {
+        /// The lane.
+        lane: Lifecycle,
+    },
+}
+
+/// What happened so far, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TransferCounters {
+    /// Slices posted, tries again included.
+    pub posts: u64,
+    /// Failures charged to a slice that was then tried again.
+    pub retries: u64,
+    /// Slices lost with their lane and not charged for it.
+    pub flushes: u64,
+    /// Inputs that named something gone, and were ignored.
+    pub stale: u64,
+}
+
+/// What is held right now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TransferLoad {
+    /// Batches not finished.
+    pub batches: u32,
+    /// Slices posted or waiting to be tried again.
+    pub slices: u32,
+    /// Lanes up, or down and owing a fence.
+    pub lanes: u32,
+}
