@@ -27,7 +27,7 @@ impl Outcome {
         if findings.is_empty() {
             Self::Passed(note.into())
         } else {
-            Self::failed(format!("{} findings", findings.len()), findings.join("\n"))
+            Self::failed(format!("findings: {}", findings.len()), findings.join("\n"))
         }
     }
 }
