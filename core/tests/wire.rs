@@ -141,6 +141,19 @@ fn descriptor() -> NodeDescriptor {
     }
 }
 
+#[test]
+fn an_error_quotes_no_more_of_a_long_word_than_its_limit() {
+    for bytes in [0, 300, 4000] {
+        let long = format!("\"{}\"", "x".repeat(bytes));
+        let text = message(Op::Ready).encode().replace("\"ready\"", &long);
+        let Err(MessageError::Malformed(detail)) = Message::decode(&text) else {
+            panic!("an unknown op was accepted")
+        };
+        assert!(detail.starts_with("unknown variant"));
+        assert_eq!(detail.len() == 512, bytes == 4000, "{} bytes", detail.len());
+    }
+}
+
 fn message(op: Op) -> Message {
     let pair = |bits, number| Pair { incarnation: Incarnation(bits), lifecycle: Lifecycle(number) };
     Message {

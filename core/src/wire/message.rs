@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const WIRE_VERSION: u32 = 1;
 /// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
-/// Longest refusal detail kept, in bytes.
+/// Longest text kept of what a peer wrote, in bytes: a refusal's detail, or what a parse error quotes.
 const DETAIL_BYTES_MAX: usize = 512;
 
 /// Mooncake's connection descriptor, keys in the sorted order its writer uses.
@@ -177,7 +177,7 @@ pub struct Message {
 /// Why a descriptor is not a message of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Not JSON, or a key of the wrong type.
+    /// Not JSON, or a key of the wrong type; what was found, at most 512 bytes of it.
     #[error("the connection descriptor is malformed: {0}")]
     Malformed(String),
     /// No key of ours: a Mooncake node.
@@ -202,8 +202,9 @@ pub enum MessageError {
 impl Message {
     /// Decodes the JSON text of a connection frame.
     pub fn decode(text: &str) -> Result<Self, MessageError> {
-        let descriptor: Descriptor = serde_json::from_str(text)
-            .map_err(|error| MessageError::Malformed(error.to_string()))?;
+        let descriptor: Descriptor = serde_json::from_str(text).map_err(|error| {
+            MessageError::Malformed(truncated(error.to_string(), DETAIL_BYTES_MAX))
+        })?;
         Self::from_descriptor(descriptor)
     }
 

@@ -1,0 +1,48 @@
+//! Bytes as a peer may send them first: a frame, the connection descriptor in it, our key in that.
+
+use handfast_core::wire::{
+    Descriptor, FRAME_BYTES_DEFAULT_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, Message,
+    decode_frame, encode_frame,
+};
+
+/// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
+const ERROR_BYTES_MAX: usize = 1024;
+
+/// Panics unless what decodes encodes to the same again, and what does not fails in few words.
+pub fn check(bytes: &[u8]) {
+    match decode_frame(bytes, FRAME_BYTES_DEFAULT_MAX) {
+        Ok(frame) => check_frame(bytes, frame),
+        Err(error) => check_error(&error.to_string()),
+    }
+    // A mutation seldom keeps length and text in step: try the text without its frame too.
+    if let Some(Ok(text)) = bytes.get(FRAME_HEADER_BYTES + 1..).map(str::from_utf8) {
+        check_descriptor(text);
+    }
+}
+
+fn check_frame(bytes: &[u8], frame: Frame<'_>) {
+    let encoded = encode_frame(frame.kind, frame.text);
+    assert_eq!(bytes.get(..encoded.len()), Some(&*encoded), "the frame changed");
+    if matches!(frame.kind, FrameKind::Connection | FrameKind::Untyped) {
+        check_descriptor(frame.text);
+    }
+}
+
+fn check_descriptor(text: &str) {
+    if let Ok(descriptor) = serde_json::from_str::<Descriptor>(text) {
+        let encoded = serde_json::to_string(&descriptor).expect("a descriptor is JSON");
+        let again = serde_json::from_str(&encoded).expect("what was encoded decodes");
+        assert_eq!(descriptor, again, "the descriptor changed");
+    }
+    match Message::decode(text) {
+        Ok(message) => {
+            let again = Message::decode(&message.encode());
+            assert_eq!(Ok(message), again, "the message changed");
+        }
+        Err(error) => check_error(&error.to_string()),
+    }
+}
+
+fn check_error(text: &str) {
+    assert!(text.len() <= ERROR_BYTES_MAX, "an error text of {} bytes", text.len());
+}

@@ -1,0 +1,187 @@
+//! Runs a program with a deadline and its output in a log.
+
+use crate::report::Outcome;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(50);
+/// Lines of a failed program's output that are shown; the log has all of them.
+const TAIL_LINES: usize = 40;
+
+/// How a program ended.
+pub(crate) enum End {
+    Exited(ExitStatus),
+    /// The deadline passed; the program and what it had started were killed.
+    TimedOut,
+    /// It could not be started or waited for.
+    NotRun(io::Error),
+}
+
+/// A program that has ended, and where its output is.
+pub(crate) struct Finished {
+    end: End,
+    log: PathBuf,
+}
+
+/// Runs `command` until `deadline` with both output streams in the file `log`.
+pub(crate) fn run(command: Command, log: PathBuf, deadline: Instant) -> Finished {
+    let end = run_logged(command, &log, deadline).unwrap_or_else(End::NotRun);
+    Finished { end, log }
+}
+
+fn run_logged(mut command: Command, log: &Path, deadline: Instant) -> io::Result<End> {
+    if let Some(folder) = log.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let file = File::create(log)?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+    // What is logged is read by people and parsers, never by a terminal.
+    command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
+    wait(command.spawn()?, deadline)
+}
+
+fn wait(mut child: Child, deadline: Instant) -> io::Result<End> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(End::Exited(status));
+        }
+        if Instant::now() >= deadline {
+            kill_tree(child.id());
+            child.kill()?;
+            child.wait()?;
+            return Ok(End::TimedOut);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+impl Finished {
+    /// Everything the program printed; nothing if its log is gone.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Whether the program ended by itself and with success.
+    pub(crate) fn succeeded(&self) -> bool {
+        matches!(self.end, End::Exited(status) if status.success())
+    }
+
+    /// Passed with a note made from the output, or failed with the output's tail.
+    pub(crate) fn outcome(&self, note: impl Fn(&str) -> String) -> Outcome {
+        let output = self.output();
+        let why = match &self.end {
+            End::Exited(status) if status.success() => return Outcome::Passed(note(&output)),
+            End::Exited(status) => format!("{status}; whole output: {}", self.log.display()),
+            End::NotRun(error) => format!("cannot be run: {error}"),
+            End::TimedOut => {
+                format!("killed: its stage's budget is used up; output: {}", self.log.display())
+            }
+        };
+        Outcome::failed(why, tail(&output, TAIL_LINES))
+    }
+}
+
+/// Whether a program runs and answers with success, for `cargo deny --version` and the like.
+pub(crate) fn answers(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// `cargo` in the workspace's root.
+pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).args(arguments);
+    command
+}
+
+/// Kills everything a child has started: cargo's own end leaves its test binaries running.
+fn kill_tree(root: u32) {
+    let Ok(table) = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output() else { return };
+    let processes = descendants(&String::from_utf8_lossy(&table.stdout), root);
+    if !processes.is_empty() {
+        answers(Command::new("kill").arg("-KILL").args(processes.iter().map(u32::to_string)));
+    }
+}
+
+/// All descendants of `root` in a table of process id and parent id, nearest first.
+fn descendants(table: &str, root: u32) -> Vec<u32> {
+    let pairs: Vec<(u32, u32)> = table
+        .lines()
+        .filter_map(|line| {
+            let mut numbers = line.split_whitespace().map(str::parse);
+            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+        })
+        .collect();
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        let children = pairs.iter().filter(|(child, of)| *of == parent && !found.contains(child));
+        let children: Vec<u32> = children.map(|&(child, _)| child).collect();
+        found.extend(children);
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn tail(output: &str, lines: usize) -> String {
+    let all: Vec<_> = output.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grandchildren_are_found_and_strangers_and_cycles_are_not() {
+        let table = "  1 0\n 10 1\n 11 10\n 12 11\n 20 1\n 30 30\n not a row\n";
+        assert_eq!(descendants(table, 10), [11, 12]);
+        assert_eq!(descendants(table, 30), [0; 0]);
+        assert_eq!(descendants("5 6\n6 5\n", 5), [6]);
+    }
+
+    #[test]
+    fn the_tail_is_the_last_lines() {
+        assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(tail("a\n", 2), "a");
+    }
+
+    #[test]
+    fn a_program_that_outlives_its_deadline_is_killed_with_what_it_started() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 60 & echo $!; wait"]);
+        let deadline = Instant::now() + Duration::from_millis(500);
+        let finished = run(command, scratch.path().join("log"), deadline);
+        assert!(Instant::now() < deadline + Duration::from_secs(20));
+        assert!(matches!(finished.outcome(|_| String::new()), Outcome::Failed { .. }));
+        let grandchild = finished.output();
+        assert!(!is_running(grandchild.trim()), "process {grandchild} still runs");
+    }
+
+    #[test]
+    fn a_failing_program_shows_its_tail_and_a_passing_one_its_note() {
+        let scratch = tempfile::tempdir().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let shell = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            run(command, scratch.path().join("log"), deadline)
+        };
+        let failed = shell("echo before; echo wrong >&2; exit 3").outcome(str::to_owned);
+        let Outcome::Failed { why, tail } = failed else { panic!("it did not fail") };
+        assert!(why.contains('3'), "{why}");
+        assert_eq!(tail, "before\nwrong");
+        assert_eq!(shell("echo fine").outcome(str::to_owned), Outcome::Passed("fine\n".to_owned()));
+    }
+
+    fn is_running(process: &str) -> bool {
+        let states = Command::new("ps").args(["-o", "stat=", "-p", process]).output().unwrap();
+        let state = String::from_utf8(states.stdout).unwrap();
+        !state.trim().is_empty() && !state.trim().starts_with('Z')
+    }
+}

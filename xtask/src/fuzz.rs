@@ -1,0 +1,129 @@
+//! The fuzz targets: by hand, and as a stage.
+
+use crate::command::{cargo, run as run_command};
+use crate::project::Project;
+use crate::report::Outcome;
+use crate::setup;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Longest one input may take; none of ours needs a thousandth of it.
+const INPUT_SECONDS_MAX: &str = "-timeout=5";
+/// How long a fuzzer may go on after its time, to write what it found.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Fuzz one target, or all of them one after the other, until something breaks or time is up.
+///
+/// Works on stable Rust: cargo-fuzz runs without a sanitizer, panics and failed assertions are what
+/// is looked for. What the fuzzer finds interesting goes to cargo's target folder; the checked-in
+/// corpus in fuzz/corpus is only read. An input that breaks something is kept in fuzz/artifacts:
+/// mend the cause, then move the input to fuzz/corpus/TARGET under a name that says what it is.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The target, a file name in fuzz/fuzz_targets without its extension; all if none is named
+    target: Option<String>,
+    /// How long to fuzz each target
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+}
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
+    for tool in [&setup::FUZZ, &setup::CPP] {
+        ensure!(tool.is_present(), "{} is missing: try `cargo xtask setup`", tool.name);
+    }
+    let known = targets(project.root())?;
+    let chosen = match &arguments.target {
+        Some(target) => {
+            ensure!(
+                known.contains(target),
+                "no target '{target}'; there are: {}",
+                known.join(", ")
+            );
+            vec![target.clone()]
+        }
+        None => known,
+    };
+    for target in chosen {
+        let status = fuzzing(&project, &target, arguments.seconds)?.status()?;
+        if !status.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The step that fuzzes every target for a share of `seconds`.
+pub(crate) fn step(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
+    if let Some(missing) = [&setup::FUZZ, &setup::CPP].iter().find(|tool| !tool.is_present()) {
+        return missing.missing();
+    }
+    match fuzz_all(project, seconds, deadline) {
+        Ok(outcome) => outcome,
+        Err(error) => Outcome::failed(format!("{error:#}"), ""),
+    }
+}
+
+fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Result<Outcome> {
+    let log = |name: &str| project.scratch().join(format!("fuzz-{name}.log"));
+    let build = cargo(project.root(), ["fuzz", "build", "--sanitizer", "none"]);
+    let built = run_command(build, log("build"), deadline);
+    if !built.succeeded() {
+        return Ok(built.outcome(|_| String::new()));
+    }
+    let targets = targets(project.root())?;
+    let share = (seconds / targets.len() as u64).max(1);
+    let mut runs = 0;
+    for target in &targets {
+        let deadline = deadline.min(Instant::now() + Duration::from_secs(share) + GRACE);
+        let fuzzed = run_command(fuzzing(project, target, share)?, log(target), deadline);
+        if !fuzzed.succeeded() {
+            return Ok(fuzzed.outcome(|_| String::new()));
+        }
+        runs += runs_done(&fuzzed.output()).with_context(|| format!("{target} did not count"))?;
+    }
+    Ok(Outcome::Passed(format!("{runs} inputs to {} targets", targets.len())))
+}
+
+fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
+    let found = project.scratch().join("corpus").join(target);
+    fs::create_dir_all(&found)?;
+    let mut command = cargo(project.root(), ["fuzz", "run", "--sanitizer", "none", target]);
+    // libFuzzer writes to the first folder and only reads the others.
+    command.arg(found).arg(project.root().join("fuzz/corpus").join(target));
+    command.args(["--", INPUT_SECONDS_MAX, &format!("-max_total_time={seconds}")]);
+    Ok(command)
+}
+
+fn targets(root: &Path) -> Result<Vec<String>> {
+    let folder = root.join("fuzz/fuzz_targets");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    }
+    ensure!(!names.is_empty(), "{} has no targets", folder.display());
+    names.sort();
+    Ok(names)
+}
+
+/// libFuzzer's last word: `Done 6209778 runs in 41 second(s)`.
+fn runs_done(output: &str) -> Option<u64> {
+    let done = output.lines().rev().find_map(|line| line.strip_prefix("Done "))?;
+    done.split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_runs_is_read_from_the_last_line_that_says_it() {
+        let output = "#12 DONE cov: 3\nDone 12 runs in 1 second(s)\nDone 34 runs in 2 second(s)\n";
+        assert_eq!(runs_done(output), Some(34));
+        assert_eq!(runs_done("==1== ERROR: libFuzzer: deadly signal\n"), None);
+    }
+}

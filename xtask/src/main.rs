@@ -1,0 +1,49 @@
+//! What people who work on handfast do with one command each: `cargo xtask --help`.
+
+mod checks;
+mod command;
+mod fuzz;
+mod project;
+mod report;
+mod setup;
+mod stages;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What people who work on handfast do, one command each.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Test(stages::Arguments),
+    /// The same as `test` with more time: ten minutes of fuzzing, 4096 cases per property
+    ///
+    /// Exit code: 0 if nothing failed, 1 if something did.
+    Nightly(stages::Arguments),
+    Fuzz(fuzz::Arguments),
+    Setup(setup::Arguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = project::Project::find().and_then(|project| match arguments.task {
+        Task::Test(arguments) => stages::run(project, &arguments, stages::Depth::EveryChange),
+        Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
+        Task::Fuzz(arguments) => fuzz::run(project, &arguments),
+        Task::Setup(arguments) => setup::run(project, &arguments),
+    });
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            anstream::eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The workspace this program was built from.
+
+use anyhow::{Context, Result};
+use cargo_metadata::{Metadata, MetadataCommand, Package};
+use std::path::{Path, PathBuf};
+
+/// What cargo knows about the workspace.
+pub(crate) struct Project {
+    metadata: Metadata,
+}
+
+impl Project {
+    /// Asks cargo about the workspace, without touching the network.
+    pub(crate) fn find() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec();
+        Ok(Self { metadata: metadata.context("cargo metadata describes the workspace")? })
+    }
+
+    /// The folder of the workspace's Cargo.toml.
+    pub(crate) fn root(&self) -> &Path {
+        self.metadata.workspace_root.as_std_path()
+    }
+
+    /// Where this program keeps logs and scratch files: inside cargo's target folder.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.metadata.target_directory.as_std_path().join("xtask")
+    }
+
+    /// Whether the workspace has a package of this name.
+    pub(crate) fn has_package(&self, name: &str) -> bool {
+        self.metadata.workspace_packages().iter().any(|package| package.name == name)
+    }
+
+    /// The packages that may be published: what users get.
+    pub(crate) fn shipping_packages(&self) -> Vec<String> {
+        let ships = |package: &&&Package| package.publish.as_ref().is_none_or(|to| !to.is_empty());
+        let members = self.metadata.workspace_packages();
+        members.iter().filter(ships).map(|package| package.name.to_string()).collect()
+    }
+}

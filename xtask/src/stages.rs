@@ -1,0 +1,200 @@
+//! `cargo xtask test` and `cargo xtask nightly`: every check there is, stage by stage.
+
+mod rust_tests;
+
+use crate::checks::{core_source, graph, texts};
+use crate::command::{Finished, cargo, run as run_command};
+use crate::project::Project;
+use crate::report::{Outcome, Stage, Step, Summary};
+use crate::{fuzz, setup};
+use anyhow::{Result, bail};
+use std::time::{Duration, Instant};
+
+/// Check everything: build, lints, tests, exploration, fuzzing. This is what CI runs.
+///
+/// Sets up what is missing (see `cargo xtask setup`), then runs the stages one after the other,
+/// each within its budget of time, past which it is killed and failed. One line per stage; the
+/// output of what failed follows it. A step that cannot run here is skipped and the summary says
+/// why.
+///
+/// Exit code: 0 if nothing failed, 1 if something did.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run only this stage; may be given more than once
+    #[arg(long = "stage", value_name = "NAME")]
+    stages: Vec<String>,
+    /// List the stages with their budgets and run none
+    #[arg(long)]
+    list: bool,
+}
+
+/// How long a run may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    EveryChange,
+    Nightly,
+}
+
+impl Depth {
+    fn budget(self, seconds: u64) -> Duration {
+        Duration::from_secs(if self == Self::Nightly { 6 * seconds } else { seconds })
+    }
+
+    fn fuzz_seconds(self) -> u64 {
+        if self == Self::Nightly { 600 } else { 20 }
+    }
+
+    fn property_cases(self) -> Option<u32> {
+        (self == Self::Nightly).then_some(4096)
+    }
+}
+
+/// Runs the chosen stages and says whether nothing failed.
+pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
+    let mut stages = all(&project, depth);
+    if arguments.list {
+        for stage in &stages {
+            anstream::println!(
+                "{:<9} {:<58} {:>5} s",
+                stage.name,
+                stage.what,
+                stage.budget.as_secs()
+            );
+        }
+        return Ok(true);
+    }
+    if !arguments.stages.is_empty() {
+        let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+        if let Some(unknown) = arguments.stages.iter().find(|name| !names.contains(&name.as_str()))
+        {
+            bail!("no stage '{unknown}'; there are: {}", names.join(", "));
+        }
+        stages.retain(|stage| arguments.stages.iter().any(|name| name == stage.name));
+    }
+    let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+    let mut summary = Summary::default();
+    summary.run(setup::stage_for(&project, &names));
+    for stage in stages {
+        summary.run(stage);
+    }
+    Ok(summary.finish())
+}
+
+fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
+    vec![
+        Stage {
+            name: "checks",
+            what: "format, lints, licences, what the core may use, texts",
+            budget: depth.budget(600),
+            steps: checks(project),
+        },
+        Stage {
+            name: "tests",
+            what: "every test of every package, examples in the docs",
+            budget: depth.budget(900),
+            steps: rust_tests::workspace(project, depth.property_cases()),
+        },
+        Stage {
+            name: "explorer",
+            what: "every interleaving up to the bounds, random sweeps",
+            budget: depth.budget(900),
+            steps: rust_tests::explorer(project),
+        },
+        Stage {
+            name: "seeds",
+            what: "the same seeds twice give the same output",
+            budget: depth.budget(600),
+            steps: rust_tests::seeds(project),
+        },
+        Stage {
+            name: "fuzz",
+            what: "decoders: the corpus replayed, then new inputs",
+            budget: depth.budget(300),
+            steps: fuzzing(project, depth.fuzz_seconds()),
+        },
+        Stage {
+            name: "guest",
+            what: "the same on the kernel's RDMA driver in a virtual machine",
+            budget: depth.budget(60),
+            steps: vec![Step::new("soft-roce", |_| {
+                Outcome::Skipped("the guest runner comes with the verbs backend".to_owned())
+            })],
+        },
+    ]
+}
+
+fn checks(project: &Project) -> Vec<Step<'_>> {
+    vec![
+        cargo_step(project, "format", Some(&setup::RUSTFMT), &["fmt", "--all", "--check"]),
+        cargo_step(
+            project,
+            "lints",
+            Some(&setup::CLIPPY),
+            &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        ),
+        cargo_step(
+            project,
+            "licences",
+            Some(&setup::DENY),
+            &["deny", "check", "licenses", "bans", "sources"],
+        ),
+        Step::new("core-dependencies", |_| graph::core_dependencies(project)),
+        Step::new("core-features", |_| graph::core_features(project)),
+        Step::new("core-source", |_| core_source::check(project.root())),
+        Step::new("mutants-absent", |_| graph::mutants_absent(project)),
+        Step::new("texts", |_| texts::check(project.root())),
+    ]
+}
+
+fn fuzzing(project: &Project, seconds: u64) -> Vec<Step<'_>> {
+    vec![
+        rust_tests::step(project, "replay", &["test", "--package", "handfast-fuzz-checks"]),
+        Step::new("fuzzing", move |deadline| fuzz::step(project, seconds, deadline)),
+    ]
+}
+
+/// A step that is one cargo command and needs a tool.
+fn cargo_step<'a>(
+    project: &'a Project,
+    name: &'static str,
+    tool: Option<&'static setup::Tool>,
+    arguments: &'static [&'static str],
+) -> Step<'a> {
+    Step::new(name, move |deadline| match tool {
+        Some(tool) if !tool.is_present() => tool.missing(),
+        _ => run_cargo(project, name, arguments, deadline).outcome(|_| String::new()),
+    })
+}
+
+/// Runs cargo with its output in a log named after the step.
+fn run_cargo(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Finished {
+    let command = cargo(project.root(), arguments.iter().copied());
+    run_command(command, project.scratch().join(format!("{name}.log")), deadline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stage_has_a_name_of_its_own_a_budget_and_steps() {
+        let project = Project::find().unwrap();
+        for depth in [Depth::EveryChange, Depth::Nightly] {
+            let mut names: Vec<_> = all(&project, depth).iter().map(|stage| stage.name).collect();
+            assert!(
+                all(&project, depth).iter().all(|s| !s.steps.is_empty() && !s.budget.is_zero())
+            );
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), 6);
+        }
+    }
+
+    #[test]
+    fn nightly_has_more_time_for_everything() {
+        let project = Project::find().unwrap();
+        let (short, long) = (all(&project, Depth::EveryChange), all(&project, Depth::Nightly));
+        assert!(short.iter().zip(&long).all(|(short, long)| short.budget < long.budget));
+        assert!(Depth::Nightly.budget(300).as_secs() > Depth::Nightly.fuzz_seconds());
+    }
+}

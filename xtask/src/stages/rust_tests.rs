@@ -1,0 +1,165 @@
+//! Steps that run Rust tests and count them.
+
+use super::run_cargo;
+use crate::command::{Finished, cargo, run as run_command};
+use crate::project::Project;
+use crate::report::{Outcome, Step};
+use crate::setup;
+use std::time::Instant;
+
+/// The package with the explorer and the sweeps.
+const EXPLORER: &str = "sim-tests";
+/// Tests of that package whose output is a function of their seeds have this in their name.
+const SEEDED: &str = "seeds";
+
+/// Every test of the workspace, with cargo-nextest where it is installed.
+pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
+    let tests = move |deadline| {
+        let runner: &[&str] = if setup::NEXTEST.is_present() {
+            &["nextest", "run", "--workspace", "--no-fail-fast"]
+        } else {
+            &["test", "--workspace", "--all-targets", "--no-fail-fast"]
+        };
+        let mut command = cargo(project.root(), runner.iter().copied());
+        command.envs(property_cases.map(|cases| ("PROPTEST_CASES", cases.to_string())));
+        judged(&run_command(command, project.scratch().join("tests.log"), deadline))
+    };
+    let examples = |deadline| {
+        let arguments = ["test", "--workspace", "--doc", "--no-fail-fast"];
+        let finished = run_cargo(project, "examples", &arguments, deadline);
+        finished.outcome(|output| format!("{} examples", count(output)))
+    };
+    vec![Step::new("tests", tests), Step::new("examples", examples)]
+}
+
+/// The explorer and the sweeps, optimised.
+pub(super) fn explorer(project: &Project) -> Vec<Step<'_>> {
+    if !project.has_package(EXPLORER) {
+        return vec![without_explorer("explorer")];
+    }
+    vec![step(project, "explorer", &["test", "--release", "--package", EXPLORER])]
+}
+
+/// The seeded tests twice: what they print must not differ.
+pub(super) fn seeds(project: &Project) -> Vec<Step<'_>> {
+    if !project.has_package(EXPLORER) {
+        return vec![without_explorer("same-output")];
+    }
+    let run = |deadline| seeds_twice(project, deadline).unwrap_or_else(|outcome| outcome);
+    vec![Step::new("same-output", run)]
+}
+
+/// A step that runs tests and says how many passed; none at all is a failure.
+pub(super) fn step<'a>(
+    project: &'a Project,
+    name: &'static str,
+    arguments: &'static [&'static str],
+) -> Step<'a> {
+    Step::new(name, move |deadline| judged(&run_cargo(project, name, arguments, deadline)))
+}
+
+fn judged(finished: &Finished) -> Outcome {
+    match finished.outcome(|output| format!("{} tests", count(output))) {
+        Outcome::Passed(_) if count(&finished.output()) == 0 => Outcome::failed("no test ran", ""),
+        outcome => outcome,
+    }
+}
+
+fn without_explorer(name: &'static str) -> Step<'static> {
+    let reason = format!("the workspace has no package {EXPLORER}");
+    Step::new(name, |_| Outcome::Skipped(reason))
+}
+
+fn seeds_twice(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    let command = ["test", "--release", "--package", EXPLORER, "--", SEEDED];
+    let output = |name: &str, options: &[&str]| {
+        let arguments: Vec<_> = command.iter().chain(options).copied().collect();
+        let finished = run_cargo(project, &format!("seeds-{name}"), &arguments, deadline);
+        if finished.succeeded() {
+            Ok(finished.output())
+        } else {
+            Err(finished.outcome(str::to_owned))
+        }
+    };
+    let listed = output("list", &["--list"])?;
+    let tests = listed.lines().filter(|line| line.ends_with(": test")).count();
+    if tests == 0 {
+        return Ok(Outcome::Skipped(format!("{EXPLORER} has no test with '{SEEDED}' in its name")));
+    }
+    let options = ["--nocapture", "--test-threads=1"];
+    let (first, second) = (output("first", &options)?, output("second", &options)?);
+    Ok(match first_difference(&first, &second) {
+        None => Outcome::Passed(format!("{tests} seeded tests")),
+        Some((one, other)) => Outcome::failed(
+            "the same seeds gave different output",
+            format!("first run:  {one}\nsecond run: {other}"),
+        ),
+    })
+}
+
+/// The first lines that differ, leaving out what cargo and the test harness say about time.
+fn first_difference<'a>(first: &'a str, second: &'a str) -> Option<(&'a str, &'a str)> {
+    const CARGO: [&str; 6] =
+        ["Blocking ", "Compiling ", "Downloaded ", "Downloading ", "Finished ", "Running "];
+    fn lines(output: &str) -> impl Iterator<Item = &str> {
+        let said = |line: &&str| !CARGO.iter().any(|verb| line.trim_start().starts_with(verb));
+        output.lines().filter(said).map(|line| match line.split_once("; finished in ") {
+            Some((result, _)) if line.starts_with("test result: ") => result,
+            _ => line,
+        })
+    }
+    let (mut first, mut second) = (lines(first), lines(second));
+    loop {
+        match (first.next(), second.next()) {
+            (None, None) => return None,
+            (one, other) if one == other => {}
+            (one, other) => return Some((one.unwrap_or("(end)"), other.unwrap_or("(end)"))),
+        }
+    }
+}
+
+/// Tests that passed, from libtest's results or cargo-nextest's summary.
+fn count(output: &str) -> u64 {
+    let results = output.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let passed = line.strip_prefix("test result: ok. ").or_else(|| {
+            line.strip_prefix("Summary [")?.split_once("tests run: ").map(|(_, counts)| counts)
+        })?;
+        passed.split_once(" passed")?.0.parse::<u64>().ok()
+    });
+    results.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_counted_over_all_binaries_of_cargo_test() {
+        let output = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
+            test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
+        assert_eq!(count(output), 43);
+        assert_eq!(count("no tests\n"), 0);
+    }
+
+    #[test]
+    fn tests_are_counted_from_the_summary_of_nextest() {
+        let output = "------------\n     Summary [   0.171s] 24 tests run: 24 passed, 0 skipped\n";
+        assert_eq!(count(output), 24);
+        let slow = "     Summary [  61.2s] 24 tests run: 20 passed (1 slow), 4 failed, 0 skipped\n";
+        assert_eq!(count(slow), 20);
+    }
+
+    #[test]
+    fn times_and_build_lines_are_no_difference_and_a_hash_is() {
+        let first = "   Compiling a v1\n    Finished `release` in 3s\nhash 1\n\
+                     test result: ok. 1 passed; 0 filtered out; finished in 0.10s\n";
+        let second = "    Finished `release` in 0s\nhash 1\n\
+                      test result: ok. 1 passed; 0 filtered out; finished in 0.20s\n";
+        assert_eq!(first_difference(first, second), None);
+        let other = second.replace("hash 1", "hash 2");
+        assert_eq!(first_difference(first, &other), Some(("hash 1", "hash 2")));
+        assert_eq!(first_difference("a\n", "a\nb\n"), Some(("(end)", "b")));
+    }
+}
