@@ -1,0 +1,33 @@
+//! Failures of system calls as the core wants them told.
+
+use handfast_core::transport::{Side, TransportError};
+use std::io;
+
+/// A failure of a call on a lane's connection.
+pub(crate) fn peer_io(call: &'static str, error: &io::Error) -> TransportError {
+    io_error(call, "", error)
+}
+
+/// A failure of `call` towards `address`. What only our own host can lack is charged to it.
+pub(crate) fn io_error(call: &'static str, address: &str, error: &io::Error) -> TransportError {
+    const LOCAL: [i32; 8] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOMEM,
+        libc::ENOBUFS,
+        libc::EADDRNOTAVAIL,
+        libc::EACCES,
+        libc::EPERM,
+        libc::EFAULT,
+    ];
+    let code = error.raw_os_error().unwrap_or(0);
+    let side = if LOCAL.contains(&code) { Side::Local } else { Side::Peer };
+    let separator = if address.is_empty() { "" } else { ": " };
+    let detail = format!("{address}{separator}{error} ({:?})", error.kind());
+    TransportError { side, call, code, detail }
+}
+
+/// A failure that the peer caused without a system call.
+pub(crate) fn peer_error(call: &'static str, code: i32, detail: String) -> TransportError {
+    TransportError { side: Side::Peer, call, code, detail }
+}

@@ -1,0 +1,136 @@
+//! The header of a frame. `docs/lanes.md` is the complete layout.
+
+use handfast_core::transport::{Side, TransportError};
+use handfast_memory::{Direction, RegionError};
+
+/// Bytes in a frame's header.
+pub const FRAME_HEADER_BYTES: usize = 32;
+/// Longest slice, and so the longest payload of one frame: 16 MiB. It bounds what a reader skips
+/// and what a withdrawn, half-sent slice copies.
+pub const SLICE_BYTES_MAX: usize = 16 << 20;
+/// Where the status is in a header.
+pub(crate) const STATUS_OFFSET: usize = 1;
+/// In every header, so that a reader that lost its place notices.
+const MARKER: u16 = 0xF5A6;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    /// Payload for the receiver's memory.
+    Write = 1,
+    /// Asks for the receiver's memory.
+    Read = 2,
+    /// Payload that answers a read; its `Done` follows.
+    Data = 3,
+    /// The one answer to a write or read.
+    Done = 4,
+}
+
+/// How a write or read ended at its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Ok = 0,
+    UnknownKey = 1,
+    OutOfBounds = 2,
+    Permission = 3,
+}
+
+impl Status {
+    pub(crate) fn of(error: RegionError) -> Self {
+        match error {
+            RegionError::UnknownKey => Self::UnknownKey,
+            RegionError::OutOfBounds { .. } => Self::OutOfBounds,
+            RegionError::Permission(_) => Self::Permission,
+        }
+    }
+
+    /// What the initiator reports; `None` for success.
+    pub(crate) fn refusal(self, direction: Direction) -> Option<TransportError> {
+        let detail = match self {
+            Self::Ok => return None,
+            Self::UnknownKey => "the peer has no region with the key, or no longer",
+            Self::OutOfBounds => "the bytes are not all inside the peer's region",
+            Self::Permission => "the peer's region does not allow it",
+        };
+        let call = match direction {
+            Direction::Read => "read",
+            Direction::Write => "write",
+        };
+        Some(TransportError { side: Side::Peer, call, code: self as i32, detail: detail.into() })
+    }
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: FrameKind,
+    pub(crate) status: Status,
+    /// Payload bytes; for a read, bytes asked for.
+    pub(crate) length: u32,
+    /// The initiator's name for the slice, echoed.
+    pub(crate) tag: u64,
+    pub(crate) key: u64,
+    pub(crate) address: u64,
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HeaderError {
+    #[error("the marker of a frame is missing")]
+    Marker,
+    #[error("no frame is of kind {0}")]
+    Kind(u8),
+    #[error("no frame has status {0}")]
+    Status(u8),
+    #[error("a frame of {0} bytes is too long: at most {SLICE_BYTES_MAX} are allowed")]
+    Length(u32),
+}
+
+impl Header {
+    /// The answer to the slice `tag`.
+    pub(crate) fn done(tag: u64, status: Status) -> Self {
+        Self { kind: FrameKind::Done, status, length: 0, tag, key: 0, address: 0 }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[0] = self.kind as u8;
+        bytes[STATUS_OFFSET] = self.status as u8;
+        bytes[2..4].copy_from_slice(&MARKER.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.key.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.address.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, HeaderError> {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        if bytes[2..4] != MARKER.to_le_bytes() {
+            return Err(HeaderError::Marker);
+        }
+        let kind = match bytes[0] {
+            1 => FrameKind::Write,
+            2 => FrameKind::Read,
+            3 => FrameKind::Data,
+            4 => FrameKind::Done,
+            other => return Err(HeaderError::Kind(other)),
+        };
+        let status = match bytes[STATUS_OFFSET] {
+            0 => Status::Ok,
+            1 => Status::UnknownKey,
+            2 => Status::OutOfBounds,
+            3 => Status::Permission,
+            other => return Err(HeaderError::Status(other)),
+        };
+        let length = (word(0) >> 32) as u32;
+        if length as usize > SLICE_BYTES_MAX {
+            return Err(HeaderError::Length(length));
+        }
+        Ok(Self { kind, status, length, tag: word(8), key: word(16), address: word(24) })
+    }
+}

@@ -1,0 +1,177 @@
+//! The first bytes of a lane's connection and their answer. `docs/lanes.md` is the layout.
+
+use handfast_core::{Incarnation, Lifecycle, Pair};
+
+/// The first eight bytes of a lane's connection. As a little-endian number it is above 2^63, so it
+/// is neither the length of a control frame nor a plausible size in Mooncake's TCP header; no
+/// byte of it is ASCII or the start of a TLS record.
+pub const LANE_MAGIC: [u8; 8] = [0xF1, 0x9A, 0xC3, 0xE5, 0x8D, 0xB7, 0xD2, 0xFE];
+/// Bytes in a hello, the magic included.
+pub const HELLO_BYTES: usize = 72;
+/// Bytes in the answer to a hello, the magic included.
+pub const ACK_BYTES: usize = 16;
+/// Version of the lane protocol. Others are refused.
+pub const LANE_VERSION: u16 = 1;
+/// Bytes of a hello after the magic.
+pub(crate) const HELLO_REST_BYTES: usize = HELLO_BYTES - LANE_MAGIC.len();
+
+/// Why a hello is refused; the number is the status in the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[repr(u16)]
+pub enum HelloRefusal {
+    /// Another version of the protocol.
+    #[error("another version of the lane protocol")]
+    Version = 1,
+    /// A required feature that we do not know.
+    #[error("a required feature is not known")]
+    Feature = 2,
+    /// No slot has the lifecycle: it was retired, or never raised.
+    #[error("no lane has the lifecycle, or no longer")]
+    UnknownLifecycle = 3,
+    /// The addressed or sending pair is not the one the lane is for.
+    #[error("the lane is for another pair")]
+    WrongPair = 4,
+    /// The token is not the one announced.
+    #[error("the token is not the lane's")]
+    WrongToken = 5,
+    /// The token was presented before.
+    #[error("the token was used before")]
+    TokenUsed = 6,
+    /// As many hellos as allowed are being read.
+    #[error("too many connections say hello at once")]
+    Busy = 7,
+    /// Our own side did not wire the lane in time.
+    #[error("the lane was not wired in time")]
+    NotWired = 8,
+    /// A depth of 0.
+    #[error("a lane that holds no slice is no lane")]
+    NoDepth = 9,
+}
+
+impl HelloRefusal {
+    /// Every reason, in the order of its number.
+    pub const ALL: [Self; 9] = [
+        Self::Version,
+        Self::Feature,
+        Self::UnknownLifecycle,
+        Self::WrongPair,
+        Self::WrongToken,
+        Self::TokenUsed,
+        Self::Busy,
+        Self::NotWired,
+        Self::NoDepth,
+    ];
+}
+
+/// What the dialling side says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Slices it wants outstanding at most, each way.
+    pub(crate) depth: u32,
+    pub(crate) token: u64,
+    pub(crate) sender: Pair,
+    pub(crate) receiver: Pair,
+}
+
+fn put_pair(bytes: &mut [u8], pair: Pair) {
+    bytes[..16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
+    bytes[16..24].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
+}
+
+/// Reads little-endian fields one after the other; the layouts are fixed, so it cannot run out.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut field = [0; N];
+        let (head, rest) = self.0.split_at(N.min(self.0.len()));
+        field[..head.len()].copy_from_slice(head);
+        self.0 = rest;
+        field
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.take())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    fn pair(&mut self) -> Pair {
+        let incarnation = Incarnation(u128::from_le_bytes(self.take()));
+        Pair { incarnation, lifecycle: Lifecycle(self.u64()) }
+    }
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[..8].copy_from_slice(&LANE_MAGIC);
+        bytes[8..10].copy_from_slice(&LANE_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.depth.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.token.to_le_bytes());
+        put_pair(&mut bytes[24..48], self.sender);
+        put_pair(&mut bytes[48..72], self.receiver);
+        bytes
+    }
+
+    /// Decodes what follows the magic.
+    pub(crate) fn decode(rest: &[u8; HELLO_REST_BYTES]) -> Result<Self, HelloRefusal> {
+        let mut fields = Fields(rest);
+        if fields.u16() != LANE_VERSION {
+            return Err(HelloRefusal::Version);
+        }
+        if fields.u16() != 0 {
+            return Err(HelloRefusal::Feature);
+        }
+        let depth = fields.u32();
+        if depth == 0 {
+            return Err(HelloRefusal::NoDepth);
+        }
+        let token = fields.u64();
+        Ok(Self { depth, token, sender: fields.pair(), receiver: fields.pair() })
+    }
+}
+
+/// The answer to a hello: the depth agreed on, or the reason of a refusal.
+pub(crate) fn encode_ack(answer: Result<u32, HelloRefusal>) -> [u8; ACK_BYTES] {
+    let (status, depth) = match answer {
+        Ok(depth) => (0, depth),
+        Err(refusal) => (refusal as u16, 0),
+    };
+    let mut bytes = [0; ACK_BYTES];
+    bytes[..8].copy_from_slice(&LANE_MAGIC);
+    bytes[8..10].copy_from_slice(&status.to_le_bytes());
+    bytes[12..].copy_from_slice(&depth.to_le_bytes());
+    bytes
+}
+
+/// Why the answer to our hello is not a yes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AckError {
+    #[error("the answer to the hello is none")]
+    Malformed,
+    #[error("the peer refused the hello: {0}")]
+    Refused(HelloRefusal),
+}
+
+/// Decodes the answer to a hello that offered `depth`.
+pub(crate) fn decode_ack(bytes: &[u8; ACK_BYTES], depth: u32) -> Result<u32, AckError> {
+    let mut fields = Fields(&bytes[8..]);
+    let (status, _, agreed) = (fields.u16(), fields.u16(), fields.u32());
+    if bytes[..8] != LANE_MAGIC {
+        return Err(AckError::Malformed);
+    }
+    match status {
+        0 if (1..=depth).contains(&agreed) => Ok(agreed),
+        0 => Err(AckError::Malformed),
+        _ => HelloRefusal::ALL
+            .get(usize::from(status) - 1)
+            .map_or(Err(AckError::Malformed), |refusal| Err(AckError::Refused(*refusal))),
+    }
+}

@@ -1,0 +1,313 @@
+//! One lane: what its reader, its writer and its callers share.
+//!
+//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. The writer copies
+//! under `outgoing` and the reader under `incoming`, so whoever holds both knows that no byte
+//! moves. The sink is called with none of them held.
+
+use crate::batch::{Answer, Batch};
+use crate::counters::{Counts, count};
+use crate::frame::SLICE_BYTES_MAX;
+use crate::hello::HelloRefusal;
+use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
+use crate::slots::Slots;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Lifecycle, Pair};
+use handfast_memory::{Direction, RegionCache, RegionTable};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
+
+/// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a lane comes to its connection.
+#[derive(Debug, Default)]
+struct Wiring {
+    retired: bool,
+    /// Whom our own Wire named.
+    armed: Option<Pair>,
+    token_used: bool,
+    /// The lane's connection ended before our own Wire.
+    expired: bool,
+    tasks: Vec<AbortHandle>,
+}
+
+/// The writer's half, under one lock.
+pub(crate) struct Outgoing {
+    pub(crate) closed: bool,
+    pub(crate) batch: Batch,
+}
+
+/// The queues, under one lock that is never held while bytes move.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Nothing is taken any more.
+    dead: bool,
+    pub(crate) slots: Slots,
+    /// At most as many as the agreed depth.
+    pub(crate) answers: VecDeque<Answer>,
+}
+
+pub(crate) struct Lane {
+    pub(crate) lifecycle: Lifecycle,
+    token: u64,
+    sink: Arc<dyn LaneSink>,
+    counts: Arc<Counts>,
+    regions: Arc<RegionTable>,
+    wiring: Mutex<Wiring>,
+    pub(crate) outgoing: Mutex<Outgoing>,
+    /// Whether the lane is closed to the reader.
+    pub(crate) incoming: Mutex<bool>,
+    pub(crate) state: Mutex<State>,
+    /// The writer has something to do.
+    pub(crate) work: Notify,
+    /// Our own Wire came.
+    armed: Notify,
+    /// Tasks of the lane.
+    live: watch::Sender<usize>,
+}
+
+/// Counts a task of a lane while it lives.
+struct Live(Arc<Lane>);
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.live.send_modify(|live| *live -= 1);
+    }
+}
+
+/// A failure of our own side that no system call reported.
+pub(crate) fn local_error(call: &'static str, detail: impl Into<String>) -> TransportError {
+    TransportError { side: Side::Local, call, code: 0, detail: detail.into() }
+}
+
+impl Lane {
+    pub(crate) fn new(
+        lifecycle: Lifecycle,
+        token: u64,
+        depth: usize,
+        regions: Arc<RegionTable>,
+        sink: Arc<dyn LaneSink>,
+        counts: Arc<Counts>,
+    ) -> Self {
+        let batch = Batch::new(RegionCache::new(Arc::clone(&regions)));
+        Self {
+            lifecycle,
+            token,
+            sink,
+            counts,
+            regions,
+            wiring: Mutex::default(),
+            outgoing: Mutex::new(Outgoing { closed: false, batch }),
+            incoming: Mutex::new(false),
+            state: Mutex::new(State {
+                dead: false,
+                slots: Slots::new(depth),
+                answers: VecDeque::with_capacity(depth),
+            }),
+            work: Notify::new(),
+            armed: Notify::new(),
+            live: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub(crate) fn region_cache(&self) -> RegionCache {
+        RegionCache::new(Arc::clone(&self.regions))
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        lock(&self.state).slots.depth()
+    }
+
+    /// Starts a task of the lane, unless the lane is retired.
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> bool {
+        self.spawn_wired(&mut lock(&self.wiring), task)
+    }
+
+    fn spawn_wired(
+        self: &Arc<Self>,
+        wiring: &mut Wiring,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> bool {
+        if wiring.retired {
+            return false;
+        }
+        self.live.send_modify(|live| *live += 1);
+        let live = Live(Arc::clone(self));
+        let handle = tokio::spawn(async move {
+            // Dropped after the task's own state: its socket is closed before it stops to count.
+            let _live = live;
+            task.await;
+        });
+        wiring.tasks.push(handle.abort_handle());
+        true
+    }
+
+    /// Our own Wire: the lane is for `remote`.
+    pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
+        let mut wiring = lock(&self.wiring);
+        if wiring.retired {
+            return Err(local_error("wire", "the lane is retired"));
+        }
+        if wiring.armed.is_some() {
+            return Err(local_error("wire", "the lane was wired before"));
+        }
+        if wiring.expired {
+            let detail = "the peer's hello came and its time ran out".to_owned();
+            return Err(TransportError { side: Side::Local, call: "hello", code: 0, detail });
+        }
+        wiring.armed = Some(remote);
+        self.armed.notify_one();
+        Ok(())
+    }
+
+    /// A hello of `sender` presents `token`: uses it up and starts the lane's task.
+    pub(crate) fn claim(
+        self: &Arc<Self>,
+        sender: Pair,
+        token: u64,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<(), HelloRefusal> {
+        let mut wiring = lock(&self.wiring);
+        if wiring.retired {
+            return Err(HelloRefusal::UnknownLifecycle);
+        }
+        if token != self.token {
+            return Err(HelloRefusal::WrongToken);
+        }
+        if wiring.armed.is_some_and(|remote| remote != sender) {
+            return Err(HelloRefusal::WrongPair);
+        }
+        if wiring.token_used {
+            return Err(HelloRefusal::TokenUsed);
+        }
+        wiring.token_used = true;
+        self.spawn_wired(&mut wiring, task);
+        Ok(())
+    }
+
+    /// Waits for our own Wire, and checks that it named `sender`.
+    pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
+        loop {
+            let armed = lock(&self.wiring).armed;
+            match armed {
+                Some(remote) if remote == sender => return Ok(()),
+                Some(_) => {
+                    // It was not the hello of this lane's peer, so the token is still good.
+                    lock(&self.wiring).token_used = false;
+                    return Err(HelloRefusal::WrongPair);
+                }
+                None => self.armed.notified().await,
+            }
+        }
+    }
+
+    /// The hello waited for our own Wire in vain.
+    pub(crate) fn expire(&self) -> bool {
+        let mut wiring = lock(&self.wiring);
+        wiring.expired = wiring.armed.is_none();
+        wiring.expired
+    }
+
+    /// Both sides agreed: slices may be sent.
+    pub(crate) fn agree(&self, depth: usize) {
+        lock(&self.state).slots.agree(depth);
+        self.work.notify_one();
+        count(&self.counts.lanes_started);
+    }
+
+    pub(crate) fn report(&self, completions: &mut Vec<LaneCompletion>) {
+        if !completions.is_empty() {
+            self.sink.on_completions(self.lifecycle, completions);
+            completions.clear();
+        }
+    }
+
+    /// Takes postings; those it cannot take end at once.
+    pub(crate) fn post(&self, postings: &mut Vec<Posting>) {
+        let mut ended = Vec::new();
+        let mut state = lock(&self.state);
+        let dead = state.dead;
+        for posting in postings.drain(..) {
+            let slice = posting.slice;
+            if !dead && let Some(error) = unusable(&posting) {
+                ended.push(LaneCompletion::Refused(slice, error));
+            } else if dead || state.slots.push(posting).is_err() {
+                ended.push(LaneCompletion::Released { slice, sent: Sent::None });
+            }
+        }
+        drop(state);
+        self.work.notify_one();
+        self.report(&mut ended);
+    }
+
+    /// Gives a slice back, if it has not ended.
+    pub(crate) fn withdraw(&self, slice: u64) {
+        let mut outgoing = lock(&self.outgoing);
+        let incoming = lock(&self.incoming);
+        let mut state = lock(&self.state);
+        let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
+        drop((state, incoming, outgoing));
+        if let Some(sent) = sent {
+            // A withdrawn slice may have made room for the next.
+            self.work.notify_one();
+            self.report(&mut vec![LaneCompletion::Released { slice, sent }]);
+        }
+    }
+
+    /// Ends the lane: no byte moves afterwards, every slice has ended, and the tasks stop at their
+    /// next await. Reports `error` if it is the first.
+    pub(crate) fn close(&self, error: Option<TransportError>) {
+        let mut ended = Vec::new();
+        let mut outgoing = lock(&self.outgoing);
+        let mut incoming = lock(&self.incoming);
+        let mut state = lock(&self.state);
+        let first = !state.dead;
+        state.dead = true;
+        state.slots.release_all(|slot| outgoing.batch.sent_of(slot), &mut ended);
+        state.answers.clear();
+        outgoing.closed = true;
+        outgoing.batch.clear();
+        *incoming = true;
+        drop((state, incoming, outgoing));
+        self.report(&mut ended);
+        if let Some(error) = error.filter(|_| first) {
+            count(&self.counts.lanes_failed);
+            tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
+            self.sink.on_lane_failed(self.lifecycle, error);
+        }
+        for task in &lock(&self.wiring).tasks {
+            task.abort();
+        }
+    }
+
+    /// Ends the lane for good and waits until no task of it is left. Cancel-safe: may be called
+    /// again.
+    pub(crate) async fn retire(&self) {
+        lock(&self.wiring).retired = true;
+        self.close(None);
+        let mut live = self.live.subscribe();
+        // Fails only when the sender is gone, and we hold it.
+        let _ = live.wait_for(|live| *live == 0).await;
+    }
+}
+
+/// Why a posting can never be sent.
+fn unusable(posting: &Posting) -> Option<TransportError> {
+    if posting.span.len() > SLICE_BYTES_MAX {
+        let detail = format!("{} bytes exceed {SLICE_BYTES_MAX}", posting.span.len());
+        return Some(local_error("post", detail));
+    }
+    if posting.direction == Direction::Read && !posting.span.is_writable() {
+        return Some(local_error("post", "the local memory of a read is read-only"));
+    }
+    None
+}

@@ -1,0 +1,35 @@
+//! The TCP data plane: lanes that read and write registered memory, one-sided, over one socket
+//! each.
+//!
+//! A lane lives as a set of queue pairs does: [`TcpTransport::bring_up`] raises a slot with a
+//! token, [`TcpTransport::wire`] connects it to the one peer it is for, and
+//! [`TcpTransport::retire`] ends it so that nothing of it touches memory any more. In between,
+//! slices are posted and end exactly once, reported to a [`LaneSink`]. The transport holds no
+//! policy: idle peers are not probed and nothing is retried.
+//!
+//! `docs/lanes.md` is the protocol.
+
+mod batch;
+mod bounce;
+mod counters;
+mod failure;
+mod frame;
+mod hello;
+mod lane;
+mod net;
+mod posting;
+mod reader;
+mod slots;
+mod socket;
+mod tokio_net;
+mod transport;
+mod writer;
+
+pub use bounce::{BounceReader, BounceWriter, Bounced};
+pub use counters::TcpCounters;
+pub use frame::{FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
+pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};
+pub use net::{Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
+pub use posting::{LaneCompletion, LaneSink, Posting, RemoteSpan, Sent};
+pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
+pub use transport::{DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits, TcpTiming, TcpTransport};

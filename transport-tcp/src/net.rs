@@ -1,0 +1,128 @@
+//! The network as lanes and the engine see it, so that the same code runs on sockets and inside a
+//! simulated network.
+
+use handfast_memory::Span;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Most pieces handed to one [`StreamWriter::try_send`]: sixty-four vectors keep the array on the
+/// stack and are far below the kernel's limit (`UIO_MAXIOV`, 1024).
+pub const PIECES_MAX: usize = 64;
+
+/// A network.
+pub trait Net: Clone + Send + Sync + 'static {
+    /// A connection.
+    type Stream: Stream;
+    /// A bound, listening address.
+    type Listener: Send + Sync + 'static;
+
+    /// Listens at `address`, `host:port`; port 0 asks for any free one.
+    fn bind(&self, address: &str) -> impl Future<Output = io::Result<Self::Listener>> + Send;
+
+    /// Takes the next connection. Cancel-safe: no connection is lost.
+    fn accept(
+        &self,
+        listener: &Self::Listener,
+    ) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+
+    /// Resolves `address`, `host:port`, and connects. A name that does not resolve is reported as
+    /// a [`ResolveError`] inside the [`io::Error`].
+    fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Where `listener` listens.
+    ///
+    /// # Errors
+    /// What the system reports.
+    fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr>;
+}
+
+/// A name that does not resolve; travels inside an [`io::Error`] of the same kind.
+#[derive(Debug, thiserror::Error)]
+#[error("the name does not resolve: {0}")]
+pub struct ResolveError(pub io::Error);
+
+impl ResolveError {
+    /// Wraps what the resolver reported.
+    pub fn wrap(error: io::Error) -> io::Error {
+        io::Error::new(error.kind(), Self(error))
+    }
+}
+
+/// A byte stream whose halves move bytes to and from registered memory. Dropping both halves
+/// closes it.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// The receiving half.
+    type Reader: StreamReader;
+    /// The sending half.
+    type Writer: StreamWriter;
+
+    /// Splits the stream. Nothing may have been buffered by it.
+    fn split(self) -> (Self::Reader, Self::Writer);
+}
+
+/// The receiving half of a [`Stream`]. Waiting and copying are separate, so that the caller can
+/// check between them whether memory may still be touched.
+pub trait StreamReader: Send + 'static {
+    /// Waits until bytes, the end or an error may be there. Touches no registered memory.
+    /// Cancel-safe.
+    fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Moves what has arrived into `target` and, when that is full, into `spare`, and returns how
+    /// many bytes in all; 0 is the end of the stream. At least one of the two has room.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when nothing is there; nothing was touched. Otherwise what the
+    /// system reports.
+    fn try_fill(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize>;
+}
+
+/// One piece of what to send.
+#[derive(Clone, Copy)]
+pub enum Piece<'a> {
+    /// Private bytes.
+    Bytes(&'a [u8]),
+    /// Memory that a peer may write meanwhile, without its first `skip` bytes; `skip` is not more
+    /// than its length.
+    Memory {
+        /// The memory.
+        span: &'a Span,
+        /// Bytes left out at the front.
+        skip: usize,
+    },
+}
+
+impl Piece<'_> {
+    /// Bytes to send.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Memory { span, skip } => span.len().saturating_sub(*skip),
+        }
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The sending half of a [`Stream`].
+pub trait StreamWriter: Send + 'static {
+    /// Waits until bytes may be taken, sending those it holds itself. Touches no registered
+    /// memory. Cancel-safe.
+    fn writable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Waits until every byte taken was handed to the system. Touches no registered memory.
+    /// Cancel-safe.
+    fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Takes bytes of `pieces`, at most [`PIECES_MAX`] of them and at least one byte in all, in
+    /// order, and returns how many. Taken bytes need their memory no more.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when none can be taken now; nothing was touched. Otherwise
+    /// what the system reports.
+    fn try_send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize>;
+}

@@ -1,0 +1,260 @@
+//! The slices posted on a lane and not yet ended.
+
+use crate::frame::{FrameKind, Header, Status};
+use crate::posting::{LaneCompletion, Posting, Sent};
+use handfast_memory::{Direction, Span};
+use std::collections::VecDeque;
+
+/// How far a slot's slice has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Free,
+    /// Waits to be sent.
+    Queued,
+    /// The writer has it. Holds the peer's answer, should it come before the writer says so.
+    Sending(Option<Status>),
+    /// Sent whole, unanswered.
+    Sent,
+}
+
+/// A slice, or the memory that one was withdrawn and its answer is still to come.
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    stage: Stage,
+    /// `None` once it ended for the caller.
+    posting: Option<Posting>,
+    direction: Direction,
+    length: u32,
+    /// The answer to a read is here or arriving.
+    answered: bool,
+}
+
+/// What the writer is to send for a slot.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) slot: usize,
+    pub(crate) header: Header,
+    /// The payload of a write.
+    pub(crate) payload: Option<Span>,
+}
+
+/// How the peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AnswerError {
+    #[error("an answer names no outstanding slice")]
+    Unknown,
+    #[error("a read was answered with the wrong bytes, twice, or not at all")]
+    Data,
+}
+
+/// The slots of one lane. A withdrawn slice keeps its slot until the peer answers, so the peer
+/// never sees more than the agreed depth.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    queue: VecDeque<usize>,
+    /// Most slices sent and unanswered; 0 until agreed.
+    agreed: usize,
+    on_wire: usize,
+}
+
+impl Slots {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let slot = |_| Slot {
+            generation: 0,
+            stage: Stage::Free,
+            posting: None,
+            direction: Direction::Read,
+            length: 0,
+            answered: false,
+        };
+        Self {
+            slots: (0..capacity).map(slot).collect(),
+            free: (0..capacity).rev().collect(),
+            queue: VecDeque::with_capacity(capacity),
+            agreed: 0,
+            on_wire: 0,
+        }
+    }
+
+    pub(crate) fn agree(&mut self, depth: usize) {
+        self.agreed = depth.min(self.slots.len());
+    }
+
+    /// Slices the lane holds at a time, as far as known.
+    pub(crate) fn depth(&self) -> usize {
+        if self.agreed == 0 { self.slots.len() } else { self.agreed }
+    }
+
+    fn tag(&self, index: usize) -> u64 {
+        u64::from(self.slots[index].generation) << 32 | index as u64
+    }
+
+    fn index(&self, tag: u64) -> Option<usize> {
+        let index = (tag & u64::from(u32::MAX)) as usize;
+        let slot = self.slots.get(index)?;
+        let current = u64::from(slot.generation) == tag >> 32;
+        (current && !matches!(slot.stage, Stage::Free | Stage::Queued)).then_some(index)
+    }
+
+    /// Queues a slice, or gives it back when every slot is taken.
+    pub(crate) fn push(&mut self, posting: Posting) -> Result<(), Posting> {
+        let Some(index) = self.free.pop() else { return Err(posting) };
+        let slot = &mut self.slots[index];
+        slot.stage = Stage::Queued;
+        slot.direction = posting.direction;
+        slot.length = posting.span.len() as u32;
+        slot.answered = false;
+        slot.posting = Some(posting);
+        self.queue.push_back(index);
+        Ok(())
+    }
+
+    /// Whether the writer has something to start.
+    pub(crate) fn can_start(&self) -> bool {
+        self.on_wire < self.agreed && !self.queue.is_empty()
+    }
+
+    /// Hands the next slice to the writer.
+    pub(crate) fn start(&mut self) -> Option<Start> {
+        if !self.can_start() {
+            return None;
+        }
+        let index = self.queue.pop_front()?;
+        let tag = self.tag(index);
+        let slot = &mut self.slots[index];
+        let posting = slot.posting.as_ref()?;
+        let write = slot.direction == Direction::Write;
+        slot.stage = if write { Stage::Sending(None) } else { Stage::Sent };
+        self.on_wire += 1;
+        let kind = if write { FrameKind::Write } else { FrameKind::Read };
+        let header = Header {
+            kind,
+            status: Status::Ok,
+            length: slot.length,
+            tag,
+            key: posting.remote.key,
+            address: posting.remote.address,
+        };
+        Some(Start { slot: index, header, payload: write.then(|| posting.span.clone()) })
+    }
+
+    /// The writer has sent the last byte of a write.
+    pub(crate) fn written(&mut self, index: usize) -> Option<LaneCompletion> {
+        let Stage::Sending(answer) = self.slots[index].stage else { return None };
+        self.slots[index].stage = Stage::Sent;
+        answer.and_then(|status| self.finish(index, status))
+    }
+
+    /// The peer answered a slice. `None`: it was withdrawn, or the writer will report it.
+    pub(crate) fn done(
+        &mut self,
+        tag: u64,
+        status: Status,
+    ) -> Result<Option<LaneCompletion>, AnswerError> {
+        let index = self.index(tag).ok_or(AnswerError::Unknown)?;
+        let slot = &mut self.slots[index];
+        if let Stage::Sending(answer) = &mut slot.stage {
+            return match answer.replace(status) {
+                None => Ok(None),
+                Some(_) => Err(AnswerError::Unknown),
+            };
+        }
+        if slot.direction == Direction::Read && status == Status::Ok && !slot.answered {
+            return Err(AnswerError::Data);
+        }
+        Ok(self.finish(index, status))
+    }
+
+    fn finish(&mut self, index: usize, status: Status) -> Option<LaneCompletion> {
+        let direction = self.slots[index].direction;
+        self.on_wire -= 1;
+        let posting = self.free(index)?;
+        Some(match status.refusal(direction) {
+            None => LaneCompletion::Done(posting.slice),
+            Some(error) => LaneCompletion::Refused(posting.slice, error),
+        })
+    }
+
+    fn free(&mut self, index: usize) -> Option<Posting> {
+        let slot = &mut self.slots[index];
+        slot.stage = Stage::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index);
+        slot.posting.take()
+    }
+
+    /// The payload that answers a read begins.
+    pub(crate) fn data(&mut self, tag: u64, length: u32) -> Result<(), AnswerError> {
+        let index = self.index(tag).ok_or(AnswerError::Unknown)?;
+        let slot = &mut self.slots[index];
+        if slot.direction != Direction::Read || slot.length != length || slot.answered {
+            return Err(AnswerError::Data);
+        }
+        slot.answered = true;
+        Ok(())
+    }
+
+    /// Where the answer to a read goes; `None` when it was withdrawn.
+    pub(crate) fn target(&self, tag: u64) -> Option<&Span> {
+        let posting = self.slots[self.index(tag)?].posting.as_ref()?;
+        Some(&posting.span)
+    }
+
+    /// Gives a slice back, asking `sent_of` about one that the writer has. The caller keeps reader
+    /// and writer from copying meanwhile, and when the writer had sent nothing takes the slice
+    /// out of its hands.
+    pub(crate) fn withdraw(
+        &mut self,
+        slice: u64,
+        sent_of: impl FnOnce(usize) -> Sent,
+    ) -> Option<Sent> {
+        let named = |slot: &Slot| slot.posting.as_ref().is_some_and(|p| p.slice == slice);
+        let index = self.slots.iter().position(named)?;
+        match self.slots[index].stage {
+            Stage::Free => None,
+            Stage::Queued => {
+                self.queue.retain(|queued| *queued != index);
+                self.free(index);
+                Some(Sent::None)
+            }
+            Stage::Sending(answer) => {
+                let sent = sent_of(index);
+                if sent == Sent::None || answer.is_some() {
+                    self.on_wire -= 1;
+                    self.free(index);
+                } else {
+                    // The writer no longer reports it; the answer frees the slot.
+                    self.slots[index].stage = Stage::Sent;
+                    self.slots[index].posting = None;
+                }
+                Some(sent)
+            }
+            Stage::Sent => {
+                self.slots[index].posting = None;
+                Some(Sent::All)
+            }
+        }
+    }
+
+    /// Ends every slice, asking `sent_of` about those that the writer has.
+    pub(crate) fn release_all(
+        &mut self,
+        sent_of: impl Fn(usize) -> Sent,
+        ended: &mut Vec<LaneCompletion>,
+    ) {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(posting) = slot.posting.take() else { continue };
+            let sent = match slot.stage {
+                Stage::Free | Stage::Queued => Sent::None,
+                Stage::Sending(_) => sent_of(index),
+                Stage::Sent => Sent::All,
+            };
+            ended.push(LaneCompletion::Released { slice: posting.slice, sent });
+        }
+        self.queue.clear();
+        self.agreed = 0;
+    }
+}

@@ -1,0 +1,78 @@
+//! The socket calls that take raw pointers: registered memory is never a slice.
+#![allow(unsafe_code)]
+
+use crate::net::{PIECES_MAX, Piece};
+use handfast_memory::Span;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+
+fn checked(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// One `readv` into `target` and then `spare`. 0 is the end of the stream.
+pub(crate) fn try_fill(
+    stream: &TcpStream,
+    target: Option<&Span>,
+    spare: &mut [u8],
+) -> io::Result<usize> {
+    let mut vectors = [NOTHING; 2];
+    let mut count = 0;
+    if let Some(span) = target.filter(|span| !span.is_empty()) {
+        if !span.is_writable() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        vectors[count] = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+        count += 1;
+    }
+    if !spare.is_empty() {
+        vectors[count] = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
+        count += 1;
+    }
+    let file = stream.as_raw_fd();
+    stream.try_io(Interest::READABLE, || {
+        // SAFETY: the first `count` <= 2 vectors are initialised. A span's pointer and length name
+        // bytes inside a mapping that `target` keeps, and it was just checked to be writable; no
+        // reference to them exists, for none is ever made of registered memory. `spare` is an
+        // exclusive borrow that outlives the call. The kernel writes only inside the vectors.
+        checked(unsafe { libc::readv(file, vectors.as_ptr(), count as libc::c_int) })
+    })
+}
+
+/// One `sendmsg` of the first [`PIECES_MAX`] pieces.
+pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<usize> {
+    let mut vectors = [NOTHING; PIECES_MAX];
+    let mut count = 0;
+    for (vector, piece) in vectors.iter_mut().zip(pieces) {
+        *vector = match piece {
+            Piece::Bytes(bytes) => {
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+            }
+            Piece::Memory { span, skip } => {
+                let skip = (*skip).min(span.len());
+                libc::iovec {
+                    iov_base: span.as_ptr().wrapping_add(skip).cast(),
+                    iov_len: span.len() - skip,
+                }
+            }
+        };
+        count += 1;
+    }
+    // SAFETY: an all-zero msghdr is valid: no name, no vectors, no control data, no flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vectors.as_mut_ptr();
+    message.msg_iovlen = count;
+    let file = stream.as_raw_fd();
+    stream.try_io(Interest::WRITABLE, || {
+        // SAFETY: `msg_iov` points at `count` initialised vectors on this stack frame. Each names
+        // either a borrowed slice or bytes inside a mapping that a borrowed span keeps (`skip` is
+        // at most its length); the kernel only reads them. A peer writing them meanwhile tears the
+        // bytes on the wire and breaks no Rust value. MSG_NOSIGNAL: a closed peer is an error.
+        checked(unsafe { libc::sendmsg(file, &raw const message, libc::MSG_NOSIGNAL) })
+    })
+}

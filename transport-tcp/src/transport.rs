@@ -1,0 +1,434 @@
+//! Slots, hellos and the table of lanes.
+
+use crate::counters::{Counts, TcpCounters, count};
+use crate::failure::{io_error, peer_error};
+use crate::hello::{
+    ACK_BYTES, AckError, HELLO_REST_BYTES, Hello, HelloRefusal, LANE_MAGIC, decode_ack, encode_ack,
+};
+use crate::lane::{Lane, local_error};
+use crate::net::{Net, ResolveError, Stream};
+use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
+use crate::reader::Inbound;
+use crate::writer::Outbound;
+use handfast_core::transport::TransportError;
+use handfast_core::wire::Body;
+use handfast_core::{Incarnation, Lifecycle, Pair};
+use handfast_memory::RegionTable;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Sockets per lane.
+pub const SOCKETS_PER_LANE: usize = 1;
+/// Most slices a lane may be configured to hold, each way. It bounds the table of slots and the
+/// queue of answers.
+pub const DEPTH_MAX: u32 = 4096;
+
+/// The bounds of a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpLimits {
+    /// Lanes that exist at once, from `bring_up` to the end of `retire`.
+    pub lanes_max: usize,
+    /// Slices outstanding on a lane, each way; at least 1, at most [`DEPTH_MAX`]. The smaller of
+    /// both sides' numbers goes on the wire.
+    pub depth: u32,
+    /// Connections whose hello is being read at once.
+    pub hellos_pending_max: usize,
+}
+
+impl Default for TcpLimits {
+    fn default() -> Self {
+        Self { lanes_max: 4096, depth: 128, hellos_pending_max: 256 }
+    }
+}
+
+/// The waits of a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpTiming {
+    /// Resolving and connecting.
+    pub dial: Duration,
+    /// From the first byte of a hello to its answer, each side for itself; a hello that comes
+    /// before our own `wire` waits as long for it.
+    pub hello: Duration,
+}
+
+impl Default for TcpTiming {
+    fn default() -> Self {
+        Self { dial: Duration::from_secs(3), hello: Duration::from_secs(3) }
+    }
+}
+
+/// How a transport is set up.
+#[derive(Clone, Debug)]
+pub struct TcpConfig {
+    /// Bounds.
+    pub limits: TcpLimits,
+    /// Waits.
+    pub timing: TcpTiming,
+    /// `host:port` announced to peers; empty if nowhere.
+    pub address: String,
+    /// Our run.
+    pub incarnation: Incarnation,
+}
+
+/// Lanes over TCP. Cloning is cheap and shares them. Must be used within a tokio runtime.
+pub struct TcpTransport<N: Net> {
+    inner: Arc<Inner<N>>,
+}
+
+impl<N: Net> Clone for TcpTransport<N> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+struct Inner<N> {
+    config: TcpConfig,
+    net: N,
+    regions: Arc<RegionTable>,
+    sink: Arc<dyn LaneSink>,
+    lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
+    counts: Arc<Counts>,
+    hellos_pending: AtomicUsize,
+}
+
+/// Holds one of the places for hellos being read.
+struct Pending<'a>(&'a AtomicUsize);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<N: Net> TcpTransport<N> {
+    /// Makes a transport without lanes. `regions` is what peers may reach, `sink` hears what
+    /// happens.
+    pub fn new(
+        config: TcpConfig,
+        net: N,
+        regions: Arc<RegionTable>,
+        sink: Arc<dyn LaneSink>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                config,
+                net,
+                regions,
+                sink,
+                lanes: RwLock::default(),
+                counts: Arc::default(),
+                hellos_pending: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    /// Raises the slot of `lifecycle` and says what to announce about it. `entropy` is the token a
+    /// peer must present, 64 random bits never used before. The slot lives until
+    /// [`TcpTransport::retire`].
+    ///
+    /// # Errors
+    /// When the lifecycle exists or [`TcpLimits::lanes_max`] do; nothing changed.
+    pub fn bring_up(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, TransportError> {
+        let inner = &self.inner;
+        let mut lanes = inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        if lanes.contains_key(&lifecycle) {
+            return Err(local_error("bring_up", "the lifecycle exists"));
+        }
+        let lanes_max = inner.config.limits.lanes_max;
+        if lanes.len() >= lanes_max {
+            return Err(local_error(
+                "bring_up",
+                format!("the limit of {lanes_max} lanes is reached"),
+            ));
+        }
+        let lane = Lane::new(
+            lifecycle,
+            entropy,
+            inner.depth() as usize,
+            Arc::clone(&inner.regions),
+            Arc::clone(&inner.sink),
+            Arc::clone(&inner.counts),
+        );
+        lanes.insert(lifecycle, Arc::new(lane));
+        Ok(Body {
+            token: format!("{entropy:016x}"),
+            address: inner.config.address.clone(),
+            ..Body::default()
+        })
+    }
+
+    /// Wires the slot of `local` towards `remote`, which announced `body`. The side whose pair is
+    /// lower dials and returns when the peer has answered its hello; the other arms its slot and
+    /// returns at once. Happens once per lifecycle. When the returned future is dropped the
+    /// dialling goes on until [`TcpTransport::retire`].
+    ///
+    /// # Errors
+    /// What kept the lane from being wired; it takes nothing any more and is to be retired.
+    pub async fn wire(&self, local: Pair, remote: Pair, body: Body) -> Result<(), TransportError> {
+        let Some(lane) = self.lane(local.lifecycle) else {
+            return Err(local_error("wire", "no lane has the lifecycle"));
+        };
+        if local.incarnation != self.inner.config.incarnation {
+            return Err(local_error("wire", "the incarnation is not ours"));
+        }
+        if local == remote {
+            return Err(local_error("wire", "a lane cannot lead to itself"));
+        }
+        lane.arm(remote)?;
+        if local > remote {
+            return Ok(());
+        }
+        let (report, reported) = oneshot::channel();
+        let dialler = self.clone();
+        let dialled = Arc::clone(&lane);
+        lane.spawn(async move {
+            match dialler.inner.dial(local, remote, &body).await {
+                Ok((stream, depth)) => {
+                    let inbound = start(&dialled, stream, depth);
+                    let _ = report.send(Ok(()));
+                    if let Some(inbound) = inbound {
+                        inbound.run().await;
+                    }
+                }
+                Err(error) => {
+                    dialled.close(None);
+                    let _ = report.send(Err(error));
+                }
+            }
+        });
+        reported.await.unwrap_or_else(|_| Err(local_error("wire", "the lane was retired")))
+    }
+
+    /// Ends the lane. When it returns, every slice has ended, no task of the lane runs, none of
+    /// its sockets is open, nothing of it touches memory, and the lifecycle is unknown.
+    /// Idempotent and cancel-safe: call it again until it returns.
+    ///
+    /// # Errors
+    /// None today.
+    pub async fn retire(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        let Some(lane) = self.lane(lifecycle) else { return Ok(()) };
+        lane.retire().await;
+        let mut lanes = self.inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        if lanes.remove(&lifecycle).is_some() {
+            count(&self.inner.counts.lanes_retired);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection whose first eight bytes are `first`, equal to [`LANE_MAGIC`]: reads the
+    /// rest of the hello and hands the connection to the lane it names, or refuses it, says why,
+    /// and closes it. Bounded in time; dropping the future closes the connection.
+    pub async fn accept(&self, stream: N::Stream, first: [u8; 8]) {
+        let mut stream = stream;
+        let inner = &self.inner;
+        let pending = Pending(&inner.hellos_pending);
+        if inner.hellos_pending.fetch_add(1, Ordering::Relaxed)
+            >= inner.config.limits.hellos_pending_max
+        {
+            drop(pending);
+            return inner.refuse(stream, HelloRefusal::Busy).await;
+        }
+        if first != LANE_MAGIC {
+            return inner.refuse(stream, HelloRefusal::Version).await;
+        }
+        let mut rest = [0; HELLO_REST_BYTES];
+        match timeout(inner.config.timing.hello, stream.read_exact(&mut rest)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return count(&inner.counts.hellos_truncated),
+            Err(_) => return count(&inner.counts.hellos_overdue),
+        }
+        drop(pending);
+        if let Err((stream, refusal)) = self.claim(stream, &rest) {
+            inner.refuse(stream, refusal).await;
+        }
+    }
+
+    /// Hands the stream to the lane that the hello names, or gives it back.
+    fn claim(
+        &self,
+        stream: N::Stream,
+        rest: &[u8; HELLO_REST_BYTES],
+    ) -> Result<(), (N::Stream, HelloRefusal)> {
+        let hello = match Hello::decode(rest) {
+            Ok(hello) => hello,
+            Err(refusal) => return Err((stream, refusal)),
+        };
+        if hello.receiver.incarnation != self.inner.config.incarnation
+            || hello.sender >= hello.receiver
+        {
+            return Err((stream, HelloRefusal::WrongPair));
+        }
+        let Some(lane) = self.lane(hello.receiver.lifecycle) else {
+            return Err((stream, HelloRefusal::UnknownLifecycle));
+        };
+        // The stream goes to the task through a channel, so that a refused one comes back.
+        let (give, given) = oneshot::channel();
+        let transport = self.clone();
+        let claimed = Arc::clone(&lane);
+        let task = async move {
+            if let Ok(stream) = given.await {
+                transport.inner.answer(claimed, stream, hello).await;
+            }
+        };
+        match lane.claim(hello.sender, hello.token, task) {
+            Ok(()) => {
+                // Fails when the lane was retired meanwhile; the stream is closed by it.
+                let _ = give.send(stream);
+                Ok(())
+            }
+            Err(refusal) => Err((stream, refusal)),
+        }
+    }
+
+    /// Posts slices on a lane and leaves `postings` empty. Never blocks. What cannot be taken ends
+    /// at once, reported through the sink before this returns: `Released` with [`Sent::None`] when
+    /// the lane is gone, broken or full, `Refused` when it could never be sent.
+    pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        if let Some(lane) = self.lane(lane) {
+            return lane.post(postings);
+        }
+        let released =
+            |posting: Posting| LaneCompletion::Released { slice: posting.slice, sent: Sent::None };
+        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
+        if !ended.is_empty() {
+            self.inner.sink.on_completions(lane, &mut ended);
+        }
+    }
+
+    /// Asks for a slice back. When this returns it has ended, with its completion or as
+    /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
+    /// for a copy under way, which the sizes of socket buffers bound. Its place on the lane is
+    /// free again when the peer has answered.
+    pub fn withdraw(&self, lane: Lifecycle, slice: u64) {
+        if let Some(lane) = self.lane(lane) {
+            lane.withdraw(slice);
+        }
+    }
+
+    /// Slices the lane holds at a time: what both sides agreed on, before that our own limit.
+    /// `None` for a lane that does not exist.
+    pub fn depth(&self, lane: Lifecycle) -> Option<u32> {
+        self.lane(lane).map(|lane| lane.depth() as u32)
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> TcpCounters {
+        self.inner.counts.snapshot()
+    }
+
+    fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
+        let lanes = self.inner.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        lanes.get(&lifecycle).cloned()
+    }
+}
+
+impl<N: Net> Inner<N> {
+    fn depth(&self) -> u32 {
+        self.config.limits.depth.clamp(1, DEPTH_MAX)
+    }
+
+    /// Connects to the peer and says hello.
+    async fn dial(
+        &self,
+        local: Pair,
+        remote: Pair,
+        body: &Body,
+    ) -> Result<(N::Stream, u32), TransportError> {
+        let address = body.address.as_str();
+        let malformed =
+            |field| peer_error("hello", 0, format!("{address}: the peer announced no {field}"));
+        if address.is_empty() {
+            return Err(malformed("address"));
+        }
+        let token = u64::from_str_radix(&body.token, 16).map_err(|_| malformed("token"))?;
+        let timing = &self.config.timing;
+        let overdue = |_| io::Error::from(io::ErrorKind::TimedOut);
+        let connected = timeout(timing.dial, self.net.connect(address)).await;
+        let stream = connected.map_err(overdue).flatten().map_err(|error| {
+            let resolving = error.get_ref().is_some_and(|inner| inner.is::<ResolveError>());
+            io_error(if resolving { "resolve" } else { "connect" }, address, &error)
+        })?;
+        let hello = Hello { depth: self.depth(), token, sender: local, receiver: remote };
+        let answered = timeout(timing.hello, say_hello(stream, &hello)).await;
+        let (stream, ack) = answered
+            .map_err(overdue)
+            .flatten()
+            .map_err(|error| io_error("hello", address, &error))?;
+        match decode_ack(&ack, hello.depth) {
+            Ok(depth) => Ok((stream, depth)),
+            Err(error) => {
+                let code = match error {
+                    AckError::Malformed => 0,
+                    AckError::Refused(refusal) => refusal as i32,
+                };
+                Err(peer_error("hello", code, format!("{address}: {error}")))
+            }
+        }
+    }
+
+    /// The lane's own task on the accepting side: waits for our own Wire, answers, receives.
+    async fn answer(&self, lane: Arc<Lane>, stream: N::Stream, hello: Hello) {
+        let mut stream = stream;
+        let armed = timeout(self.config.timing.hello, lane.wait_armed(hello.sender)).await;
+        let refusal = match armed {
+            Ok(Ok(())) => None,
+            Ok(Err(refusal)) => Some(refusal),
+            Err(_) if lane.expire() => Some(HelloRefusal::NotWired),
+            Err(_) => lane.wait_armed(hello.sender).await.err(),
+        };
+        if let Some(refusal) = refusal {
+            return self.refuse(stream, refusal).await;
+        }
+        let depth = hello.depth.min(self.depth());
+        let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
+        if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
+            return lane.close(Some(io_error("hello", "", &error)));
+        }
+        count(&lane.counts().hellos_accepted);
+        if let Some(inbound) = start(&lane, stream, depth) {
+            inbound.run().await;
+        }
+    }
+
+    /// Says why, as far as the peer listens, and closes.
+    async fn refuse(&self, mut stream: N::Stream, refusal: HelloRefusal) {
+        self.counts.refused(refusal);
+        tracing::debug!(reason = %refusal, "hello refused");
+        let _ = timeout(self.config.timing.hello, async {
+            say(&mut stream, Err(refusal)).await?;
+            stream.shutdown().await
+        })
+        .await;
+    }
+}
+
+async fn say(
+    stream: &mut (impl Stream + Sized),
+    answer: Result<u32, HelloRefusal>,
+) -> io::Result<()> {
+    stream.write_all(&encode_ack(answer)).await?;
+    stream.flush().await
+}
+
+async fn say_hello<S: Stream>(mut stream: S, hello: &Hello) -> io::Result<(S, [u8; ACK_BYTES])> {
+    stream.write_all(&hello.encode()).await?;
+    stream.flush().await?;
+    let mut ack = [0; ACK_BYTES];
+    stream.read_exact(&mut ack).await?;
+    Ok((stream, ack))
+}
+
+/// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.
+fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Inbound<S::Reader>> {
+    let (reader, writer) = stream.split();
+    let outbound = Outbound::new(Arc::clone(lane), writer);
+    let started = lane.spawn(outbound.run());
+    lane.agree(depth as usize);
+    started.then(|| Inbound::new(Arc::clone(lane), reader, depth as usize))
+}

@@ -1,0 +1,197 @@
+//! How lanes come and go.
+
+use crate::support::*;
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, Pair};
+use handfast_memory::Access;
+use handfast_transport_tcp::{HelloRefusal, LaneCompletion, Net, Sent, TcpLimits, TokioNet};
+use std::time::Duration;
+
+/// Moves bytes both ways between two wired nodes.
+async fn moves_bytes<N: Net>(a: &Node<N>, b: &Node<N>) {
+    for (from, to, seed) in [(a, b, 1), (b, a, 2)] {
+        let (target, region) = to.region(300_000, Access::READ_WRITE);
+        let source = patterned(300_000, seed);
+        let slice = from.write(source.whole(), &region, 0);
+        assert_eq!(from.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(bytes_of(&target), bytes_of(&source));
+        let back = patterned(300_000, 99);
+        let slice = from.read(back.whole(), &region, 0);
+        assert_eq!(from.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(bytes_of(&back), bytes_of(&source));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_move_bytes_both_ways_and_part() {
+    let (a, b) = two_nodes(Setup::default()).await;
+    moves_bytes(&a, &b).await;
+    assert_eq!((a.counters().hellos_accepted, b.counters().hellos_accepted), (0, 1), "1 dials 2");
+    a.retire().await;
+    assert_eq!(a.sink.failures(), 0, "who retires hears of no failure");
+    let error = b.sink.failure().await;
+    assert_eq!((error.side, error.call), (Side::Peer, "receive"));
+    assert!(error.detail.contains("between frames"), "{error}");
+    b.retire().await;
+    b.retire().await;
+    assert_eq!(b.sink.failures(), 1);
+    assert_eq!((b.counters().lanes_failed, b.counters().lanes_retired), (1, 1));
+}
+
+#[tokio::test]
+async fn the_lower_pair_dials_whoever_it_is() {
+    let (a, b) = (node(9, Setup::default()).await, node(3, Setup::default()).await);
+    wire(&a, &b).await;
+    moves_bytes(&a, &b).await;
+    assert_eq!((a.counters().hellos_accepted, b.counters().hellos_accepted), (1, 0));
+}
+
+#[tokio::test]
+async fn pipes_in_memory_carry_lanes_too() {
+    for capacity in [1, 100, 1 << 20] {
+        let net = PipeNet::new(capacity);
+        let a = node_at(net.clone(), "a:0", 1, Setup::default()).await;
+        let b = node_at(net, "b:0", 2, Setup::default()).await;
+        wire(&a, &b).await;
+        if capacity > 1 {
+            moves_bytes(&a, &b).await;
+        }
+        a.retire().await;
+        b.retire().await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_may_connect_to_itself() {
+    let node = node(5, Setup::default()).await;
+    let other = Lifecycle(8);
+    let ours = node.transport.bring_up(LANE, 1).unwrap();
+    let theirs = node.transport.bring_up(other, 2).unwrap();
+    let (low, high) = (node.pair(LANE.0), node.pair(other.0));
+    node.transport.wire(high, low, ours).await.unwrap();
+    node.transport.wire(low, high, theirs).await.unwrap();
+    let (target, region) = node.region(5000, Access::WRITE);
+    let source = patterned(5000, 3);
+    let slice = node.write(source.whole(), &region, 0);
+    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(bytes_of(&target), bytes_of(&source));
+}
+
+#[tokio::test]
+async fn a_hello_that_comes_early_is_answered_when_its_lane_is_wired() {
+    let (a, b) = (node(1, Setup::default()).await, node(2, Setup::default()).await);
+    let ours = a.transport.bring_up(LANE, 10).unwrap();
+    let theirs = b.transport.bring_up(LANE, 20).unwrap();
+    let dialling = {
+        let (transport, low, high) = (a.transport.clone(), a.pair(7), b.pair(7));
+        tokio::spawn(async move { transport.wire(low, high, theirs).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!dialling.is_finished());
+    b.transport.wire(b.pair(7), a.pair(7), ours).await.unwrap();
+    dialling.await.unwrap().unwrap();
+    moves_bytes(&a, &b).await;
+}
+
+#[tokio::test]
+async fn an_early_hello_does_not_wait_for_ever() {
+    let (a, b) = (node(1, Setup::default()).await, node(2, Setup::hello_ms(30)).await);
+    a.transport.bring_up(LANE, 10).unwrap();
+    let theirs = b.transport.bring_up(LANE, 20).unwrap();
+    let error = a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap_err();
+    assert_eq!((error.side, error.call), (Side::Peer, "hello"));
+    assert_eq!(error.code, HelloRefusal::NotWired as i32);
+    assert_eq!(b.counters().refused(HelloRefusal::NotWired), 1);
+    let late = b.transport.wire(b.pair(7), a.pair(7), Body::default()).await.unwrap_err();
+    assert!(late.detail.contains("ran out"), "{late}");
+    assert_eq!(a.sink.failures() + b.sink.failures(), 0, "no lane was there to fail");
+}
+
+#[tokio::test]
+async fn retiring_closes_a_parked_hello() {
+    let node = node(2, Setup::default()).await;
+    node.transport.bring_up(LANE, 20).unwrap();
+    let bytes = hello(8, 20, RAW, node.pair(7));
+    let mut stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    node.retire().await;
+    assert!(is_closed(&mut stream).await);
+    let (_, answer) = say(&node.address, &bytes).await;
+    assert_eq!(reason(&answer), HelloRefusal::UnknownLifecycle as u16, "the token is stale");
+}
+
+#[tokio::test]
+async fn retiring_ends_a_dial_that_waits_for_its_answer() {
+    let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let node = node(2, Setup::default()).await;
+    node.transport.bring_up(LANE, 1).unwrap();
+    let transport = node.transport.clone();
+    let (local, remote) = (node.pair(7), Pair { lifecycle: Lifecycle(9), ..node.pair(7) });
+    let body = Body { token: "ff".into(), address, ..Body::default() };
+    let wiring = tokio::spawn(async move { transport.wire(local, remote, body).await });
+    let (mut stream, _) = silent.accept().await.unwrap();
+    let first = receive_bytes(&mut stream, 72).await;
+    assert_eq!(first, hello(128, 0xFF, local, remote));
+    node.retire().await;
+    assert!(is_closed(&mut stream).await);
+    let error = wiring.await.unwrap().unwrap_err();
+    assert_eq!(error.side, Side::Local);
+}
+
+#[tokio::test]
+async fn a_dial_says_what_went_wrong() {
+    let setup = Setup::hello_ms(30);
+    let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
+    let mute = silent.local_addr().unwrap().to_string();
+    let gone = {
+        let listener = TokioNet.bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().to_string()
+    };
+    let cases = [
+        (gone.as_str(), "ff", "connect", "ConnectionRefused"),
+        ("no-such-host.invalid:1", "ff", "resolve", "no-such-host.invalid:1"),
+        ("no port", "ff", "resolve", "InvalidInput"),
+        (mute.as_str(), "ff", "hello", "TimedOut"),
+        ("", "ff", "hello", "no address"),
+        (mute.as_str(), "not hexadecimal", "hello", "no token"),
+    ];
+    let node = node(2, setup).await;
+    for (number, (address, token, call, detail)) in (10..).zip(cases) {
+        node.transport.bring_up(Lifecycle(number), 1).unwrap();
+        let body = Body { token: token.into(), address: address.into(), ..Body::default() };
+        let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
+        let error = node.transport.wire(node.pair(number), remote, body).await.unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Peer, call), "{error}");
+        assert!(error.detail.contains(detail), "{error}");
+        assert!(error.detail.contains(address), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn misuse_is_an_error() {
+    let limits = TcpLimits { lanes_max: 2, ..TcpLimits::default() };
+    let node = node(2, Setup { limits, ..Setup::default() }).await;
+    node.transport.bring_up(LANE, 1).unwrap();
+    assert!(node.transport.bring_up(LANE, 2).is_err(), "a lifecycle is raised once");
+    node.transport.bring_up(Lifecycle(8), 3).unwrap();
+    let error = node.transport.bring_up(Lifecycle(9), 4).unwrap_err();
+    assert!(error.detail.contains("limit of 2"), "{error}");
+
+    let wire = |local, remote| node.transport.wire(local, remote, Body::default());
+    assert!(wire(node.pair(50), RAW).await.is_err(), "no such lifecycle");
+    assert!(wire(node.pair(7), node.pair(7)).await.is_err(), "itself");
+    assert!(wire(RAW, node.pair(7)).await.is_err(), "not our incarnation");
+    wire(node.pair(7), RAW).await.unwrap();
+    assert!(wire(node.pair(7), RAW).await.is_err(), "a lane is wired once");
+
+    let (_, region) = node.region(64, Access::WRITE);
+    node.retire().await;
+    let slice = node.write(patterned(10, 1).whole(), &region, 0);
+    let released = LaneCompletion::Released { slice, sent: Sent::None };
+    assert_eq!(node.sink.ended_now(), [released], "the lane is gone");
+    assert_eq!(node.transport.depth(LANE), None);
+    node.transport.bring_up(Lifecycle(9), 4).unwrap();
+}

@@ -1,0 +1,11 @@
+//! Lanes, told as stories: over sockets, in memory, and inside a simulated network.
+
+mod death;
+mod hellos;
+mod life;
+mod model;
+mod protocol;
+mod simulated;
+mod slices;
+mod support;
+mod withdrawals;
