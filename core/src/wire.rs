@@ -12,5 +12,6 @@ pub use message::{
     WIRE_VERSION,
 };
 pub use segment::{
-    DescriptorError, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor,
+    Checksum, DescriptorError, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX,
+    RegionDescriptor,
 };

@@ -138,6 +138,7 @@ fn descriptor() -> NodeDescriptor {
             readable: true,
             writable: false,
         }],
+        checksum: Some(Checksum { key: 1, address: 2, bytes: 3, answer: Some(Ok(4)) }),
     }
 }
 

@@ -352,6 +352,25 @@ impl Span {
         self.memory.copy_out(self.within(offset, bytes.len())?, bytes)
     }
 
+    /// Copies the whole span to `target`, which has the same length; the two may overlap.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`] when the lengths differ, [`MemoryError::ReadOnly`] when the
+    /// target cannot be written.
+    pub fn copy_to(&self, target: &Self) -> Result<(), MemoryError> {
+        if self.length != target.length {
+            let (length, size) = (self.length, target.length);
+            return Err(MemoryError::OutOfRange { offset: 0, length, size });
+        }
+        if !target.is_writable() {
+            return Err(MemoryError::ReadOnly);
+        }
+        // SAFETY: both spans name `length` bytes of blocks that they keep mapped, the target's
+        // writable; `copy` allows overlap, and no reference to either exists.
+        unsafe { ptr::copy(self.as_ptr(), target.as_ptr(), self.length) };
+        Ok(())
+    }
+
     fn within(&self, offset: usize, length: usize) -> Result<usize, MemoryError> {
         match offset.checked_add(length) {
             Some(end) if end <= self.length => Ok(self.offset + offset),

@@ -164,8 +164,8 @@ impl<N: Net> TcpTransport<N> {
     }
 
     /// Wires the slot of `local` towards `remote`, which announced `body`. The side whose pair is
-    /// lower dials and returns when the peer has answered its hello; the other arms its slot and
-    /// returns at once. Happens once per lifecycle. When the returned future is dropped the
+    /// lower dials, or the one whose peer alone takes connections, and returns when the peer has
+    /// answered its hello; the other arms its slot and returns at once. Happens once per lifecycle. When the returned future is dropped the
     /// dialling goes on until [`TcpTransport::retire`].
     ///
     /// # Errors
@@ -180,8 +180,13 @@ impl<N: Net> TcpTransport<N> {
         if local == remote {
             return Err(local_error("wire", "a lane cannot lead to itself"));
         }
+        if self.inner.config.address.is_empty() && body.address.is_empty() {
+            return Err(local_error("wire", "neither side takes connections"));
+        }
         lane.arm(remote)?;
-        if local > remote {
+        // Who takes connections is dialled; where both do, the lower pair dials.
+        let lower = local < remote || self.inner.config.address.is_empty();
+        if body.address.is_empty() || !lower {
             return Ok(());
         }
         let (report, reported) = oneshot::channel();
@@ -259,9 +264,7 @@ impl<N: Net> TcpTransport<N> {
             Ok(hello) => hello,
             Err(refusal) => return Err((stream, refusal)),
         };
-        if hello.receiver.incarnation != self.inner.config.incarnation
-            || hello.sender >= hello.receiver
-        {
+        if hello.receiver.incarnation != self.inner.config.incarnation {
             return Err((stream, HelloRefusal::WrongPair));
         }
         let Some(lane) = self.lane(hello.receiver.lifecycle) else {
@@ -372,9 +375,19 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// The lane's own task on the accepting side: waits for our own Wire, answers, receives.
+    /// The lane's own task on the accepting side: answers, waits for our own Wire, receives.
+    ///
+    /// The answer does not wait for our Wire, because our Wire may wait for the ready message that
+    /// the peer sends once its own Wire, and with it this hello, succeeded. Nothing is received
+    /// before ours.
     async fn answer(&self, lane: Arc<Lane>, stream: N::Stream, hello: Hello) {
         let mut stream = stream;
+        let depth = hello.depth.min(self.depth());
+        let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
+        if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
+            return lane.close(Some(io_error("hello", "", &error)));
+        }
+        count(&lane.counts().hellos_accepted);
         let armed = timeout(self.config.timing.hello, lane.wait_armed(hello.sender)).await;
         let refusal = match armed {
             Ok(Ok(())) => None,
@@ -383,14 +396,10 @@ impl<N: Net> Inner<N> {
             Err(_) => lane.wait_armed(hello.sender).await.err(),
         };
         if let Some(refusal) = refusal {
-            return self.refuse(stream, refusal).await;
+            self.counts.refused(refusal);
+            tracing::debug!(reason = %refusal, "a hello that was answered is dropped");
+            return;
         }
-        let depth = hello.depth.min(self.depth());
-        let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
-        if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
-            return lane.close(Some(io_error("hello", "", &error)));
-        }
-        count(&lane.counts().hellos_accepted);
         if let Some(inbound) = start(&lane, stream, depth) {
             inbound.run().await;
         }

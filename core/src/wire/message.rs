@@ -290,7 +290,14 @@ impl Message {
             ready_ack: Some(self.op == Op::Ready),
             reply_msg: self.refusal.as_ref().map(|r| r.detail.clone()).unwrap_or_default(),
         };
-        let mut text = serde_json::to_string(&descriptor)
+        descriptor.encode()
+    }
+}
+
+impl Descriptor {
+    /// Encodes to the JSON text of a connection frame: compact, keys sorted, one line feed.
+    pub fn encode(&self) -> String {
+        let mut text = serde_json::to_string(self)
             .expect("a descriptor has string keys and no fallible serializer");
         text.push('\n');
         text

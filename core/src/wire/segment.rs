@@ -21,6 +21,21 @@ pub struct NodeDescriptor {
     pub address: String,
     /// Its regions, in the order of their registration.
     pub regions: Vec<RegionDescriptor>,
+    /// A question about the bytes of a region, or its answer.
+    pub checksum: Option<Checksum>,
+}
+
+/// Asks for the CRC-32C of bytes in a region of the answering node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checksum {
+    /// The region's key.
+    pub key: u64,
+    /// First byte, in the owner's addresses.
+    pub address: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Absent in the question; the checksum, or why there is none.
+    pub answer: Option<Result<u32, String>>,
 }
 
 /// A region that peers may reach.
@@ -84,12 +99,25 @@ struct WireBuffer {
 struct WireKey {
     #[serde(default)]
     address: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<WireChecksum>,
     incarnation: String,
     #[serde(default)]
     regions: Vec<WireRegion>,
     #[serde(default)]
     required: u64,
     version: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireChecksum {
+    address: u64,
+    bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc32c: Option<u32>,
+    key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
 }
 
 /// The part of a region that `buffers` does not tell; the two lists have one order.
@@ -126,6 +154,7 @@ impl NodeDescriptor {
                 .ok_or(DescriptorError::Field("incarnation"))?,
             address: key.address,
             regions: regions?,
+            checksum: key.checksum.map(checksum).transpose()?,
         })
     }
 
@@ -145,6 +174,7 @@ impl NodeDescriptor {
             buffers: buffers.collect(),
             handfast: Some(WireKey {
                 address: self.address.clone(),
+                checksum: self.checksum.as_ref().map(wire_checksum),
                 incarnation: self.incarnation.to_hex(),
                 regions: regions.collect(),
                 required: 0,
@@ -161,9 +191,35 @@ impl NodeDescriptor {
     }
 }
 
+fn wire_checksum(checksum: &Checksum) -> WireChecksum {
+    let answer = checksum.answer.as_ref();
+    WireChecksum {
+        address: checksum.address,
+        bytes: checksum.bytes,
+        crc32c: answer.and_then(|answer| answer.as_ref().ok().copied()),
+        key: alloc::format!("{:016x}", checksum.key),
+        refusal: answer.and_then(|answer| answer.as_ref().err().cloned()),
+    }
+}
+
+fn checksum(wire: WireChecksum) -> Result<Checksum, DescriptorError> {
+    let answer = match (wire.crc32c, wire.refusal) {
+        (None, None) => None,
+        (Some(sum), None) => Some(Ok(sum)),
+        (None, Some(refusal)) => Some(Err(refusal)),
+        (Some(_), Some(_)) => return Err(DescriptorError::Field("checksum")),
+    };
+    let key = parse_key(&wire.key).ok_or(DescriptorError::Field("checksum.key"))?;
+    Ok(Checksum { key, address: wire.address, bytes: wire.bytes, answer })
+}
+
+fn parse_key(text: &str) -> Option<u64> {
+    let plain = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if plain { u64::from_str_radix(text, 16).ok() } else { None }
+}
+
 fn region((buffer, region): (WireBuffer, WireRegion)) -> Result<RegionDescriptor, DescriptorError> {
-    let plain = region.key.len() == 16 && region.key.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let key = u64::from_str_radix(&region.key, 16).ok().filter(|_| plain);
+    let key = parse_key(&region.key);
     if buffer.name.len() > REGION_NAME_BYTES_MAX {
         return Err(DescriptorError::Field("buffers.name"));
     }

@@ -1,0 +1,110 @@
+//! What a node answers to the frames of its control channel.
+
+use crate::command::{Command, Commands};
+use crate::control::{Answerer, OwnedFrame};
+use crate::regions::Regions;
+use handfast_core::wire::{
+    Checksum, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, RegionDescriptor,
+};
+use handfast_core::{Incarnation, NodeName};
+use handfast_memory::Direction;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, oneshot};
+use tracing::warn;
+
+/// Checksums computed at once; each occupies a core for as long as it reads its bytes.
+const CHECKSUMS_MAX: usize = 1;
+
+pub(crate) struct Answers {
+    pub(crate) name: NodeName,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commands: Commands,
+    pub(crate) checksums: Semaphore,
+    pub(crate) checksum_bytes_max: u64,
+}
+
+impl Answers {
+    pub(crate) fn checksums() -> Semaphore {
+        Semaphore::new(CHECKSUMS_MAX)
+    }
+
+    /// Our segment descriptor.
+    pub(crate) fn describe(&self, regions: Vec<RegionDescriptor>) -> NodeDescriptor {
+        NodeDescriptor {
+            name: self.name.clone(),
+            incarnation: self.incarnation,
+            address: self.address.clone(),
+            regions,
+            checksum: None,
+        }
+    }
+
+    async fn connection(&self, text: &str) -> Option<String> {
+        let message = match Message::decode(text) {
+            Ok(message) => message,
+            Err(MessageError::NoKey) => {
+                let reply_msg = "this node has no RDMA device and speaks the handfast handshake";
+                return descriptor_text(Descriptor {
+                    reply_msg: reply_msg.into(),
+                    ..Descriptor::default()
+                });
+            }
+            Err(error) => {
+                warn!(%error, "a handshake message is refused");
+                return descriptor_text(Descriptor {
+                    reply_msg: error.to_string(),
+                    ..Descriptor::default()
+                });
+            }
+        };
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::CallReceived { message, reply });
+        Some(answer.await.ok()?.encode())
+    }
+
+    async fn metadata(&self, text: &str) -> String {
+        let mut descriptor = self.describe(self.regions.describe());
+        // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
+        let question = NodeDescriptor::decode(text).ok().and_then(|asked| asked.checksum);
+        if let Some(question) = question {
+            let answer = self.checksum(&question).await;
+            descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
+        }
+        descriptor.encode()
+    }
+
+    async fn checksum(&self, question: &Checksum) -> Result<u32, String> {
+        if question.bytes > self.checksum_bytes_max {
+            let max = self.checksum_bytes_max;
+            return Err(format!("{} bytes exceed the limit of {max} per checksum", question.bytes));
+        }
+        let Checksum { key, address, bytes, .. } = *question;
+        let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
+        let span = span.map_err(|error| error.to_string())?;
+        let _one = self.checksums.acquire().await.map_err(|error| error.to_string())?;
+        let sum = tokio::task::spawn_blocking(move || {
+            span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
+        });
+        sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+fn descriptor_text(descriptor: Descriptor) -> Option<String> {
+    Some(descriptor.encode())
+}
+
+impl Answerer for Answers {
+    async fn answer(&self, frame: OwnedFrame) -> Option<String> {
+        match frame.kind {
+            FrameKind::Connection => self.connection(&frame.text).await,
+            FrameKind::Metadata => Some(self.metadata(&frame.text).await),
+            FrameKind::Probe => Some("{\"status\":\"success\"}\n".to_owned()),
+            kind @ (FrameKind::Notify | FrameKind::Untyped) => {
+                warn!(?kind, "a frame of this kind is not served");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the task that drives the life cycle is told.
+
+use handfast_core::node::CallFailure;
+use handfast_core::transport::{OperationId, Outcome, TransportError};
+use handfast_core::wire::Message;
+use handfast_core::{Lifecycle, NicPath};
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) enum Command {
+    /// A lane to `path` is wanted; `address` is where it takes calls.
+    Open { path: NicPath, address: String },
+    /// A peer called; the answer goes to `reply`.
+    CallReceived { message: Message, reply: oneshot::Sender<Message> },
+    /// A call of ours was answered.
+    CallAnswered(Message),
+    /// A call of ours failed.
+    CallFailed { lifecycle: Lifecycle, failure: CallFailure },
+    /// An operation ended.
+    OperationDone { id: OperationId, outcome: Outcome },
+    /// A lane broke, or is mute.
+    LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// The engine closes; `done` is answered when no lane is left.
+    Shutdown { done: Option<oneshot::Sender<()>> },
+}
+
+/// The way to the driver. The queue itself has no limit because its writers are limited: calls by
+/// `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by one per
+/// peer until the machine asks again.
+#[derive(Clone)]
+pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
+
+impl Commands {
+    pub(crate) fn channel() -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), receiver)
+    }
+
+    /// Sends; false when the driver has ended.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        self.0.send(command).is_ok()
+    }
+}

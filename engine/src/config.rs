@@ -1,0 +1,168 @@
+//! How an engine is set up.
+
+use crate::engine::Engine;
+use crate::error::{Cause, Error, Stage};
+use crate::start::start;
+use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+use handfast_core::NodeName;
+use handfast_transport_tcp::{Net, TokioNet};
+use std::sync::Arc;
+
+/// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Connections to our port that are not lanes, at once; the oldest silent one makes room.
+    pub control_connections_max: usize,
+    /// Regions that peers may reach, at once; at most
+    /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX).
+    pub regions_max: usize,
+    /// Peers known at once.
+    pub peers_max: usize,
+    /// Slices on one lane at a time.
+    pub lane_depth: u32,
+    /// Longest slice, in bytes. A request is cut into slices.
+    pub slice_bytes_max: u32,
+    /// Unfinished batches per peer.
+    pub batches_max: u32,
+    /// Requests in one batch.
+    pub requests_per_batch_max: u32,
+    /// Bytes that one checksum question may cover.
+    pub checksum_bytes_max: u64,
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self {
+            control_connections_max: 1_024,
+            regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
+            peers_max: 65_536,
+            lane_depth: 64,
+            slice_bytes_max: 1 << 20,
+            batches_max: 4_096,
+            requests_per_batch_max: 4_096,
+            checksum_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// The waits of an engine, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineTiming {
+    /// How long a call to a peer's control channel may take.
+    pub call_timeout_ms: u64,
+    /// How long a lane with work on it may stay without any answer before it is given up.
+    pub lane_mute_timeout_ms: u64,
+    /// How long [`Engine::close`] waits for lanes to be retired.
+    pub close_timeout_ms: u64,
+}
+
+impl Default for EngineTiming {
+    fn default() -> Self {
+        Self { call_timeout_ms: 5_000, lane_mute_timeout_ms: 10_000, close_timeout_ms: 2_000 }
+    }
+}
+
+/// Sets an engine up. Without [`Builder::listen`] the engine can open to peers but takes no calls.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    pub(crate) name: Option<String>,
+    pub(crate) listen: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) limits: EngineLimits,
+    pub(crate) timing: EngineTiming,
+}
+
+impl Builder {
+    /// The node's name; two live nodes must not share one. Default: the advertised address, or a
+    /// random name for an engine that does not listen.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Where to take calls and lanes, `host:port`; port 0 takes any free one.
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// The host, or `host:port`, under which peers reach us. Needed when listening at every
+    /// address of the machine.
+    pub fn advertise(mut self, host: &str) -> Self {
+        self.advertise = Some(host.to_owned());
+        self
+    }
+
+    /// Other bounds than the default.
+    pub fn limits(mut self, limits: EngineLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Other waits than the default.
+    pub fn timing(mut self, timing: EngineTiming) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Starts on tokio's network and clock, within the current runtime.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
+    /// cannot be had.
+    pub async fn start(self) -> Result<Engine, Error> {
+        self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
+    }
+
+    /// Starts on a network, clock and source of randomness of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub async fn start_on<N: Net>(
+        self,
+        net: N,
+        clock: impl Clock,
+        entropy: impl Entropy,
+    ) -> Result<Engine, Error> {
+        self.check()?;
+        start(self, net, Arc::new(clock), Arc::new(entropy)).await
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
+        if let Some(name) = &self.name {
+            NodeName::new(name).map_err(|error| Error::local(Stage::Configuration, error))?;
+        }
+        let published_max = handfast_core::wire::REGIONS_PUBLISHED_MAX;
+        if self.limits.regions_max > published_max {
+            return Err(invalid(format!("regions_max must not exceed {published_max}")));
+        }
+        let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
+        if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
+            return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
+        }
+        if self.limits.lane_depth == 0 {
+            return Err(invalid("lane_depth must be at least 1".into()));
+        }
+        Ok(())
+    }
+}
+
+/// What peers are told of where we listen: the host asked for with the port that was had.
+pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
+    let port = bound.port();
+    if let Some(advertise) = &builder.advertise {
+        let has_port = advertise.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        });
+        let whole = if has_port { advertise.clone() } else { format!("{advertise}:{port}") };
+        return Ok(whole);
+    }
+    if bound.ip().is_unspecified() {
+        let text = "listening at every address needs the one to tell peers: set 'advertise'";
+        return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
+    }
+    let asked = builder.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));
+    let host = asked.map_or_else(|| bound.ip().to_string(), |(host, _)| host.to_owned());
+    Ok(format!("{host}:{port}"))
+}

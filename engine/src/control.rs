@@ -1,0 +1,50 @@
+//! The control channel: one frame each way on a connection of its own.
+
+mod call;
+mod foreign;
+mod listener;
+
+pub(crate) use call::{CallError, exchange};
+pub(crate) use listener::{Answerer, ListenerCounters, ListenerLimits, serve};
+
+use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
+use std::io;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// A frame that owns its text.
+#[derive(Debug)]
+pub(crate) struct OwnedFrame {
+    pub(crate) kind: FrameKind,
+    pub(crate) text: String,
+}
+
+/// Why no frame was read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("the bytes are {0}, not the handshake protocol")]
+    Foreign(&'static str),
+}
+
+/// Reads the rest of a frame whose first eight bytes are `header`. Memory grows with the bytes
+/// that arrive, not with the length announced.
+async fn read_frame<R: AsyncRead + Unpin>(
+    stream: &mut R,
+    header: [u8; FRAME_HEADER_BYTES],
+    bytes_max: usize,
+) -> Result<OwnedFrame, ReadError> {
+    if let Some(name) = foreign::recognise(&header) {
+        return Err(ReadError::Foreign(name));
+    }
+    let length = frame_length(header, bytes_max)?;
+    let mut bytes = header.to_vec();
+    let received = stream.take(length as u64).read_to_end(&mut bytes).await?;
+    if received < length {
+        return Err(FrameError::Short { received, expected: length }.into());
+    }
+    let frame = decode_frame(&bytes, bytes_max)?;
+    Ok(OwnedFrame { kind: frame.kind, text: frame.text.to_owned() })
+}

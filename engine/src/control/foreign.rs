@@ -1,0 +1,29 @@
+//! Names the protocols that are found at a wrong port, by their first bytes.
+
+/// What the first bytes of a connection are, if they are a well-known protocol's.
+pub(super) fn recognise(first: &[u8; 8]) -> Option<&'static str> {
+    const HTTP: [&[u8]; 8] =
+        [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PRI * H", b"HTTP/"];
+    match first {
+        _ if HTTP.iter().any(|start| first.starts_with(start)) => Some("HTTP"),
+        // Content type handshake (22) or alert (21), then a version 3.x: RFC 8446, section 5.1.
+        [0x15 | 0x16, 0x03, 0..=4, ..] => Some("TLS"),
+        [b'S', b'S', b'H', b'-', ..] => Some("SSH"),
+        [b'-', b'E', b'R', b'R', ..] => Some("Redis"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recognise;
+
+    #[test]
+    fn well_known_protocols_are_named_and_a_frame_is_not() {
+        assert_eq!(recognise(b"GET / HT"), Some("HTTP"));
+        assert_eq!(recognise(b"HTTP/1.1"), Some("HTTP"));
+        assert_eq!(recognise(b"\x16\x03\x01\x02\x00\x01\x00\x01"), Some("TLS"));
+        assert_eq!(recognise(b"SSH-2.0-"), Some("SSH"));
+        assert_eq!(recognise(&260u64.to_le_bytes()), None);
+    }
+}

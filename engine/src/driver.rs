@@ -1,0 +1,331 @@
+//! The task that drives the life cycle: one per node, the only place where the machine is touched.
+
+use crate::command::{Command, Commands};
+use crate::control::exchange;
+use crate::registry::{LaneTable, Registry};
+use crate::time::{Clock, Entropy};
+use handfast_core::node::{CallToken, Event, Failure, Input, Node, Output};
+use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
+use handfast_core::wire::{FrameKind, Message, Op};
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport_tcp::{Net, TcpTransport};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tracing::{debug, info, warn};
+
+/// What the driver works with.
+pub(crate) struct DriverParts<N: Net> {
+    pub(crate) node: Node,
+    pub(crate) net: N,
+    pub(crate) transport: TcpTransport<N>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) call_timeout_ms: u64,
+    pub(crate) close_timeout: Duration,
+    pub(crate) lane_depth: u32,
+    pub(crate) addresses_max: usize,
+}
+
+pub(crate) struct Driver<N: Net> {
+    parts: DriverParts<N>,
+    commands: Commands,
+    calls: BTreeMap<CallToken, oneshot::Sender<Message>>,
+    next_call: u64,
+    /// Where peers that were opened take calls.
+    opened: BTreeMap<NicPath, String>,
+    /// Where peers that called said they take calls.
+    announced: BTreeMap<(NicPath, Incarnation), String>,
+    wires: BTreeMap<Lifecycle, JoinHandle<()>>,
+    causes: BTreeMap<Lifecycle, TransportError>,
+    shutdown: Option<Option<oneshot::Sender<()>>>,
+}
+
+impl<N: Net> Driver<N> {
+    pub(crate) fn new(parts: DriverParts<N>, commands: Commands) -> Self {
+        Self {
+            parts,
+            commands,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            opened: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            causes: BTreeMap::new(),
+            shutdown: None,
+        }
+    }
+
+    /// Runs until told to shut down and every lane is gone, or `close_timeout` has passed.
+    pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let clock = self.parts.clock.clone();
+        let mut give_up = None;
+        loop {
+            self.drain();
+            let quiet = self.parts.node.lifecycles().next().is_none();
+            let late = give_up.is_some_and(|at| at <= clock.now());
+            if self.shutdown.is_some() && (quiet || late) {
+                break;
+            }
+            let timeout = self.parts.node.poll_timeout().map(|(at, _)| at);
+            let wake = timeout.into_iter().chain(give_up).min();
+            tokio::select! {
+                command = commands.recv() => {
+                    let Some(command) = command else { break };
+                    self.on_command(command);
+                    if self.shutdown.is_some() && give_up.is_none() {
+                        give_up = Some(clock.now() + self.parts.close_timeout);
+                    }
+                }
+                () = sleep(&*clock, wake) => self.parts.node.handle_timeout(clock.now()),
+            }
+        }
+        for target in self.parts.registry.all() {
+            target.on_peer_lost(failed(Side::Local, "close", "the engine was closed".into()));
+        }
+        if let Some(Some(done)) = self.shutdown {
+            // The closing side may have stopped waiting.
+            let _ = done.send(());
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        let now = self.parts.clock.now();
+        let input = match command {
+            Command::Open { path, address } => {
+                if self.shutdown.is_some() {
+                    let error = failed(Side::Local, "close", "the engine is closing".into());
+                    self.lose(&path, error);
+                    return;
+                }
+                self.remember_opened(&path, address);
+                Input::Open(path)
+            }
+            Command::CallReceived { message, reply } => {
+                self.remember_announced(&message);
+                let token = CallToken(self.next_call);
+                self.next_call += 1;
+                self.calls.insert(token, reply);
+                Input::CallReceived { token, message }
+            }
+            Command::CallAnswered(message) => {
+                self.remember_announced(&message);
+                Input::CallAnswered(message)
+            }
+            Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
+            Command::OperationDone { id, outcome } => {
+                if id.kind == OperationKind::Retire {
+                    self.on_retired(id.lifecycle);
+                }
+                Input::OperationDone { id, outcome }
+            }
+            Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
+            Command::Shutdown { done } => {
+                let known = self.parts.node.lifecycles();
+                let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
+                for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
+                    self.parts.node.handle_input(now, Input::Close(peer));
+                }
+                self.shutdown = Some(done);
+                return;
+            }
+        };
+        self.parts.node.handle_input(now, input);
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.parts.node.poll_output() {
+            match output {
+                Output::Call(message) => self.call(message),
+                Output::Answer { token, message } => {
+                    if let Some(reply) = self.calls.remove(&token) {
+                        // The caller may have hung up.
+                        let _ = reply.send(message);
+                    }
+                }
+                Output::Operate(operation) => self.operate(operation),
+                Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
+                // Posting to a revoked lane is harmless: its slices come back when it is retired.
+                Output::Revoke(lifecycle) => debug!(?lifecycle, "revoked"),
+                Output::Event(event) => self.on_event(event),
+            }
+        }
+        self.calls.retain(|_, reply| !reply.is_closed());
+    }
+
+    fn call(&self, message: Message) {
+        let lifecycle = message.sender.lifecycle;
+        let announced = match message.echo {
+            Some(echo) => self.announced.get(&(message.to.clone(), echo.incarnation)),
+            None => None,
+        };
+        let last = || {
+            let of_peer = |entry: &(&(NicPath, Incarnation), &String)| entry.0.0 == message.to;
+            self.announced.iter().rev().find(of_peer).map(|(_, address)| address)
+        };
+        let address = announced.or_else(|| self.opened.get(&message.to)).or_else(last);
+        let Some(address) = address.cloned() else {
+            // A peer that takes no calls will call us: its own ready or request answers this.
+            debug!(peer = %message.to, "takes no calls");
+            return;
+        };
+        let (net, commands) = (self.parts.net.clone(), self.commands.clone());
+        let timeout_ms = self.parts.call_timeout_ms;
+        tokio::spawn(async move {
+            let kind = FrameKind::Connection;
+            let text = message.encode();
+            let answer = match exchange(&net, &address, kind, &text, timeout_ms).await {
+                Ok(frame) => Message::decode(&frame.text).map_err(|error| {
+                    warn!(%address, %error, "a call was answered with something else");
+                    handfast_core::node::CallFailure::Broken
+                }),
+                Err(error) => {
+                    debug!(%address, ?error, "a call failed");
+                    Err(error.failure())
+                }
+            };
+            commands.send(match answer {
+                Ok(message) => Command::CallAnswered(message),
+                Err(failure) => Command::CallFailed { lifecycle, failure },
+            });
+        });
+    }
+
+    fn operate(&mut self, operation: Operation) {
+        let id = operation.id();
+        let transport = self.parts.transport.clone();
+        let commands = self.commands.clone();
+        match operation {
+            Operation::BringUp { lifecycle, .. } => {
+                let raised = transport.bring_up(lifecycle, self.parts.entropy.next_u64());
+                let outcome = raised.map_or_else(Outcome::Failed, Outcome::BroughtUp);
+                self.commands.send(Command::OperationDone { id, outcome });
+            }
+            Operation::Wire { local, remote, body } => {
+                let task = tokio::spawn(async move {
+                    let wired = transport.wire(local, remote, body).await;
+                    let outcome = wired.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+                    commands.send(Command::OperationDone { id, outcome });
+                });
+                self.wires.insert(id.lifecycle, task);
+            }
+            Operation::Retire { lifecycle } => {
+                let wire = self.wires.remove(&lifecycle);
+                tokio::spawn(async move {
+                    if let Some(wire) = wire {
+                        wire.abort();
+                        // Aborted or ended, either way nothing of it goes on.
+                        let _ = wire.await;
+                    }
+                    let retired = transport.retire(lifecycle).await;
+                    let outcome = retired.map_or_else(Outcome::Failed, |()| Outcome::Retired);
+                    commands.send(Command::OperationDone { id, outcome });
+                });
+            }
+        }
+    }
+
+    fn publish(&mut self, local: Pair, remote: Pair, peer: &NicPath) {
+        let lane = local.lifecycle;
+        self.wires.remove(&lane);
+        for other in self.parts.registry.take_others(peer, remote.incarnation) {
+            other.on_peer_restarted();
+        }
+        let known = self.opened.get(peer);
+        let announced = self.announced.get(&(peer.clone(), remote.incarnation));
+        let address = known.or(announced).cloned().unwrap_or_default();
+        let Some(target) = self.parts.registry.target(peer, remote.incarnation, &address) else {
+            let error = failed(Side::Local, "publish", "the table of targets is full".into());
+            self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+            return;
+        };
+        debug!(%peer, ?lane, "a lane is up");
+        self.parts.lanes.insert(lane, target.clone());
+        target.on_lane_up(lane, self.parts.lane_depth);
+    }
+
+    fn on_retired(&mut self, lane: Lifecycle) {
+        let cause = self.causes.remove(&lane);
+        let cause = cause.unwrap_or_else(|| failed(Side::Local, "retire", "retired".into()));
+        if let Some(target) = self.parts.lanes.remove(lane) {
+            target.on_lane_down(lane, cause);
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match &event {
+            Event::OpenFailed { peer, failure } => {
+                info!(%peer, %failure, "no lane could be opened");
+                self.lose(peer, to_transport_error(failure));
+            }
+            Event::Ended { peer, lifecycle, failure } => {
+                debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
+                self.causes.insert(*lifecycle, to_transport_error(failure));
+            }
+            Event::PeerRestarted { peer, new, .. } => {
+                info!(%peer, "the peer restarted");
+                for other in self.parts.registry.take_others(peer, *new) {
+                    other.on_peer_restarted();
+                }
+            }
+            Event::NameConflict { peer, live, other } => {
+                warn!(%peer, ?live, ?other, "two live processes bear one name");
+            }
+        }
+        // Nobody need listen.
+        let _ = self.parts.events.send(event);
+    }
+
+    fn lose(&self, peer: &NicPath, cause: TransportError) {
+        for target in self.parts.registry.runs(peer) {
+            target.on_peer_lost(cause.clone());
+        }
+    }
+
+    fn remember_opened(&mut self, path: &NicPath, address: String) {
+        if address.is_empty() {
+            return;
+        }
+        if self.opened.len() >= self.parts.addresses_max && !self.opened.contains_key(path) {
+            self.opened.pop_first();
+        }
+        self.opened.insert(path.clone(), address);
+    }
+
+    fn remember_announced(&mut self, message: &Message) {
+        let address = &message.body.address;
+        if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
+            return;
+        }
+        let key = (message.from.clone(), message.sender.incarnation);
+        if self.announced.len() >= self.parts.addresses_max && !self.announced.contains_key(&key) {
+            self.announced.pop_first();
+        }
+        self.announced.insert(key, address.clone());
+    }
+}
+
+async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {
+    match until {
+        Some(at) => clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
+    TransportError { side, call, code: 0, detail }
+}
+
+fn to_transport_error(failure: &Failure) -> TransportError {
+    match failure {
+        Failure::Transport(error) => error.clone(),
+        Failure::OperationOverdue | Failure::Closed | Failure::Limit(_) => {
+            failed(Side::Local, "handshake", failure.to_string())
+        }
+        _ => failed(Side::Peer, "handshake", failure.to_string()),
+    }
+}

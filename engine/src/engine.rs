@@ -1,0 +1,262 @@
+//! The engine: one node, and the handle that users hold.
+
+use crate::answer::Answers;
+use crate::command::{Command, Commands};
+use crate::config::Builder;
+use crate::control::{CallError, exchange};
+use crate::error::{Cause, Error, Stage};
+use crate::regions::Registration;
+use crate::registry::Registry;
+use crate::segment::Segment;
+use crate::target::Target;
+use crate::time::{Clock, Entropy};
+use handfast_core::node::Event;
+use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor};
+use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
+use handfast_memory::{Access, Span};
+use handfast_transport_tcp::Net;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{broadcast, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Peers warmed at once by [`Engine::warm`].
+const WARMING_MAX: usize = 64;
+/// The NIC part of a node's path on TCP.
+const TCP_NIC: &str = "tcp";
+
+/// A node. Cheap to clone; the last clone dropped closes it without waiting.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) local: Arc<Target>,
+    pub(crate) caller: Box<dyn Caller>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) commands: Commands,
+    pub(crate) listener: Option<AbortHandle>,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.commands.send(Command::Shutdown { done: None });
+        if let Some(listener) = &self.listener {
+            listener.abort();
+        }
+    }
+}
+
+/// Control calls without the network's type.
+pub(crate) trait Caller: Send + Sync {
+    fn metadata<'a>(
+        &'a self,
+        address: &'a str,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>>;
+}
+
+pub(crate) struct NetCaller<N> {
+    pub(crate) net: N,
+    pub(crate) timeout_ms: u64,
+}
+
+impl<N: Net> Caller for NetCaller<N> {
+    fn metadata<'a>(
+        &'a self,
+        address: &'a str,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>> {
+        Box::pin(async move {
+            let kind = FrameKind::Metadata;
+            let frame = exchange(&self.net, address, kind, &text, self.timeout_ms).await?;
+            Ok(frame.text)
+        })
+    }
+}
+
+pub(crate) fn nic_path(name: &NodeName) -> NicPath {
+    let nic = NodeName::new(TCP_NIC).expect("a constant that is a name");
+    NicPath { node: name.clone(), nic }
+}
+
+impl Engine {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Sets an engine up.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Our node's name.
+    pub fn name(&self) -> &str {
+        self.shared.answers.name.as_str()
+    }
+
+    /// This run of it.
+    pub fn incarnation(&self) -> Incarnation {
+        self.shared.answers.incarnation
+    }
+
+    /// `host:port` where peers reach us; empty if we do not listen.
+    pub fn address(&self) -> &str {
+        &self.shared.answers.address
+    }
+
+    /// Lets peers reach `span` under `name` until the registration is dropped.
+    ///
+    /// # Errors
+    /// [`Stage::Registration`]: a bad or taken name, too many regions, or remote writes to
+    /// read-only memory.
+    pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
+        self.shared.answers.regions.register(name, span, access, &*self.shared.entropy)
+    }
+
+    /// Opens a segment, `host:port/name`; the name may be left out where only one is served.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node, or [`Cause::NoSuchSegment`].
+    pub async fn open(&self, segment: &str) -> Result<Segment, Error> {
+        let (address, name) = match segment.split_once('/') {
+            Some((address, name)) => (address, Some(name).filter(|name| !name.is_empty())),
+            None => (segment, None),
+        };
+        Segment::open(self, address, name).await
+    }
+
+    /// Opens lanes to nodes, `host:port` each, so that the first transfer need not. Yields each
+    /// failure; an empty list means that all are warm. Cancel-safe.
+    pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
+        let mut waiting = nodes.iter().map(|node| (*node).to_owned());
+        let mut tasks = JoinSet::new();
+        let mut failures = Vec::new();
+        loop {
+            while tasks.len() < WARMING_MAX
+                && let Some(node) = waiting.next()
+            {
+                let engine = self.clone();
+                tasks.spawn(async move { engine.warm_one(&node).await });
+            }
+            match tasks.join_next().await {
+                Some(Ok(Err(error))) => failures.push(error),
+                Some(_) => {}
+                None => return failures,
+            }
+        }
+    }
+
+    async fn warm_one(&self, node: &str) -> Result<(), Error> {
+        let (_, target) = self.find(node).await?;
+        let mut lanes = target.watch_lanes();
+        let failures = lanes.borrow().failures;
+        if lanes.borrow().up > 0 {
+            return Ok(());
+        }
+        target.want_lane();
+        let settled = lanes.wait_for(|status| status.up > 0 || status.failures > failures).await;
+        let closed = || Error::local(Stage::Handshake, Cause::Closed).at(node);
+        let status = settled.map_err(|_| closed())?.clone();
+        match status.failure {
+            Some(cause) if status.up == 0 => {
+                Err(Error::new(cause.side, Stage::Handshake, Cause::PeerLost(cause)).at(node))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What happens to peers: restarts, failed opens, name conflicts.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+
+    /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
+    /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
+    pub async fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        if let Some(listener) = &self.shared.listener {
+            listener.abort();
+        }
+        let (done, closed) = oneshot::channel();
+        if self.shared.commands.send(Command::Shutdown { done: Some(done) }) {
+            // An error means that the driver has ended, which is what we wait for.
+            let _ = closed.await;
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match self.shared.closed.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::local(Stage::Transfer, Cause::Closed)),
+        }
+    }
+
+    pub(crate) fn deadline(&self, timeout: std::time::Duration) -> Instant {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.clock.now() + Duration(nanos)
+    }
+
+    pub(crate) async fn sleep_until(&self, at: Instant) {
+        self.shared.clock.sleep_until(at).await;
+    }
+
+    /// Asks a node for its descriptor, with a question about bytes if there is one.
+    pub(crate) async fn ask(
+        &self,
+        address: &str,
+        question: Option<Checksum>,
+    ) -> Result<NodeDescriptor, Error> {
+        let stage = if question.is_some() { Stage::Checksum } else { Stage::Metadata };
+        let own = &self.shared.answers;
+        let request = NodeDescriptor { checksum: question, ..own.describe(Vec::new()) };
+        let text = self.shared.caller.metadata(address, request.encode()).await;
+        let text = text.map_err(|error| error.into_error(stage).at(address))?;
+        NodeDescriptor::decode(&text).map_err(|error| Error::peer(stage, error).at(address))
+    }
+
+    /// Asks a node who it is, and finds the target for that run of it.
+    pub(crate) async fn find(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        self.check_open()?;
+        let descriptor = self.ask(address, None).await?;
+        let own = &self.shared.answers;
+        if descriptor.incarnation == own.incarnation {
+            return Ok((descriptor, self.shared.local.clone()));
+        }
+        let conflict = |first| {
+            let cause = Cause::NameConflict { first, second: descriptor.incarnation };
+            Error::peer(Stage::Metadata, cause).at(address)
+        };
+        if descriptor.name == own.name {
+            return Err(conflict(own.incarnation));
+        }
+        let path = nic_path(&descriptor.name);
+        for known in self.shared.registry.runs(&path) {
+            let other = known.incarnation() != descriptor.incarnation
+                && !known.address().is_empty()
+                && known.address() != address;
+            // A former run that still answers at its own address is a second live process.
+            if other
+                && let Ok(answer) = self.ask(known.address(), None).await
+                && answer.incarnation == known.incarnation()
+            {
+                return Err(conflict(known.incarnation()));
+            }
+        }
+        let target = self.shared.registry.target(&path, descriptor.incarnation, address);
+        let target = target.ok_or_else(|| {
+            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value: 0 }).at(address)
+        })?;
+        target.refresh();
+        Ok((descriptor, target))
+    }
+}

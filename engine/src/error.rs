@@ -1,0 +1,315 @@
+//! The one error type: which side, at which stage, for which peer, why, and what to do about it.
+
+use crate::transfer::{BatchReport, Remote, RequestStatus};
+use handfast_core::node::Failure;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::{DescriptorError, FrameError};
+use handfast_core::{Incarnation, identity::NameError};
+use handfast_memory::{Direction, MemoryError, RegistrationError};
+use std::fmt;
+use std::sync::Arc;
+
+/// Where on the road a failure happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Checking what the caller gave.
+    Configuration,
+    /// Opening our own port.
+    Listen,
+    /// Connecting to a peer's control channel.
+    Connect,
+    /// Asking a peer for its segment descriptor.
+    Metadata,
+    /// Agreeing on a lane.
+    Handshake,
+    /// Registering memory.
+    Registration,
+    /// Moving bytes.
+    Transfer,
+    /// Comparing checksums.
+    Checksum,
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Configuration => "configuration",
+            Self::Listen => "listening",
+            Self::Connect => "connecting",
+            Self::Metadata => "reading the segment descriptor",
+            Self::Handshake => "the handshake",
+            Self::Registration => "registering memory",
+            Self::Transfer => "the transfer",
+            Self::Checksum => "the checksum",
+        })
+    }
+}
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// An option contradicts another or is out of range.
+    #[error("{0}")]
+    Invalid(String),
+    /// A name is not one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A host name does not resolve.
+    #[error("the host name does not resolve ({0})")]
+    UnknownHost(String),
+    /// Nobody listens there.
+    #[error("connection refused: nobody listens there")]
+    Refused,
+    /// There is no way there.
+    #[error("there is no route ({0})")]
+    Unreachable(String),
+    /// No answer in time.
+    #[error("no answer within {timeout_ms} ms")]
+    Silent {
+        /// The wait that passed.
+        timeout_ms: u64,
+    },
+    /// The connection ended early.
+    #[error("the connection ended before an answer ({0})")]
+    Broken(String),
+    /// Something else listens there.
+    #[error("the answer is {0}, not the handshake protocol")]
+    Foreign(&'static str),
+    /// The answer is no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The answer is no descriptor.
+    #[error(transparent)]
+    Descriptor(#[from] DescriptorError),
+    /// Our own port cannot be had.
+    #[error("the address cannot be listened at: {0}")]
+    Bind(String),
+    /// The peer serves no region of the name.
+    #[error("the node serves no segment '{asked}'{}", did_you_mean(.nearest, .known))]
+    NoSuchSegment {
+        /// The name asked for.
+        asked: String,
+        /// The nearest name there is.
+        nearest: Option<String>,
+        /// How many there are.
+        known: usize,
+    },
+    /// The bytes named are not all inside the segment.
+    #[error("{length} bytes at offset {offset} run past the end of the segment of {bytes} bytes")]
+    OutOfRange {
+        /// First byte, from the start of the segment.
+        offset: u64,
+        /// Bytes named.
+        length: u64,
+        /// Bytes in the segment.
+        bytes: u64,
+    },
+    /// The segment does not allow the direction.
+    #[error("the segment does not allow a remote {}", if *.0 == Direction::Read { "read" } else { "write" })]
+    Permission(Direction),
+    /// The local memory cannot take what would be read.
+    #[error("the local memory is read-only and cannot take what is read")]
+    ReadOnly,
+    /// Memory could not be had.
+    #[error("{0}")]
+    Memory(String),
+    /// A region could not be registered.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    /// The handshake failed.
+    #[error(transparent)]
+    Handshake(#[from] Failure),
+    /// The lane or the peer failed while bytes moved.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The peer was given up.
+    #[error("the peer is lost: {0}")]
+    PeerLost(Arc<TransportError>),
+    /// The peer runs anew, and the memory this was for is gone.
+    #[error("the peer restarted, and the memory of its former run is gone")]
+    PeerRestarted,
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    DeadlinePassed,
+    /// The transfer was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// Two live processes bear one name.
+    #[error(
+        "two live processes bear this name: {first:?} and {second:?}; give each a name of its own"
+    )]
+    NameConflict {
+        /// The one known before.
+        first: Incarnation,
+        /// The one that answered now.
+        second: Incarnation,
+    },
+    /// A limit of this engine is reached.
+    #[error("the limit '{name}' of {value} is reached")]
+    Limit {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+    },
+    /// A peer refused to compute a checksum.
+    #[error("{0}")]
+    ChecksumRefused(String),
+    /// The engine was closed.
+    #[error("the engine is closed")]
+    Closed,
+}
+
+fn did_you_mean(nearest: &Option<String>, known: &usize) -> String {
+    match (nearest, known) {
+        (Some(name), _) => format!("; did you mean '{name}'?"),
+        (None, 0) => "; it serves none".into(),
+        (None, count) => format!("; it serves {count} others"),
+    }
+}
+
+/// A failure: side, stage, peer, cause, hint. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    side: Side,
+    stage: Stage,
+    peer: Option<String>,
+    cause: Cause,
+    report: Option<BatchReport>,
+}
+
+impl Error {
+    pub(crate) fn new(side: Side, stage: Stage, cause: impl Into<Cause>) -> Self {
+        Self(Arc::new(Inner { side, stage, peer: None, cause: cause.into(), report: None }))
+    }
+
+    pub(crate) fn local(stage: Stage, cause: impl Into<Cause>) -> Self {
+        Self::new(Side::Local, stage, cause)
+    }
+
+    pub(crate) fn peer(stage: Stage, cause: impl Into<Cause>) -> Self {
+        Self::new(Side::Peer, stage, cause)
+    }
+
+    pub(crate) fn at(mut self, peer: &str) -> Self {
+        Arc::make_mut(&mut self.0).peer.get_or_insert_with(|| peer.to_owned());
+        self
+    }
+
+    pub(crate) fn with_report(mut self, report: BatchReport) -> Self {
+        Arc::make_mut(&mut self.0).report = Some(report);
+        self
+    }
+
+    /// Whose failure it is, as far as this side can tell.
+    pub fn side(&self) -> Side {
+        self.0.side
+    }
+
+    /// Where on the road it happened.
+    pub fn stage(&self) -> Stage {
+        self.0.stage
+    }
+
+    /// The peer, by the address it was asked for, if one was involved.
+    pub fn peer_address(&self) -> Option<&str> {
+        self.0.peer.as_deref()
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        &self.0.cause
+    }
+
+    /// How each request of the batch ended, for a failed transfer.
+    pub fn report(&self) -> Option<&BatchReport> {
+        self.0.report.as_ref()
+    }
+
+    /// The worst that is known of the peer's memory after a failed transfer with writes.
+    pub fn remote(&self) -> Option<Remote> {
+        let requests = self.0.report.iter().flat_map(|report| &report.requests);
+        let incomplete = requests.filter_map(|request| match request {
+            RequestStatus::WriteIncomplete { remote, .. } => Some(*remote),
+            _ => None,
+        });
+        incomplete.max()
+    }
+
+    /// What to do about it, in one sentence.
+    pub fn hint(&self) -> Option<&'static str> {
+        hint(&self.0.cause)
+    }
+}
+
+fn hint(cause: &Cause) -> Option<&'static str> {
+    Some(match cause {
+        Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
+        Cause::Refused => "start `handfast serve` there, or check host and port",
+        Cause::Unreachable(_) => "check routes and firewalls between the two hosts",
+        Cause::Silent { .. } => "the process there is stopped, overloaded or behind a firewall",
+        Cause::Foreign(_) => "another service owns that port; check host and port",
+        Cause::Bind(_) => "choose another --listen address, or stop what holds it",
+        Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
+        Cause::Permission(_) => "the serving side decides what peers may do with a segment",
+        Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
+        Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
+        _ => return None,
+    })
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        write!(f, "{} failed", inner.stage)?;
+        if let Some(peer) = &inner.peer {
+            write!(f, " for {peer}")?;
+        }
+        let side = if inner.side == Side::Local { "our side" } else { "the peer's side" };
+        write!(f, " ({side}): {}", inner.cause)?;
+        match self.remote() {
+            Some(Remote::Untouched) => f.write_str("; the peer's memory is untouched")?,
+            Some(Remote::Fenced) => {
+                f.write_str("; bytes may have reached the peer, none will any more")?;
+            }
+            Some(Remote::Indeterminate) => {
+                f.write_str("; indeterminate: bytes may still reach the peer's memory")?;
+            }
+            None => {}
+        }
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0.cause)
+    }
+}
+
+impl From<MemoryError> for Cause {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::ReadOnly => Self::ReadOnly,
+            MemoryError::OutOfRange { offset, length, size } => Self::OutOfRange {
+                offset: offset as u64,
+                length: length as u64,
+                bytes: size as u64,
+            },
+            other => Self::Memory(other.to_string()),
+        }
+    }
+}
+
+impl From<MemoryError> for Error {
+    fn from(error: MemoryError) -> Self {
+        Self::local(Stage::Registration, error)
+    }
+}

@@ -1,0 +1,57 @@
+//! handfast moves bytes between the registered memory of processes with one-sided reads and
+//! writes.
+//!
+//! One process registers memory under a name; another opens it by address and name, and reads and
+//! writes it without the owner's code taking part. Connections are made on demand by either side,
+//! survive restarts of the peer, and end in typed errors that say what is known of the peer's
+//! memory.
+//!
+//! ```
+//! use handfast::{Access, Engine, Memory};
+//!
+//! # #[tokio::main] async fn main() -> Result<(), handfast::Error> {
+//! let owner = Engine::builder().listen("127.0.0.1:0").start().await?;
+//! let cache = Memory::zeroed(1 << 20)?;
+//! let _served = owner.register("kv-cache", cache.whole(), Access::READ_WRITE)?;
+//!
+//! let user = Engine::builder().start().await?;
+//! let segment = user.open(&format!("{}/kv-cache", owner.address())).await?;
+//! let block = Memory::zeroed(4096)?;
+//! block.copy_in(0, b"sixteen tokens")?;
+//! segment.write(&block.whole(), 8192).await?;
+//!
+//! let mut seen = [0; 14];
+//! cache.copy_out(8192, &mut seen)?;
+//! assert_eq!(&seen, b"sixteen tokens");
+//! # user.close().await; owner.close().await; Ok(()) }
+//! ```
+#![forbid(unsafe_code)]
+
+mod answer;
+mod command;
+mod config;
+mod control;
+mod driver;
+mod engine;
+mod error;
+mod plane;
+mod regions;
+mod registry;
+mod segment;
+mod start;
+mod target;
+mod time;
+mod transfer;
+
+pub use config::{Builder, EngineLimits, EngineTiming};
+pub use engine::Engine;
+pub use error::{Cause, Error, Stage};
+pub use handfast_core::node::Event;
+pub use handfast_core::transport::{Side, TransportError};
+pub use handfast_core::{Duration, Incarnation, Instant};
+pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
+pub use handfast_transport_tcp::{Net, Stream, TokioNet};
+pub use regions::Registration;
+pub use segment::{Batch, Segment};
+pub use time::{Clock, Entropy, OsEntropy, TokioClock};
+pub use transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};

@@ -1,0 +1,104 @@
+//! The regions we serve, by name.
+
+use crate::error::{Cause, Error, Stage};
+use crate::time::Entropy;
+use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
+use handfast_memory::{Access, Region, RegionTable, RegistrationError, Span};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
+const KEY_DRAWS_MAX: usize = 4;
+
+pub(crate) struct Regions {
+    pub(crate) table: Arc<RegionTable>,
+    named: Mutex<Vec<(Arc<str>, Region)>>,
+    regions_max: usize,
+}
+
+/// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
+/// peer's side; the memory stays mapped until nothing touches it.
+pub struct Registration {
+    regions: Arc<Regions>,
+    name: Arc<str>,
+    region: Region,
+}
+
+impl Registration {
+    /// The name peers ask for.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The memory.
+    pub fn span(&self) -> &Span {
+        self.region.span()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.regions.lock().retain(|(_, region)| region.key() != self.region.key());
+        self.regions.table.unregister(self.region.key());
+    }
+}
+
+impl Regions {
+    pub(crate) fn new(regions_max: usize) -> Arc<Self> {
+        let table = Arc::new(RegionTable::new());
+        Arc::new(Self { table, named: Mutex::default(), regions_max })
+    }
+
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        name: &str,
+        span: Span,
+        access: Access,
+        entropy: &dyn Entropy,
+    ) -> Result<Registration, Error> {
+        let failed = |cause| Error::local(Stage::Registration, cause);
+        let plain = |c: char| !c.is_control() && c != '/';
+        if name.is_empty() || name.len() > REGION_NAME_BYTES_MAX || !name.chars().all(plain) {
+            let text = format!(
+                "a segment's name has 1 to {REGION_NAME_BYTES_MAX} bytes, and neither '/' nor \
+                 control characters"
+            );
+            return Err(failed(Cause::Invalid(text)));
+        }
+        if span.is_empty() {
+            return Err(failed(Cause::Invalid("a segment has at least one byte".into())));
+        }
+        let mut named = self.lock();
+        if named.iter().any(|(known, _)| &**known == name) {
+            return Err(failed(Cause::Invalid(format!("the segment '{name}' is served already"))));
+        }
+        if named.len() >= self.regions_max {
+            return Err(failed(Cause::Limit { name: "regions_max", value: self.regions_max }));
+        }
+        let mut draws = (0..KEY_DRAWS_MAX)
+            .map(|_| self.table.register(span.clone(), access, entropy.next_u64()));
+        let region = draws
+            .find(|drawn| !matches!(drawn, Err(RegistrationError::KeyTaken)))
+            .unwrap_or(Err(RegistrationError::KeyTaken))
+            .map_err(|error| failed(error.into()))?;
+        let name: Arc<str> = name.into();
+        named.push((name.clone(), region.clone()));
+        drop(named);
+        Ok(Registration { regions: self.clone(), name, region })
+    }
+
+    pub(crate) fn describe(&self) -> Vec<RegionDescriptor> {
+        let describe = |(name, region): &(Arc<str>, Region)| RegionDescriptor {
+            name: name.to_string(),
+            key: region.key(),
+            address: region.address(),
+            bytes: region.bytes(),
+            readable: region.access().remote_read,
+            writable: region.access().remote_write,
+        };
+        self.lock().iter().map(describe).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<str>, Region)>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,133 @@
+//! Which targets and lanes there are.
+
+use crate::command::{Command, Commands};
+use crate::plane::Plane;
+use crate::target::{Target, TargetParts};
+use crate::time::Clock;
+use handfast_core::transfer::TransferLimits;
+use handfast_core::transport::TransportError;
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath};
+use handfast_transport_tcp::{LaneCompletion, LaneSink};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Which target each published lane belongs to.
+pub(crate) struct LaneTable {
+    lanes: RwLock<BTreeMap<Lifecycle, Arc<Target>>>,
+    commands: Commands,
+}
+
+impl LaneTable {
+    pub(crate) fn new(commands: Commands) -> Arc<Self> {
+        Arc::new(Self { lanes: RwLock::default(), commands })
+    }
+
+    pub(crate) fn insert(&self, lane: Lifecycle, target: Arc<Target>) {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane, target);
+    }
+
+    pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
+    }
+}
+
+impl LaneSink for LaneTable {
+    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<LaneCompletion>) {
+        let target = {
+            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+            lanes.get(&lane).cloned()
+        };
+        match target {
+            Some(target) => target.on_completions(completions),
+            // Nothing is posted before a lane is in the table or after it left.
+            None => completions.clear(),
+        }
+    }
+
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+        self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+    }
+}
+
+/// What every target needs.
+pub(crate) struct RegistryParts {
+    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) commands: Commands,
+    pub(crate) limits: TransferLimits,
+    pub(crate) lane_mute: Duration,
+    pub(crate) targets_max: usize,
+}
+
+/// The targets by NIC of a peer. More than one run of a peer is known only around a restart.
+pub(crate) struct Registry {
+    parts: RegistryParts,
+    targets: Mutex<BTreeMap<NicPath, Vec<Arc<Target>>>>,
+}
+
+impl Registry {
+    pub(crate) fn new(parts: RegistryParts) -> Self {
+        Self { parts, targets: Mutex::default() }
+    }
+
+    /// The target for a run of a peer, made if need be; `None` when the table is full.
+    pub(crate) fn target(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Option<Arc<Target>> {
+        let mut targets = self.lock();
+        if !targets.contains_key(path) && targets.len() >= self.parts.targets_max {
+            prune(&mut targets);
+            if targets.len() >= self.parts.targets_max {
+                return None;
+            }
+        }
+        let known = targets.entry(path.clone()).or_default();
+        if let Some(target) = known.iter().find(|target| target.incarnation() == incarnation) {
+            return Some(target.clone());
+        }
+        let target = Target::start(TargetParts {
+            path: path.clone(),
+            incarnation,
+            address: address.to_owned(),
+            plane: self.parts.plane.clone(),
+            clock: self.parts.clock.clone(),
+            commands: self.parts.commands.clone(),
+            limits: self.parts.limits,
+            lane_mute: self.parts.lane_mute,
+        });
+        known.push(target.clone());
+        Some(target)
+    }
+
+    /// Every known run of a peer.
+    pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
+        self.lock().get(path).cloned().unwrap_or_default()
+    }
+
+    /// Takes every run of a peer but one out of the table.
+    pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
+        let mut targets = self.lock();
+        let Some(known) = targets.get_mut(path) else { return Vec::new() };
+        known.extract_if(.., |target| target.incarnation() != live).collect()
+    }
+
+    /// Every target there is.
+    pub(crate) fn all(&self) -> Vec<Arc<Target>> {
+        self.lock().values().flatten().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NicPath, Vec<Arc<Target>>>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets targets that nobody holds and nothing happens on.
+fn prune(targets: &mut BTreeMap<NicPath, Vec<Arc<Target>>>) {
+    targets.retain(|_, known| {
+        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        !known.is_empty()
+    });
+}

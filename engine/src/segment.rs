@@ -1,0 +1,245 @@
+//! A peer's segment, and batches of requests on it.
+
+use crate::engine::Engine;
+use crate::error::{Cause, Error, Stage};
+use crate::target::{Piece, Target};
+use crate::transfer::{BatchReport, Transfer, submit_error};
+use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
+use handfast_memory::{Direction, Span};
+use handfast_transport_tcp::RemoteSpan;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Edits that make one name of another before it is no longer suggested.
+const SUGGESTION_EDITS_MAX: usize = 3;
+
+/// A region of a peer's memory, by name. Cheap to clone. It outlives restarts of the peer: the
+/// first transfer after one asks for the new run's descriptor.
+#[derive(Clone)]
+pub struct Segment {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    address: String,
+    name: String,
+    resolved: Mutex<Resolved>,
+    /// One refresh at a time; the others wait for it.
+    refresh: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Resolved {
+    target: Arc<Target>,
+    region: Arc<RegionDescriptor>,
+}
+
+impl Segment {
+    pub(crate) async fn open(
+        engine: &Engine,
+        address: &str,
+        name: Option<&str>,
+    ) -> Result<Self, Error> {
+        let (descriptor, target) = engine.find(address).await?;
+        let region = pick(&descriptor, name).map_err(|error| error.at(address))?;
+        let name = region.name.clone();
+        let resolved = Mutex::new(Resolved { target, region: Arc::new(region) });
+        let (engine, address) = (engine.clone(), address.to_owned());
+        let refresh = tokio::sync::Mutex::new(());
+        Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh }) })
+    }
+
+    /// Its name on the node that serves it.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The address the node was opened at.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// Bytes in it, as last told by its owner.
+    pub fn bytes(&self) -> u64 {
+        self.resolved().region.bytes
+    }
+
+    /// A batch to put requests into.
+    pub fn batch(&self) -> Batch {
+        Batch { segment: self.clone(), requests: Vec::new(), timeout: None }
+    }
+
+    /// Writes `span` at `offset` of the segment when awaited.
+    pub fn write(&self, span: &Span, offset: u64) -> Batch {
+        self.batch().write(span, offset)
+    }
+
+    /// Reads from `offset` of the segment into `span` when awaited.
+    pub fn read(&self, span: &Span, offset: u64) -> Batch {
+        self.batch().read(span, offset)
+    }
+
+    /// Asks the owner for the CRC-32C of `bytes` bytes at `offset`, at most
+    /// `checksum_bytes_max` of its limits. Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands in the way of the question, or the owner's refusal.
+    pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
+        let Resolved { region, .. } = self.resolve().await?;
+        let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
+        let question = Checksum { key: region.key, address, bytes, answer: None };
+        let descriptor = self.inner.engine.ask(self.address(), Some(question)).await?;
+        let refused = |text: String| {
+            Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
+        };
+        match descriptor.checksum.and_then(|checksum| checksum.answer) {
+            Some(Ok(sum)) => Ok(sum),
+            Some(Err(text)) => Err(refused(text)),
+            None => Err(refused("the node answers no checksum questions".into())),
+        }
+    }
+
+    fn resolved(&self) -> Resolved {
+        self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the bytes are now: the cached descriptor, unless its owner was lost or restarted.
+    async fn resolve(&self) -> Result<Resolved, Error> {
+        let cached = self.resolved();
+        if !cached.target.is_stale() {
+            return Ok(cached);
+        }
+        let _one = self.inner.refresh.lock().await;
+        let cached = self.resolved();
+        if !cached.target.is_stale() {
+            return Ok(cached);
+        }
+        let (descriptor, target) = self.inner.engine.find(self.address()).await?;
+        let region =
+            pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;
+        let fresh = Resolved { target, region: Arc::new(region) };
+        *self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner) = fresh.clone();
+        Ok(fresh)
+    }
+}
+
+fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
+    let regions = &descriptor.regions;
+    let Some(asked) = name else {
+        if let [only] = regions.as_slice() {
+            return Ok(only.clone());
+        }
+        let names: Vec<&str> = regions.iter().take(8).map(|region| &*region.name).collect();
+        let text = match regions.len() {
+            0 => "the node serves no segment".to_owned(),
+            count => format!("the node serves {count} segments, name one: {}", names.join(", ")),
+        };
+        return Err(Error::peer(Stage::Metadata, Cause::Invalid(text)));
+    };
+    if let Some(region) = regions.iter().find(|region| region.name == asked) {
+        return Ok(region.clone());
+    }
+    let nearest = regions
+        .iter()
+        .map(|region| (strsim::damerau_levenshtein(asked, &region.name), &region.name))
+        .filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX)
+        .min()
+        .map(|(_, name)| name.clone());
+    let cause = Cause::NoSuchSegment { asked: asked.to_owned(), nearest, known: regions.len() };
+    Err(Error::peer(Stage::Metadata, cause))
+}
+
+/// The owner's address of `length` bytes at `offset`.
+fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Error> {
+    match offset.checked_add(length) {
+        Some(end) if end <= region.bytes => Ok(region.address + offset),
+        _ => {
+            let cause = Cause::OutOfRange { offset, length, bytes: region.bytes };
+            Err(Error::local(Stage::Transfer, cause))
+        }
+    }
+}
+
+/// Requests that are submitted together and end together. Awaiting it submits it and waits.
+#[must_use = "a batch does nothing until it is submitted"]
+pub struct Batch {
+    segment: Segment,
+    requests: Vec<(Direction, Span, u64)>,
+    timeout: Option<Duration>,
+}
+
+impl Batch {
+    /// Adds a write of `span` at `offset`.
+    pub fn write(mut self, span: &Span, offset: u64) -> Self {
+        self.requests.push((Direction::Write, span.clone(), offset));
+        self
+    }
+
+    /// Adds a read from `offset` into `span`.
+    pub fn read(mut self, span: &Span, offset: u64) -> Self {
+        self.requests.push((Direction::Read, span.clone(), offset));
+        self
+    }
+
+    /// Ends the batch after `timeout`, counted from its submission, whatever happens.
+    pub fn deadline(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Submits. Waits only when the owner of the segment was lost or has restarted and its new
+    /// descriptor must be asked for. Cancel-safe: nothing was submitted.
+    ///
+    /// # Errors
+    /// Bad ranges and permissions, limits, and what stands between us and the owner.
+    pub async fn submit(self) -> Result<Transfer, Error> {
+        let engine = &self.segment.inner.engine;
+        let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
+        let resolved = match deadline {
+            Some(at) => tokio::select! {
+                resolved = self.segment.resolve() => resolved?,
+                () = engine.sleep_until(at) => {
+                    let error = Error::peer(Stage::Metadata, Cause::DeadlinePassed);
+                    return Err(error.at(self.segment.address()));
+                }
+            },
+            None => self.segment.resolve().await?,
+        };
+        let Resolved { target, region } = resolved;
+        let pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
+        engine.check_open()?;
+        let (batch, report) = target.submit(&pieces, deadline).map_err(submit_error)?;
+        Ok(Transfer::new(target, batch, report))
+    }
+
+    fn pieces(&self, region: &RegionDescriptor) -> Result<Vec<Piece>, Error> {
+        let mut pieces = Vec::with_capacity(self.requests.len());
+        for (direction, span, offset) in &self.requests {
+            let allowed = match direction {
+                Direction::Read => region.readable,
+                Direction::Write => region.writable,
+            };
+            if !allowed {
+                return Err(Error::peer(Stage::Transfer, Cause::Permission(*direction)));
+            }
+            if *direction == Direction::Read && !span.is_writable() {
+                return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
+            }
+            let address = place(region, *offset, span.len() as u64)?;
+            pieces.push((*direction, span.clone(), RemoteSpan { key: region.key, address }));
+        }
+        Ok(pieces)
+    }
+}
+
+impl IntoFuture for Batch {
+    type Output = Result<BatchReport, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.submit().await?.await })
+    }
+}

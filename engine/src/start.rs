@@ -1,0 +1,209 @@
+//! Putting an engine together.
+
+use crate::answer::Answers;
+use crate::command::Commands;
+use crate::config::{Builder, EngineLimits, advertised};
+use crate::control::{ListenerCounters, ListenerLimits, serve};
+use crate::driver::{Driver, DriverParts};
+use crate::engine::{Engine, NetCaller, Shared, nic_path};
+use crate::error::{Cause, Error, Stage};
+use crate::plane::{LOCAL_LANE, LocalPlane};
+use crate::regions::Regions;
+use crate::registry::{LaneTable, Registry, RegistryParts};
+use crate::target::{Target, TargetParts};
+use crate::time::{Clock, Entropy};
+use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
+use handfast_core::transfer::TransferLimits;
+use handfast_core::{Duration, Incarnation, NicPath, NodeName};
+use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::broadcast;
+use tokio::task::AbortHandle;
+
+/// Events kept for a subscriber that is slow; it is told how many it missed.
+const EVENTS_KEPT: usize = 256;
+/// Pause after a connection could not be accepted, in milliseconds.
+const ACCEPT_PAUSE_MS: u64 = 20;
+
+/// What the parts of an engine share while it is put together.
+struct Parts<N: Net> {
+    builder: Builder,
+    net: N,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    commands: Commands,
+    answers: Arc<Answers>,
+    transport: TcpTransport<N>,
+    registry: Arc<Registry>,
+    events: broadcast::Sender<Event>,
+}
+
+pub(crate) async fn start<N: Net>(
+    builder: Builder,
+    net: N,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+) -> Result<Engine, Error> {
+    let (listener, address) = bind(&builder, &net).await?;
+    let high = u128::from(entropy.next_u64());
+    let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
+    let name = node_name(&builder, &address, incarnation)?;
+    let (commands, receiver) = Commands::channel();
+    let answers = Arc::new(Answers {
+        name,
+        incarnation,
+        address: address.clone(),
+        regions: Regions::new(builder.limits.regions_max),
+        commands: commands.clone(),
+        checksums: Answers::checksums(),
+        checksum_bytes_max: builder.limits.checksum_bytes_max,
+    });
+    let lanes = LaneTable::new(commands.clone());
+    let tcp = TcpConfig {
+        limits: TcpLimits { depth: builder.limits.lane_depth, ..TcpLimits::default() },
+        timing: TcpTiming::default(),
+        address,
+        incarnation,
+    };
+    let regions = answers.regions.table.clone();
+    let transport = TcpTransport::new(tcp, net.clone(), regions, lanes.clone());
+    let registry = Arc::new(Registry::new(RegistryParts {
+        plane: Arc::new(transport.clone()),
+        clock: clock.clone(),
+        commands: commands.clone(),
+        limits: transfer_limits(&builder.limits),
+        lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
+        targets_max: builder.limits.peers_max,
+    }));
+    let events = broadcast::Sender::new(EVENTS_KEPT);
+    let parts =
+        Parts { builder, net, clock, entropy, commands, answers, transport, registry, events };
+    let listener = listener.map(|listener| parts.listen(listener));
+    tokio::spawn(parts.driver(lanes).run(receiver));
+    let local = parts.local_target();
+    Ok(Engine::new(Shared {
+        local,
+        caller: Box::new(NetCaller {
+            net: parts.net,
+            timeout_ms: parts.builder.timing.call_timeout_ms,
+        }),
+        answers: parts.answers,
+        registry: parts.registry,
+        clock: parts.clock,
+        entropy: parts.entropy,
+        events: parts.events,
+        commands: parts.commands,
+        listener,
+        closed: AtomicBool::new(false),
+    }))
+}
+
+impl<N: Net> Parts<N> {
+    fn path(&self) -> NicPath {
+        nic_path(&self.answers.name)
+    }
+
+    /// Starts the task that accepts connections.
+    fn listen(&self, listener: N::Listener) -> AbortHandle {
+        let limits = ListenerLimits {
+            connections_max: self.builder.limits.control_connections_max,
+            call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
+            accept_pause: std::time::Duration::from_millis(ACCEPT_PAUSE_MS),
+        };
+        let counters = Arc::new(ListenerCounters::default());
+        let (net, transport) = (self.net.clone(), self.transport.clone());
+        let port = serve(net, listener, transport, self.answers.clone(), counters, limits);
+        tokio::spawn(port).abort_handle()
+    }
+
+    fn driver(&self, lanes: Arc<LaneTable>) -> Driver<N> {
+        let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
+        let config = NodeConfig {
+            path: self.path(),
+            incarnation: self.answers.incarnation,
+            seed: self.entropy.next_u64(),
+            limits,
+            timing: Timing::default(),
+        };
+        let parts = DriverParts {
+            node: Node::new(config),
+            net: self.net.clone(),
+            transport: self.transport.clone(),
+            registry: self.registry.clone(),
+            lanes,
+            clock: self.clock.clone(),
+            entropy: self.entropy.clone(),
+            events: self.events.clone(),
+            call_timeout_ms: self.builder.timing.call_timeout_ms,
+            close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
+            lane_depth: self.builder.limits.lane_depth,
+            addresses_max: self.builder.limits.peers_max,
+        };
+        Driver::new(parts, self.commands.clone())
+    }
+
+    /// The target for transfers to ourselves: copies instead of a lane.
+    fn local_target(&self) -> Arc<Target> {
+        let itself: Arc<OnceLock<std::sync::Weak<Target>>> = Arc::default();
+        let sink = itself.clone();
+        let plane = LocalPlane::start(
+            self.answers.regions.table.clone(),
+            Box::new(move |completions| {
+                if let Some(target) = sink.get().and_then(std::sync::Weak::upgrade) {
+                    target.on_completions(completions);
+                }
+            }),
+        );
+        let limits = transfer_limits(&self.builder.limits);
+        let target = Target::start(TargetParts {
+            path: self.path(),
+            incarnation: self.answers.incarnation,
+            address: String::new(),
+            plane,
+            clock: self.clock.clone(),
+            commands: self.commands.clone(),
+            limits,
+            // A copy cannot go mute; the check would only find a busy machine.
+            lane_mute: Duration(u64::MAX),
+        });
+        // Set once, here, before anything can be posted.
+        let _ = itself.set(Arc::downgrade(&target));
+        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max);
+        target
+    }
+}
+
+async fn bind<N: Net>(builder: &Builder, net: &N) -> Result<(Option<N::Listener>, String), Error> {
+    let Some(listen) = &builder.listen else { return Ok((None, String::new())) };
+    let failed = |error: std::io::Error| {
+        Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(listen)
+    };
+    let listener = net.bind(listen).await.map_err(failed)?;
+    let bound = net.local_address(&listener).map_err(failed)?;
+    Ok((Some(listener), advertised(builder, bound)?))
+}
+
+fn node_name(
+    builder: &Builder,
+    address: &str,
+    incarnation: Incarnation,
+) -> Result<NodeName, Error> {
+    let random = || format!("client-{}", &incarnation.to_hex()[..16]);
+    let text = match &builder.name {
+        Some(name) => name.clone(),
+        None if address.is_empty() => random(),
+        None => address.to_owned(),
+    };
+    NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))
+}
+
+fn transfer_limits(limits: &EngineLimits) -> TransferLimits {
+    TransferLimits {
+        slice_bytes_max: limits.slice_bytes_max,
+        slices_per_lane_max: limits.lane_depth,
+        batches_max: limits.batches_max,
+        requests_per_batch_max: limits.requests_per_batch_max,
+        ..TransferLimits::default()
+    }
+}

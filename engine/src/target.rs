@@ -1,0 +1,475 @@
+//! One run of one peer as transfers see it: its lanes, the transfer machine, and who waits.
+//!
+//! The lock is taken once per batch and once per wake of a lane, never per slice. Postings are
+//! handed to the data plane outside of the lock and in order: whoever finds the outbox untended
+//! tends it, everybody else leaves what they have in it.
+
+use crate::command::{Command, Commands};
+use crate::plane::Plane;
+use crate::time::Clock;
+use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
+use handfast_core::transfer::{
+    SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
+};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
+use handfast_memory::{Direction, Span};
+use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, oneshot, watch};
+
+/// Checks of a lane per `lane_mute` span: the lane is given up after three without progress.
+const MUTE_CHECKS: u64 = 3;
+
+/// What a transfer names: direction, our bytes, the peer's.
+pub(crate) type Piece = (Direction, Span, RemoteSpan);
+
+/// What waiting for a lane can see.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LaneStatus {
+    pub(crate) up: u32,
+    /// Demands that failed so far, and how the last one did.
+    pub(crate) failures: u64,
+    pub(crate) failure: Option<Arc<TransportError>>,
+}
+
+/// What a target is made of.
+pub(crate) struct TargetParts {
+    pub(crate) path: NicPath,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) commands: Commands,
+    pub(crate) limits: TransferLimits,
+    pub(crate) lane_mute: Duration,
+}
+
+pub(crate) struct Target {
+    parts: TargetParts,
+    state: Mutex<State>,
+    lanes: watch::Sender<LaneStatus>,
+    timer: Arc<Notify>,
+    stale: AtomicBool,
+}
+
+struct Batch {
+    spans: Vec<u32>,
+    report: oneshot::Sender<BatchReport>,
+}
+
+enum Dispatch {
+    Post(Lifecycle, Posting),
+    Withdraw(Lifecycle, u64),
+}
+
+struct State {
+    transfers: Transfers,
+    spans: Vec<Option<Span>>,
+    free: Vec<u32>,
+    requests: Vec<Request>,
+    batches: BTreeMap<BatchId, Batch>,
+    up: Vec<Lifecycle>,
+    /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
+    unfenced: Vec<Lifecycle>,
+    outbox: Vec<Dispatch>,
+    dispatching: bool,
+    /// When the timer task will look again; `None` while it sleeps until told.
+    armed: Option<Instant>,
+    wakes: u64,
+    wakes_checked: u64,
+    mute_checks: u64,
+}
+
+impl Target {
+    /// Makes a target and the task that keeps its deadlines; the task ends with the target.
+    pub(crate) fn start(parts: TargetParts) -> Arc<Self> {
+        let state = State {
+            transfers: Transfers::new(parts.limits),
+            spans: Vec::new(),
+            free: Vec::new(),
+            requests: Vec::new(),
+            batches: BTreeMap::new(),
+            up: Vec::new(),
+            unfenced: Vec::new(),
+            outbox: Vec::new(),
+            dispatching: false,
+            armed: None,
+            wakes: 0,
+            wakes_checked: 0,
+            mute_checks: 0,
+        };
+        let target = Arc::new(Self {
+            parts,
+            state: Mutex::new(state),
+            lanes: watch::Sender::new(LaneStatus::default()),
+            timer: Arc::new(Notify::new()),
+            stale: AtomicBool::new(false),
+        });
+        tokio::spawn(keep_time(Arc::downgrade(&target), target.timer.clone()));
+        target
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.parts.incarnation
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.parts.address
+    }
+
+    /// Whether the descriptor may be out of date: the peer was lost or has restarted.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// The peer has answered for this run again.
+    pub(crate) fn refresh(&self) {
+        self.stale.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn watch_lanes(&self) -> watch::Receiver<LaneStatus> {
+        self.lanes.subscribe()
+    }
+
+    pub(crate) fn want_lane(&self) {
+        let path = self.parts.path.clone();
+        self.parts.commands.send(Command::Open { path, address: self.parts.address.clone() });
+    }
+
+    /// Nothing is under way and no lane is up.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.up.is_empty() && state.batches.is_empty()
+    }
+
+    pub(crate) fn submit(
+        &self,
+        pieces: &[Piece],
+        deadline: Option<Instant>,
+    ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        let mut requests = std::mem::take(&mut state.requests);
+        let spans: Vec<u32> = pieces.iter().map(|(_, span, _)| state.hold(span)).collect();
+        requests.extend(pieces.iter().zip(&spans).map(|((direction, span, remote), slot)| {
+            Request {
+                direction: core_direction(*direction),
+                local: LocalSpan { region: *slot, offset: 0 },
+                remote: handfast_core::transfer::RemoteSpan {
+                    key: remote.key,
+                    address: remote.address,
+                },
+                length: span.len() as u64,
+            }
+        }));
+        let submitted = state.transfers.submit(now, &requests, deadline);
+        requests.clear();
+        state.requests = requests;
+        match submitted {
+            Ok(batch) => {
+                let (report, receiver) = oneshot::channel();
+                state.batches.insert(batch, Batch { spans, report });
+                self.pump(state);
+                Ok((batch, receiver))
+            }
+            Err(error) => {
+                spans.into_iter().for_each(|slot| state.release(slot));
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&self, batch: BatchId) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        state.transfers.cancel(now, batch);
+        self.pump(state);
+    }
+
+    /// What the lane's tasks report. Called once per wake.
+    pub(crate) fn on_completions(&self, completions: &mut Vec<LaneCompletion>) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        state.wakes += 1;
+        for completion in completions.drain(..) {
+            let (slice, status) = match completion {
+                LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
+                LaneCompletion::Refused(slice, error) => (slice, CompletionStatus::Refused(error)),
+                LaneCompletion::Released { slice, sent } => {
+                    let slice = SliceId::from_bits(slice);
+                    let input = TransferInput::Released { slice, sent: core_sent(sent) };
+                    state.input(now, input);
+                    continue;
+                }
+            };
+            let slice = SliceId::from_bits(slice);
+            state.input(now, TransferInput::Completion { slice, status });
+        }
+        self.pump(state);
+    }
+
+    /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
+    pub(crate) fn on_lane_up(&self, lane: Lifecycle, depth: u32) {
+        self.update(|state, now| {
+            for lane in std::mem::take(&mut state.unfenced) {
+                state.input(now, TransferInput::LaneFenced { lane });
+            }
+            state.up.push(lane);
+            state.input(now, TransferInput::LaneUp { lane, depth });
+        });
+        self.lanes.send_modify(|status| status.up += 1);
+    }
+
+    pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError) {
+        self.update(|state, now| {
+            state.up.retain(|up| *up != lane);
+            state.unfenced.push(lane);
+            state.input(now, TransferInput::LaneDown { lane, cause });
+        });
+        self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
+    }
+
+    pub(crate) fn on_peer_lost(&self, cause: TransportError) {
+        self.stale.store(true, Ordering::Release);
+        let failure = Arc::new(cause.clone());
+        self.update(|state, now| state.input(now, TransferInput::PeerLost { cause }));
+        self.lanes.send_modify(|status| {
+            status.failures += 1;
+            status.failure = Some(failure);
+        });
+    }
+
+    pub(crate) fn on_peer_restarted(&self) {
+        self.stale.store(true, Ordering::Release);
+        self.update(|state, now| state.input(now, TransferInput::PeerRestarted));
+        let cause = TransportError {
+            side: Side::Peer,
+            call: "handshake",
+            code: 0,
+            detail: "the peer restarted".into(),
+        };
+        self.lanes.send_modify(|status| {
+            status.failures += 1;
+            status.failure = Some(Arc::new(cause));
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State, Instant)) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        change(&mut state, now);
+        self.pump(state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing between lock and unlock can panic half way through a change of the outbox.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Acts on what the machine wants, then arms the timer.
+    fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+        loop {
+            while let Some(output) = state.transfers.poll_output() {
+                self.on_output(&mut state, output);
+            }
+            if state.dispatching || state.outbox.is_empty() {
+                break;
+            }
+            state.dispatching = true;
+            let mut outbox = std::mem::take(&mut state.outbox);
+            drop(state);
+            self.dispatch(&mut outbox);
+            state = self.lock();
+            state.dispatching = false;
+            if state.outbox.is_empty() {
+                state.outbox = outbox;
+            }
+        }
+        let next = self.next_look(&state);
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            drop(state);
+            self.timer.notify_one();
+        }
+    }
+
+    fn on_output(&self, state: &mut State, output: TransferOutput) {
+        match output {
+            TransferOutput::Post { lane, slice, work } => {
+                let span = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
+                let offset = work.local.offset as usize;
+                let part = span.and_then(|span| span.slice(offset, work.length as usize).ok());
+                let Some(span) = part else {
+                    debug_assert!(false, "a slice lies within its request");
+                    return;
+                };
+                let direction = match work.direction {
+                    handfast_core::transfer::Direction::Read => Direction::Read,
+                    handfast_core::transfer::Direction::Write => Direction::Write,
+                };
+                let remote = RemoteSpan { key: work.remote.key, address: work.remote.address };
+                let posting = Posting { slice: slice.to_bits(), direction, span, remote };
+                state.outbox.push(Dispatch::Post(lane, posting));
+            }
+            TransferOutput::Withdraw { lane, slice } => {
+                state.outbox.push(Dispatch::Withdraw(lane, slice.to_bits()));
+            }
+            TransferOutput::WantLane => self.want_lane(),
+            TransferOutput::Finished { batch, report } => {
+                let Some(entry) = state.batches.remove(&batch) else { return };
+                entry.spans.into_iter().for_each(|slot| state.release(slot));
+                // Nobody may be waiting any more: a dropped transfer was cancelled.
+                let _ = entry.report.send(report);
+            }
+        }
+    }
+
+    fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
+        let mut postings = Vec::with_capacity(outbox.len());
+        let mut current = None;
+        let flush = |lane: Option<Lifecycle>, postings: &mut Vec<Posting>| {
+            if let Some(lane) = lane.filter(|_| !postings.is_empty()) {
+                self.parts.plane.post(lane, postings);
+            }
+        };
+        for dispatch in outbox.drain(..) {
+            match dispatch {
+                Dispatch::Post(lane, posting) => {
+                    if current != Some(lane) {
+                        flush(current.replace(lane), &mut postings);
+                    }
+                    postings.push(posting);
+                }
+                Dispatch::Withdraw(lane, slice) => {
+                    flush(current.take(), &mut postings);
+                    self.parts.plane.withdraw(lane, slice);
+                }
+            }
+        }
+        flush(current, &mut postings);
+    }
+
+    /// When the timer must look: at a deadline, or to see whether a lane makes progress.
+    fn next_look(&self, state: &State) -> Option<Instant> {
+        let deadline = state.transfers.poll_timeout();
+        let busy = state.transfers.load().slices > 0 && !state.up.is_empty();
+        // A check that is armed already stays where it is: moving it with each batch would let a
+        // steady submitter postpone it for ever.
+        let check = match state.armed {
+            _ if !busy => None,
+            Some(armed) => Some(armed),
+            None => Some(self.parts.clock.now() + self.check_span()),
+        };
+        deadline.into_iter().chain(check).min()
+    }
+
+    fn check_span(&self) -> Duration {
+        Duration(self.parts.lane_mute.nanos() / MUTE_CHECKS)
+    }
+
+    /// Fires what is due and says when to look again.
+    fn on_timer(&self) -> Option<Instant> {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        if state.armed.is_some_and(|armed| armed <= now) {
+            state.armed = None;
+            state.transfers.handle_timeout(now);
+            self.check_progress(&mut state);
+            self.pump(state);
+            state = self.lock();
+        }
+        state.armed
+    }
+
+    /// Gives lanes up that have taken work and answered none of it for `lane_mute`.
+    fn check_progress(&self, state: &mut State) {
+        let busy = state.transfers.load().slices > 0;
+        let progress = state.wakes != state.wakes_checked;
+        state.wakes_checked = state.wakes;
+        state.mute_checks = if busy && !progress { state.mute_checks + 1 } else { 0 };
+        if state.mute_checks < MUTE_CHECKS {
+            return;
+        }
+        state.mute_checks = 0;
+        for lane in &state.up {
+            let error = TransportError {
+                side: Side::Peer,
+                call: "lane",
+                code: 0,
+                detail: format!(
+                    "no answer on the lane for {} ms",
+                    self.parts.lane_mute.nanos() / 1_000_000
+                ),
+            };
+            self.parts.commands.send(Command::LaneFailed { lifecycle: *lane, error });
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.timer.notify_one();
+    }
+}
+
+impl State {
+    fn hold(&mut self, span: &Span) -> u32 {
+        match self.free.pop() {
+            Some(slot) => {
+                self.spans[slot as usize] = Some(span.clone());
+                slot
+            }
+            None => {
+                self.spans.push(Some(span.clone()));
+                self.spans.len() as u32 - 1
+            }
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.spans[slot as usize] = None;
+        self.free.push(slot);
+    }
+
+    fn input(&mut self, now: Instant, input: TransferInput) {
+        if let Err(error) = self.transfers.handle_input(now, input) {
+            tracing::warn!(%error, "the transfer machine refused an input");
+        }
+    }
+}
+
+async fn keep_time(target: std::sync::Weak<Target>, timer: Arc<Notify>) {
+    loop {
+        let Some(alive) = target.upgrade() else { return };
+        let clock = alive.parts.clock.clone();
+        let next = alive.on_timer();
+        drop(alive);
+        match next {
+            Some(at) => {
+                tokio::select! {
+                    () = timer.notified() => {}
+                    () = clock.sleep_until(at) => {}
+                }
+            }
+            None => timer.notified().await,
+        }
+    }
+}
+
+fn core_direction(direction: Direction) -> handfast_core::transfer::Direction {
+    match direction {
+        Direction::Read => handfast_core::transfer::Direction::Read,
+        Direction::Write => handfast_core::transfer::Direction::Write,
+    }
+}
+
+fn core_sent(sent: Sent) -> handfast_core::transfer::Sent {
+    match sent {
+        Sent::None => handfast_core::transfer::Sent::None,
+        Sent::Partly => handfast_core::transfer::Sent::Partly,
+        Sent::All => handfast_core::transfer::Sent::All,
+    }
+}

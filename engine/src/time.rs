@@ -1,0 +1,62 @@
+//! Time and randomness as the engine takes them, so that a simulation can supply its own.
+
+use handfast_core::Instant;
+use std::future::Future;
+use std::pin::Pin;
+
+/// A source of time.
+pub trait Clock: Send + Sync + 'static {
+    /// Nanoseconds since an origin that stays the same while the engine runs.
+    fn now(&self) -> Instant;
+
+    /// Waits until `at`. Cancel-safe.
+    fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// The clock of the tokio runtime, real or paused.
+pub struct TokioClock {
+    origin: tokio::time::Instant,
+}
+
+impl TokioClock {
+    /// A clock whose origin is now. Must be called within a runtime.
+    pub fn new() -> Self {
+        Self { origin: tokio::time::Instant::now() }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Instant {
+        Instant(self.origin.elapsed().as_nanos() as u64)
+    }
+
+    fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        // An instant past the range of the runtime's clock is as good as never.
+        let far = std::time::Duration::from_secs(86_400 * 365);
+        let span = std::time::Duration::from_nanos(at.0).min(far);
+        Box::pin(tokio::time::sleep_until(self.origin + span))
+    }
+}
+
+/// A source of random numbers.
+pub trait Entropy: Send + Sync + 'static {
+    /// Sixty-four random bits. They make incarnations, region keys and lane tokens, so a peer must
+    /// not be able to guess them.
+    fn next_u64(&self) -> u64;
+}
+
+/// The operating system's generator, through the thread-local generator of `rand`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OsEntropy;
+
+impl Entropy for OsEntropy {
+    fn next_u64(&self) -> u64 {
+        rand::random()
+    }
+}

@@ -1,0 +1,92 @@
+//! Transfers as their submitter sees them.
+
+pub(crate) use handfast_core::transfer::{BatchId, CompletionStatus, LocalSpan, Request, SliceId};
+pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
+
+use crate::error::{Cause, Error, Stage};
+use crate::target::Target;
+use handfast_core::transfer::{Cause as BatchCause, SubmitError};
+use handfast_core::transport::Side;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::sync::oneshot;
+
+/// A submitted batch. Awaiting it yields the end; dropping it cancels it and frees nothing early:
+/// the memory stays held until nothing of the batch touches it any more.
+#[must_use = "a dropped transfer is cancelled"]
+pub struct Transfer {
+    target: Arc<Target>,
+    batch: BatchId,
+    report: oneshot::Receiver<BatchReport>,
+    ended: bool,
+}
+
+impl Transfer {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        batch: BatchId,
+        report: oneshot::Receiver<BatchReport>,
+    ) -> Self {
+        Self { target, batch, report, ended: false }
+    }
+
+    /// Asks for an early end. Await the transfer to learn how far it got.
+    pub fn cancel(&self) {
+        self.target.cancel(self.batch);
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<BatchReport, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let report = std::task::ready!(Pin::new(&mut self.report).poll(context));
+        self.ended = true;
+        let closed = || Error::local(Stage::Transfer, Cause::Closed);
+        Poll::Ready(
+            report
+                .map_err(|_| closed())
+                .and_then(|report| result(report).map_err(|error| error.at(self.target.address()))),
+        )
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.target.cancel(self.batch);
+        }
+    }
+}
+
+fn result(report: BatchReport) -> Result<BatchReport, Error> {
+    let (side, cause) = match &report.outcome {
+        BatchOutcome::Success => return Ok(report),
+        BatchOutcome::TimedOut => (Side::Peer, Cause::DeadlinePassed),
+        BatchOutcome::Cancelled => (Side::Local, Cause::Cancelled),
+        BatchOutcome::Failed(BatchCause::PeerRestarted) => (Side::Peer, Cause::PeerRestarted),
+        BatchOutcome::Failed(BatchCause::PeerLost(error)) => {
+            (error.side, Cause::PeerLost(error.clone()))
+        }
+        BatchOutcome::Failed(BatchCause::Refused(error) | BatchCause::Exhausted(error)) => {
+            (error.side, Cause::Transport((**error).clone()))
+        }
+    };
+    Err(Error::new(side, Stage::Transfer, cause).with_report(report))
+}
+
+pub(crate) fn submit_error(error: SubmitError) -> Error {
+    let cause = match error {
+        SubmitError::TooManyBatches { max } => {
+            Cause::Limit { name: "batches_max", value: max as usize }
+        }
+        SubmitError::TooManyRequests { max, .. } => {
+            Cause::Limit { name: "requests_per_batch_max", value: max as usize }
+        }
+        SubmitError::DeadlinePassed => Cause::DeadlinePassed,
+        SubmitError::Empty | SubmitError::SpanOverflow { .. } => Cause::Invalid(error.to_string()),
+    };
+    Error::local(Stage::Transfer, cause)
+}
