@@ -6,11 +6,12 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Bytes that a checksum copies out at a time.
-const CHECKSUM_CHUNK_BYTES: usize = 16 << 10;
+/// Bytes that a checksum, or a copy to or from a file, takes at a time.
+const CHUNK_BYTES: usize = 16 << 10;
 
 /// A counted block of bytes that a peer may write at any time.
 ///
@@ -30,7 +31,9 @@ struct Block {
 
 enum Backing {
     /// Mapped by us, shared with a file or anonymous.
-    Mapped { file: bool },
+    /// A file is also read and written by calls: touching a mapping whose file was cut short is
+    /// fatal, a call reports it.
+    Mapped { file: Option<File> },
     /// Owned elsewhere; kept alive by the value.
     Foreign { _keepalive: Arc<dyn Any + Send + Sync> },
 }
@@ -103,7 +106,7 @@ impl Memory {
     /// [`MemoryError::Size`] for 0 or more than `isize::MAX`, [`MemoryError::System`] when the
     /// kernel refuses.
     pub fn zeroed(len: usize) -> Result<Self, MemoryError> {
-        Self::map(len, true, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
+        Self::map(len, true, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, None)
     }
 
     /// Maps the first `len` bytes of `file`, shared: writes reach the file.
@@ -120,21 +123,28 @@ impl Memory {
         if metadata.len() < len as u64 {
             return Err(MemoryError::FileTooShort { file: metadata.len(), asked: len });
         }
-        Self::map(len, writable, libc::MAP_SHARED, file.as_raw_fd())
+        let file = file.try_clone().map_err(|error| MemoryError::System { call: "dup", error })?;
+        Self::map(len, writable, libc::MAP_SHARED, Some(file))
     }
 
-    fn map(len: usize, writable: bool, flags: i32, fd: i32) -> Result<Self, MemoryError> {
+    fn map(
+        len: usize,
+        writable: bool,
+        flags: i32,
+        file: Option<File>,
+    ) -> Result<Self, MemoryError> {
         if len == 0 || isize::try_from(len).is_err() {
             return Err(MemoryError::Size(len));
         }
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        let fd = file.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         // SAFETY: a fresh mapping at an address the kernel chooses; it overlaps nothing of ours.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(system("mmap"));
         }
         let start = NonNull::new(start.cast()).ok_or(MemoryError::Null)?;
-        let backing = Backing::Mapped { file: fd >= 0 };
+        let backing = Backing::Mapped { file };
         Ok(Self { block: Arc::new(Block { start, bytes: len, writable, backing }) })
     }
 
@@ -186,6 +196,13 @@ impl Memory {
         Arc::strong_count(&self.block)
     }
 
+    fn file(&self) -> Option<&File> {
+        match &self.block.backing {
+            Backing::Mapped { file } => file.as_ref(),
+            Backing::Foreign { .. } => None,
+        }
+    }
+
     fn at(&self, offset: usize, length: usize) -> Result<NonNull<u8>, MemoryError> {
         let size = self.block.bytes;
         match offset.checked_add(length) {
@@ -205,6 +222,10 @@ impl Memory {
         if !self.block.writable {
             return Err(MemoryError::ReadOnly);
         }
+        if let Some(file) = self.file() {
+            let written = file.write_all_at(bytes, offset as u64);
+            return written.map_err(|error| MemoryError::System { call: "pwrite", error });
+        }
         // SAFETY: `at` proved the target inside a mapping that is writable and held by `self`.
         // `bytes` cannot overlap it, for no reference into a block is ever made. A peer or another
         // thread copying the same bytes at this moment leaves a mixture; no Rust value is made of
@@ -216,9 +237,14 @@ impl Memory {
     /// Copies the bytes at `offset` to `bytes`. They may be torn if a peer writes meanwhile.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfRange`]; nothing was copied.
+    /// [`MemoryError::OutOfRange`], nothing was copied; [`MemoryError::System`] for a file that
+    /// cannot be read or was cut short.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<(), MemoryError> {
         let source = self.at(offset, bytes.len())?;
+        if let Some(file) = self.file() {
+            let read = file.read_exact_at(bytes, offset as u64);
+            return read.map_err(|error| MemoryError::System { call: "pread", error });
+        }
         // SAFETY: `at` proved the source inside a mapping held by `self`; the rest as in `copy_in`.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -230,11 +256,11 @@ impl Memory {
     /// [`MemoryError::OutOfRange`].
     pub fn crc32c(&self, offset: usize, len: usize) -> Result<u32, MemoryError> {
         self.at(offset, len)?;
-        let mut chunk = [0_u8; CHECKSUM_CHUNK_BYTES];
+        let mut chunk = [0_u8; CHUNK_BYTES];
         let mut sum = 0;
         let mut done = 0;
         while done < len {
-            let bytes = &mut chunk[..CHECKSUM_CHUNK_BYTES.min(len - done)];
+            let bytes = &mut chunk[..CHUNK_BYTES.min(len - done)];
             self.copy_out(offset + done, bytes)?;
             sum = crc32c::crc32c_append(sum, bytes);
             done += bytes.len();
@@ -249,7 +275,9 @@ impl Memory {
     /// [`MemoryError::OutOfRange`], or [`MemoryError::System`] when the device fails.
     pub fn sync_file(&self, offset: usize, len: usize) -> Result<(), MemoryError> {
         self.at(offset, len)?;
-        let Backing::Mapped { file: true } = self.block.backing else { return Ok(()) };
+        if self.file().is_none() {
+            return Ok(());
+        }
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).map_err(|_| system("sysconf"))?;
@@ -352,7 +380,8 @@ impl Span {
         self.memory.copy_out(self.within(offset, bytes.len())?, bytes)
     }
 
-    /// Copies the whole span to `target`, which has the same length; the two may overlap.
+    /// Copies the whole span to `target`, which has the same length; they must not
+    /// overlap in a file.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`] when the lengths differ, [`MemoryError::ReadOnly`] when the
@@ -365,9 +394,24 @@ impl Span {
         if !target.is_writable() {
             return Err(MemoryError::ReadOnly);
         }
+        if self.memory.file().is_some() || target.memory.file().is_some() {
+            return self.copy_by_calls(target);
+        }
         // SAFETY: both spans name `length` bytes of blocks that they keep mapped, the target's
         // writable; `copy` allows overlap, and no reference to either exists.
         unsafe { ptr::copy(self.as_ptr(), target.as_ptr(), self.length) };
+        Ok(())
+    }
+
+    fn copy_by_calls(&self, target: &Self) -> Result<(), MemoryError> {
+        let mut chunk = [0_u8; CHUNK_BYTES];
+        let mut done = 0;
+        while done < self.length {
+            let bytes = &mut chunk[..CHUNK_BYTES.min(self.length - done)];
+            self.copy_out(done, bytes)?;
+            target.copy_in(done, bytes)?;
+            done += bytes.len();
+        }
         Ok(())
     }
 
