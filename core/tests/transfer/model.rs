@@ -18,6 +18,9 @@ enum Byte {
     Done,
 }
 
+/// Which slice of a batch: the request, and the offset in it.
+type Place = (usize, usize);
+
 #[derive(Debug)]
 struct Part {
     request: Request,
@@ -33,10 +36,10 @@ struct ModelBatch {
     decided: Option<BatchOutcome>,
     deadline: Option<Instant>,
     first_error: Option<Arc<TransportError>>,
-    /// Charges and the first failure of each slice tried again, by request and offset.
-    charges: BTreeMap<(usize, usize), (u32, Option<Arc<TransportError>>)>,
+    /// Charges and the first failure of each slice tried again.
+    charges: BTreeMap<Place, (u32, Option<Arc<TransportError>>)>,
     /// Slices that wait to be tried again.
-    retrying: BTreeSet<(usize, usize)>,
+    retrying: BTreeSet<Place>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
