@@ -6,6 +6,8 @@
 //! posted on another; a write that was tried so is not called a success before the old lane is
 //! fenced, because bytes of the first attempt could land after the report (rule H12). Reads need
 //! no fence: a drained lane no longer writes local memory.
+//!
+//! `docs/transfers.md` has the rules, and the reasons.
 
 mod batch;
 mod events;

@@ -47,7 +47,7 @@ mod on_threads {
     #[test]
     fn nobody_posts_on_a_lane_that_was_drained() {
         const POSTERS: usize = 3;
-        const ROUNDS: u64 = 200;
+        const ROUNDS: u64 = 100;
         let gate = LaneGate::new();
         let (alive, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let (posts, late_posts) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -62,6 +62,7 @@ mod on_threads {
                             posts.fetch_add(1, Ordering::Relaxed);
                             drop(ticket);
                         }
+                        std::thread::yield_now();
                     }
                 });
             }

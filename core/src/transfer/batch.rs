@@ -16,7 +16,7 @@ pub(super) const OF_BATCH: usize = 0;
 pub(super) const OF_PLACE: usize = 1;
 
 /// A request and how far it got.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Progress {
     pub(super) request: Request,
     /// Bytes moved and acknowledged.
@@ -26,14 +26,14 @@ pub(super) struct Progress {
 }
 
 /// An attempt of a write may still land: until this lane is fenced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Debt {
     pub(super) request: u32,
     pub(super) lane: u32,
 }
 
 /// A batch that has not ended.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub(super) requests: Vec<Progress>,
     pub(super) slices: List<OF_BATCH>,
@@ -149,7 +149,7 @@ impl Linked<UNCUT> for Batch {
 }
 
 /// Which bytes of which request a slice moves.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) request: u32,
     pub(super) offset: u64,
@@ -157,7 +157,7 @@ pub(super) struct Piece {
 }
 
 /// Where a slice is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// To be tried again.
     Waiting,
@@ -168,7 +168,7 @@ pub(super) enum Place {
 }
 
 /// A piece that was posted at least once.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Slice {
     pub(super) batch: u32,
     pub(super) piece: Piece,

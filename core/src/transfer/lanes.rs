@@ -11,7 +11,7 @@ use core::ops::{Index, IndexMut};
 const READY: usize = 0;
 
 /// A lane that is up, or down and owing a fence.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
     /// The slices posted on it, and those it lost.
@@ -39,7 +39,7 @@ impl Linked<READY> for Lane {
 }
 
 /// Every lane that matters.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Lanes {
     slab: Slab<Lane>,
     slots: BTreeMap<Lifecycle, u32>,

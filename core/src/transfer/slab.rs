@@ -11,7 +11,7 @@ const NONE: u32 = u32::MAX;
 /// Most slots a slab can have: what the slot field of a packed key can name.
 pub(super) const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 struct Entry<T> {
     generation: u64,
     value: Option<T>,
@@ -19,7 +19,7 @@ struct Entry<T> {
 
 /// Values in numbered slots. Inside the machine a slot number is enough; what leaves it is a key,
 /// which also names the slot's generation and so goes stale when the slot is used anew.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
@@ -103,7 +103,7 @@ impl<T> IndexMut<u32> for Slab<T> {
 }
 
 /// A member's place in one list.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     previous: u32,
     next: u32,
@@ -120,7 +120,7 @@ pub(super) trait Linked<const CHAIN: usize> {
 }
 
 /// A doubly linked list through the slots of a slab.
-#[derive(Clone, Debug, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct List<const CHAIN: usize> {
     head: u32,
     tail: u32,

@@ -11,13 +11,16 @@ use alloc::vec::Vec;
 pub struct TransferLimits {
     /// Longest slice, in bytes; zero counts as one.
     pub slice_bytes_max: u32,
-    /// Most slices posted on one lane, however deep the lane says it is.
+    /// Most slices posted on one lane, however deep the lane says it is; zero counts as one.
+    /// Together with [`TransferLimits::lanes_max`] it bounds the slices there are at a time, at
+    /// 2^24 in any case.
     pub slices_per_lane_max: u32,
-    /// Most batches submitted and not finished.
+    /// Most batches submitted and not finished, or finished and not polled.
     pub batches_max: u32,
     /// Most requests in one batch.
     pub requests_per_batch_max: u32,
-    /// How often a failed slice is tried again before its batch fails.
+    /// How often a slice is tried again after a failure that is charged to it, before its batch
+    /// fails. A slice that was flushed, or provably not sent, is not charged.
     pub retries_max: u32,
     /// Most lanes that are up, or down with a batch waiting for their fence.
     pub lanes_max: u32,
@@ -110,7 +113,7 @@ pub struct Work {
     pub length: u32,
 }
 
-/// How a posted slice completed.
+/// How a posted slice completed. However it did, the attempt touches local memory no more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionStatus {
     /// Every byte was moved and acknowledged.
@@ -145,11 +148,12 @@ pub enum TransferInput {
         depth: u32,
     },
     /// A lane is drained and gone: every slice not yet reported is released by this, a post still
-    /// on its way to it included, and nothing of it touches local memory any more.
+    /// on its way to it included, and nothing of it touches local memory any more. What is so
+    /// released counts as flushed, and as perhaps sent.
     LaneDown {
         /// The lane.
         lane: Lifecycle,
-        /// Why it ended.
+        /// Why it ended. It is also the failure of the slices the lane gave back half sent.
         cause: TransportError,
     },
     /// A posted slice completed.
@@ -160,23 +164,26 @@ pub enum TransferInput {
         status: CompletionStatus,
     },
     /// A posted slice was given back without a completion, and local memory is free of it: the
-    /// answer to [`TransferOutput::Withdraw`], or else the lane is ending and
-    /// [`TransferInput::LaneDown`] follows.
+    /// answer to [`TransferOutput::Withdraw`], or else the lane is ending, is given nothing more,
+    /// and [`TransferInput::LaneDown`] follows.
     Released {
         /// The attempt.
         slice: SliceId,
         /// How much of it may have reached the peer.
         sent: Sent,
     },
-    /// The peer was given up.
+    /// The peer was given up. Every batch fails that waits for a lane or for a fence; one with
+    /// every remaining slice posted goes on, because its lane may still answer.
     PeerLost {
         /// Why.
         cause: TransportError,
     },
-    /// The peer is proven to run anew: its old memory, keys and lanes are gone.
+    /// The peer is proven to run anew: its old memory, keys and lanes are gone. Every batch fails,
+    /// the lanes there are count as fenced, and nothing more is posted on them.
     PeerRestarted,
     /// Nothing posted on the lane can land any more, because the peer acknowledged its retirement
-    /// or is proven to have restarted.
+    /// or is proven to have restarted. May come before or after [`TransferInput::LaneDown`], and
+    /// for a lane nobody waits for.
     LaneFenced {
         /// The lane.
         lane: Lifecycle,
@@ -195,16 +202,16 @@ pub enum TransferOutput {
         /// What to move.
         work: Work,
     },
-    /// Give a posted slice back, promptly: answer with its completion or release. A slice that has
-    /// been answered already needs no answer.
+    /// Give a posted slice back, promptly: answer with its completion or release. A slice whose
+    /// answer is on its way needs no other.
     Withdraw {
         /// The lane it was posted on.
         lane: Lifecycle,
         /// The attempt.
         slice: SliceId,
     },
-    /// There is work and no lane. Said once, until a lane comes up or goes down or the peer is
-    /// lost.
+    /// There is work, and no lane that has not failed. Said once, until a lane comes up or goes
+    /// down or the peer is lost or restarts.
     WantLane,
     /// A batch ended; nothing of it touches local memory any more.
     Finished {
@@ -227,7 +234,7 @@ pub enum Cause {
     /// The peer was given up.
     #[error("peer lost: {0}")]
     PeerLost(Arc<TransportError>),
-    /// The peer restarted, and the memory this was for is gone.
+    /// The peer restarted, and the memory this was for is gone, what was complete included.
     #[error("peer restarted")]
     PeerRestarted,
 }
@@ -282,7 +289,7 @@ pub struct BatchReport {
     pub outcome: BatchOutcome,
     /// Each request's end, in the order of submission.
     pub requests: Vec<RequestStatus>,
-    /// The first error any slice met, recovered from or not.
+    /// The first error any slice met, recovered from or not; a flush alone is none.
     pub first_error: Option<Arc<TransportError>>,
     /// When it was submitted.
     pub submitted: Instant,
@@ -304,8 +311,9 @@ pub enum SubmitError {
         /// The limit.
         max: u32,
     },
-    /// As many batches as [`TransferLimits::batches_max`] are unfinished.
-    #[error("{max} batches are unfinished, and no more are allowed")]
+    /// As many batches as [`TransferLimits::batches_max`] are unfinished, or finished and not
+    /// polled.
+    #[error("{max} batches are unfinished or not polled, and no more are allowed")]
     TooManyBatches {
         /// The limit.
         max: u32,
@@ -330,7 +338,8 @@ pub enum InputError {
         /// The limit.
         max: u32,
     },
-    /// The lane has been up before.
+    /// The lane is up, or owes a fence. One that was forgotten is not recognised: a lifecycle is
+    /// never reused.
     #[error("lane {lane:?} is known already")]
     LaneKnown {
         /// The lane.
@@ -351,9 +360,9 @@ pub struct TransferCounters {
     pub posts: u64,
     /// Failures charged to a slice that was then tried again.
     pub retries: u64,
-    /// Slices lost with their lane and not charged for it.
+    /// Times a slice was tried again and not charged: it was flushed, or provably not sent.
     pub flushes: u64,
-    /// Inputs that named something gone, and were ignored.
+    /// Answers, ends of lanes and cancellations that named something gone, and were ignored.
     pub stale: u64,
 }
 

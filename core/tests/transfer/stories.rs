@@ -1,0 +1,460 @@
+//! One thing happens to a batch, and this is how it ends.
+
+use super::*;
+use handfast_core::transfer::{BatchOutcome, Cause, Remote, RequestStatus};
+use std::sync::Arc;
+
+const SMALL: TransferLimits = TransferLimits {
+    slice_bytes_max: 10,
+    slices_per_lane_max: 4,
+    batches_max: 3,
+    requests_per_batch_max: 3,
+    retries_max: 2,
+    lanes_max: 3,
+};
+
+#[test]
+fn a_batch_is_cut_into_slices_and_dealt_to_the_lanes_in_turn() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[write(25), read(10)]);
+    let posts = bench.take_posts();
+    let shape: Vec<_> = posts.iter().map(|post| (post.lane, post.work.length)).collect();
+    assert_eq!(shape, [(1, 10), (2, 10), (1, 5), (2, 10)]);
+    assert_eq!(posts[2].work.local, LocalSpan { region: 7, offset: 120 });
+    assert_eq!(posts[2].work.remote, RemoteSpan { key: 9, address: 5020 });
+    assert_eq!(posts[3].work.direction, Direction::Read);
+    bench.time(30);
+    for post in posts {
+        assert!(!bench.has_ended(batch), "a slice is posted");
+        bench.complete(post.slice, CompletionStatus::Done);
+    }
+    let report = bench.report(batch);
+    assert_eq!(report.outcome, BatchOutcome::Success);
+    assert_eq!(report.requests, [RequestStatus::Complete; 2]);
+    assert_eq!((report.submitted, report.finished), (Instant(1), Instant(30)));
+    assert_eq!(report.first_error, None);
+    assert_eq!(bench.transfers.load().slices, 0);
+}
+
+#[test]
+fn a_request_of_no_bytes_is_complete_at_once() {
+    let mut bench = Bench::new(SMALL);
+    let batch = bench.submit_until(&[write(0), read(0)], 50);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.report(batch).requests, [RequestStatus::Complete; 2]);
+    assert_eq!(bench.transfers.poll_timeout(), None);
+    assert_eq!(bench.wants, 0, "no lane is needed for nothing");
+}
+
+#[test]
+fn a_lane_is_wanted_once_until_something_changes() {
+    let mut bench = Bench::new(SMALL);
+    bench.submit(&[read(5)]);
+    bench.submit(&[read(5)]);
+    assert_eq!(bench.wants, 1);
+    bench.lane_up(1, 1).expect("there is room");
+    bench.submit(&[read(5)]);
+    assert_eq!(bench.wants, 1, "a full lane is a lane");
+    let post = bench.take_post();
+    bench.complete(post.slice, CompletionStatus::Failed(error(1)));
+    assert_eq!(bench.wants, 2, "a failed lane is none");
+    bench.lane_down(1, 1);
+    assert_eq!(bench.wants, 3, "one went down");
+    bench.input(TransferInput::PeerLost { cause: error(2) });
+    bench.submit(&[read(5)]);
+    assert_eq!(bench.wants, 4, "the peer was lost");
+}
+
+#[test]
+fn a_read_whose_lane_fails_succeeds_on_another_at_once() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[read(5)]);
+    let first = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    let second = bench.take_post();
+    assert_eq!((first.lane, second.lane), (1, 2));
+    assert_eq!(first.work, second.work);
+    assert_ne!(first.slice, second.slice, "each attempt has its name");
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.report(batch).first_error, Some(Arc::new(error(1))));
+}
+
+#[test]
+fn a_write_tried_again_is_no_success_before_the_old_lane_is_fenced() {
+    let (mut bench, batch) = withheld_write(SMALL);
+    bench.lane_down(1, 1);
+    assert!(!bench.has_ended(batch), "drained here is not fenced there");
+    assert_eq!(bench.transfers.load().lanes, 2, "the old lane is kept for its fence");
+    bench.fence(1);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.report(batch).requests, [RequestStatus::Complete]);
+    assert_eq!(bench.transfers.load().lanes, 1);
+}
+
+#[test]
+fn a_fence_may_come_before_the_lane_is_drained_here() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[write(5)]);
+    let first = bench.take_post();
+    bench.fence(1);
+    bench.lane_down(1, 1);
+    let second = bench.take_post();
+    assert_eq!((first.lane, second.lane), (1, 2));
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.transfers.load().lanes, 1);
+}
+
+#[test]
+fn a_withheld_write_times_out_with_every_byte_and_an_indeterminate_peer() {
+    let (mut bench, batch) = withheld_write(SMALL);
+    bench.lane_down(1, 1);
+    bench.time(100);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::TimedOut);
+    let status = RequestStatus::WriteIncomplete { bytes: 5, remote: Remote::Indeterminate };
+    assert_eq!(bench.report(batch).requests, [status]);
+    assert_eq!(bench.transfers.load().lanes, 1, "nobody waits for the fence any more");
+}
+
+#[test]
+fn a_withheld_write_is_given_up_with_its_peer() {
+    let (mut bench, batch) = withheld_write(SMALL);
+    bench.input(TransferInput::PeerLost { cause: error(8) });
+    let outcome = BatchOutcome::Failed(Cause::PeerLost(Arc::new(error(8))));
+    assert_eq!(bench.report(batch).outcome, outcome);
+}
+
+#[test]
+fn a_slice_that_was_provably_not_sent_waits_for_no_fence_and_is_charged_nothing() {
+    let limits = TransferLimits { retries_max: 0, ..SMALL };
+    let mut bench = Bench::with_lanes(limits, 1, 4);
+    let batch = bench.submit(&[write(5)]);
+    let first = bench.take_post();
+    bench.release(first.slice, Sent::None);
+    assert!(bench.posts.is_empty(), "the lane that gave it back is ending");
+    bench.lane_up(2, 4).expect("there is room");
+    let second = bench.take_post();
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.transfers.counters().flushes, 1);
+    assert_eq!(bench.transfers.counters().retries, 0);
+}
+
+#[test]
+fn a_slice_that_fails_once_more_than_allowed_fails_its_batch_with_its_first_failure() {
+    let mut bench = Bench::new(SMALL);
+    let batch = bench.submit(&[read(5)]);
+    for failure in 0..=2 {
+        assert!(!bench.has_ended(batch), "{failure} failures are allowed");
+        let lane = failure + 1;
+        bench.lane_up(lane, 1).expect("there is room");
+        let post = bench.take_post();
+        bench.complete(post.slice, CompletionStatus::Failed(error(10 + failure as i32)));
+        bench.lane_down(lane, 99);
+    }
+    let outcome = BatchOutcome::Failed(Cause::Exhausted(Arc::new(error(10))));
+    assert_eq!(bench.report(batch).outcome, outcome);
+    assert_eq!(bench.transfers.counters().retries, 2);
+}
+
+#[test]
+fn a_slice_given_back_half_sent_is_charged_with_what_ended_the_lane() {
+    let limits = TransferLimits { retries_max: 0, ..SMALL };
+    let mut bench = Bench::with_lanes(limits, 2, 4);
+    let batch = bench.submit(&[write(5)]);
+    let post = bench.take_post();
+    bench.release(post.slice, Sent::Partly);
+    assert!(!bench.has_ended(batch), "the cause is not known yet");
+    bench.lane_down(1, 42);
+    let outcome = BatchOutcome::Failed(Cause::Exhausted(Arc::new(error(42))));
+    assert_eq!(bench.report(batch).outcome, outcome);
+    let status = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Indeterminate };
+    assert_eq!(bench.report(batch).requests, [status]);
+}
+
+#[test]
+fn slices_lost_with_their_lanes_are_never_charged() {
+    let limits = TransferLimits { retries_max: 0, ..SMALL };
+    let mut bench = Bench::new(limits);
+    let batch = bench.submit(&[read(5)]);
+    for lane in 1..=20 {
+        bench.lane_up(lane, 1).expect("the lane before is gone");
+        let post = bench.take_post();
+        if lane % 2 == 0 {
+            bench.complete(post.slice, CompletionStatus::Flushed);
+        }
+        bench.lane_down(lane, 1);
+    }
+    bench.lane_up(21, 1).expect("the lane before is gone");
+    let post = bench.take_post();
+    bench.complete(post.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+    assert_eq!(bench.transfers.counters().flushes, 20);
+}
+
+#[test]
+fn a_refused_slice_ends_its_batch_when_the_others_are_given_back() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 2);
+    let batch = bench.submit(&[write(10), write(10), write(10)]);
+    let posts = bench.take_posts();
+    bench.complete(posts[0].slice, CompletionStatus::Refused(error(5)));
+    assert_eq!(bench.withdrawn, [posts[1].slice]);
+    assert!(!bench.has_ended(batch), "a slice is posted");
+    bench.complete(posts[1].slice, CompletionStatus::Refused(error(6)));
+    let report = bench.report(batch);
+    let first = Arc::new(error(5));
+    assert_eq!(report.outcome, BatchOutcome::Failed(Cause::Refused(first.clone())));
+    assert_eq!(report.first_error, Some(first));
+    let fenced = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Fenced };
+    let untouched = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    assert_eq!(report.requests, [fenced, fenced, untouched]);
+    bench.submit(&[read(1)]);
+    assert_eq!(bench.take_post().lane, 1, "the lane is as good as before");
+}
+
+#[test]
+fn a_cancelled_batch_drops_what_is_queued_and_asks_for_what_is_posted() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 2);
+    let batch = bench.submit(&[write(20), write(10)]);
+    let posts = bench.take_posts();
+    bench.cancel(batch);
+    assert_eq!(bench.withdrawn, [posts[0].slice, posts[1].slice]);
+    bench.release(posts[0].slice, Sent::None);
+    assert!(!bench.has_ended(batch), "a slice is posted");
+    bench.complete(posts[1].slice, CompletionStatus::Done);
+    let report = bench.report(batch);
+    assert_eq!(report.outcome, BatchOutcome::Cancelled);
+    let half = RequestStatus::WriteIncomplete { bytes: 10, remote: Remote::Fenced };
+    let none = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    assert_eq!(report.requests, [half, none]);
+    assert!(bench.posts.is_empty());
+    bench.submit(&[read(1)]);
+    assert_eq!(bench.take_post().lane, 1, "an answer to a withdrawal says nothing of the lane");
+}
+
+#[test]
+fn what_is_answered_before_the_withdrawal_is_polled_is_not_withdrawn() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 2);
+    let batch = bench.submit(&[read(5)]);
+    let post = bench.take_post();
+    bench.transfers.cancel(bench.now, batch);
+    bench.complete(post.slice, CompletionStatus::Done);
+    assert!(bench.withdrawn.is_empty());
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Cancelled);
+    assert_eq!(bench.report(batch).requests, [RequestStatus::Complete]);
+}
+
+#[test]
+fn a_batch_that_was_never_posted_is_cancelled_at_once_and_the_next_is_served() {
+    let mut bench = Bench::new(SMALL);
+    let first = bench.submit(&[write(5), read(5)]);
+    let second = bench.submit(&[read(6)]);
+    bench.cancel(first);
+    let none = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    assert_eq!(bench.report(first).requests, [none, RequestStatus::ReadIncomplete { bytes: 0 }]);
+    bench.cancel(first);
+    assert_eq!(bench.transfers.counters().stale, 1);
+    bench.lane_up(1, 4).expect("there is room");
+    let post = bench.take_post();
+    assert_eq!(post.work.length, 6);
+    bench.complete(post.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(second).outcome, BatchOutcome::Success);
+}
+
+#[test]
+fn deadlines_pass_in_their_order_and_at_their_instant() {
+    let mut bench = Bench::new(SMALL);
+    let late = bench.submit_until(&[read(5)], 20);
+    let early = bench.submit_until(&[read(5)], 10);
+    assert_eq!(bench.transfers.poll_timeout(), Some(Instant(10)));
+    bench.time(9);
+    assert!(!bench.has_ended(early));
+    bench.time(10);
+    assert_eq!(bench.report(early).outcome, BatchOutcome::TimedOut);
+    assert!(!bench.has_ended(late));
+    assert_eq!(bench.transfers.poll_timeout(), Some(Instant(20)));
+    bench.cancel(late);
+    assert_eq!(bench.transfers.poll_timeout(), None);
+}
+
+#[test]
+fn a_restarted_peer_fails_everything_and_fences_its_lanes() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 2);
+    let batch = bench.submit(&[write(10), write(10), write(10)]);
+    let posts = bench.take_posts();
+    bench.input(TransferInput::PeerRestarted);
+    assert!(!bench.has_ended(batch), "slices are posted");
+    assert_eq!(bench.withdrawn.len(), 2);
+    bench.release(posts[0].slice, Sent::None);
+    bench.lane_down(1, 3);
+    let report = bench.report(batch);
+    assert_eq!(report.outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+    let untouched = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    let fenced = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Fenced };
+    assert_eq!(report.requests, [untouched, fenced, untouched]);
+    bench.lane_up(2, 1).expect("the old lane is gone");
+    let next = bench.submit(&[write(5)]);
+    let post = bench.take_post();
+    bench.complete(post.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(next).outcome, BatchOutcome::Success);
+}
+
+#[test]
+fn a_lane_to_the_old_incarnation_gets_nothing_after_the_restart() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 2);
+    bench.input(TransferInput::PeerRestarted);
+    bench.submit(&[read(5)]);
+    assert!(bench.posts.is_empty());
+    assert_eq!(bench.wants, 1);
+    bench.lane_up(2, 2).expect("there is room");
+    assert_eq!(bench.take_post().lane, 2);
+}
+
+#[test]
+fn a_lost_peer_fails_what_waits_and_leaves_what_is_posted() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    let posted = bench.submit(&[write(5)]);
+    let waiting = bench.submit(&[write(5)]);
+    bench.input(TransferInput::PeerLost { cause: error(4) });
+    let outcome = BatchOutcome::Failed(Cause::PeerLost(Arc::new(error(4))));
+    assert_eq!(bench.report(waiting).outcome, outcome);
+    assert!(!bench.has_ended(posted));
+    let post = bench.take_post();
+    bench.complete(post.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(posted).outcome, BatchOutcome::Success);
+}
+
+#[test]
+fn a_late_answer_to_an_earlier_attempt_changes_nothing() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[read(5)]);
+    let first = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Flushed);
+    let second = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Done);
+    bench.release(first.slice, Sent::All);
+    bench.complete(SliceId::from_bits(u64::MAX), CompletionStatus::Done);
+    bench.lane_down(77, 1);
+    assert_eq!(bench.transfers.counters().stale, 4);
+    assert!(!bench.has_ended(batch));
+    bench.complete(second.slice, CompletionStatus::Done);
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert_eq!(bench.transfers.counters().stale, 5);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+}
+
+#[test]
+fn the_name_of_an_attempt_survives_the_way_through_a_work_request() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    let batch = bench.submit(&[read(5)]);
+    let post = bench.take_post();
+    let slice = SliceId::from_bits(post.slice.to_bits());
+    bench.complete(slice, CompletionStatus::Done);
+    assert!(bench.has_ended(batch));
+}
+
+#[test]
+fn a_lane_holds_no_more_than_its_depth_and_no_more_than_the_limit() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 3);
+    bench.submit(&[read(100)]);
+    assert_eq!(bench.take_posts().len(), 3);
+    bench.lane_up(2, 1000).expect("there is room");
+    let posts = bench.take_posts();
+    assert_eq!(posts.len(), 4, "slices_per_lane_max");
+    bench.complete(posts[0].slice, CompletionStatus::Done);
+    assert_eq!(bench.take_post().lane, 2);
+}
+
+#[test]
+fn limits_of_zero_that_would_stop_everything_count_as_one() {
+    let limits = TransferLimits { slice_bytes_max: 0, slices_per_lane_max: 0, ..SMALL };
+    let mut bench = Bench::with_lanes(limits, 1, 5);
+    bench.submit(&[read(2)]);
+    assert_eq!(bench.take_post().work.length, 1);
+}
+
+#[test]
+fn one_batch_more_than_the_limit_is_not_accepted() {
+    let mut bench = Bench::new(SMALL);
+    let batches = [0; 3].map(|_| bench.submit(&[read(5)]));
+    let refusal = Err(SubmitError::TooManyBatches { max: 3 });
+    assert_eq!(bench.try_submit(&[read(5)], None), refusal);
+    assert_eq!(bench.transfers.load().batches, 3);
+    bench.cancel(batches[1]);
+    assert!(bench.try_submit(&[read(5)], None).is_ok());
+}
+
+#[test]
+fn reports_that_nobody_polls_count_as_batches() {
+    let mut transfers = Transfers::new(SMALL);
+    for _ in 0..3 {
+        transfers.submit(Instant(1), &[read(0)], None).expect("there is room");
+    }
+    let refusal = Err(SubmitError::TooManyBatches { max: 3 });
+    assert_eq!(transfers.submit(Instant(1), &[read(0)], None), refusal);
+    assert!(matches!(transfers.poll_output(), Some(TransferOutput::Finished { .. })));
+    assert!(transfers.submit(Instant(1), &[read(0)], None).is_ok());
+}
+
+#[test]
+fn a_batch_out_of_order_is_not_accepted() {
+    let mut bench = Bench::new(SMALL);
+    assert_eq!(bench.try_submit(&[], None), Err(SubmitError::Empty));
+    let refusal = Err(SubmitError::TooManyRequests { count: 4, max: 3 });
+    assert_eq!(bench.try_submit(&[read(1); 4], None), refusal);
+    assert!(bench.try_submit(&[read(1); 3], None).is_ok());
+    let now = bench.now;
+    assert_eq!(bench.try_submit(&[read(1)], Some(now)), Err(SubmitError::DeadlinePassed));
+    assert!(bench.try_submit(&[read(1)], Some(Instant(now.0 + 1))).is_ok());
+}
+
+#[test]
+fn a_span_may_reach_the_last_address_and_not_past_it() {
+    let mut bench = Bench::new(SMALL);
+    let near_the_end = |length| {
+        let remote = RemoteSpan { key: 9, address: u64::MAX - 9 };
+        let local = LocalSpan { region: 7, offset: u64::MAX - 9 };
+        [Request { remote, ..read(length) }, Request { local, ..read(length) }]
+    };
+    assert!(bench.try_submit(&near_the_end(10), None).is_ok());
+    let [remote, local] = near_the_end(11);
+    let refusal = |request| Err(SubmitError::SpanOverflow { request });
+    assert_eq!(bench.try_submit(&[remote], None), refusal(0));
+    assert_eq!(bench.try_submit(&[read(1), local], None), refusal(1));
+    bench.lane_up(1, 4).expect("there is room");
+    assert_eq!(bench.take_posts().len(), 2, "what was accepted can be posted");
+}
+
+#[test]
+fn one_lane_more_than_the_limit_is_not_accepted_and_a_fence_owed_counts() {
+    let (mut bench, batch) = withheld_write(SMALL);
+    bench.lane_down(1, 1);
+    bench.lane_up(3, 1).expect("two are known");
+    assert_eq!(bench.lane_up(4, 1), Err(InputError::TooManyLanes { max: 3 }));
+    bench.fence(1);
+    assert!(bench.has_ended(batch));
+    bench.lane_up(4, 1).expect("the fenced lane is gone");
+}
+
+#[test]
+fn a_lane_that_is_known_or_has_no_depth_is_not_accepted() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    let lane = Lifecycle(1);
+    assert_eq!(bench.lane_up(1, 1), Err(InputError::LaneKnown { lane }));
+    let lane = Lifecycle(2);
+    assert_eq!(bench.lane_up(2, 0), Err(InputError::NoDepth { lane }));
+    assert_eq!(bench.transfers.load().lanes, 1);
+}
+
+/// A write of five bytes, with a deadline at 100, which failed on lane 1 and is done on lane 2.
+fn withheld_write(limits: TransferLimits) -> (Bench, BatchId) {
+    let mut bench = Bench::with_lanes(limits, 2, 4);
+    let batch = bench.submit_until(&[write(5)], 100);
+    let first = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    let second = bench.take_post();
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert!(!bench.has_ended(batch), "bytes of the first attempt may still land");
+    (bench, batch)
+}
