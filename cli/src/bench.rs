@@ -1,0 +1,155 @@
+//! `handfast bench`: rates of reads and writes, beside the raw limit measured in the same run.
+
+mod load;
+mod raw;
+mod report;
+mod server;
+
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::runtime;
+use crate::size;
+use clap::{Args, ValueEnum};
+use handfast::{Direction, Engine};
+use load::{Load, Workload};
+use report::{Report, Row};
+use server::Server;
+use std::time::Duration;
+
+pub(crate) use raw::sink as raw_sink;
+
+/// Measure reads and writes
+///
+/// Without NODE, serves memory from a second process on this machine. Each round measures every
+/// workload once, one after the other, so that what disturbs the machine disturbs all of them;
+/// shown are medians over the rounds.
+#[derive(Args)]
+pub(crate) struct Bench {
+    /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process of ours]
+    pub(crate) node: Option<String>,
+    /// Bytes per request
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K,64K,1M",
+          value_parser = size::parse_positive)]
+    pub(crate) size: Vec<u64>,
+    /// Requests per batch
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,32")]
+    pub(crate) batch: Vec<u32>,
+    /// Submitting threads
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    pub(crate) threads: Vec<u32>,
+    /// What to do
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "write,read")]
+    pub(crate) operation: Vec<Operation>,
+    /// Time per measurement
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = size::parse_duration)]
+    pub(crate) duration: Duration,
+    /// Measurements per workload
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Also measure a raw one-way TCP stream of equal block size, and show the ratio
+    #[arg(long)]
+    pub(crate) limit: bool,
+    /// Also measure the first transfer to a new peer
+    #[arg(long)]
+    pub(crate) first_transfer: bool,
+    /// Processors: this process runs on the first, the serving one on the last, such as 0 or 0,1
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Operation {
+    Write,
+    Read,
+}
+
+impl Operation {
+    fn direction(self) -> Direction {
+        match self {
+            Self::Write => Direction::Write,
+            Self::Read => Direction::Read,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: Bench) -> Outcome {
+    let workloads = workloads(&arguments);
+    let Some(footprint) = workloads.iter().map(Workload::footprint).max() else {
+        return Err(Failure::Usage("there is nothing to measure".into()));
+    };
+    let server_core = arguments.cores.last().copied();
+    let server = match &arguments.node {
+        Some(_) if arguments.limit => {
+            let text = "--limit needs a process of ours at the other end: leave NODE out";
+            return Err(Failure::Usage(text.into()));
+        }
+        Some(_) => None,
+        None => Some(Server::start(footprint, server_core)?),
+    };
+    let sink = arguments.limit.then(|| raw::Sink::start(server_core)).transpose()?;
+    if let Some(first) = arguments.cores.first() {
+        pin(&[*first])?;
+    }
+    let address = match (&arguments.node, &server) {
+        (Some(node), _) => node.clone(),
+        (None, Some(server)) => server.segment(),
+        (None, None) => return Err(Failure::Usage("there is no node".into())),
+    };
+    let runtime = runtime::build()?;
+    let engine = runtime.block_on(Engine::builder().start())?;
+    let segment = runtime.block_on(engine.open(&address))?;
+    let load = Load { runtime: &runtime, segment: &segment, duration: arguments.duration };
+    let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
+    for round in 0..arguments.rounds {
+        for row in &mut rows {
+            if let Some(sink) = &sink {
+                row.raw.push(sink.measure(row.workload.size, arguments.duration)?);
+            }
+            row.rates.push(load.run(&row.workload)?);
+        }
+        if !arguments.json {
+            eprintln!("round {} of {}", round + 1, arguments.rounds);
+        }
+    }
+    let first = if arguments.first_transfer {
+        Some(load::first_transfers(&runtime, &address)?)
+    } else {
+        None
+    };
+    runtime.block_on(engine.close());
+    Report::new(&arguments, rows, first).print(arguments.json)
+}
+
+fn workloads(arguments: &Bench) -> Vec<Workload> {
+    let mut workloads = Vec::new();
+    for &size in &arguments.size {
+        for &batch in &arguments.batch {
+            for &threads in &arguments.threads {
+                for &operation in &arguments.operation {
+                    let (batch, threads) = (batch.max(1), threads.max(1));
+                    workloads.push(Workload { operation, size, batch, threads });
+                }
+            }
+        }
+    }
+    workloads
+}
+
+/// Keeps this process, and what it starts, on the processors named; all of them if none is.
+pub(crate) fn pin(cores: &[usize]) -> Outcome {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    for core in cores {
+        if *core >= rustix::thread::CpuSet::MAX_CPU {
+            return Err(Failure::Usage(format!("there is no processor {core}")));
+        }
+        set.set(*core);
+    }
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| Failure::System { what: "choosing processors", error: error.into() })
+}

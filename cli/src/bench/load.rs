@@ -1,0 +1,140 @@
+//! What is measured: batches, one after the other, from some threads.
+
+use super::Operation;
+use crate::failure::Failure;
+use handfast::{Direction, Engine, Memory, Segment};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Batches before the clock starts.
+const WARM_UP_BATCHES: u32 = 4;
+/// New peers measured for the first transfer.
+const FIRST_TRANSFERS: usize = 51;
+/// Bytes of a first transfer.
+const FIRST_TRANSFER_BYTES: usize = 4096;
+
+#[derive(Clone, Debug)]
+pub(super) struct Workload {
+    pub(super) operation: Operation,
+    pub(super) size: u64,
+    pub(super) batch: u32,
+    pub(super) threads: u32,
+}
+
+impl Workload {
+    fn batch_bytes(&self) -> u64 {
+        self.size * u64::from(self.batch)
+    }
+
+    /// Bytes of the segment it touches.
+    pub(super) fn footprint(&self) -> u64 {
+        self.batch_bytes() * u64::from(self.threads)
+    }
+}
+
+pub(super) struct Load<'a> {
+    pub(super) runtime: &'a Runtime,
+    pub(super) segment: &'a Segment,
+    pub(super) duration: Duration,
+}
+
+impl Load<'_> {
+    /// Bytes per second of one measurement, after which the bytes are compared.
+    pub(super) fn run(&self, workload: &Workload) -> Result<f64, Failure> {
+        if workload.threads == 1 {
+            let (bytes, took) =
+                self.runtime.block_on(submit(self.segment, workload, 0, self.duration))?;
+            return Ok(bytes as f64 / took.as_secs_f64());
+        }
+        std::thread::scope(|scope| {
+            let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+            for thread in 0..workload.threads {
+                let sender = sender.clone();
+                let handle = self.runtime.handle().clone();
+                scope.spawn(move || {
+                    let work = submit(self.segment, workload, thread, self.duration);
+                    // The receiver waits for every sender.
+                    let _ = sender.send(handle.block_on(work));
+                });
+            }
+            drop(sender);
+            // This thread must run the runtime where that has no thread of its own.
+            self.runtime.block_on(async {
+                let mut rate = 0.0;
+                while let Some(result) = receiver.recv().await {
+                    let (bytes, took) = result?;
+                    rate += bytes as f64 / took.as_secs_f64();
+                }
+                Ok(rate)
+            })
+        })
+    }
+}
+
+async fn submit(
+    segment: &Segment,
+    workload: &Workload,
+    thread: u32,
+    duration: Duration,
+) -> Result<(u64, Duration), Failure> {
+    let bytes = workload.batch_bytes();
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let memory = Memory::zeroed(length).map_err(handfast::Error::from)?;
+    let fill = [thread as u8 + 1; 4096];
+    for start in (0..length).step_by(fill.len()) {
+        let part = &fill[..fill.len().min(length - start)];
+        memory.copy_in(start, part).map_err(handfast::Error::from)?;
+    }
+    let base = bytes * u64::from(thread);
+    let direction = workload.operation.direction();
+    let pieces: Result<Vec<_>, _> = (0..u64::from(workload.batch))
+        .map(|index| {
+            let start = (index * workload.size) as usize;
+            memory.span(start, workload.size as usize).map(|span| (span, base + start as u64))
+        })
+        .collect();
+    let pieces = pieces.map_err(handfast::Error::from)?;
+    let once = async || {
+        let batch = pieces.iter().fold(segment.batch(), |batch, (span, offset)| match direction {
+            Direction::Write => batch.write(span, *offset),
+            Direction::Read => batch.read(span, *offset),
+        });
+        batch.submit().await?.await
+    };
+    for _ in 0..WARM_UP_BATCHES {
+        once().await?;
+    }
+    let started = Instant::now();
+    let mut moved = 0;
+    while started.elapsed() < duration {
+        once().await?;
+        moved += bytes;
+    }
+    let took = started.elapsed();
+    let local = memory.crc32c(0, length).map_err(handfast::Error::from)?;
+    let remote = crate::copy::remote_checksum(segment, base, bytes).await?;
+    if local != remote {
+        return Err(Failure::Checksum { local, remote });
+    }
+    Ok((moved, took))
+}
+
+/// The time from an engine that knows no peer to the end of its first write, for many engines.
+pub(super) fn first_transfers(runtime: &Runtime, address: &str) -> Result<Vec<Duration>, Failure> {
+    let memory = Memory::zeroed(FIRST_TRANSFER_BYTES).map_err(handfast::Error::from)?;
+    let mut times = Vec::with_capacity(FIRST_TRANSFERS);
+    for _ in 0..FIRST_TRANSFERS {
+        let took = runtime.block_on(async {
+            let engine = Engine::builder().start().await?;
+            let started = Instant::now();
+            let segment = engine.open(address).await?;
+            segment.write(&memory.whole(), 0).await?;
+            let took = started.elapsed();
+            engine.close().await;
+            Ok::<_, Failure>(took)
+        })?;
+        times.push(took);
+    }
+    times.sort_unstable();
+    Ok(times)
+}

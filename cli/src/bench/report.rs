@@ -1,0 +1,151 @@
+//! The result, as a table or as JSON.
+
+use super::load::Workload;
+use super::{Bench, Operation};
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::size;
+use serde::Serialize;
+use std::time::Duration;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// One workload with its measurements, in bytes per second.
+pub(super) struct Row {
+    pub(super) workload: Workload,
+    pub(super) rates: Vec<f64>,
+    pub(super) raw: Vec<f64>,
+}
+
+impl Row {
+    pub(super) fn new(workload: Workload) -> Self {
+        Self { workload, rates: Vec::new(), raw: Vec::new() }
+    }
+
+    fn show(self) -> ShownRow {
+        let ratios = self.rates.iter().zip(&self.raw).map(|(rate, raw)| rate / raw).collect();
+        let gib = |rates: &[f64]| rates.iter().map(|rate| rate / GIB).collect::<Vec<f64>>();
+        let Workload { operation, size, batch, threads } = self.workload;
+        let (rates, raw) = (gib(&self.rates), gib(&self.raw));
+        ShownRow {
+            operation: match operation {
+                Operation::Write => "write",
+                Operation::Read => "read",
+            },
+            size,
+            batch,
+            threads,
+            gib_per_s: median(rates.clone()).unwrap_or(0.0),
+            raw_gib_per_s: median(raw),
+            ratio: median(ratios),
+            measurements_gib_per_s: rates,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownRow {
+    operation: &'static str,
+    size: u64,
+    batch: u32,
+    threads: u32,
+    gib_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_gib_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
+    measurements_gib_per_s: Vec<f64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Report {
+    placement: String,
+    rounds: u32,
+    duration_ms: u128,
+    workloads: Vec<ShownRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_transfer_us: Option<FirstTransfer>,
+}
+
+#[derive(Serialize)]
+struct FirstTransfer {
+    median: u128,
+    slowest: u128,
+    measurements: usize,
+}
+
+impl Report {
+    pub(super) fn new(arguments: &Bench, rows: Vec<Row>, first: Option<Vec<Duration>>) -> Self {
+        let placement = match arguments.cores.as_slice() {
+            [] => "not pinned".to_owned(),
+            [one] => format!("both processes on processor {one}"),
+            [first, .., last] => format!("submitting on processor {first}, serving on {last}"),
+        };
+        Self {
+            placement,
+            rounds: arguments.rounds,
+            duration_ms: arguments.duration.as_millis(),
+            workloads: rows.into_iter().map(Row::show).collect(),
+            first_transfer_us: first.map(|times| FirstTransfer {
+                median: times.get(times.len() / 2).map_or(0, Duration::as_micros),
+                slowest: times.last().map_or(0, Duration::as_micros),
+                measurements: times.len(),
+            }),
+        }
+    }
+
+    pub(super) fn print(&self, json: bool) -> Outcome {
+        if json {
+            let text = serde_json::to_string_pretty(self)
+                .map_err(|error| Failure::System { what: "writing JSON", error: error.into() })?;
+            println!("{text}");
+            return Ok(());
+        }
+        println!(
+            "{}; medians of {} rounds of {} ms; rates in GiB/s",
+            self.placement, self.rounds, self.duration_ms
+        );
+        println!("operation   size  batch  threads    rate     raw   ratio");
+        for row in &self.workloads {
+            let shown = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
+            println!(
+                "{:9} {:>6} {:>6} {:>8} {:>7.2} {:>7} {:>7}",
+                row.operation,
+                size::short(row.size),
+                row.batch,
+                row.threads,
+                row.gib_per_s,
+                shown(row.raw_gib_per_s),
+                shown(row.ratio)
+            );
+        }
+        if let Some(first) = &self.first_transfer_us {
+            let FirstTransfer { median, slowest, measurements } = first;
+            println!(
+                "first transfer to a new peer, {measurements} times: median {median} us, slowest \
+                 {slowest} us"
+            );
+        }
+        Ok(())
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        count if count % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
+        _ => Some(values[middle]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_median_is_the_middle_or_between_the_two_middles() {
+        assert_eq!(super::median(vec![]), None);
+        assert_eq!(super::median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(super::median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+}

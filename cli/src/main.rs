@@ -1,0 +1,55 @@
+//! The command line of handfast.
+#![forbid(unsafe_code)]
+// Rates, ratios and percentages for people; nothing is decided by them.
+#![allow(clippy::float_arithmetic)]
+
+mod arguments;
+mod bench;
+mod copy;
+mod failure;
+mod get;
+mod place;
+mod progress;
+mod put;
+mod runtime;
+mod serve;
+mod size;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use failure::Failure;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let level = match arguments.verbose {
+        0 => LevelFilter::ERROR,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        .init();
+    let result = match arguments.command {
+        Command::Serve(arguments) => runtime::block_on(serve::run(arguments)),
+        Command::Put(arguments) => runtime::block_on(put::run(arguments)),
+        Command::Get(arguments) => runtime::block_on(get::run(arguments)),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::RawSink { cores } => bench::raw_sink(&cores),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            anstream::eprintln!("error: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Shorthand for what every command returns.
+type Outcome = Result<(), Failure>;

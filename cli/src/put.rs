@@ -1,0 +1,102 @@
+//! `handfast put`.
+
+use crate::Outcome;
+use crate::arguments::Put;
+use crate::copy::{CHUNK_BYTES, Report, Window, client, verify, with_retries};
+use crate::failure::Failure;
+use crate::progress::Progress;
+use handfast::{Engine, Segment};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) async fn run(arguments: Put) -> Outcome {
+    let path = &arguments.file;
+    if arguments.node.length.is_some() {
+        let text = "the length of a put is the file's; give HOST:PORT[/SEGMENT][:OFFSET]";
+        return Err(Failure::Usage(text.into()));
+    }
+    let opened = File::open(path).map_err(|error| Failure::file(path, "opening", error))?;
+    let metadata = opened.metadata().map_err(|error| Failure::file(path, "reading", error))?;
+    if !metadata.is_file() {
+        let what = "is not a regular file".to_owned();
+        return Err(Failure::FileState { path: path.clone(), what });
+    }
+    let (file, bytes) = (Arc::new(opened), metadata.len());
+    let engine = client().await?;
+    let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
+    engine.close().await;
+    let (segment, sum, took) = copied?;
+    let report = Report {
+        operation: "put",
+        segment: format!("{}/{}", segment.address(), segment.name()),
+        offset: arguments.node.offset,
+        bytes,
+        milliseconds: took.as_millis() as u64,
+        crc32c: format!("{sum:#010x}"),
+        verified: !arguments.copy.no_verify,
+    };
+    report.print(took, arguments.copy.json)
+}
+
+async fn once(
+    engine: &Engine,
+    arguments: &Put,
+    file: &Arc<File>,
+    bytes: u64,
+) -> Result<(Segment, u32, std::time::Duration), Failure> {
+    let segment = engine.open(&arguments.node.segment).await?;
+    let mut progress = Progress::start("put", bytes, arguments.copy.json);
+    let mut window = Window::new(arguments.copy.timeout);
+    let (mut sum, mut done) = (0, 0);
+    while done < bytes {
+        if window.is_full()
+            && let Some((memory, moved)) = window.next().await?
+        {
+            progress.add(moved as u64);
+            window.recycle(memory);
+        }
+        let memory = window.memory()?;
+        let length = CHUNK_BYTES.min((bytes - done) as usize);
+        let chunk = read(&arguments.file, file.clone(), done, length).await?;
+        sum = crc32c::crc32c_append(sum, &chunk);
+        memory.copy_in(0, &chunk).map_err(handfast::Error::from)?;
+        let span = memory.span(0, length).map_err(handfast::Error::from)?;
+        let batch = segment.write(&span, arguments.node.offset.saturating_add(done));
+        window.submit(batch, memory, length).await?;
+        done += length as u64;
+    }
+    while let Some((memory, moved)) = window.next().await? {
+        progress.add(moved as u64);
+        window.recycle(memory);
+    }
+    let took = progress.finish();
+    verify(&segment, arguments.node.offset, bytes, sum, &arguments.copy).await?;
+    Ok((segment, sum, took))
+}
+
+/// Reads a chunk off the runtime's threads.
+async fn read(
+    path: &Path,
+    file: Arc<File>,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>, Failure> {
+    let read = tokio::task::spawn_blocking(move || {
+        let mut chunk = vec![0; length];
+        file.read_exact_at(&mut chunk, offset).map(|()| chunk)
+    });
+    let result = read.await.unwrap_or_else(|error| Err(error.into()));
+    result.map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => Failure::FileState {
+            path: path.to_owned(),
+            what: format!(
+                "became shorter than {} bytes while it was copied",
+                offset + length as u64
+            ),
+        },
+        _ => Failure::file(path, "reading", error),
+    })
+}
