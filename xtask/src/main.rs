@@ -2,6 +2,7 @@
 
 mod checks;
 mod command;
+mod demo;
 mod fuzz;
 mod project;
 mod report;
@@ -27,6 +28,7 @@ enum Task {
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
+    Demo(demo::Arguments),
     Setup(setup::Arguments),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => stages::run(project, &arguments, stages::Depth::EveryChange),
         Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments),
+        Task::Demo(arguments) => demo::run(project, &arguments),
         Task::Setup(arguments) => setup::run(project, &arguments),
     });
     match result {

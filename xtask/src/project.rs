@@ -22,6 +22,11 @@ impl Project {
         self.metadata.workspace_root.as_std_path()
     }
 
+    /// Where cargo puts what it builds.
+    pub(crate) fn target(&self) -> &Path {
+        self.metadata.target_directory.as_std_path()
+    }
+
     /// Where this program keeps logs and scratch files: inside cargo's target folder.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.metadata.target_directory.as_std_path().join("xtask")
