@@ -9,6 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
+/// How often to look for what a program has started meanwhile, before it is killed.
+const KILL_LOOKS_MAX: usize = 8;
 /// Lines of a failed program's output that are shown; the log has all of them.
 const TAIL_LINES: usize = 40;
 
@@ -98,17 +100,28 @@ pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str
     command
 }
 
-/// Kills everything a child has started: cargo's own end leaves its test binaries running.
+/// Kills a child and everything it has started: cargo's own end leaves its test binaries running.
 fn kill_tree(root: u32) {
-    let Ok(table) = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output() else { return };
-    let processes = descendants(&String::from_utf8_lossy(&table.stdout), root);
-    if !processes.is_empty() {
-        answers(Command::new("kill").arg("-KILL").args(processes.iter().map(u32::to_string)));
+    let mut processes = vec![root];
+    // What is stopped starts nothing more, so a few looks see all of it.
+    for _ in 0..KILL_LOOKS_MAX {
+        signal("-STOP", &processes);
+        let Ok(table) = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output() else { break };
+        let found = family(&String::from_utf8_lossy(&table.stdout), root);
+        if found == processes {
+            break;
+        }
+        processes = found;
     }
+    signal("-KILL", &processes);
 }
 
-/// All descendants of `root` in a table of process id and parent id, nearest first.
-fn descendants(table: &str, root: u32) -> Vec<u32> {
+fn signal(name: &str, processes: &[u32]) {
+    answers(Command::new("kill").arg(name).args(processes.iter().map(u32::to_string)));
+}
+
+/// `root` and all its descendants in a table of process id and parent id, nearest first.
+fn family(table: &str, root: u32) -> Vec<u32> {
     let pairs: Vec<(u32, u32)> = table
         .lines()
         .filter_map(|line| {
@@ -124,7 +137,7 @@ fn descendants(table: &str, root: u32) -> Vec<u32> {
         found.extend(children);
         next += 1;
     }
-    found.split_off(1)
+    found
 }
 
 fn tail(output: &str, lines: usize) -> String {
@@ -139,9 +152,9 @@ mod tests {
     #[test]
     fn grandchildren_are_found_and_strangers_and_cycles_are_not() {
         let table = "  1 0\n 10 1\n 11 10\n 12 11\n 20 1\n 30 30\n not a row\n";
-        assert_eq!(descendants(table, 10), [11, 12]);
-        assert_eq!(descendants(table, 30), [0; 0]);
-        assert_eq!(descendants("5 6\n6 5\n", 5), [6]);
+        assert_eq!(family(table, 10), [10, 11, 12]);
+        assert_eq!(family(table, 30), [30]);
+        assert_eq!(family("5 6\n6 5\n", 5), [5, 6]);
     }
 
     #[test]
@@ -160,7 +173,11 @@ mod tests {
         assert!(Instant::now() < deadline + Duration::from_secs(20));
         assert!(matches!(finished.outcome(|_| String::new()), Outcome::Failed { .. }));
         let grandchild = finished.output();
-        assert!(!is_running(grandchild.trim()), "process {grandchild} still runs");
+        let patience = Instant::now() + Duration::from_secs(20);
+        while is_running(grandchild.trim()) {
+            assert!(Instant::now() < patience, "process {grandchild} still runs");
+            thread::sleep(POLL);
+        }
     }
 
     #[test]

@@ -92,6 +92,8 @@ fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
     let found = project.scratch().join("corpus").join(target);
     fs::create_dir_all(&found)?;
     let mut command = cargo(project.root(), ["fuzz", "run", "--sanitizer", "none", target]);
+    // Where cargo-fuzz itself gave up helps nobody and would crowd out what the target said.
+    command.env("RUST_LIB_BACKTRACE", "0");
     // libFuzzer writes to the first folder and only reads the others.
     command.arg(found).arg(project.root().join("fuzz/corpus").join(target));
     command.args(["--", INPUT_SECONDS_MAX, &format!("-max_total_time={seconds}")]);

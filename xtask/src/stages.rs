@@ -85,13 +85,13 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "checks",
             what: "format, lints, licences, what the core may use, texts",
-            budget: depth.budget(600),
+            budget: depth.budget(900),
             steps: checks(project),
         },
         Stage {
             name: "tests",
             what: "every test of every package, examples in the docs",
-            budget: depth.budget(900),
+            budget: depth.budget(1200),
             steps: rust_tests::workspace(project, depth.property_cases()),
         },
         Stage {
@@ -109,7 +109,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "fuzz",
             what: "decoders: the corpus replayed, then new inputs",
-            budget: depth.budget(300),
+            budget: depth.budget(600),
             steps: fuzzing(project, depth.fuzz_seconds()),
         },
         Stage {
