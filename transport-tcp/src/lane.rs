@@ -289,11 +289,16 @@ impl Lane {
         }
     }
 
+    /// Ends the lane for good; its tasks stop at their next await.
+    pub(crate) fn end(&self) {
+        lock(&self.wiring).retired = true;
+        self.close(None);
+    }
+
     /// Ends the lane for good and waits until no task of it is left. Cancel-safe: may be called
     /// again.
     pub(crate) async fn retire(&self) {
-        lock(&self.wiring).retired = true;
-        self.close(None);
+        self.end();
         let mut live = self.live.subscribe();
         // Fails only when the sender is gone, and we hold it.
         let _ = live.wait_for(|live| *live == 0).await;

@@ -3,9 +3,11 @@
 use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, Pair};
-use handfast_memory::Access;
-use handfast_transport_tcp::{HelloRefusal, LaneCompletion, Net, Sent, TcpLimits, TokioNet};
+use handfast_core::{Incarnation, Lifecycle, Pair};
+use handfast_memory::{Access, Direction};
+use handfast_transport_tcp::{
+    HelloRefusal, LaneCompletion, Net, Posting, RemoteSpan, Sent, TcpLimits, TokioNet,
+};
 use std::time::Duration;
 
 /// Moves bytes both ways between two wired nodes.
@@ -194,4 +196,61 @@ async fn misuse_is_an_error() {
     assert_eq!(node.sink.ended_now(), [released], "the lane is gone");
     assert_eq!(node.transport.depth(LANE), None);
     node.transport.bring_up(Lifecycle(9), 4).unwrap();
+}
+
+#[tokio::test]
+async fn dropping_the_transport_ends_its_lanes() {
+    let Node { transport, sink, incarnation, .. } =
+        node_without_listener(TokioNet, String::new(), 2, Setup::default());
+    let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let body = transport.bring_up(LANE, 1).unwrap();
+    let local = Pair { incarnation, lifecycle: LANE };
+    let remote = Pair { incarnation: Incarnation(9), lifecycle: LANE };
+    let peer = async {
+        let (mut stream, _) = silent.accept().await.unwrap();
+        receive_bytes(&mut stream, 72).await;
+        tokio::io::AsyncWriteExt::write_all(&mut stream, &yes(8)).await.unwrap();
+        stream
+    };
+    let (wired, mut stream) =
+        tokio::join!(transport.wire(local, remote, Body { address, ..body }), peer);
+    wired.unwrap();
+    let memory = patterned(10, 1);
+    let remote = RemoteSpan { key: 1, address: 2 };
+    let direction = Direction::Write;
+    transport.post(LANE, &mut vec![Posting { slice: 5, direction, span: memory.whole(), remote }]);
+    receive_bytes(&mut stream, 42).await;
+    drop(transport);
+    assert_eq!(sink.ended(1).await[0].slice(), 5);
+    assert!(is_closed(&mut stream).await);
+    assert_eq!(memory.holders(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_to_a_hello_that_is_none_is_an_error() {
+    let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let node = node_without_listener(TokioNet, String::new(), 2, Setup::default());
+    let with = |at: usize, byte: u8| {
+        let mut bytes = yes(8);
+        bytes[at] = byte;
+        bytes
+    };
+    // Not the magic, no such reason, no depth, more than was offered, a reason.
+    let answers = [(with(0, 0), 0), (with(8, 10), 0), (yes(0), 0), (yes(129), 0), (with(8, 7), 7)];
+    for (number, (answer, code)) in (20..).zip(answers) {
+        node.transport.bring_up(Lifecycle(number), 1).unwrap();
+        let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
+        let body = Body { token: "1".into(), address: address.clone(), ..Body::default() };
+        let peer = async {
+            let (mut stream, _) = silent.accept().await.unwrap();
+            receive_bytes(&mut stream, 72).await;
+            tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await.unwrap();
+            assert!(is_closed(&mut stream).await);
+        };
+        let (error, ()) = tokio::join!(node.transport.wire(node.pair(number), remote, body), peer);
+        let error = error.unwrap_err();
+        assert_eq!((error.side, error.call, error.code), (Side::Peer, "hello", code), "{error}");
+    }
 }

@@ -185,3 +185,20 @@ async fn after_retiring_no_byte_lands() {
     assert!(bytes_of(&memory).iter().all(|byte| *byte == 0));
     assert!(is_closed(&mut peer).await);
 }
+
+#[tokio::test]
+async fn a_peer_that_reads_without_pause_does_not_keep_slices_waiting() {
+    let node = node(2, Setup::depth(4)).await;
+    let mut peer = raw_peer(&node, 4).await;
+    let (_, region) = node.region(SLICE_BYTES_MAX, Access::READ);
+    for tag in 0..4 {
+        let read = RawFrame::to(READ, tag, &region, SLICE_BYTES_MAX as u32);
+        peer.write_all(&read.encode()).await.unwrap();
+    }
+    assert_eq!(RawFrame::receive(&mut peer).await.kind, DATA);
+    let local = patterned(10, 1);
+    node.write(local.whole(), &region, 0);
+    receive_bytes(&mut peer, SLICE_BYTES_MAX).await;
+    assert_eq!(RawFrame::receive(&mut peer).await, RawFrame::done(0, 0));
+    assert_eq!(RawFrame::receive(&mut peer).await.kind, WRITE, "three answers still wait");
+}

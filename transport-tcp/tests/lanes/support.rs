@@ -122,19 +122,9 @@ pub(crate) async fn node_at<N: Net>(
 ) -> Node<N> {
     let listener = net.bind(address).await.unwrap();
     let host = address.split(':').next().unwrap();
-    let host = if host == "0.0.0.0" { "127.0.0.1" } else { host };
     let address = format!("{host}:{}", net.local_address(&listener).unwrap().port());
-    let sink = Arc::new(Recorder::default());
-    let regions = Arc::new(RegionTable::new());
-    let incarnation = Incarnation(incarnation);
-    let config = TcpConfig {
-        limits: setup.limits,
-        timing: setup.timing,
-        address: address.clone(),
-        incarnation,
-    };
-    let transport = TcpTransport::new(config, net.clone(), Arc::clone(&regions), sink.clone() as _);
-    let accepting = transport.clone();
+    let node = node_without_listener(net.clone(), address, incarnation, setup);
+    let accepting = node.transport.clone();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = net.accept(&listener).await {
             let transport = accepting.clone();
@@ -146,6 +136,22 @@ pub(crate) async fn node_at<N: Net>(
             });
         }
     });
+    node
+}
+
+/// Starts a node that nobody can dial.
+pub(crate) fn node_without_listener<N: Net>(
+    net: N,
+    address: String,
+    incarnation: u128,
+    setup: Setup,
+) -> Node<N> {
+    let sink = Arc::new(Recorder::default());
+    let regions = Arc::new(RegionTable::new());
+    let incarnation = Incarnation(incarnation);
+    let Setup { limits, timing } = setup;
+    let config = TcpConfig { limits, timing, address: address.clone(), incarnation };
+    let transport = TcpTransport::new(config, net, Arc::clone(&regions), sink.clone() as _);
     Node { transport, sink, regions, incarnation, address, next_slice: AtomicU64::new(1) }
 }
 
@@ -251,6 +257,14 @@ pub(crate) fn hello(depth: u32, token: u64, sender: Pair, receiver: Pair) -> [u8
         bytes[at..at + 16].copy_from_slice(&pair.incarnation.0.to_le_bytes());
         bytes[at + 16..at + 24].copy_from_slice(&pair.lifecycle.0.to_le_bytes());
     }
+    bytes
+}
+
+/// The answer to a hello: yes, with this depth.
+pub(crate) fn yes(depth: u32) -> [u8; ACK_BYTES] {
+    let mut bytes = [0; ACK_BYTES];
+    bytes[..8].copy_from_slice(&LANE_MAGIC);
+    bytes[12..].copy_from_slice(&depth.to_le_bytes());
     bytes
 }
 
