@@ -254,3 +254,13 @@ async fn an_answer_to_a_hello_that_is_none_is_an_error() {
         assert_eq!((error.side, error.call, error.code), (Side::Peer, "hello", code), "{error}");
     }
 }
+
+#[tokio::test]
+async fn when_retiring_returns_the_connection_is_closed() {
+    let (node, mut peer) = piped_peer(1000).await;
+    node.retire().await;
+    let mut byte = [0];
+    let reading = tokio::io::AsyncReadExt::read(&mut peer, &mut byte);
+    let now = tokio::time::timeout(Duration::ZERO, reading).await;
+    assert_eq!(now.expect("at once").unwrap(), 0);
+}

@@ -301,6 +301,26 @@ pub(crate) async fn raw_peer(node: &Node<TokioNet>, depth: u32) -> TcpStream {
     stream
 }
 
+/// A node wired over a pipe to a peer that speaks raw bytes, and that peer.
+pub(crate) async fn piped_peer(capacity: usize) -> (Node<PipeNet>, Bounced<DuplexStream>) {
+    let net = PipeNet::new(capacity);
+    let listener = net.bind("").await.unwrap();
+    let address = net.local_address(&listener).unwrap().to_string();
+    let node = node_without_listener(net.clone(), String::new(), 2, Setup::default());
+    node.transport.bring_up(LANE, 1).unwrap();
+    let higher = Pair { incarnation: Incarnation(3), lifecycle: LANE };
+    let body = Body { token: "1".into(), address, ..Body::default() };
+    let peer = async {
+        let (mut stream, _) = net.accept(&listener).await.unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
+        stream.write_all(&yes(8)).await.unwrap();
+        stream
+    };
+    let (wired, peer) = tokio::join!(node.transport.wire(node.pair(LANE.0), higher, body), peer);
+    wired.unwrap();
+    (node, peer)
+}
+
 /// A frame's header as read by a raw peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawFrame {
