@@ -17,8 +17,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-const ROUNDS: usize = 7;
-const ROUND_TIME: Duration = Duration::from_millis(100);
+const ROUNDS: usize = 5;
+const ROUND_TIME: Duration = Duration::from_millis(80);
 const SHAPES: [(usize, usize); 4] = [(4 << 10, 32), (64 << 10, 32), (1 << 20, 8), (4 << 10, 1)];
 const REGION_BYTES: usize = 64 << 20;
 const LANE: Lifecycle = Lifecycle(1);
@@ -90,10 +90,9 @@ async fn lane(
     region: &Region,
     (block, depth): (usize, usize),
 ) -> Rate {
-    let places = REGION_BYTES / block;
     let mut next = 0;
     let mut posting = |slice| {
-        let offset = next % places * block;
+        let offset = next % depth * block;
         next += 1;
         let span = local.span(offset, block).unwrap();
         let remote = RemoteSpan { key: region.key(), address: region.address() + offset as u64 };
@@ -120,24 +119,33 @@ async fn lane(
     Rate { mib: mib_per_second(done * block, begin), per_wake: done / wakes.max(1) }
 }
 
-/// One way over a plain stream: a write per block, and reads of up to 256 KiB or a block.
-async fn raw(streams: (TcpStream, TcpStream), block: usize) -> ((TcpStream, TcpStream), u64) {
+/// One way over a plain stream: a write per block, out of and into `area` bytes each, as many as
+/// the lane's slices in flight touch: what fits a cache must not decide.
+async fn raw(
+    streams: (TcpStream, TcpStream),
+    block: usize,
+    area: usize,
+) -> ((TcpStream, TcpStream), u64) {
     let (mut sender, mut receiver) = streams;
     let begin = Instant::now();
     let receiving = tokio::spawn(async move {
-        let mut bytes = vec![0; block.max(256 << 10)];
+        let mut bytes = vec![7_u8; area.max(256 << 10)];
+        let mut at = 0;
         loop {
-            let count = receiver.read(&mut bytes).await.unwrap();
-            if bytes[count - 1] == 1 {
+            let count = receiver.read(&mut bytes[at..]).await.unwrap();
+            at += count;
+            if bytes[at - 1] == 1 {
                 return receiver;
             }
+            at %= bytes.len();
         }
     });
     let sending = tokio::spawn(async move {
-        let bytes = vec![0_u8; block];
+        let bytes = vec![7_u8; area];
         let mut sent = 0;
         while begin.elapsed() < ROUND_TIME {
-            sender.write_all(&bytes).await.unwrap();
+            let at = sent % area;
+            sender.write_all(&bytes[at..at + block]).await.unwrap();
             sent += block;
         }
         sender.write_all(&[1]).await.unwrap();
@@ -148,7 +156,7 @@ async fn raw(streams: (TcpStream, TcpStream), block: usize) -> ((TcpStream, TcpS
 }
 
 fn mib_per_second(bytes: usize, begin: Instant) -> u64 {
-    bytes as u64 * 1_000_000 / (begin.elapsed().as_micros() as u64).max(1) >> 20
+    (bytes as u64 * 1_000_000 / (begin.elapsed().as_micros() as u64).max(1)) >> 20
 }
 
 fn median(mut numbers: Vec<u64>) -> u64 {
@@ -174,7 +182,7 @@ async fn measure(kind: &str) {
         let mut per_wake = [0; 2];
         for _ in 0..ROUNDS {
             let rate;
-            (streams, rate) = raw(streams, shape.0).await;
+            (streams, rate) = raw(streams, shape.0, shape.0 * shape.1).await;
             rates[0].push(rate);
             for (at, direction) in [(1, Direction::Write), (2, Direction::Read)] {
                 let rate = lane(&a, direction, &local, &region, shape).await;

@@ -4,7 +4,7 @@ use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status}
 use crate::net::{PIECES_MAX, Piece, StreamWriter};
 use crate::posting::Sent;
 use crate::slots::{Slots, Start};
-use handfast_memory::{Direction, MemoryError, RegionCache, Span};
+use handfast_memory::{Direction, RegionCache, Span};
 use std::collections::VecDeque;
 use std::io;
 
@@ -12,6 +12,8 @@ use std::io;
 const BATCH_BYTES: usize = 1 << 20;
 /// Most pieces that one frame adds: a read's answer is a header, its bytes, and another header.
 const ANSWER_PIECES: usize = 3;
+/// Most pieces of one part: a write is its header and its bytes.
+const PART_PIECES: usize = 2;
 /// What takes the place of bytes whose region went away in the middle of a frame.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -69,6 +71,8 @@ pub(crate) struct Batch {
     head: usize,
     /// Bytes sent of the part at `head`.
     sent: usize,
+    /// Whose turn it is when both an answer with payload and a slice wait.
+    slice_next: bool,
     regions: RegionCache,
     /// The regions of one send; empty between sends.
     spans: Vec<Span>,
@@ -81,6 +85,7 @@ impl Batch {
             parts: Vec::with_capacity(PIECES_MAX),
             head: 0,
             sent: 0,
+            slice_next: false,
             regions,
             spans: Vec::with_capacity(PIECES_MAX),
         }
@@ -98,18 +103,23 @@ impl Batch {
         self.head == self.parts.len()
     }
 
-    /// Takes frames from the queues, answers first.
+    /// Takes frames from the queues: answers without payload first, and of the others one of each
+    /// kind in turn, so that a peer that reads without pause does not keep our slices waiting.
     pub(crate) fn refill(&mut self, answers: &mut VecDeque<Answer>, slots: &mut Slots) {
         let mut bytes = 0;
         let mut pieces = 0;
         while pieces + ANSWER_PIECES <= PIECES_MAX && bytes < BATCH_BYTES {
             let parts = self.parts.len();
-            if let Some(answer) = answers.pop_front() {
+            let data = matches!(answers.front(), Some(Answer::Data { .. }));
+            let yielding = data && self.slice_next && slots.can_start();
+            if !yielding && let Some(answer) = answers.pop_front() {
+                self.slice_next |= data;
                 bytes += self.push_answer(answer);
                 pieces += self.parts.len() - parts;
             } else if let Some(start) = slots.start() {
+                self.slice_next = false;
                 bytes += self.push_slice(start);
-                pieces += 2 * (self.parts.len() - parts);
+                pieces += PART_PIECES * (self.parts.len() - parts);
             } else {
                 break;
             }
@@ -199,6 +209,9 @@ impl Batch {
         let mut skip = self.sent;
         let mut spans = self.spans.iter();
         for part in &self.parts[self.head..] {
+            if count + PART_PIECES > PIECES_MAX {
+                break;
+            }
             pieces[count] = match part {
                 Part::Headers { start, end } => Piece::Bytes(&self.headers[start + skip..*end]),
                 Part::Write { header, payload, .. } => {
@@ -217,7 +230,7 @@ impl Batch {
             let whole = !matches!(part, Part::Zeros(length) if length - skip > ZEROS.len());
             count += 1;
             skip = 0;
-            if !whole || count == PIECES_MAX {
+            if !whole {
                 break;
             }
         }
@@ -276,8 +289,8 @@ impl Batch {
             let skip = self.sent - start;
             let at = rest.len();
             rest.resize(at + payload.len() - skip, 0);
-            let copied: Result<(), MemoryError> = payload.copy_out(skip, &mut rest[at..]);
-            debug_assert!(copied.is_ok(), "a span's own length is inside it");
+            // Cannot fail: the length is the span's own.
+            let _ = payload.copy_out(skip, &mut rest[at..]);
             self.parts[place] = Part::Rest(rest);
             self.sent = 0;
         }

@@ -6,6 +6,7 @@
 
 use crate::batch::{Answer, Batch};
 use crate::counters::{Counts, count};
+use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
@@ -194,6 +195,15 @@ impl Lane {
         Ok(())
     }
 
+    /// Uses the token up, for we dial and nobody else may.
+    pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
+        let mut wiring = lock(&self.wiring);
+        if std::mem::replace(&mut wiring.token_used, true) {
+            return Err(peer_error("hello", 0, "the peer dialled out of turn".into()));
+        }
+        Ok(())
+    }
+
     /// Waits for our own Wire, and checks that it named `sender`.
     pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
         loop {
@@ -289,11 +299,16 @@ impl Lane {
         }
     }
 
+    /// Ends the lane for good; its tasks stop at their next await.
+    pub(crate) fn end(&self) {
+        lock(&self.wiring).retired = true;
+        self.close(None);
+    }
+
     /// Ends the lane for good and waits until no task of it is left. Cancel-safe: may be called
     /// again.
     pub(crate) async fn retire(&self) {
-        lock(&self.wiring).retired = true;
-        self.close(None);
+        self.end();
         let mut live = self.live.subscribe();
         // Fails only when the sender is gone, and we hold it.
         let _ = live.wait_for(|live| *live == 0).await;

@@ -255,6 +255,5 @@ impl Slots {
             ended.push(LaneCompletion::Released { slice: posting.slice, sent });
         }
         self.queue.clear();
-        self.agreed = 0;
     }
 }

@@ -11,8 +11,21 @@ use tokio::net::TcpStream;
 
 const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-fn checked(result: isize) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+/// Does `call`, which moves at most `room` bytes. A shorter count means that the socket is drained
+/// or full, so it is taken for not ready until the system says otherwise: that spares the call
+/// that would find out, and small bites while the other side is busy.
+fn move_bytes(
+    stream: &TcpStream,
+    interest: Interest,
+    room: usize,
+    call: impl FnOnce() -> isize,
+) -> io::Result<usize> {
+    let mut moved = 0;
+    let result = stream.try_io(interest, || {
+        moved = usize::try_from(call()).map_err(|_| io::Error::last_os_error())?;
+        if 0 < moved && moved < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
 }
 
 /// One `readv` into `target` and then `spare`. 0 is the end of the stream.
@@ -35,12 +48,13 @@ pub(crate) fn try_fill(
         count += 1;
     }
     let file = stream.as_raw_fd();
-    stream.try_io(Interest::READABLE, || {
+    let room = target.map_or(0, Span::len) + spare.len();
+    move_bytes(stream, Interest::READABLE, room, || {
         // SAFETY: the first `count` <= 2 vectors are initialised. A span's pointer and length name
         // bytes inside a mapping that `target` keeps, and it was just checked to be writable; no
         // reference to them exists, for none is ever made of registered memory. `spare` is an
         // exclusive borrow that outlives the call. The kernel writes only inside the vectors.
-        checked(unsafe { libc::readv(file, vectors.as_ptr(), count as libc::c_int) })
+        unsafe { libc::readv(file, vectors.as_ptr(), count as libc::c_int) }
     })
 }
 
@@ -68,11 +82,12 @@ pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<u
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = count;
     let file = stream.as_raw_fd();
-    stream.try_io(Interest::WRITABLE, || {
+    let room = pieces.iter().take(PIECES_MAX).map(Piece::len).sum();
+    move_bytes(stream, Interest::WRITABLE, room, || {
         // SAFETY: `msg_iov` points at `count` initialised vectors on this stack frame. Each names
         // either a borrowed slice or bytes inside a mapping that a borrowed span keeps (`skip` is
         // at most its length); the kernel only reads them. A peer writing them meanwhile tears the
         // bytes on the wire and breaks no Rust value. MSG_NOSIGNAL: a closed peer is an error.
-        checked(unsafe { libc::sendmsg(file, &raw const message, libc::MSG_NOSIGNAL) })
+        unsafe { libc::sendmsg(file, &raw const message, libc::MSG_NOSIGNAL) }
     })
 }

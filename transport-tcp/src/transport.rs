@@ -76,7 +76,8 @@ pub struct TcpConfig {
     pub incarnation: Incarnation,
 }
 
-/// Lanes over TCP. Cloning is cheap and shares them. Must be used within a tokio runtime.
+/// Lanes over TCP. Cloning is cheap and shares them; dropping the last clone ends them all, without
+/// waiting as [`TcpTransport::retire`] does. Must be used within a tokio runtime.
 pub struct TcpTransport<N: Net> {
     inner: Arc<Inner<N>>,
 }
@@ -95,6 +96,13 @@ struct Inner<N> {
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
     counts: Arc<Counts>,
     hellos_pending: AtomicUsize,
+}
+
+impl<N> Drop for Inner<N> {
+    fn drop(&mut self) {
+        let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        lanes.values().for_each(|lane| lane.end());
+    }
 }
 
 /// Holds one of the places for hellos being read.
@@ -189,11 +197,15 @@ impl<N: Net> TcpTransport<N> {
         if body.address.is_empty() || !lower {
             return Ok(());
         }
+        lane.claim_for_dialling()?;
         let (report, reported) = oneshot::channel();
         let dialler = self.clone();
         let dialled = Arc::clone(&lane);
         lane.spawn(async move {
-            match dialler.inner.dial(local, remote, &body).await {
+            let dialled_up = dialler.inner.dial(local, remote, &body).await;
+            // A running lane must not keep the transport alive.
+            drop(dialler);
+            match dialled_up {
                 Ok((stream, depth)) => {
                     let inbound = start(&dialled, stream, depth);
                     let _ = report.send(Ok(()));
@@ -229,8 +241,7 @@ impl<N: Net> TcpTransport<N> {
     /// Takes a connection whose first eight bytes are `first`, equal to [`LANE_MAGIC`]: reads the
     /// rest of the hello and hands the connection to the lane it names, or refuses it, says why,
     /// and closes it. Bounded in time; dropping the future closes the connection.
-    pub async fn accept(&self, stream: N::Stream, first: [u8; 8]) {
-        let mut stream = stream;
+    pub async fn accept(&self, mut stream: N::Stream, first: [u8; 8]) {
         let inner = &self.inner;
         let pending = Pending(&inner.hellos_pending);
         if inner.hellos_pending.fetch_add(1, Ordering::Relaxed)
@@ -275,8 +286,12 @@ impl<N: Net> TcpTransport<N> {
         let transport = self.clone();
         let claimed = Arc::clone(&lane);
         let task = async move {
-            if let Ok(stream) = given.await {
-                transport.inner.answer(claimed, stream, hello).await;
+            let Ok(stream) = given.await else { return };
+            let inbound = transport.inner.answer(claimed, stream, hello).await;
+            // A running lane must not keep the transport alive.
+            drop(transport);
+            if let Some(inbound) = inbound {
+                inbound.run().await;
             }
         };
         match lane.claim(hello.sender, hello.token, task) {
@@ -375,17 +390,23 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// The lane's own task on the accepting side: answers, waits for our own Wire, receives.
+    /// What the lane's own task on the accepting side begins with: answers, then waits for our own
+    /// Wire. Returns the receiving loop.
     ///
     /// The answer does not wait for our Wire, because our Wire may wait for the ready message that
     /// the peer sends once its own Wire, and with it this hello, succeeded. Nothing is received
     /// before ours.
-    async fn answer(&self, lane: Arc<Lane>, stream: N::Stream, hello: Hello) {
-        let mut stream = stream;
+    async fn answer(
+        &self,
+        lane: Arc<Lane>,
+        mut stream: N::Stream,
+        hello: Hello,
+    ) -> Option<Inbound<<N::Stream as Stream>::Reader>> {
         let depth = hello.depth.min(self.depth());
         let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
         if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
-            return lane.close(Some(io_error("hello", "", &error)));
+            lane.close(Some(io_error("hello", "", &error)));
+            return None;
         }
         count(&lane.counts().hellos_accepted);
         let armed = timeout(self.config.timing.hello, lane.wait_armed(hello.sender)).await;
@@ -398,11 +419,9 @@ impl<N: Net> Inner<N> {
         if let Some(refusal) = refusal {
             self.counts.refused(refusal);
             tracing::debug!(reason = %refusal, "a hello that was answered is dropped");
-            return;
+            return None;
         }
-        if let Some(inbound) = start(&lane, stream, depth) {
-            inbound.run().await;
-        }
+        start(&lane, stream, depth)
     }
 
     /// Says why, as far as the peer listens, and closes.

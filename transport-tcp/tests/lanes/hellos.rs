@@ -3,7 +3,7 @@
 use crate::support::*;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport_tcp::{HelloRefusal, LANE_MAGIC, TcpLimits};
+use handfast_transport_tcp::{HelloRefusal, LANE_MAGIC, Net, TcpLimits, TokioNet};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -107,7 +107,26 @@ async fn an_early_hello_of_a_stranger_does_not_cost_the_peer_its_token() {
     early.write_all(&hello(8, TOKEN, stranger, node.pair(7))).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(30)).await;
     node.transport.wire(node.pair(7), RAW, Body::default()).await.unwrap();
-    assert_eq!(reason(&receive_bytes(&mut early, 16).await), HelloRefusal::WrongPair as u16);
+    assert_eq!(reason(&receive_bytes(&mut early, 16).await), 0, "its token is good");
+    assert!(is_closed(&mut early).await, "its pair is not");
+    assert_eq!(node.counters().refused(HelloRefusal::WrongPair), 1);
     let (_, answer) = say(&node.address, &hello(8, TOKEN, RAW, node.pair(7))).await;
     assert_eq!(reason(&answer), 0);
+}
+
+#[tokio::test]
+async fn who_is_dialled_may_not_dial() {
+    let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let node = node(2, Setup::default()).await;
+    node.transport.bring_up(LANE, TOKEN).unwrap();
+    let higher = Pair { incarnation: Incarnation(3), lifecycle: LANE };
+    let body = Body { token: "1".into(), address, ..Body::default() };
+    let (transport, own) = (node.transport.clone(), node.pair(7));
+    let wiring = tokio::spawn(async move { transport.wire(own, higher, body).await });
+    let (_kept, _) = silent.accept().await.unwrap();
+    let (_, answer) = say(&node.address, &hello(8, TOKEN, higher, own)).await;
+    assert_eq!(reason(&answer), HelloRefusal::TokenUsed as u16);
+    node.retire().await;
+    assert!(wiring.await.unwrap().is_err());
 }

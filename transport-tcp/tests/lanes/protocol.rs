@@ -3,7 +3,7 @@
 use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_memory::{Access, Memory, Region};
-use handfast_transport_tcp::{LaneCompletion, SLICE_BYTES_MAX};
+use handfast_transport_tcp::{LaneCompletion, SLICE_BYTES_MAX, Sent};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -184,4 +184,60 @@ async fn after_retiring_no_byte_lands() {
     tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     assert!(bytes_of(&memory).iter().all(|byte| *byte == 0));
     assert!(is_closed(&mut peer).await);
+}
+
+#[tokio::test]
+async fn a_peer_that_reads_without_pause_does_not_keep_slices_waiting() {
+    let node = node(2, Setup::depth(4)).await;
+    let mut peer = raw_peer(&node, 4).await;
+    let (_, region) = node.region(SLICE_BYTES_MAX, Access::READ);
+    for tag in 0..4 {
+        let read = RawFrame::to(READ, tag, &region, SLICE_BYTES_MAX as u32);
+        peer.write_all(&read.encode()).await.unwrap();
+    }
+    assert_eq!(RawFrame::receive(&mut peer).await.kind, DATA);
+    let local = patterned(10, 1);
+    node.write(local.whole(), &region, 0);
+    receive_bytes(&mut peer, SLICE_BYTES_MAX).await;
+    assert_eq!(RawFrame::receive(&mut peer).await, RawFrame::done(0, 0));
+    assert_eq!(RawFrame::receive(&mut peer).await.kind, WRITE, "three answers still wait");
+}
+
+#[tokio::test]
+async fn an_answer_to_an_earlier_use_of_a_slot_names_nothing() {
+    let node = node(2, Setup::depth(1)).await;
+    let mut peer = raw_peer(&node, 1).await;
+    let (_, region) = node.region(64, Access::READ);
+    let memory = patterned(10, 1);
+    let mut tags = Vec::new();
+    for _ in 0..2 {
+        node.write(memory.whole(), &region, 0);
+        tags.push(RawFrame::receive(&mut peer).await.tag);
+        receive_bytes(&mut peer, 10).await;
+        peer.write_all(&RawFrame::done(tags[0], 0).encode()).await.unwrap();
+        if tags.len() == 1 {
+            node.sink.ended(1).await;
+        }
+    }
+    let error = node.sink.failure().await;
+    assert!(error.detail.contains("no outstanding"), "{error}");
+    assert_ne!(tags[0], tags[1]);
+    assert!(matches!(node.sink.ended_now()[..], [LaneCompletion::Released { .. }]));
+}
+
+#[tokio::test]
+async fn a_peer_that_dies_while_we_write_frees_our_memory() {
+    let node = node(2, Setup::default()).await;
+    let peer = raw_peer(&node, 8).await;
+    let (_, region) = node.region(64, Access::READ);
+    let memory = patterned(SLICE_BYTES_MAX, 1);
+    let partly = node.write(memory.whole(), &region, 0);
+    let none = node.write(memory.whole(), &region, 0);
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    drop(peer);
+    node.sink.failure().await;
+    let released = |slice, sent| LaneCompletion::Released { slice, sent };
+    let expected = [released(partly, Sent::Partly), released(none, Sent::None)];
+    assert_eq!(node.sink.ended_now(), expected);
+    assert_eq!(memory.holders(), 1, "the lane is not retired yet, and holds no memory");
 }

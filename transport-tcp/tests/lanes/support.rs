@@ -122,19 +122,9 @@ pub(crate) async fn node_at<N: Net>(
 ) -> Node<N> {
     let listener = net.bind(address).await.unwrap();
     let host = address.split(':').next().unwrap();
-    let host = if host == "0.0.0.0" { "127.0.0.1" } else { host };
     let address = format!("{host}:{}", net.local_address(&listener).unwrap().port());
-    let sink = Arc::new(Recorder::default());
-    let regions = Arc::new(RegionTable::new());
-    let incarnation = Incarnation(incarnation);
-    let config = TcpConfig {
-        limits: setup.limits,
-        timing: setup.timing,
-        address: address.clone(),
-        incarnation,
-    };
-    let transport = TcpTransport::new(config, net.clone(), Arc::clone(&regions), sink.clone() as _);
-    let accepting = transport.clone();
+    let node = node_without_listener(net.clone(), address, incarnation, setup);
+    let accepting = node.transport.clone();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = net.accept(&listener).await {
             let transport = accepting.clone();
@@ -146,6 +136,22 @@ pub(crate) async fn node_at<N: Net>(
             });
         }
     });
+    node
+}
+
+/// Starts a node that nobody can dial.
+pub(crate) fn node_without_listener<N: Net>(
+    net: N,
+    address: String,
+    incarnation: u128,
+    setup: Setup,
+) -> Node<N> {
+    let sink = Arc::new(Recorder::default());
+    let regions = Arc::new(RegionTable::new());
+    let incarnation = Incarnation(incarnation);
+    let Setup { limits, timing } = setup;
+    let config = TcpConfig { limits, timing, address: address.clone(), incarnation };
+    let transport = TcpTransport::new(config, net, Arc::clone(&regions), sink.clone() as _);
     Node { transport, sink, regions, incarnation, address, next_slice: AtomicU64::new(1) }
 }
 
@@ -254,6 +260,14 @@ pub(crate) fn hello(depth: u32, token: u64, sender: Pair, receiver: Pair) -> [u8
     bytes
 }
 
+/// The answer to a hello: yes, with this depth.
+pub(crate) fn yes(depth: u32) -> [u8; ACK_BYTES] {
+    let mut bytes = [0; ACK_BYTES];
+    bytes[..8].copy_from_slice(&LANE_MAGIC);
+    bytes[12..].copy_from_slice(&depth.to_le_bytes());
+    bytes
+}
+
 /// Says `bytes` to a node and reads until it closes or has said an answer.
 pub(crate) async fn say(address: &str, bytes: &[u8]) -> (TcpStream, Vec<u8>) {
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -285,6 +299,26 @@ pub(crate) async fn raw_peer(node: &Node<TokioNet>, depth: u32) -> TcpStream {
     let (stream, answer) = say(&node.address, &hello(depth, TOKEN, RAW, node.pair(LANE.0))).await;
     assert_eq!(reason(&answer), 0);
     stream
+}
+
+/// A node wired over a pipe to a peer that speaks raw bytes, and that peer.
+pub(crate) async fn piped_peer(capacity: usize) -> (Node<PipeNet>, Bounced<DuplexStream>) {
+    let net = PipeNet::new(capacity);
+    let listener = net.bind("").await.unwrap();
+    let address = net.local_address(&listener).unwrap().to_string();
+    let node = node_without_listener(net.clone(), String::new(), 2, Setup::default());
+    node.transport.bring_up(LANE, 1).unwrap();
+    let higher = Pair { incarnation: Incarnation(3), lifecycle: LANE };
+    let body = Body { token: "1".into(), address, ..Body::default() };
+    let peer = async {
+        let (mut stream, _) = net.accept(&listener).await.unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES]).await.unwrap();
+        stream.write_all(&yes(8)).await.unwrap();
+        stream
+    };
+    let (wired, peer) = tokio::join!(node.transport.wire(node.pair(LANE.0), higher, body), peer);
+    wired.unwrap();
+    (node, peer)
 }
 
 /// A frame's header as read by a raw peer.
