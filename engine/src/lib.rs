@@ -55,3 +55,7 @@ pub use regions::Registration;
 pub use segment::{Batch, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};
 pub use transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};
+
+#[doc = include_str!("../../README.md")]
+#[cfg(doctest)]
+struct Readme;
