@@ -7,8 +7,9 @@ use crate::failure::Failure;
 use crate::progress::Progress;
 use handfast::{Engine, Segment};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::NamedTempFile;
@@ -24,11 +25,7 @@ struct Copied {
 }
 
 pub(crate) async fn run(arguments: Get) -> Outcome {
-    let path = &arguments.file;
-    if path.is_dir() {
-        let what = "is a directory; name the file to make".to_owned();
-        return Err(Failure::FileState { path: path.clone(), what });
-    }
+    let arguments = Get { file: final_path(&arguments.file)?, ..arguments };
     let engine = client().await?;
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments)).await;
     engine.close().await;
@@ -43,6 +40,21 @@ pub(crate) async fn run(arguments: Get) -> Outcome {
         verified: !arguments.copy.no_verify,
     };
     report.print(took, arguments.copy.json)
+}
+
+/// Where the file will be: a symbolic link is followed, and only a regular file is replaced. A
+/// device or a pipe must not be renamed over.
+fn final_path(path: &Path) -> Result<PathBuf, Failure> {
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(path.to_owned()),
+        Err(error) => return Err(Failure::file(path, "reading", error)),
+    };
+    if !metadata.is_file() {
+        let what = "is not a regular file; name one to make or replace".to_owned();
+        return Err(Failure::FileState { path: path.to_owned(), what });
+    }
+    std::fs::canonicalize(path).map_err(|error| Failure::file(path, "resolving", error))
 }
 
 async fn once(engine: &Engine, arguments: &Get) -> Result<Copied, Failure> {
