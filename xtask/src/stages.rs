@@ -98,7 +98,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "explorer",
             what: "every interleaving up to the bounds, random sweeps",
             budget: depth.budget(900),
-            steps: rust_tests::explorer(project),
+            steps: explorer(project),
         },
         Stage {
             name: "seeds",
@@ -144,6 +144,20 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("mutants-absent", |_| graph::mutants_absent(project)),
         Step::new("texts", |_| texts::check(project.root())),
     ]
+}
+
+fn explorer(project: &Project) -> Vec<Step<'_>> {
+    let mut steps = rust_tests::explorer(project);
+    steps.push(Step::new("lane-gate", |deadline| {
+        // Loom replaces the atomics, so it needs a build of its own.
+        let target = project.scratch().join("loom");
+        let mut command =
+            cargo(project.root(), ["test", "--release", "-p", "handfast-core", "--test", "gate"]);
+        command.env("RUSTFLAGS", "--cfg core_loom").env("CARGO_TARGET_DIR", target);
+        let log = project.scratch().join("lane-gate.log");
+        run_command(command, log, deadline).outcome(|_| "the lane gate in every order".to_owned())
+    }));
+    steps
 }
 
 fn fuzzing(project: &Project, seconds: u64) -> Vec<Step<'_>> {

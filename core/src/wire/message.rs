@@ -10,7 +10,7 @@ pub const WIRE_VERSION: u32 = 1;
 /// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
 /// Longest text kept of what a peer wrote, in bytes: a refusal's detail, or what a parse error quotes.
-const DETAIL_BYTES_MAX: usize = 512;
+pub(super) const DETAIL_BYTES_MAX: usize = 512;
 
 /// Mooncake's connection descriptor, keys in the sorted order its writer uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,7 +313,7 @@ fn parse_pair(
     Ok(Pair { incarnation, lifecycle: Lifecycle(lifecycle) })
 }
 
-fn truncated(mut text: String, bytes_max: usize) -> String {
+pub(super) fn truncated(mut text: String, bytes_max: usize) -> String {
     while text.len() > bytes_max {
         text.pop();
     }

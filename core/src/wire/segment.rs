@@ -1,5 +1,6 @@
 //! The segment descriptor of metadata frames: what a node serves, and the key `handfast` inside it.
 
+use super::message::{DETAIL_BYTES_MAX, truncated};
 use crate::identity::{Incarnation, NodeName};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -135,8 +136,8 @@ impl NodeDescriptor {
     /// [`DescriptorError`]; nothing of a bad descriptor is used.
     pub fn decode(text: &str) -> Result<Self, DescriptorError> {
         let wire: Wire = serde_json::from_str(text)
-            .map_err(|error| DescriptorError::Malformed(error.to_string()))?;
-        let Some(key) = wire.handfast else { return Err(DescriptorError::NoKey(wire.name)) };
+            .map_err(|error| DescriptorError::Malformed(short(error.to_string())))?;
+        let Some(key) = wire.handfast else { return Err(DescriptorError::NoKey(short(wire.name))) };
         if key.required != 0 {
             return Err(DescriptorError::Required(key.required));
         }
@@ -206,11 +207,16 @@ fn checksum(wire: WireChecksum) -> Result<Checksum, DescriptorError> {
     let answer = match (wire.crc32c, wire.refusal) {
         (None, None) => None,
         (Some(sum), None) => Some(Ok(sum)),
-        (None, Some(refusal)) => Some(Err(refusal)),
+        (None, Some(refusal)) => Some(Err(short(refusal))),
         (Some(_), Some(_)) => return Err(DescriptorError::Field("checksum")),
     };
     let key = parse_key(&wire.key).ok_or(DescriptorError::Field("checksum.key"))?;
     Ok(Checksum { key, address: wire.address, bytes: wire.bytes, answer })
+}
+
+/// What a peer chose, as much of it as an error may carry.
+fn short(text: String) -> String {
+    truncated(text, DETAIL_BYTES_MAX)
 }
 
 fn parse_key(text: &str) -> Option<u64> {

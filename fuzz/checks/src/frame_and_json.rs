@@ -2,7 +2,7 @@
 
 use handfast_core::wire::{
     Descriptor, FRAME_BYTES_DEFAULT_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, Message,
-    decode_frame, encode_frame,
+    NodeDescriptor, decode_frame, encode_frame,
 };
 
 /// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
@@ -17,14 +17,27 @@ pub fn check(bytes: &[u8]) {
     // A mutation seldom keeps length and text in step: try the text without its frame too.
     if let Some(Ok(text)) = bytes.get(FRAME_HEADER_BYTES + 1..).map(str::from_utf8) {
         check_descriptor(text);
+        check_segment(text);
+    }
+}
+
+fn check_segment(text: &str) {
+    match NodeDescriptor::decode(text) {
+        Ok(descriptor) => {
+            let again = NodeDescriptor::decode(&descriptor.encode());
+            assert_eq!(Ok(descriptor), again, "the segment descriptor changed");
+        }
+        Err(error) => check_error(&error.to_string()),
     }
 }
 
 fn check_frame(bytes: &[u8], frame: Frame<'_>) {
     let encoded = encode_frame(frame.kind, frame.text);
     assert_eq!(bytes.get(..encoded.len()), Some(&*encoded), "the frame changed");
-    if matches!(frame.kind, FrameKind::Connection | FrameKind::Untyped) {
-        check_descriptor(frame.text);
+    match frame.kind {
+        FrameKind::Connection | FrameKind::Untyped => check_descriptor(frame.text),
+        FrameKind::Metadata => check_segment(frame.text),
+        FrameKind::Notify | FrameKind::Probe => {}
     }
 }
 
