@@ -2,6 +2,7 @@
 
 use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
+use crate::counters::{Counts, count};
 use crate::regions::Regions;
 use handfast_core::wire::{
     Checksum, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, RegionDescriptor,
@@ -23,6 +24,7 @@ pub(crate) struct Answers {
     pub(crate) commands: Commands,
     pub(crate) checksums: Semaphore,
     pub(crate) checksum_bytes_max: u64,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl Answers {
@@ -53,6 +55,7 @@ impl Answers {
             }
             Err(error) => {
                 warn!(%error, "a handshake message is refused");
+                count(&self.counts.messages_refused);
                 return descriptor_text(Descriptor {
                     reply_msg: error.to_string(),
                     ..Descriptor::default()
@@ -103,6 +106,7 @@ impl Answerer for Answers {
             FrameKind::Probe => Some("{\"status\":\"success\"}\n".to_owned()),
             kind @ (FrameKind::Notify | FrameKind::Untyped) => {
                 warn!(?kind, "a frame of this kind is not served");
+                count(&self.counts.frames_refused);
                 None
             }
         }

@@ -11,14 +11,16 @@ use std::sync::Arc;
 /// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Connections to our port that are not lanes, at once; the oldest silent one makes room.
+    /// Connections to our port that are not lanes, at once; the oldest that has
+    /// said nothing whole makes room.
     pub control_connections_max: usize,
     /// Regions that peers may reach, at once; at most
     /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX).
     pub regions_max: usize,
     /// Peers known at once.
     pub peers_max: usize,
-    /// Slices on one lane at a time.
+    /// Slices on one lane at a time; at most
+    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
     /// Longest slice, in bytes. A request is cut into slices.
     pub slice_bytes_max: u32,
@@ -50,7 +52,9 @@ impl Default for EngineLimits {
 pub struct EngineTiming {
     /// How long a call to a peer's control channel may take.
     pub call_timeout_ms: u64,
-    /// How long a lane with work on it may stay without any answer before it is given up.
+    /// How long a lane with work on it may stay without any answer before it is given up. Time
+    /// without work does not count, and time before a deadline or cancellation took the work away
+    /// does.
     pub lane_mute_timeout_ms: u64,
     /// How long [`Engine::close`] waits for lanes to be retired.
     pub close_timeout_ms: u64,
@@ -141,8 +145,20 @@ impl Builder {
         if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
         }
-        if self.limits.lane_depth == 0 {
-            return Err(invalid("lane_depth must be at least 1".into()));
+        let depth_max = handfast_transport_tcp::DEPTH_MAX;
+        if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {
+            return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
+        }
+        let nonzero = [
+            ("control_connections_max", self.limits.control_connections_max as u64),
+            ("peers_max", self.limits.peers_max as u64),
+            ("batches_max", u64::from(self.limits.batches_max)),
+            ("requests_per_batch_max", u64::from(self.limits.requests_per_batch_max)),
+            ("call_timeout_ms", self.timing.call_timeout_ms),
+            ("lane_mute_timeout_ms", self.timing.lane_mute_timeout_ms),
+        ];
+        if let Some((name, _)) = nonzero.iter().find(|(_, value)| *value == 0) {
+            return Err(invalid(format!("{name} must be at least 1")));
         }
         Ok(())
     }

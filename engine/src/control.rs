@@ -5,7 +5,7 @@ mod foreign;
 mod listener;
 
 pub(crate) use call::{CallError, exchange};
-pub(crate) use listener::{Answerer, ListenerCounters, ListenerLimits, serve};
+pub(crate) use listener::{Answerer, ListenerLimits, serve};
 
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
 use std::io;
@@ -27,6 +27,30 @@ pub(crate) enum ReadError {
     Frame(#[from] FrameError),
     #[error("the bytes are {0}, not the handshake protocol")]
     Foreign(&'static str),
+}
+
+/// Reads the first bytes of a frame. Another protocol is recognised even when it says less, as a
+/// TLS alert does.
+async fn read_header<R: AsyncRead + Unpin>(
+    stream: &mut R,
+) -> Result<[u8; FRAME_HEADER_BYTES], ReadError> {
+    let mut header = [0; FRAME_HEADER_BYTES];
+    let mut received = 0;
+    while received < FRAME_HEADER_BYTES {
+        let ended = match stream.read(&mut header[received..]).await {
+            Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+            Ok(count) => {
+                received += count;
+                continue;
+            }
+            Err(error) => error,
+        };
+        return Err(match foreign::recognise(&header[..received]) {
+            Some(name) => ReadError::Foreign(name),
+            None => ReadError::Io(ended),
+        });
+    }
+    Ok(header)
 }
 
 /// Reads the rest of a frame whose first eight bytes are `header`. Memory grows with the bytes

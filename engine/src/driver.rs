@@ -2,9 +2,12 @@
 
 use crate::command::{Command, Commands};
 use crate::control::exchange;
+use crate::counters::{Counts, count};
+use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Registry};
+use crate::target::Target;
 use crate::time::{Clock, Entropy};
-use handfast_core::node::{CallToken, Event, Failure, Input, Node, Output};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
@@ -12,7 +15,7 @@ use handfast_transport_tcp::{Net, TcpTransport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, info, warn};
 
 /// What the driver works with.
@@ -22,6 +25,9 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: TcpTransport<N>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) listener: Option<JoinHandle<()>>,
+    pub(crate) local: LocalEnd,
+    pub(crate) counts: Arc<Counts>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -29,6 +35,12 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
     pub(crate) addresses_max: usize,
+}
+
+/// Transfers to ourselves, for the driver to end.
+pub(crate) struct LocalEnd {
+    pub(crate) plane: Arc<LocalPlane>,
+    pub(crate) target: Arc<Target>,
 }
 
 pub(crate) struct Driver<N: Net> {
@@ -41,8 +53,13 @@ pub(crate) struct Driver<N: Net> {
     /// Where peers that called said they take calls.
     announced: BTreeMap<(NicPath, Incarnation), String>,
     wires: BTreeMap<Lifecycle, JoinHandle<()>>,
+    /// Calls of ours under way, which end with the driver.
+    calling: JoinSet<()>,
+    /// Whom we sent a request that is unanswered, and whether one of theirs came meanwhile.
+    asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     causes: BTreeMap<Lifecycle, TransportError>,
-    shutdown: Option<Option<oneshot::Sender<()>>>,
+    /// Who waits for the end, once there is to be one.
+    shutdown: Option<Vec<oneshot::Sender<()>>>,
 }
 
 impl<N: Net> Driver<N> {
@@ -55,6 +72,8 @@ impl<N: Net> Driver<N> {
             opened: BTreeMap::new(),
             announced: BTreeMap::new(),
             wires: BTreeMap::new(),
+            calling: JoinSet::new(),
+            asked: BTreeMap::new(),
             causes: BTreeMap::new(),
             shutdown: None,
         }
@@ -84,10 +103,29 @@ impl<N: Net> Driver<N> {
                 () = sleep(&*clock, wake) => self.parts.node.handle_timeout(clock.now()),
             }
         }
-        for target in self.parts.registry.all() {
-            target.on_peer_lost(failed(Side::Local, "close", "the engine was closed".into()));
+        // From here on whoever wants a lane is told at once that none will come.
+        commands.close();
+        drop(commands);
+        self.finish().await;
+    }
+
+    /// Ends what is not a lane, and tells who waits.
+    async fn finish(mut self) {
+        self.calling.shutdown().await;
+        if let Some(listener) = self.parts.listener.take() {
+            listener.abort();
+            // Aborted or ended, either way the port is free now.
+            let _ = listener.await;
         }
-        if let Some(Some(done)) = self.shutdown {
+        let LocalEnd { plane, target } = &self.parts.local;
+        plane.stop().await;
+        let closed = || failed(Side::Local, "close", "the engine was closed".into());
+        target.on_lane_down(LOCAL_LANE, closed());
+        target.on_closed();
+        for target in self.parts.registry.all() {
+            target.on_closed();
+        }
+        for done in self.shutdown.into_iter().flatten() {
             // The closing side may have stopped waiting.
             let _ = done.send(());
         }
@@ -105,18 +143,25 @@ impl<N: Net> Driver<N> {
                 self.remember_opened(&path, address);
                 Input::Open(path)
             }
+            // A call that comes while the engine closes is not answered.
+            Command::CallReceived { .. } if self.shutdown.is_some() => return,
             Command::CallReceived { message, reply } => {
                 self.remember_announced(&message);
+                self.note_crossing(&message);
                 let token = CallToken(self.next_call);
                 self.next_call += 1;
                 self.calls.insert(token, reply);
                 Input::CallReceived { token, message }
             }
-            Command::CallAnswered(message) => {
+            Command::CallAnswered { lifecycle, message } => {
+                self.asked.remove(&lifecycle);
                 self.remember_announced(&message);
                 Input::CallAnswered(message)
             }
-            Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
+            Command::CallFailed { lifecycle, failure } => {
+                self.asked.remove(&lifecycle);
+                Input::CallFailed { lifecycle, failure }
+            }
             Command::OperationDone { id, outcome } => {
                 if id.kind == OperationKind::Retire {
                     self.on_retired(id.lifecycle);
@@ -125,12 +170,19 @@ impl<N: Net> Driver<N> {
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
             Command::Shutdown { done } => {
+                if let Some(waiting) = &mut self.shutdown {
+                    waiting.extend(done);
+                    return;
+                }
+                if let Some(listener) = &self.parts.listener {
+                    listener.abort();
+                }
                 let known = self.parts.node.lifecycles();
                 let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
                 for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
                     self.parts.node.handle_input(now, Input::Close(peer));
                 }
-                self.shutdown = Some(done);
+                self.shutdown = Some(done.into_iter().collect());
                 return;
             }
         };
@@ -138,6 +190,8 @@ impl<N: Net> Driver<N> {
     }
 
     fn drain(&mut self) {
+        // First, so that whoever sees an effect sees it counted.
+        self.parts.counts.set_life_cycle(self.parts.node.counters());
         while let Some(output) = self.parts.node.poll_output() {
             match output {
                 Output::Call(message) => self.call(message),
@@ -155,9 +209,10 @@ impl<N: Net> Driver<N> {
             }
         }
         self.calls.retain(|_, reply| !reply.is_closed());
+        while self.calling.try_join_next().is_some() {}
     }
 
-    fn call(&self, message: Message) {
+    fn call(&mut self, message: Message) {
         let lifecycle = message.sender.lifecycle;
         let announced = match message.echo {
             Some(echo) => self.announced.get(&(message.to.clone(), echo.incarnation)),
@@ -175,13 +230,16 @@ impl<N: Net> Driver<N> {
         };
         let (net, commands) = (self.parts.net.clone(), self.commands.clone());
         let timeout_ms = self.parts.call_timeout_ms;
-        tokio::spawn(async move {
+        if message.op == Op::Request {
+            self.asked.entry(lifecycle).or_insert_with(|| (message.to.clone(), false));
+        }
+        self.calling.spawn(async move {
             let kind = FrameKind::Connection;
             let text = message.encode();
             let answer = match exchange(&net, &address, kind, &text, timeout_ms).await {
                 Ok(frame) => Message::decode(&frame.text).map_err(|error| {
                     warn!(%address, %error, "a call was answered with something else");
-                    handfast_core::node::CallFailure::Broken
+                    CallFailure::Broken
                 }),
                 Err(error) => {
                     debug!(%address, ?error, "a call failed");
@@ -189,7 +247,13 @@ impl<N: Net> Driver<N> {
                 }
             };
             commands.send(match answer {
-                Ok(message) => Command::CallAnswered(message),
+                Ok(mut answer) => {
+                    if answer.op == Op::Refuse {
+                        // Whoever sits at the address now speaks for it, under its own name.
+                        answer.from = message.to;
+                    }
+                    Command::CallAnswered { lifecycle, message: answer }
+                }
                 Err(failure) => Command::CallFailed { lifecycle, failure },
             });
         });
@@ -263,6 +327,7 @@ impl<N: Net> Driver<N> {
                 self.lose(peer, to_transport_error(failure));
             }
             Event::Ended { peer, lifecycle, failure } => {
+                self.asked.remove(lifecycle);
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
                 self.causes.insert(*lifecycle, to_transport_error(failure));
             }
@@ -278,6 +343,17 @@ impl<N: Net> Driver<N> {
         }
         // Nobody need listen.
         let _ = self.parts.events.send(event);
+    }
+
+    /// Counts a request that crossed one of ours on its way.
+    fn note_crossing(&mut self, message: &Message) {
+        let ours = |(peer, crossed): &&mut (NicPath, bool)| *peer == message.from && !*crossed;
+        if message.op == Op::Request
+            && let Some((_, crossed)) = self.asked.values_mut().find(ours)
+        {
+            *crossed = true;
+            count(&self.parts.counts.requests_crossed);
+        }
     }
 
     fn lose(&self, peer: &NicPath, cause: TransportError) {

@@ -4,9 +4,10 @@ use crate::answer::Answers;
 use crate::command::{Command, Commands};
 use crate::config::Builder;
 use crate::control::{CallError, exchange};
+use crate::counters::{Counters, Counts};
 use crate::error::{Cause, Error, Stage};
 use crate::regions::Registration;
-use crate::registry::Registry;
+use crate::registry::{LaneTable, Registry};
 use crate::segment::Segment;
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
@@ -14,13 +15,13 @@ use handfast_core::node::Event;
 use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
-use handfast_transport_tcp::Net;
+use handfast_transport_tcp::{Net, TcpCounters};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{broadcast, oneshot};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
@@ -42,16 +43,15 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) commands: Commands,
-    pub(crate) listener: Option<AbortHandle>,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
     pub(crate) closed: AtomicBool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         self.commands.send(Command::Shutdown { done: None });
-        if let Some(listener) = &self.listener {
-            listener.abort();
-        }
     }
 }
 
@@ -163,9 +163,11 @@ impl Engine {
         if lanes.borrow().up > 0 {
             return Ok(());
         }
-        target.want_lane();
-        let settled = lanes.wait_for(|status| status.up > 0 || status.failures > failures).await;
         let closed = || Error::local(Stage::Handshake, Cause::Closed).at(node);
+        if !target.want_lane() {
+            return Err(closed());
+        }
+        let settled = lanes.wait_for(|status| status.up > 0 || status.failures > failures).await;
         let status = settled.map_err(|_| closed())?.clone();
         match status.failure {
             Some(cause) if status.up == 0 => {
@@ -180,13 +182,16 @@ impl Engine {
         self.shared.events.subscribe()
     }
 
+    /// What happened so far, in numbers.
+    pub fn counters(&self) -> Counters {
+        let tcp = (self.shared.tcp_counters)();
+        self.shared.counts.snapshot(self.shared.lanes.len(), tcp)
+    }
+
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
     /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
-        if let Some(listener) = &self.shared.listener {
-            listener.abort();
-        }
         let (done, closed) = oneshot::channel();
         if self.shared.commands.send(Command::Shutdown { done: Some(done) }) {
             // An error means that the driver has ended, which is what we wait for.
@@ -254,7 +259,8 @@ impl Engine {
         }
         let target = self.shared.registry.target(&path, descriptor.incarnation, address);
         let target = target.ok_or_else(|| {
-            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value: 0 }).at(address)
+            let value = self.shared.registry.targets_max();
+            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
         })?;
         target.refresh();
         Ok((descriptor, target))

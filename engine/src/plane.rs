@@ -6,8 +6,8 @@ use handfast_memory::Direction;
 use handfast_memory::{RegionTable, Span};
 use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use tokio::sync::Notify;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, watch};
 
 /// A data plane. Both calls return at once; ends are reported to the lane's sink.
 pub(crate) trait Plane: Send + Sync + 'static {
@@ -39,12 +39,21 @@ pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<LaneCompletion>) + Send + Sync>;
 /// Copies within this process, by the same rules as a lane: bounds, permissions, one end each.
 pub(crate) struct LocalPlane {
     queue: Arc<LocalQueue>,
+    /// Whether the copying task runs.
+    copying: watch::Receiver<()>,
 }
 
 struct LocalQueue {
-    waiting: Mutex<(VecDeque<Posting>, Vec<u64>)>,
+    waiting: Mutex<Waiting>,
     wake: Notify,
     regions: Arc<RegionTable>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    postings: VecDeque<Posting>,
+    withdrawn: Vec<u64>,
+    stopped: bool,
 }
 
 impl LocalPlane {
@@ -52,24 +61,38 @@ impl LocalPlane {
     pub(crate) fn start(regions: Arc<RegionTable>, sink: LocalSink) -> Arc<Self> {
         let queue =
             Arc::new(LocalQueue { waiting: Mutex::default(), wake: Notify::new(), regions });
-        let plane = Arc::new(Self { queue: queue.clone() });
-        tokio::spawn(copy(queue, Arc::downgrade(&plane), sink));
+        let (running, copying) = watch::channel(());
+        let plane = Arc::new(Self { queue: queue.clone(), copying });
+        tokio::spawn(copy(queue, sink, running));
         plane
+    }
+
+    /// Ends copying. When it returns nothing is copied any more; what was not copied is to be
+    /// released by the end of the lane. Cancel-safe.
+    pub(crate) async fn stop(&self) {
+        self.queue.stop();
+        // Fails when the task is gone, which is what we wait for.
+        let _ = self.copying.clone().changed().await;
     }
 }
 
 impl Plane for LocalPlane {
     fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
-        self.queue.lock().0.extend(postings.drain(..));
+        let mut waiting = self.queue.lock();
+        match waiting.stopped {
+            false => waiting.postings.extend(postings.drain(..)),
+            true => postings.clear(),
+        }
+        drop(waiting);
         self.queue.wake.notify_one();
     }
 
     fn withdraw(&self, _lane: Lifecycle, slice: u64) {
         let mut waiting = self.queue.lock();
-        let place = waiting.0.iter().position(|posting| posting.slice == slice);
+        let place = waiting.postings.iter().position(|posting| posting.slice == slice);
         if let Some(place) = place {
-            waiting.0.remove(place);
-            waiting.1.push(slice);
+            waiting.postings.remove(place);
+            waiting.withdrawn.push(slice);
             drop(waiting);
             self.queue.wake.notify_one();
         }
@@ -78,25 +101,37 @@ impl Plane for LocalPlane {
 
 impl Drop for LocalPlane {
     fn drop(&mut self) {
-        self.queue.wake.notify_one();
+        self.queue.stop();
     }
 }
 
 impl LocalQueue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (VecDeque<Posting>, Vec<u64>)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        let mut waiting = self.lock();
+        waiting.stopped = true;
+        waiting.postings.clear();
+        drop(waiting);
+        self.wake.notify_one();
     }
 }
 
-async fn copy(queue: Arc<LocalQueue>, plane: Weak<LocalPlane>, sink: LocalSink) {
+/// Copies until stopped. `_running` tells by its end that nothing is copied any more.
+async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<()>) {
     let mut completions = Vec::new();
     let mut turn = Vec::with_capacity(COPIES_PER_TURN);
-    while plane.strong_count() > 0 {
+    loop {
         {
             let mut waiting = queue.lock();
-            let count = waiting.0.len().min(COPIES_PER_TURN);
-            turn.extend(waiting.0.drain(..count));
-            let released = waiting.1.drain(..);
+            if waiting.stopped {
+                return;
+            }
+            let count = waiting.postings.len().min(COPIES_PER_TURN);
+            turn.extend(waiting.postings.drain(..count));
+            let released = waiting.withdrawn.drain(..);
             completions
                 .extend(released.map(|slice| LaneCompletion::Released { slice, sent: Sent::None }));
         }

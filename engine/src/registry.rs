@@ -26,6 +26,10 @@ impl LaneTable {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane, target);
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
     }
@@ -68,6 +72,11 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(parts: RegistryParts) -> Self {
         Self { parts, targets: Mutex::default() }
+    }
+
+    /// Peers known at once.
+    pub(crate) fn targets_max(&self) -> usize {
+        self.parts.targets_max
     }
 
     /// The target for a run of a peer, made if need be; `None` when the table is full.

@@ -9,6 +9,7 @@ use handfast_memory::{Direction, Span};
 use handfast_transport_tcp::RemoteSpan;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,18 @@ struct Inner {
 struct Resolved {
     target: Arc<Target>,
     region: Arc<RegionDescriptor>,
+    /// The owner refused what the descriptor seemed to allow.
+    outdated: Arc<AtomicBool>,
+}
+
+impl Resolved {
+    fn new(target: Arc<Target>, region: RegionDescriptor) -> Self {
+        Self { target, region: Arc::new(region), outdated: Arc::default() }
+    }
+
+    fn is_stale(&self) -> bool {
+        self.target.is_stale() || self.outdated.load(Ordering::Acquire)
+    }
 }
 
 impl Segment {
@@ -46,7 +59,7 @@ impl Segment {
         let (descriptor, target) = engine.find(address).await?;
         let region = pick(&descriptor, name).map_err(|error| error.at(address))?;
         let name = region.name.clone();
-        let resolved = Mutex::new(Resolved { target, region: Arc::new(region) });
+        let resolved = Mutex::new(Resolved::new(target, region));
         let (engine, address) = (engine.clone(), address.to_owned());
         let refresh = tokio::sync::Mutex::new(());
         Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh }) })
@@ -88,10 +101,15 @@ impl Segment {
     /// # Errors
     /// What stands in the way of the question, or the owner's refusal.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
-        let Resolved { region, .. } = self.resolve().await?;
+        let Resolved { region, target, .. } = self.resolve().await?;
         let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         let question = Checksum { key: region.key, address, bytes, answer: None };
         let descriptor = self.inner.engine.ask(self.address(), Some(question)).await?;
+        // Ours is the first word of it if no lane noticed.
+        if descriptor.incarnation != target.incarnation() {
+            target.mark_stale();
+            return Err(Error::peer(Stage::Checksum, Cause::PeerRestarted).at(self.address()));
+        }
         let refused = |text: String| {
             Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
         };
@@ -109,18 +127,18 @@ impl Segment {
     /// Where the bytes are now: the cached descriptor, unless its owner was lost or restarted.
     async fn resolve(&self) -> Result<Resolved, Error> {
         let cached = self.resolved();
-        if !cached.target.is_stale() {
+        if !cached.is_stale() {
             return Ok(cached);
         }
         let _one = self.inner.refresh.lock().await;
         let cached = self.resolved();
-        if !cached.target.is_stale() {
+        if !cached.is_stale() {
             return Ok(cached);
         }
         let (descriptor, target) = self.inner.engine.find(self.address()).await?;
         let region =
             pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;
-        let fresh = Resolved { target, region: Arc::new(region) };
+        let fresh = Resolved::new(target, region);
         *self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner) = fresh.clone();
         Ok(fresh)
     }
@@ -208,11 +226,13 @@ impl Batch {
             },
             None => self.segment.resolve().await?,
         };
-        let Resolved { target, region } = resolved;
+        let Resolved { target, region, outdated } = resolved;
         let pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
         engine.check_open()?;
-        let (batch, report) = target.submit(&pieces, deadline).map_err(submit_error)?;
-        Ok(Transfer::new(target, batch, report))
+        let submitted = target.submit(&pieces, deadline);
+        let (batch, report) =
+            submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
+        Ok(Transfer::new(target, batch, report, outdated))
     }
 
     fn pieces(&self, region: &RegionDescriptor) -> Result<Vec<Piece>, Error> {

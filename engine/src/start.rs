@@ -3,8 +3,8 @@
 use crate::answer::Answers;
 use crate::command::Commands;
 use crate::config::{Builder, EngineLimits, advertised};
-use crate::control::{ListenerCounters, ListenerLimits, serve};
-use crate::driver::{Driver, DriverParts};
+use crate::control::{ListenerLimits, serve};
+use crate::driver::{Driver, DriverParts, LocalEnd};
 use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::plane::{LOCAL_LANE, LocalPlane};
@@ -19,7 +19,7 @@ use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport}
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::broadcast;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -36,6 +36,7 @@ struct Parts<N: Net> {
     answers: Arc<Answers>,
     transport: TcpTransport<N>,
     registry: Arc<Registry>,
+    lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
 }
 
@@ -58,6 +59,7 @@ pub(crate) async fn start<N: Net>(
         commands: commands.clone(),
         checksums: Answers::checksums(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
+        counts: Arc::default(),
     });
     let lanes = LaneTable::new(commands.clone());
     let tcp = TcpConfig {
@@ -77,11 +79,23 @@ pub(crate) async fn start<N: Net>(
         targets_max: builder.limits.peers_max,
     }));
     let events = broadcast::Sender::new(EVENTS_KEPT);
-    let parts =
-        Parts { builder, net, clock, entropy, commands, answers, transport, registry, events };
+    let parts = Parts {
+        builder,
+        net,
+        clock,
+        entropy,
+        commands,
+        answers,
+        transport,
+        registry,
+        lanes,
+        events,
+    };
     let listener = listener.map(|listener| parts.listen(listener));
-    tokio::spawn(parts.driver(lanes).run(receiver));
-    let local = parts.local_target();
+    let (plane, local) = parts.local_target();
+    let driver = parts.driver(listener, LocalEnd { plane, target: local.clone() });
+    tokio::spawn(driver.run(receiver));
+    let (transport, counts) = (parts.transport, parts.answers.counts.clone());
     Ok(Engine::new(Shared {
         local,
         caller: Box::new(NetCaller {
@@ -94,7 +108,9 @@ pub(crate) async fn start<N: Net>(
         entropy: parts.entropy,
         events: parts.events,
         commands: parts.commands,
-        listener,
+        counts,
+        lanes: parts.lanes,
+        tcp_counters: Box::new(move || transport.counters()),
         closed: AtomicBool::new(false),
     }))
 }
@@ -105,19 +121,19 @@ impl<N: Net> Parts<N> {
     }
 
     /// Starts the task that accepts connections.
-    fn listen(&self, listener: N::Listener) -> AbortHandle {
+    fn listen(&self, listener: N::Listener) -> JoinHandle<()> {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
             accept_pause: std::time::Duration::from_millis(ACCEPT_PAUSE_MS),
         };
-        let counters = Arc::new(ListenerCounters::default());
         let (net, transport) = (self.net.clone(), self.transport.clone());
-        let port = serve(net, listener, transport, self.answers.clone(), counters, limits);
-        tokio::spawn(port).abort_handle()
+        let answers = self.answers.clone();
+        let counts = answers.counts.clone();
+        tokio::spawn(serve(net, listener, transport, answers, counts, limits))
     }
 
-    fn driver(&self, lanes: Arc<LaneTable>) -> Driver<N> {
+    fn driver(&self, listener: Option<JoinHandle<()>>, local: LocalEnd) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
             path: self.path(),
@@ -131,7 +147,10 @@ impl<N: Net> Parts<N> {
             net: self.net.clone(),
             transport: self.transport.clone(),
             registry: self.registry.clone(),
-            lanes,
+            lanes: self.lanes.clone(),
+            listener,
+            local,
+            counts: self.answers.counts.clone(),
             clock: self.clock.clone(),
             entropy: self.entropy.clone(),
             events: self.events.clone(),
@@ -144,7 +163,7 @@ impl<N: Net> Parts<N> {
     }
 
     /// The target for transfers to ourselves: copies instead of a lane.
-    fn local_target(&self) -> Arc<Target> {
+    fn local_target(&self) -> (Arc<LocalPlane>, Arc<Target>) {
         let itself: Arc<OnceLock<std::sync::Weak<Target>>> = Arc::default();
         let sink = itself.clone();
         let plane = LocalPlane::start(
@@ -160,7 +179,7 @@ impl<N: Net> Parts<N> {
             path: self.path(),
             incarnation: self.answers.incarnation,
             address: String::new(),
-            plane,
+            plane: plane.clone(),
             clock: self.clock.clone(),
             commands: self.commands.clone(),
             limits,
@@ -170,7 +189,7 @@ impl<N: Net> Parts<N> {
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
         target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max);
-        target
+        (plane, target)
     }
 }
 

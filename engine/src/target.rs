@@ -5,6 +5,7 @@
 //! tends it, everybody else leaves what they have in it.
 
 use crate::command::{Command, Commands};
+use crate::mute::Mute;
 use crate::plane::Plane;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
@@ -19,9 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot, watch};
-
-/// Checks of a lane per `lane_mute` span: the lane is given up after three without progress.
-const MUTE_CHECKS: u64 = 3;
 
 /// What a transfer names: direction, our bytes, the peer's.
 pub(crate) type Piece = (Direction, Span, RemoteSpan);
@@ -78,9 +76,9 @@ struct State {
     dispatching: bool,
     /// When the timer task will look again; `None` while it sleeps until told.
     armed: Option<Instant>,
-    wakes: u64,
-    wakes_checked: u64,
-    mute_checks: u64,
+    mute: Mute,
+    /// What ended this run for good, and ends whatever is still submitted to it.
+    ended: Option<TransferInput>,
 }
 
 impl Target {
@@ -97,9 +95,8 @@ impl Target {
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
-            wakes: 0,
-            wakes_checked: 0,
-            mute_checks: 0,
+            mute: Mute::new(parts.lane_mute),
+            ended: None,
         };
         let target = Arc::new(Self {
             parts,
@@ -125,18 +122,25 @@ impl Target {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// The peer has answered for this run again.
+    /// Says that the descriptor may be out of date.
+    pub(crate) fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// The peer has answered for this run again. One that has ended stays stale.
     pub(crate) fn refresh(&self) {
-        self.stale.store(false, Ordering::Release);
+        let state = self.lock();
+        self.stale.store(state.ended.is_some(), Ordering::Release);
     }
 
     pub(crate) fn watch_lanes(&self) -> watch::Receiver<LaneStatus> {
         self.lanes.subscribe()
     }
 
-    pub(crate) fn want_lane(&self) {
+    /// Asks for a lane; false when the engine is closed, so that none will come.
+    pub(crate) fn want_lane(&self) -> bool {
         let path = self.parts.path.clone();
-        self.parts.commands.send(Command::Open { path, address: self.parts.address.clone() });
+        self.parts.commands.send(Command::Open { path, address: self.parts.address.clone() })
     }
 
     /// Nothing is under way and no lane is up.
@@ -172,7 +176,7 @@ impl Target {
             Ok(batch) => {
                 let (report, receiver) = oneshot::channel();
                 state.batches.insert(batch, Batch { spans, report });
-                self.pump(state);
+                self.pump(state, now);
                 Ok((batch, receiver))
             }
             Err(error) => {
@@ -186,14 +190,18 @@ impl Target {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         state.transfers.cancel(now, batch);
-        self.pump(state);
+        self.pump(state, now);
     }
 
     /// What the lane's tasks report. Called once per wake.
     pub(crate) fn on_completions(&self, completions: &mut Vec<LaneCompletion>) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
-        state.wakes += 1;
+        // What is given back is no answer: a withdrawn slice says nothing of the peer.
+        let given_back = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { .. });
+        if !completions.iter().all(given_back) {
+            state.mute.on_answer(now);
+        }
         for completion in completions.drain(..) {
             let (slice, status) = match completion {
                 LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
@@ -208,7 +216,7 @@ impl Target {
             let slice = SliceId::from_bits(slice);
             state.input(now, TransferInput::Completion { slice, status });
         }
-        self.pump(state);
+        self.pump(state, now);
     }
 
     /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
@@ -218,6 +226,7 @@ impl Target {
                 state.input(now, TransferInput::LaneFenced { lane });
             }
             state.up.push(lane);
+            state.mute.on_answer(now);
             state.input(now, TransferInput::LaneUp { lane, depth });
         });
         self.lanes.send_modify(|status| status.up += 1);
@@ -232,25 +241,45 @@ impl Target {
         self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
     }
 
+    /// The peer was given up, until somebody asks for it again.
     pub(crate) fn on_peer_lost(&self, cause: TransportError) {
-        self.stale.store(true, Ordering::Release);
-        let failure = Arc::new(cause.clone());
+        self.mark_stale();
+        let failure = cause.clone();
         self.update(|state, now| state.input(now, TransferInput::PeerLost { cause }));
-        self.lanes.send_modify(|status| {
-            status.failures += 1;
-            status.failure = Some(failure);
-        });
+        self.fail_demand(failure);
     }
 
+    /// The peer runs anew: nothing can be done on this run any more.
     pub(crate) fn on_peer_restarted(&self) {
-        self.stale.store(true, Ordering::Release);
-        self.update(|state, now| state.input(now, TransferInput::PeerRestarted));
         let cause = TransportError {
             side: Side::Peer,
             call: "handshake",
             code: 0,
             detail: "the peer restarted".into(),
         };
+        self.end(TransferInput::PeerRestarted, cause);
+    }
+
+    /// The engine is closed.
+    pub(crate) fn on_closed(&self) {
+        let cause = TransportError {
+            side: Side::Local,
+            call: "close",
+            code: 0,
+            detail: "the engine was closed".into(),
+        };
+        self.end(TransferInput::PeerLost { cause: cause.clone() }, cause);
+    }
+
+    fn end(&self, end: TransferInput, cause: TransportError) {
+        self.update(|state, _| {
+            state.ended.get_or_insert(end);
+            self.mark_stale();
+        });
+        self.fail_demand(cause);
+    }
+
+    fn fail_demand(&self, cause: TransportError) {
         self.lanes.send_modify(|status| {
             status.failures += 1;
             status.failure = Some(Arc::new(cause));
@@ -261,7 +290,7 @@ impl Target {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         change(&mut state, now);
-        self.pump(state);
+        self.pump(state, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -270,8 +299,9 @@ impl Target {
     }
 
     /// Acts on what the machine wants, then arms the timer.
-    fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>) {
+    fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) {
         loop {
+            state.settle_end(now);
             while let Some(output) = state.transfers.poll_output() {
                 self.on_output(&mut state, output);
             }
@@ -288,7 +318,9 @@ impl Target {
                 state.outbox = outbox;
             }
         }
-        let next = self.next_look(&state);
+        let busy = state.transfers.load().slices > 0 && !state.up.is_empty();
+        state.mute.set_busy(now, busy);
+        let next = state.next_look();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
             state.armed = next;
             drop(state);
@@ -317,7 +349,10 @@ impl Target {
             TransferOutput::Withdraw { lane, slice } => {
                 state.outbox.push(Dispatch::Withdraw(lane, slice.to_bits()));
             }
-            TransferOutput::WantLane => self.want_lane(),
+            TransferOutput::WantLane => {
+                // A driver that has ended ends what waits, too.
+                self.want_lane();
+            }
             TransferOutput::Finished { batch, report } => {
                 let Some(entry) = state.batches.remove(&batch) else { return };
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
@@ -352,24 +387,6 @@ impl Target {
         flush(current, &mut postings);
     }
 
-    /// When the timer must look: at a deadline, or to see whether a lane makes progress.
-    fn next_look(&self, state: &State) -> Option<Instant> {
-        let deadline = state.transfers.poll_timeout();
-        let busy = state.transfers.load().slices > 0 && !state.up.is_empty();
-        // A check that is armed already stays where it is: moving it with each batch would let a
-        // steady submitter postpone it for ever.
-        let check = match state.armed {
-            _ if !busy => None,
-            Some(armed) => Some(armed),
-            None => Some(self.parts.clock.now() + self.check_span()),
-        };
-        deadline.into_iter().chain(check).min()
-    }
-
-    fn check_span(&self) -> Duration {
-        Duration(self.parts.lane_mute.nanos() / MUTE_CHECKS)
-    }
-
     /// Fires what is due and says when to look again.
     fn on_timer(&self) -> Option<Instant> {
         let now = self.parts.clock.now();
@@ -377,32 +394,23 @@ impl Target {
         if state.armed.is_some_and(|armed| armed <= now) {
             state.armed = None;
             state.transfers.handle_timeout(now);
-            self.check_progress(&mut state);
-            self.pump(state);
+            if state.mute.give_up(now) {
+                self.give_lanes_up(&state);
+            }
+            self.pump(state, now);
             state = self.lock();
         }
         state.armed
     }
 
-    /// Gives lanes up that have taken work and answered none of it for `lane_mute`.
-    fn check_progress(&self, state: &mut State) {
-        let busy = state.transfers.load().slices > 0;
-        let progress = state.wakes != state.wakes_checked;
-        state.wakes_checked = state.wakes;
-        state.mute_checks = if busy && !progress { state.mute_checks + 1 } else { 0 };
-        if state.mute_checks < MUTE_CHECKS {
-            return;
-        }
-        state.mute_checks = 0;
+    fn give_lanes_up(&self, state: &State) {
+        let limit_ms = self.parts.lane_mute.nanos() / 1_000_000;
         for lane in &state.up {
             let error = TransportError {
                 side: Side::Peer,
                 call: "lane",
                 code: 0,
-                detail: format!(
-                    "no answer on the lane for {} ms",
-                    self.parts.lane_mute.nanos() / 1_000_000
-                ),
+                detail: format!("no answer on the lane for {limit_ms} ms"),
             };
             self.parts.commands.send(Command::LaneFailed { lifecycle: *lane, error });
         }
@@ -432,6 +440,20 @@ impl State {
     fn release(&mut self, slot: u32) {
         self.spans[slot as usize] = None;
         self.free.push(slot);
+    }
+
+    /// When the timer must look: at a deadline, or to give mute lanes up.
+    fn next_look(&self) -> Option<Instant> {
+        self.transfers.poll_timeout().into_iter().chain(self.mute.give_up_at()).min()
+    }
+
+    /// Ends what came in after the end, or could not end with it.
+    fn settle_end(&mut self, now: Instant) {
+        if let Some(end) = self.ended.clone()
+            && self.transfers.load().batches > 0
+        {
+            self.input(now, end);
+        }
     }
 
     fn input(&mut self, now: Instant, input: TransferInput) {

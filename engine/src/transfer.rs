@@ -10,6 +10,7 @@ use handfast_core::transport::Side;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
@@ -20,6 +21,8 @@ pub struct Transfer {
     target: Arc<Target>,
     batch: BatchId,
     report: oneshot::Receiver<BatchReport>,
+    /// Set when the peer refuses: its descriptor may have changed since it was read.
+    outdated: Arc<AtomicBool>,
     ended: bool,
 }
 
@@ -28,8 +31,9 @@ impl Transfer {
         target: Arc<Target>,
         batch: BatchId,
         report: oneshot::Receiver<BatchReport>,
+        outdated: Arc<AtomicBool>,
     ) -> Self {
-        Self { target, batch, report, ended: false }
+        Self { target, batch, report, outdated, ended: false }
     }
 
     /// Asks for an early end. Await the transfer to learn how far it got.
@@ -44,12 +48,11 @@ impl Future for Transfer {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let report = std::task::ready!(Pin::new(&mut self.report).poll(context));
         self.ended = true;
-        let closed = || Error::local(Stage::Transfer, Cause::Closed);
-        Poll::Ready(
-            report
-                .map_err(|_| closed())
-                .and_then(|report| result(report).map_err(|error| error.at(self.target.address()))),
-        )
+        let report = report.map_err(|_| Error::local(Stage::Transfer, Cause::Closed))?;
+        if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
+            self.outdated.store(true, Ordering::Release);
+        }
+        Poll::Ready(result(report).map_err(|error| error.at(self.target.address())))
     }
 }
 

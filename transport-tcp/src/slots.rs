@@ -48,20 +48,26 @@ pub(crate) enum AnswerError {
     Data,
 }
 
-/// The slots of one lane. A withdrawn slice keeps its slot until the peer answers, so the peer
-/// never sees more than the agreed depth.
+/// The slots of one lane. A withdrawn slice makes room for another of the caller's at once, but
+/// keeps its slot until the peer answers, so the peer never sees more than the agreed depth.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
+    /// Most slices held for the caller, and how many are.
+    depth: usize,
+    held: usize,
     /// Most slices sent and unanswered; 0 until agreed.
     agreed: usize,
     on_wire: usize,
 }
 
 impl Slots {
-    pub(crate) fn new(capacity: usize) -> Self {
+    /// Slots for `depth` slices of the caller, and as many again for withdrawn ones: no more than
+    /// that are on the wire, so a caller that keeps to the depth always finds one.
+    pub(crate) fn new(depth: usize) -> Self {
+        let capacity = 2 * depth;
         let slot = |_| Slot {
             generation: 0,
             stage: Stage::Free,
@@ -73,19 +79,21 @@ impl Slots {
         Self {
             slots: (0..capacity).map(slot).collect(),
             free: (0..capacity).rev().collect(),
-            queue: VecDeque::with_capacity(capacity),
+            queue: VecDeque::with_capacity(depth),
+            depth,
+            held: 0,
             agreed: 0,
             on_wire: 0,
         }
     }
 
     pub(crate) fn agree(&mut self, depth: usize) {
-        self.agreed = depth.min(self.slots.len());
+        self.agreed = depth.min(self.depth);
     }
 
     /// Slices the lane holds at a time, as far as known.
     pub(crate) fn depth(&self) -> usize {
-        if self.agreed == 0 { self.slots.len() } else { self.agreed }
+        if self.agreed == 0 { self.depth } else { self.agreed }
     }
 
     fn tag(&self, index: usize) -> u64 {
@@ -99,8 +107,11 @@ impl Slots {
         (current && !matches!(slot.stage, Stage::Free | Stage::Queued)).then_some(index)
     }
 
-    /// Queues a slice, or gives it back when every slot is taken.
+    /// Queues a slice, or gives it back when as many are held as may be.
     pub(crate) fn push(&mut self, posting: Posting) -> Result<(), Posting> {
+        if self.held == self.depth {
+            return Err(posting);
+        }
         let Some(index) = self.free.pop() else { return Err(posting) };
         let slot = &mut self.slots[index];
         slot.stage = Stage::Queued;
@@ -108,6 +119,7 @@ impl Slots {
         slot.length = posting.span.len() as u32;
         slot.answered = false;
         slot.posting = Some(posting);
+        self.held += 1;
         self.queue.push_back(index);
         Ok(())
     }
@@ -183,7 +195,14 @@ impl Slots {
         slot.stage = Stage::Free;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
-        slot.posting.take()
+        self.let_go(index)
+    }
+
+    /// Takes the caller's slice out of a slot.
+    fn let_go(&mut self, index: usize) -> Option<Posting> {
+        let posting = self.slots[index].posting.take();
+        self.held -= usize::from(posting.is_some());
+        posting
     }
 
     /// The payload that answers a read begins.
@@ -228,12 +247,12 @@ impl Slots {
                 } else {
                     // The writer no longer reports it; the answer frees the slot.
                     self.slots[index].stage = Stage::Sent;
-                    self.slots[index].posting = None;
+                    self.let_go(index);
                 }
                 Some(sent)
             }
             Stage::Sent => {
-                self.slots[index].posting = None;
+                self.let_go(index);
                 Some(Sent::All)
             }
         }
@@ -255,5 +274,6 @@ impl Slots {
             ended.push(LaneCompletion::Released { slice: posting.slice, sent });
         }
         self.queue.clear();
+        self.held = 0;
     }
 }

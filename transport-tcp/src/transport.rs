@@ -321,8 +321,8 @@ impl<N: Net> TcpTransport<N> {
 
     /// Asks for a slice back. When this returns it has ended, with its completion or as
     /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
-    /// for a copy under way, which the sizes of socket buffers bound. Its place on the lane is
-    /// free again when the peer has answered.
+    /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
+    /// its place at once, and is sent when the peer has answered for as many as the depth asks.
     pub fn withdraw(&self, lane: Lifecycle, slice: u64) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);

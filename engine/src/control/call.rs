@@ -1,6 +1,6 @@
 //! Calling a peer: connect, send a frame, read a frame.
 
-use super::{OwnedFrame, ReadError, read_frame};
+use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
@@ -8,7 +8,7 @@ use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode
 use handfast_transport_tcp::{Net, ResolveError};
 use std::io;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 /// How a call failed.
@@ -96,8 +96,7 @@ async fn exchange_unbounded<N: Net>(
     let answer = async {
         stream.write_all(&encode_frame(kind, text)).await?;
         stream.flush().await?;
-        let mut header = [0; 8];
-        stream.read_exact(&mut header).await?;
+        let header = read_header(&mut stream).await?;
         read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await
     };
     answer.await.map_err(CallError::Answer)

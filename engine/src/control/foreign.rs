@@ -1,7 +1,7 @@
 //! Names the protocols that are found at a wrong port, by their first bytes.
 
 /// What the first bytes of a connection are, if they are a well-known protocol's.
-pub(super) fn recognise(first: &[u8; 8]) -> Option<&'static str> {
+pub(super) fn recognise(first: &[u8]) -> Option<&'static str> {
     const HTTP: [&[u8]; 8] =
         [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PRI * H", b"HTTP/"];
     match first {
@@ -23,7 +23,9 @@ mod tests {
         assert_eq!(recognise(b"GET / HT"), Some("HTTP"));
         assert_eq!(recognise(b"HTTP/1.1"), Some("HTTP"));
         assert_eq!(recognise(b"\x16\x03\x01\x02\x00\x01\x00\x01"), Some("TLS"));
+        assert_eq!(recognise(b"\x15\x03\x01\x00\x02\x02\x46"), Some("TLS"));
         assert_eq!(recognise(b"SSH-2.0-"), Some("SSH"));
+        assert_eq!(recognise(b""), None);
         assert_eq!(recognise(&260u64.to_le_bytes()), None);
     }
 }

@@ -1,23 +1,25 @@
 //! The one port of a node: control calls and lanes arrive here.
 
-use super::{OwnedFrame, ReadError, read_frame};
-use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, encode_frame};
+use super::{OwnedFrame, ReadError, read_frame, read_header};
+use crate::counters::{Counts, count};
+use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Net, TcpTransport};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
 /// Bounds of the port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerLimits {
-    /// Connections that are not lanes yet, at once. The oldest that has said nothing makes room.
+    /// Connections that are not lanes yet, at once. The oldest that has said nothing whole
+    /// makes room.
     pub(crate) connections_max: usize,
     /// How long a connection may take to say what it wants, and to take its answer.
     pub(crate) call_timeout: Duration,
@@ -36,11 +38,32 @@ struct Connection {
     quiet: Arc<AtomicBool>,
 }
 
-/// Counts of what arrived that was no call.
-#[derive(Default)]
-pub(crate) struct ListenerCounters {
-    pub(crate) shed: AtomicU64,
-    pub(crate) foreign: AtomicU64,
+/// Why a connection ended without a call.
+#[derive(Debug, thiserror::Error)]
+enum Ending {
+    #[error("too slow")]
+    Overdue,
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
+
+impl From<io::Error> for Ending {
+    fn from(error: io::Error) -> Self {
+        Self::Read(error.into())
+    }
+}
+
+impl Ending {
+    fn count(&self, counts: &Counts) {
+        count(match self {
+            Self::Overdue => &counts.overdue,
+            Self::Read(ReadError::Io(_) | ReadError::Frame(FrameError::Short { .. })) => {
+                &counts.ended
+            }
+            Self::Read(ReadError::Frame(_)) => &counts.frames_refused,
+            Self::Read(ReadError::Foreign(_)) => &counts.foreign,
+        });
+    }
 }
 
 /// Accepts until dropped.
@@ -49,7 +72,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     listener: N::Listener,
     transport: TcpTransport<N>,
     answerer: Arc<A>,
-    counters: Arc<ListenerCounters>,
+    counts: Arc<Counts>,
     limits: ListenerLimits,
 ) {
     let mut tasks = JoinSet::new();
@@ -69,29 +92,26 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "no connection can be accepted");
-                shed(&mut open, &counters);
+                shed(&mut open, &counts);
                 sleep(limits.accept_pause).await;
                 continue;
             }
         };
         open.retain(|_, connection| !connection.task.is_finished());
-        if open.len() >= limits.connections_max && !shed(&mut open, &counters) {
-            info!(%from, limit = limits.connections_max, "refused: every connection is busy");
+        if open.len() >= limits.connections_max && !shed(&mut open, &counts) {
+            warn!(%from, limit = limits.connections_max, "refused: every connection is busy");
+            count(&counts.refused);
             continue;
         }
         let (id, quiet) = (next, Arc::new(AtomicBool::new(true)));
         next += 1;
-        let connection = handle(
-            stream,
-            transport.clone(),
-            answerer.clone(),
-            quiet.clone(),
-            counters.clone(),
-            limits.call_timeout,
-        );
+        let connection =
+            handle(stream, transport.clone(), answerer.clone(), quiet.clone(), limits.call_timeout);
+        let counts = counts.clone();
         let task = tasks.spawn(async move {
-            if let Err(error) = connection.await {
-                debug!(%from, %error, "a connection ended without a call");
+            if let Err(ending) = connection.await {
+                debug!(%from, %ending, "a connection ended without a call");
+                ending.count(&counts);
             }
             id
         });
@@ -99,13 +119,13 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     }
 }
 
-/// Closes the oldest connection that has said nothing yet.
-fn shed(open: &mut BTreeMap<u64, Connection>, counters: &ListenerCounters) -> bool {
+/// Closes the oldest connection that has said nothing whole yet.
+fn shed(open: &mut BTreeMap<u64, Connection>, counts: &Counts) -> bool {
     let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
     let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);
     let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
     connection.task.abort();
-    counters.shed.fetch_add(1, Ordering::Relaxed);
+    count(&counts.shed);
     true
 }
 
@@ -114,27 +134,27 @@ async fn handle<N: Net, A: Answerer>(
     transport: TcpTransport<N>,
     answerer: Arc<A>,
     quiet: Arc<AtomicBool>,
-    counters: Arc<ListenerCounters>,
     limit: Duration,
-) -> Result<(), ReadError> {
-    let overdue = || io::Error::new(io::ErrorKind::TimedOut, "nothing was said in time");
-    let mut first = [0; 8];
-    timeout(limit, stream.read_exact(&mut first)).await.map_err(|_| overdue())??;
-    quiet.store(false, Ordering::Relaxed);
-    if first == LANE_MAGIC {
-        transport.accept(stream, first).await;
+) -> Result<(), Ending> {
+    let asked = timeout(limit, async {
+        let header = read_header(&mut stream).await?;
+        if header == LANE_MAGIC {
+            return Ok(None);
+        }
+        read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await.map(Some)
+    });
+    let Some(frame) = asked.await.map_err(|_| Ending::Overdue)?? else {
+        // Bounded in time by the transport, and still to make room if need be.
+        transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
-    }
-    let frame = read_frame(&mut stream, first, FRAME_BYTES_DEFAULT_MAX);
-    let frame = timeout(limit, frame).await.map_err(|_| overdue())?.inspect_err(|error| {
-        counters.foreign.fetch_add(1, Ordering::Relaxed);
-        warn!(%error, "a connection does not speak the handshake protocol");
-    })?;
+    };
+    // Whoever said something whole is answered, and makes room for nobody.
+    quiet.store(false, Ordering::Relaxed);
     let kind = frame.kind;
-    if let Some(text) = answerer.answer(frame).await {
-        let bytes = encode_frame(kind, &text);
-        timeout(limit, stream.write_all(&bytes)).await.map_err(|_| overdue())??;
-        timeout(limit, stream.shutdown()).await.map_err(|_| overdue())??;
-    }
-    Ok(())
+    let Some(text) = answerer.answer(frame).await else { return Ok(()) };
+    let answered = timeout(limit, async {
+        stream.write_all(&encode_frame(kind, &text)).await?;
+        stream.shutdown().await
+    });
+    Ok(answered.await.map_err(|_| Ending::Overdue)??)
 }

@@ -1,6 +1,19 @@
-//! Engines on loopback, and memory with a pattern.
+//! Engines on loopback, memory with a pattern, a relay that misbehaves, and a look at our sockets.
 
-use handfast::{Access, Engine, Memory, Registration};
+use handfast::{
+    Access, Builder, Counters, Engine, EngineTiming, Error, Memory, Registration, Segment,
+};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Long enough for anything a test waits for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A node that serves one segment, `cache`, of `bytes`.
 pub(crate) struct Owner {
@@ -15,19 +28,44 @@ impl Owner {
     }
 
     pub(crate) async fn start_at(address: &str, bytes: usize) -> Self {
-        let engine = Engine::builder().listen(address).start().await.unwrap();
+        Self::start_from(Engine::builder().listen(address), bytes).await
+    }
+
+    pub(crate) async fn start_from(builder: Builder, bytes: usize) -> Self {
+        Self::serve(builder.start().await.unwrap(), bytes)
+    }
+
+    pub(crate) fn serve(engine: Engine, bytes: usize) -> Self {
         let memory = Memory::zeroed(bytes).unwrap();
         let served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
         Self { engine, memory, served }
     }
 
+    /// A node that peers reach through `relay` only.
+    pub(crate) async fn start_behind(relay: &Relay, bytes: usize) -> Self {
+        let port = free_port().await;
+        relay.lead_to(port);
+        let builder = Engine::builder().listen(&format!("127.0.0.1:{port}"));
+        Self::start_from(builder.advertise(&relay.address), bytes).await
+    }
+
     pub(crate) fn segment(&self) -> String {
         format!("{}/{}", self.engine.address(), self.served.name())
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        port_of(self.engine.address())
     }
 }
 
 pub(crate) async fn user() -> Engine {
     Engine::builder().start().await.unwrap()
+}
+
+/// A user that gives mute lanes and calls up soon.
+pub(crate) async fn hasty_user(call_timeout_ms: u64, lane_mute_timeout_ms: u64) -> Engine {
+    let timing = EngineTiming { call_timeout_ms, lane_mute_timeout_ms, ..EngineTiming::default() };
+    Engine::builder().timing(timing).start().await.unwrap()
 }
 
 /// Memory whose bytes differ from place to place.
@@ -42,4 +80,203 @@ pub(crate) fn content(memory: &Memory, offset: usize, bytes: usize) -> Vec<u8> {
     let mut out = vec![0; bytes];
     memory.copy_out(offset, &mut out).unwrap();
     out
+}
+
+pub(crate) async fn failed_open(user: &Engine, segment: &str) -> Error {
+    match user.open(segment).await {
+        Ok(_) => panic!("{segment} was opened"),
+        Err(error) => error,
+    }
+}
+
+/// Writes a pattern to the start of `segment` and checks that it is there.
+pub(crate) async fn write_and_check(segment: &Segment, there: &Memory, bytes: usize, seed: u8) {
+    let block = pattern(bytes, seed);
+    let written = timeout(PATIENCE, segment.write(&block.whole(), 0)).await;
+    written.expect("the write ends in time").unwrap();
+    assert!(content(there, 0, bytes) == content(&block, 0, bytes), "the bytes are there");
+}
+
+/// A new peer opens, writes and closes.
+pub(crate) async fn serves_a_new_peer(owner: &Owner, seed: u8) {
+    let user = user().await;
+    let opened = timeout(PATIENCE, user.open(&owner.segment())).await;
+    let segment = opened.expect("opening ends in time").unwrap();
+    write_and_check(&segment, &owner.memory, 10_000, seed).await;
+    user.close().await;
+}
+
+/// Waits until `done`, which something else will make true.
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waited = timeout(PATIENCE, async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+/// Waits until the counters of `engine` satisfy `done`.
+pub(crate) async fn counted(engine: &Engine, what: &str, done: impl Fn(&Counters) -> bool) {
+    until(what, || done(&engine.counters())).await;
+}
+
+pub(crate) fn port_of(address: &str) -> u16 {
+    address.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+pub(crate) async fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
+
+/// Sockets of this process, by descriptor, whose local and remote ports are `wanted`.
+pub(crate) fn sockets(wanted: impl Fn(u16, u16) -> bool) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let port = |end: &str| u16::from_str_radix(end.rsplit_once(':')?.1, 16).ok();
+    let of_ports = table.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        wanted(port(fields[1])?, port(fields[2])?).then(|| format!("socket:[{}]", fields[9]))
+    });
+    let sockets: BTreeSet<String> = of_ports.collect();
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    links.filter(|link| link.to_str().is_some_and(|link| sockets.contains(link))).count()
+}
+
+/// A port where each connection is given to `speak`.
+pub(crate) async fn port_that<F, Fut>(speak: F) -> String
+where
+    F: Fn(TcpStream) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(speak(stream));
+        }
+    });
+    address
+}
+
+/// What a [`Relay`] does with bytes and connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mood {
+    /// Bytes pass.
+    forwards: bool,
+    /// Connections of an earlier count are reset.
+    resets: u64,
+}
+
+/// A relay in front of a port: it can stop forwarding, as a stopped process does whose kernel goes
+/// on accepting, and reset its connections; and it remembers how each connection began.
+pub(crate) struct Relay {
+    pub(crate) address: String,
+    mood: watch::Sender<Mood>,
+    target: watch::Sender<u16>,
+    beginnings: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+/// How much of each connection is remembered.
+const BEGINNING_BYTES: usize = 4096;
+
+impl Relay {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let mood = watch::Sender::new(Mood { forwards: true, resets: 0 });
+        let target = watch::Sender::new(0);
+        let beginnings = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let relay = Self { address, mood, target, beginnings };
+        let (moods, targets) = (relay.mood.subscribe(), relay.target.subscribe());
+        let beginnings = relay.beginnings.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let index = {
+                    let mut beginnings = beginnings.lock().unwrap();
+                    beginnings.push(Vec::new());
+                    beginnings.len() - 1
+                };
+                let beginnings = beginnings.clone();
+                let note = move |bytes: &[u8]| {
+                    let beginning = &mut beginnings.lock().unwrap()[index];
+                    let room = BEGINNING_BYTES - beginning.len();
+                    beginning.extend(bytes.iter().take(room));
+                };
+                tokio::spawn(relay_one(stream, *targets.borrow(), moods.clone(), note));
+            }
+        });
+        relay
+    }
+
+    pub(crate) fn lead_to(&self, port: u16) {
+        self.target.send_replace(port);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.mood.send_modify(|mood| mood.forwards = false);
+    }
+
+    pub(crate) fn resume(&self) {
+        self.mood.send_modify(|mood| mood.forwards = true);
+    }
+
+    /// Resets every connection there is; new ones are relayed.
+    pub(crate) fn reset(&self) {
+        self.mood.send_modify(|mood| mood.resets += 1);
+    }
+
+    /// How each connection so far began.
+    pub(crate) fn beginnings(&self) -> Vec<Vec<u8>> {
+        self.beginnings.lock().unwrap().clone()
+    }
+}
+
+async fn relay_one(
+    near: TcpStream,
+    port: u16,
+    mut moods: watch::Receiver<Mood>,
+    note: impl Fn(&[u8]) + Send + 'static,
+) {
+    let Ok(forwarding) = moods.wait_for(|mood| mood.forwards).await.map(|mood| *mood) else {
+        return;
+    };
+    let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+    // Closing a connection then means resetting it.
+    near.set_zero_linger().unwrap();
+    far.set_zero_linger().unwrap();
+    let (mut near_in, mut near_out) = near.into_split();
+    let (mut far_in, mut far_out) = far.into_split();
+    let mut resets = moods.clone();
+    let (there, back) = (moods.clone(), moods);
+    tokio::select! {
+        _ = resets.wait_for(|mood| mood.resets > forwarding.resets) => {}
+        () = async {
+            tokio::join!(
+                forward(&mut near_in, &mut far_out, there, note),
+                forward(&mut far_in, &mut near_out, back, |_| {}),
+            );
+        } => {}
+    }
+}
+
+async fn forward(
+    from: &mut tokio::net::tcp::OwnedReadHalf,
+    to: &mut tokio::net::tcp::OwnedWriteHalf,
+    mut moods: watch::Receiver<Mood>,
+    note: impl Fn(&[u8]),
+) {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let count = from.read(&mut buffer).await.unwrap_or(0);
+        note(&buffer[..count]);
+        if moods.wait_for(|mood| mood.forwards).await.is_err() {
+            return;
+        }
+        if count == 0 || to.write_all(&buffer[..count]).await.is_err() {
+            // The end passes on like any byte.
+            let _ = to.shutdown().await;
+            return;
+        }
+    }
 }

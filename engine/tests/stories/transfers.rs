@@ -1,7 +1,7 @@
 //! Moving bytes, and being told clearly why not.
 
-use crate::helpers::{Owner, content, pattern, user};
-use handfast::{Access, Cause, Direction, Engine, Memory, Stage};
+use crate::helpers::{Owner, content, failed_open, pattern, user};
+use handfast::{Access, Cause, Direction, Memory, Stage};
 
 const MIB: usize = 1 << 20;
 
@@ -117,12 +117,5 @@ async fn many_clients_of_one_segment_do_not_disturb_each_other() {
         let block = pattern(64 * 1024, index);
         let there = content(&owner.memory, usize::from(index) * 64 * 1024, 64 * 1024);
         assert_eq!(there, content(&block, 0, 64 * 1024));
-    }
-}
-
-async fn failed_open(user: &Engine, segment: &str) -> handfast::Error {
-    match user.open(segment).await {
-        Ok(_) => panic!("{segment} was opened"),
-        Err(error) => error,
     }
 }

@@ -1,0 +1,75 @@
+//! What happened, counted.
+
+use handfast_core::node::Counters as LifeCycleCounters;
+use handfast_transport_tcp::TcpCounters;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A snapshot of what happened since the engine started, and of the lanes there are now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Lanes that are up, or retiring after they were.
+    pub lanes: usize,
+    /// Connections to our port that were closed to make room for a newer one.
+    pub connections_shed: u64,
+    /// Connections refused because every place was taken by one that is being answered.
+    pub connections_refused: u64,
+    /// Connections that did not say a whole frame, or take their answer, in time.
+    pub connections_overdue: u64,
+    /// Connections that ended or broke before they had said a whole frame.
+    pub connections_ended: u64,
+    /// Connections that spoke a well-known other protocol.
+    pub connections_foreign: u64,
+    /// Frames refused: bad lengths, unknown types, types that are not served, text that is none.
+    pub frames_refused: u64,
+    /// Handshake messages that could not be decoded.
+    pub messages_refused: u64,
+    /// Requests that came while a request of ours to the same peer was unanswered.
+    pub requests_crossed: u64,
+    /// The endpoint life cycle's own.
+    pub life_cycle: LifeCycleCounters,
+    /// The TCP data plane's own.
+    pub tcp: TcpCounters,
+}
+
+/// The counts that the engine's own parts keep.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) shed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) overdue: AtomicU64,
+    pub(crate) ended: AtomicU64,
+    pub(crate) foreign: AtomicU64,
+    pub(crate) frames_refused: AtomicU64,
+    pub(crate) messages_refused: AtomicU64,
+    pub(crate) requests_crossed: AtomicU64,
+    life_cycle: Mutex<LifeCycleCounters>,
+}
+
+/// Adds one to a count.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counts {
+    pub(crate) fn set_life_cycle(&self, counters: LifeCycleCounters) {
+        *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+
+    pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters) -> Counters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            lanes,
+            connections_shed: read(&self.shed),
+            connections_refused: read(&self.refused),
+            connections_overdue: read(&self.overdue),
+            connections_ended: read(&self.ended),
+            connections_foreign: read(&self.foreign),
+            frames_refused: read(&self.frames_refused),
+            messages_refused: read(&self.messages_refused),
+            requests_crossed: read(&self.requests_crossed),
+            life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
+            tcp,
+        }
+    }
+}

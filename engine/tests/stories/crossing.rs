@@ -1,0 +1,62 @@
+//! Two nodes that open to each other at the same instant.
+
+use crate::helpers::{Owner, PATIENCE, content, counted, pattern, sockets, until};
+use std::collections::BTreeSet;
+use std::future::IntoFuture;
+use tokio::time::timeout;
+
+const ROUNDS: u64 = 200;
+const BYTES: usize = 20_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_that_open_at_once_agree_on_one_lane_and_leave_nothing_behind() {
+    let a = Owner::start(BYTES).await;
+    let mut ports = BTreeSet::from([a.port()]);
+    let mut crossed = 0;
+    let mut sockets_early = 0;
+    for round in 1..=ROUNDS {
+        // One side is a new node each time, so that no lane is there already.
+        let b = Owner::start(BYTES).await;
+        ports.insert(b.port());
+        let before = a.engine.counters().requests_crossed;
+        let barrier = tokio::sync::Barrier::new(2);
+        tokio::join!(meet(&a, &b, &barrier, round), meet(&b, &a, &barrier, round + 100));
+        let after = a.engine.counters().requests_crossed;
+        crossed += u64::from(after > before && b.engine.counters().requests_crossed > 0);
+        for node in [&a, &b] {
+            counted(&node.engine, "one lane is up", |counters| counters.lanes == 1).await;
+        }
+        b.engine.close().await;
+        counted(&a.engine, "the lane is gone", |counters| counters.lanes == 0).await;
+        let held = || sockets(|local, remote| ports.contains(&local) || ports.contains(&remote));
+        if round == 10 {
+            until("calls end", || held() == 1).await;
+            sockets_early = held();
+        }
+        if round == ROUNDS {
+            until("no descriptor is left over", || held() <= sockets_early).await;
+        }
+    }
+    assert!(crossed >= ROUNDS / 2, "only {crossed} of {ROUNDS} rounds truly crossed");
+}
+
+/// Asks who the peer is, demands a lane at the barrier, and checks what arrived.
+async fn meet(node: &Owner, peer: &Owner, barrier: &tokio::sync::Barrier, round: u64) {
+    let met = timeout(PATIENCE, async {
+        let segment = node.engine.open(&peer.segment()).await.unwrap();
+        let block = pattern(BYTES, round as u8);
+        barrier.wait().await;
+        let (whole, address) = (block.whole(), [peer.engine.address()]);
+        let (written, failures) = match round % 2 {
+            0 => tokio::join!(segment.write(&whole, 0).into_future(), node.engine.warm(&address)),
+            _ => {
+                let failures = node.engine.warm(&address).await;
+                (segment.write(&whole, 0).await, failures)
+            }
+        };
+        assert!(failures.is_empty(), "round {round}: {failures:?}");
+        written.unwrap();
+        assert_eq!(content(&peer.memory, 0, BYTES), content(&block, 0, BYTES));
+    });
+    met.await.unwrap_or_else(|_| panic!("round {round} does not end"))
+}

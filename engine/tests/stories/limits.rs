@@ -1,0 +1,192 @@
+//! Each limit at its bound and one past it.
+
+use crate::helpers::{
+    Owner, PATIENCE, Relay, counted, failed_open, free_port, pattern, port_that, serves_a_new_peer,
+    user, write_and_check,
+};
+use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Stage};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+fn limited(change: impl FnOnce(&mut EngineLimits)) -> handfast::Builder {
+    let mut limits = EngineLimits::default();
+    change(&mut limits);
+    Engine::builder().limits(limits)
+}
+
+fn limit(name: &'static str, value: usize) -> Cause {
+    Cause::Limit { name, value }
+}
+
+#[tokio::test]
+async fn options_out_of_their_range_are_refused_by_name() {
+    type Change = fn(&mut EngineLimits);
+    let cases: [(&str, Change); 9] = [
+        ("regions_max", |limits| limits.regions_max = 4_097),
+        ("slice_bytes_max", |limits| limits.slice_bytes_max = 0),
+        ("slice_bytes_max", |limits| limits.slice_bytes_max = u32::MAX),
+        ("lane_depth", |limits| limits.lane_depth = 0),
+        ("lane_depth", |limits| limits.lane_depth = 4_097),
+        ("control_connections_max", |limits| limits.control_connections_max = 0),
+        ("peers_max", |limits| limits.peers_max = 0),
+        ("batches_max", |limits| limits.batches_max = 0),
+        ("requests_per_batch_max", |limits| limits.requests_per_batch_max = 0),
+    ];
+    for (name, change) in cases {
+        let Err(error) = limited(change).start().await else { panic!("{name} was taken") };
+        assert_eq!(error.stage(), Stage::Configuration);
+        assert!(matches!(error.cause(), Cause::Invalid(text) if text.starts_with(name)), "{error}");
+    }
+    let timing = EngineTiming { call_timeout_ms: 0, ..EngineTiming::default() };
+    assert!(Engine::builder().timing(timing).start().await.is_err());
+    let largest = limited(|limits| (limits.regions_max, limits.lane_depth) = (4_096, 4_096));
+    largest.start().await.unwrap().close().await;
+}
+
+#[tokio::test]
+async fn one_region_too_many_is_refused_until_one_goes() {
+    let engine = limited(|limits| limits.regions_max = 3).start().await.unwrap();
+    let memory = Memory::zeroed(64).unwrap();
+    let register = |name| engine.register(name, memory.whole(), Access::READ);
+    let mut held = vec![register("a").unwrap(), register("b").unwrap(), register("c").unwrap()];
+    let Err(error) = register("d") else { panic!("a fourth was taken") };
+    assert_eq!((error.stage(), error.cause()), (Stage::Registration, &limit("regions_max", 3)));
+    held.pop();
+    held.push(register("d").unwrap());
+    held.pop();
+    let Err(error) = register("a") else { panic!("it is served already") };
+    assert!(error.to_string().contains("'a' is served already"), "{error}");
+    let long = "n".repeat(64);
+    held.push(register(&long).unwrap());
+    held.pop();
+    for name in ["", "a/b", "line\nfeed", &"n".repeat(65)] {
+        let Err(error) = engine.register(name, memory.whole(), Access::READ) else {
+            panic!("{name:?} was taken")
+        };
+        assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn one_request_too_many_refuses_the_batch_and_the_bound_passes() {
+    let owner = Owner::start(4096).await;
+    let user = limited(|limits| limits.requests_per_batch_max = 3).start().await.unwrap();
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let block = pattern(10, 1).whole();
+    let batch = |count: u64| (0..count).fold(segment.batch(), |all, at| all.write(&block, at * 10));
+    batch(3).await.unwrap();
+    let error = batch(4).await.unwrap_err();
+    assert_eq!(error.cause(), &limit("requests_per_batch_max", 3));
+    assert_eq!(error.peer_address(), Some(owner.engine.address()));
+    let error = batch(0).await.unwrap_err();
+    assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+    assert_eq!(block.memory().holders(), 1, "nothing of a refused batch is held");
+    batch(3).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_batch_too_many_is_refused_until_one_ends() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 4096).await;
+    let user = limited(|limits| limits.batches_max = 2).start().await.unwrap();
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 10, 1).await;
+    relay.stop();
+    let block = pattern(10, 1).whole();
+    let one = segment.write(&block, 0).submit().await.unwrap();
+    let two = segment.write(&block, 0).submit().await.unwrap();
+    let Err(error) = segment.write(&block, 0).submit().await else { panic!("a third was taken") };
+    assert_eq!(error.cause(), &limit("batches_max", 2));
+    two.cancel();
+    assert_eq!(two.await.unwrap_err().cause(), &Cause::Cancelled);
+    let three = segment.write(&block, 0).submit().await.unwrap();
+    relay.resume();
+    timeout(PATIENCE, async { (one.await.unwrap(), three.await.unwrap()) }).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_smallest_slices_and_lanes_carry_everything() {
+    let small = limited(|limits| (limits.lane_depth, limits.slice_bytes_max) = (1, 7));
+    let owner = Owner::start_from(small.clone().listen("127.0.0.1:0"), 4096).await;
+    for user in [small.start().await.unwrap(), user().await] {
+        let segment = user.open(&owner.segment()).await.unwrap();
+        write_and_check(&segment, &owner.memory, 4096, 3).await;
+        let back = Memory::zeroed(4096).unwrap();
+        segment.read(&back.whole(), 0).await.unwrap();
+        assert_eq!(back.crc32c(0, 4096).unwrap(), owner.memory.crc32c(0, 4096).unwrap());
+        user.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_checksum_over_more_than_the_owner_allows_is_refused_by_it() {
+    let builder = limited(|limits| limits.checksum_bytes_max = 1_000).listen("127.0.0.1:0");
+    let owner = Owner::start_from(builder, 4096).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let sum = segment.checksum(5, 1_000).await.unwrap();
+    assert_eq!(sum, owner.memory.crc32c(5, 1_000).unwrap());
+    let error = segment.checksum(5, 1_001).await.unwrap_err();
+    assert_eq!(error.stage(), Stage::Checksum);
+    assert!(error.to_string().contains("exceed the limit of 1000"), "{error}");
+    let error = segment.checksum(4_000, 100).await.unwrap_err();
+    assert!(matches!(error.cause(), Cause::OutOfRange { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_peer_too_many_is_refused_and_the_known_ones_go_on() {
+    let (one, two, three) =
+        (Owner::start(64).await, Owner::start(64).await, Owner::start(64).await);
+    let user = limited(|limits| limits.peers_max = 2).start().await.unwrap();
+    let first = user.open(&one.segment()).await.unwrap();
+    let second = user.open(&two.segment()).await.unwrap();
+    write_and_check(&first, &one.memory, 64, 1).await;
+    write_and_check(&second, &two.memory, 64, 1).await;
+    let error = failed_open(&user, &three.segment()).await;
+    assert_eq!(error.cause(), &limit("peers_max", 2));
+    write_and_check(&first, &one.memory, 64, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_past_the_bound_displaces_the_oldest_that_said_nothing_whole() {
+    let builder = limited(|limits| limits.control_connections_max = 2).listen("127.0.0.1:0");
+    let owner = Owner::start_from(builder, 20_000).await;
+    let connect = || TcpStream::connect(owner.engine.address());
+    let mut oldest = connect().await.unwrap();
+    // A header without a frame is nothing whole.
+    oldest.write_all(&1_000u64.to_le_bytes()).await.unwrap();
+    let mut younger = connect().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(owner.engine.counters().connections_shed, 0, "two are allowed");
+    let _third = connect().await.unwrap();
+    counted(&owner.engine, "one is shed", |counters| counters.connections_shed == 1).await;
+    let end = timeout(PATIENCE, oldest.read(&mut [0; 1])).await.unwrap();
+    assert!(matches!(end, Ok(0) | Err(_)), "the oldest is closed");
+    let still = timeout(Duration::from_millis(30), younger.read(&mut [0; 1])).await;
+    assert!(still.is_err(), "the younger one is not");
+    serves_a_new_peer(&owner, 1).await;
+}
+
+#[tokio::test]
+async fn a_call_ends_when_its_time_is_up_and_a_listener_cannot_have_a_taken_port() {
+    let mute = port_that(|stream| async move {
+        tokio::time::sleep(PATIENCE).await;
+        drop(stream);
+    })
+    .await;
+    let timing = EngineTiming { call_timeout_ms: 80, ..EngineTiming::default() };
+    let user = Engine::builder().timing(timing).start().await.unwrap();
+    let error = failed_open(&user, &mute).await;
+    assert_eq!(error.cause(), &Cause::Silent { timeout_ms: 80 });
+
+    let Err(error) = Engine::builder().listen(&mute).start().await else { panic!("two listen") };
+    assert_eq!(error.stage(), Stage::Listen);
+    assert!(matches!(error.cause(), Cause::Bind(_)), "{error}");
+    let everywhere = format!("0.0.0.0:{}", free_port().await);
+    let Err(error) = Engine::builder().listen(&everywhere).start().await else {
+        panic!("nobody could be told where")
+    };
+    assert_eq!(error.stage(), Stage::Configuration);
+}

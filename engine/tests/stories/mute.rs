@@ -1,0 +1,160 @@
+//! A peer that says nothing any more, and connections that break with both nodes alive.
+
+use crate::helpers::{
+    Owner, PATIENCE, Relay, content, counted, hasty_user, pattern, until, user, write_and_check,
+};
+use handfast::{BatchOutcome, Cause, Remote, RequestStatus};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+const MIB: usize = 1 << 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mute_peer_costs_its_own_transfers_their_deadline_and_nobody_else_anything() {
+    let relay = Relay::start().await;
+    let muted = Owner::start_behind(&relay, 64 * MIB).await;
+    let lively = Owner::start(MIB).await;
+    let user = user().await;
+    let segment = user.open(&muted.segment()).await.unwrap();
+    let other = user.open(&lively.segment()).await.unwrap();
+    write_and_check(&segment, &muted.memory, 1_000, 1).await;
+    write_and_check(&other, &lively.memory, 1_000, 1).await;
+
+    relay.stop();
+    let block = pattern(32 * MIB, 2);
+    let deadline = Duration::from_millis(400);
+    let began = Instant::now();
+    let transfer = segment.write(&block.whole(), 0).deadline(deadline).submit().await.unwrap();
+    let mut spans = Vec::new();
+    while began.elapsed() < deadline / 2 {
+        let began = Instant::now();
+        write_and_check(&other, &lively.memory, 100_000, 3).await;
+        spans.push(began.elapsed());
+    }
+    let error = transfer.await.unwrap_err();
+    let took = began.elapsed();
+    assert_eq!(error.cause(), &Cause::DeadlinePassed);
+    assert_eq!(error.remote(), Some(Remote::Indeterminate), "what was sent may still land");
+    assert_eq!(error.peer_address(), Some(muted.engine.address()));
+    assert!(took >= deadline && took < deadline + Duration::from_millis(500), "{took:?}");
+    spans.sort();
+    let typical = spans[spans.len() / 2];
+    assert!(typical < Duration::from_millis(50), "the other peer waits {typical:?}");
+    until("the memory is free", || block.holders() == 1).await;
+
+    // A write of which no byte went out leaves the peer's memory alone.
+    let unsent = segment.write(&block.whole(), 0).deadline(Duration::from_millis(50));
+    let error = unsent.await.unwrap_err();
+    let Some(report) = error.report() else { panic!("{error}") };
+    assert_eq!(report.outcome, BatchOutcome::TimedOut);
+    let untouched = RequestStatus::WriteIncomplete { bytes: 0, remote: Remote::Untouched };
+    assert_eq!(report.requests, [untouched], "the lane's buffers are full of the first");
+
+    relay.resume();
+    let resumed = Instant::now();
+    let next = timeout(Duration::from_secs(1), segment.write(&pattern(500, 9).whole(), 0)).await;
+    next.unwrap_or_else(|_| panic!("no word {:?} after", resumed.elapsed())).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_with_work_and_no_answer_is_given_up_and_paired_anew() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = hasty_user(300, 300).await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    let published = user.counters().life_cycle.published;
+
+    relay.stop();
+    let block = pattern(1_000, 2);
+    let transfer = segment.write(&block.whole(), 0).submit().await.unwrap();
+    counted(&user, "the lane is given up", |counters| counters.tcp.lanes_retired > 0).await;
+    relay.resume();
+    let report = timeout(PATIENCE, transfer).await.unwrap().unwrap();
+    let error = report.first_error.expect("the first attempt failed");
+    assert!(error.detail.contains("no answer on the lane for 300 ms"), "{error}");
+    assert!(user.counters().life_cycle.published > published);
+    assert_eq!(content(&owner.memory, 0, 1_000), content(&block, 0, 1_000));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deadlines_shorter_than_the_limit_do_not_keep_a_dead_lane() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = hasty_user(300, 300).await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    relay.stop();
+    let block = pattern(1_000, 2).whole();
+    let began = Instant::now();
+    while user.counters().tcp.lanes_retired == 0 {
+        let error = segment.write(&block, 0).deadline(Duration::from_millis(40)).await.unwrap_err();
+        assert_eq!(error.cause(), &Cause::DeadlinePassed);
+        assert!(began.elapsed() < PATIENCE, "the lane is never given up");
+    }
+    assert!(began.elapsed() >= Duration::from_millis(250), "it had its time");
+    relay.resume();
+    write_and_check(&segment, &owner.memory, 1_000, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_far_deadline_does_not_put_off_giving_a_mute_lane_up() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = hasty_user(300, 300).await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let block = pattern(1_000, 2).whole();
+    let hour = Duration::from_secs(3_600);
+    // Submitted before there is a lane: the timer is set to the deadline first.
+    segment.write(&block, 0).deadline(hour).await.unwrap();
+    relay.stop();
+    let transfer = segment.write(&block, 0).deadline(hour).submit().await.unwrap();
+    counted(&user, "the lane is given up", |counters| counters.tcp.lanes_retired > 0).await;
+    relay.resume();
+    timeout(PATIENCE, transfer).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_short_deadlines_do_not_make_a_slow_lane_a_mute_one() {
+    let owner = Owner::start(64 * MIB).await;
+    let user = hasty_user(5_000, 5_000).await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    let block = pattern(64 * MIB, 1).whole();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    for round in 0..20 {
+        let deadline = Duration::from_millis(1 + round % 3);
+        if let Err(error) = segment.write(&block, 0).deadline(deadline).await {
+            assert_eq!(error.cause(), &Cause::DeadlinePassed);
+        }
+    }
+    write_and_check(&segment, &owner.memory, MIB, 7).await;
+    assert_eq!(user.counters().tcp.lanes_started, 1, "one lane carried it all");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transfer_survives_a_reset_connection_and_succeeds_only_behind_the_fence() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 32 * MIB).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+
+    relay.stop();
+    let block = pattern(32 * MIB, 2);
+    let transfer = segment.write(&block.whole(), 0).submit().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    relay.reset();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    relay.resume();
+    let report = timeout(PATIENCE, transfer).await.unwrap().unwrap();
+    assert!(report.first_error.is_some(), "the first attempt broke");
+    // The owner's lane was retired before the new one was there, so its memory rests now.
+    let retired = owner.engine.counters().tcp.lanes_retired;
+    assert!(retired >= 1, "success came before the fence");
+    let there = content(&owner.memory, 0, 32 * MIB);
+    assert!(there == content(&block, 0, 32 * MIB), "the bytes are there");
+    owner.memory.copy_in(0, &[0xEE; 4096]).unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(content(&owner.memory, 0, 4096), [0xEE; 4096], "nothing lands behind a success");
+    assert_eq!(user.counters().lanes, 1);
+}

@@ -1,0 +1,133 @@
+//! Names that are shared, wrong or one's own.
+
+use crate::helpers::{
+    Owner, PATIENCE, content, counted, failed_open, pattern, user, write_and_check,
+};
+use handfast::{Cause, Engine, Side, Stage};
+use handfast_core::wire::{Body, FrameKind, Message, Op, RefusalReason, encode_frame};
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+fn named(name: &str, listen: &str) -> handfast::Builder {
+    Engine::builder().name(name).listen(listen)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_second_of_two_live_nodes_with_one_name_is_a_conflict_and_the_first_goes_on() {
+    let first = Owner::start_from(named("twin", "127.0.0.1:0"), 4096).await;
+    let second = Owner::start_from(named("twin", "127.0.0.1:0"), 4096).await;
+    let user = user().await;
+    let segment = user.open(&first.segment()).await.unwrap();
+    write_and_check(&segment, &first.memory, 100, 1).await;
+    let published = user.counters().life_cycle.published;
+    for _ in 0..2 {
+        let error = failed_open(&user, &second.segment()).await;
+        let (one, other) = (first.engine.incarnation(), second.engine.incarnation());
+        assert_eq!(error.cause(), &Cause::NameConflict { first: one, second: other });
+        assert_eq!((error.side(), error.stage()), (Side::Peer, Stage::Metadata));
+        let failures = user.warm(&[second.engine.address()]).await;
+        assert!(matches!(failures[0].cause(), Cause::NameConflict { .. }), "{failures:?}");
+        write_and_check(&segment, &first.memory, 100, 2).await;
+    }
+    assert_eq!(user.counters().life_cycle.published, published, "its lane was left alone");
+
+    first.engine.close().await;
+    let segment = user.open(&second.segment()).await.unwrap();
+    write_and_check(&segment, &second.memory, 100, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_bears_our_own_name_is_a_conflict() {
+    let twin = Owner::start_from(named("twin", "127.0.0.1:0"), 4096).await;
+    let user = named("twin", "127.0.0.1:0").start().await.unwrap();
+    let error = failed_open(&user, &twin.segment()).await;
+    let first = user.incarnation();
+    let second = twin.engine.incarnation();
+    assert_eq!(error.cause(), &Cause::NameConflict { first, second });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_took_over_an_address_under_another_name_is_found_soon() {
+    let alpha = Owner::start_from(named("alpha", "127.0.0.1:0"), 4096).await;
+    let address = alpha.engine.address().to_owned();
+    let user = user().await;
+    let segment = user.open(&alpha.segment()).await.unwrap();
+    alpha.engine.close().await;
+    let beta = Owner::start_from(named("beta", &address), 4096).await;
+
+    let block = pattern(100, 1).whole();
+    let reached = timeout(Duration::from_secs(2), async {
+        while let Err(error) = segment.write(&block, 0).await {
+            let text = error.to_string();
+            assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");
+        }
+    });
+    reached.await.expect("a refusal is taken at its word");
+    write_and_check(&segment, &beta.memory, 100, 2).await;
+}
+
+#[tokio::test]
+async fn a_node_asked_under_a_wrong_name_refuses_and_says_its_own() {
+    let beta = Owner::start_from(named("beta", "127.0.0.1:0"), 4096).await;
+    let message = Message {
+        op: Op::Request,
+        from: NicPath::parse("stranger@tcp").unwrap(),
+        to: NicPath::parse("alpha@tcp").unwrap(),
+        sender: Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(1) },
+        echo: None,
+        body: Body { token: "0".repeat(16), ..Body::default() },
+        refusal: None,
+    };
+    let mut stream = TcpStream::connect(beta.engine.address()).await.unwrap();
+    let call = encode_frame(FrameKind::Connection, &message.encode());
+    stream.write_all(&call).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    let answer = Message::decode(std::str::from_utf8(&answer[9..]).unwrap()).unwrap();
+    let refusal = answer.refusal.expect("a refusal");
+    assert_eq!(refusal.reason, RefusalReason::Configuration);
+    assert_eq!(refusal.detail, "this is beta@tcp, not alpha@tcp");
+    counted(&beta.engine, "it is counted", |now| now.life_cycle.refused == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_reaches_itself_under_each_of_its_addresses_without_a_lane() {
+    let owner = Owner::start_at("localhost:0", 4096).await;
+    assert_eq!(owner.engine.name(), owner.engine.address(), "its address is its name");
+    assert!(owner.engine.address().starts_with("localhost:"));
+    for (host, seed) in [("localhost", 1), ("127.0.0.1", 2)] {
+        let address = format!("{host}:{}", owner.port());
+        assert!(owner.engine.warm(&[&address]).await.is_empty());
+        let segment = owner.engine.open(&format!("{address}/cache")).await.unwrap();
+        write_and_check(&segment, &owner.memory, 4096, seed).await;
+        let sum = segment.checksum(0, 4096).await.unwrap();
+        assert_eq!(sum, owner.memory.crc32c(0, 4096).unwrap());
+    }
+    assert_eq!(owner.engine.counters().life_cycle.published, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_without_a_listener_are_peers_with_names_of_their_own() {
+    let owner = Owner::start(64 * 1024).await;
+    let (one, other) = (user().await, user().await);
+    assert_eq!(one.address(), "");
+    assert_ne!(one.name(), other.name());
+    let segments =
+        [one.open(&owner.segment()).await.unwrap(), other.open(&owner.segment()).await.unwrap()];
+    for (place, segment) in segments.iter().enumerate() {
+        let block = pattern(30_000, place as u8);
+        segment.write(&block.whole(), place as u64 * 30_000).await.unwrap();
+        let there = content(&owner.memory, place * 30_000, 30_000);
+        assert_eq!(there, content(&block, 0, 30_000));
+    }
+    assert_eq!(owner.engine.counters().lanes, 2);
+
+    // Without a listener on either side there is nothing to be opened.
+    let error = failed_open(&one, &format!("{}/cache", other.address())).await;
+    assert_eq!(error.stage(), Stage::Connect);
+    let failures = one.warm(&[other.name()]).await;
+    assert_eq!(failures[0].stage(), Stage::Connect);
+}
