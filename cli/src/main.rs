@@ -36,7 +36,10 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .init();
     let result = match arguments.command {
-        Command::Serve(arguments) => runtime::block_on(serve::run(arguments)),
+        // Before the runtime starts: it has as many threads as there are processors to run on.
+        Command::Serve(arguments) => {
+            bench::pin(&arguments.cores).and_then(|()| runtime::block_on(serve::run(arguments)))
+        }
         Command::Put(arguments) => runtime::block_on(put::run(arguments)),
         Command::Get(arguments) => runtime::block_on(get::run(arguments)),
         Command::Bench(arguments) => bench::run(arguments),

@@ -13,7 +13,6 @@ use tokio::signal::unix::{SignalKind, signal};
 const DEFAULT_MEMORY: &str = "memory=64M";
 
 pub(crate) async fn run(arguments: Serve) -> Outcome {
-    crate::bench::pin(&arguments.cores)?;
     let mut builder = Engine::builder().listen(&arguments.listen);
     if let Some(advertise) = &arguments.advertise {
         builder = builder.advertise(advertise);
