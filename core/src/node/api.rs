@@ -240,6 +240,8 @@ pub struct Counters {
     pub ignored: u64,
     /// Calls refused.
     pub refused: u64,
+    /// Calls refused on arrival; the others were taken first and refused when their lifecycle ended.
+    pub rejected: u64,
     /// Lanes published.
     pub published: u64,
     /// Lifecycles ended.

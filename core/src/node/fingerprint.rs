@@ -3,6 +3,7 @@
 use super::lane::{Lane, State};
 use super::machine::{Node, Peer};
 use crate::identity::{Lifecycle, Pair};
+use crate::wire::Body;
 use core::hash::{Hash, Hasher};
 
 /// Renames lifecycles by rank; two states that differ only in which numbers were drawn are equal.
@@ -20,9 +21,6 @@ impl Node {
             visit(self.pair(*lifecycle));
             lane.state.remote().into_iter().for_each(&mut *visit);
             lane.held.iter().for_each(|held| visit(held.sender));
-        }
-        for live in self.peers.values().filter_map(|peer| peer.live) {
-            visit(self.pair(live.since));
         }
     }
 
@@ -68,4 +66,15 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         (held.token.0, pair(held.sender)).hash(&mut hasher);
     }
     lane.timer.map(|(_, kind)| kind).hash(&mut hasher);
+    hash_body(&lane.body, hasher);
+    if let State::Fencing { body, .. } = &lane.state {
+        hash_body(body, hasher);
+    }
+}
+
+/// Numbers one by one: a slice of numbers would be hashed in the byte order of the platform.
+fn hash_body(body: &Body, mut hasher: &mut dyn Hasher) {
+    let numbers = body.queue_pairs.iter().chain(&body.psns);
+    numbers.chain([&body.lid, &body.mtu, &body.rd_atomic]).for_each(|n| n.hash(&mut hasher));
+    (&body.gid, &body.token, &body.address).hash(&mut hasher);
 }

@@ -134,6 +134,11 @@ impl Node {
         })
     }
 
+    /// Where a lifecycle stands, if it exists.
+    pub fn state_of(&self, lifecycle: Lifecycle) -> Option<StateKind> {
+        self.lanes.get(&lifecycle).map(|lane| lane.state.kind())
+    }
+
     fn handle_open(&mut self, now: Instant, path: NicPath) {
         if !self.peers.contains_key(&path) && self.peers.len() >= self.config.limits.peers_max {
             let failure = Failure::Limit("peers_max");
@@ -428,6 +433,19 @@ impl Node {
             body: lane.body.clone(),
             refusal: None,
         }
+    }
+
+    /// Refuses a call on its arrival: nothing else may have changed (rule H4).
+    pub(super) fn reject(
+        &mut self,
+        token: CallToken,
+        echo: Pair,
+        to: &NicPath,
+        reason: RefusalReason,
+        detail: String,
+    ) {
+        self.counters.rejected += 1;
+        self.refuse(token, echo, to, reason, detail);
     }
 
     pub(super) fn refuse(

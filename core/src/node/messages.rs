@@ -14,7 +14,7 @@ impl Node {
         if message.to != self.config.path {
             let detail = format!("this is {}, not {}", self.config.path, message.to);
             let reason = RefusalReason::Configuration;
-            self.refuse(token, message.sender, &message.from, reason, detail);
+            self.reject(token, message.sender, &message.from, reason, detail);
             return;
         }
         match message.op {
@@ -23,7 +23,7 @@ impl Node {
             _ => {
                 let detail = format!("{:?} is no call", message.op);
                 let reason = RefusalReason::Protection;
-                self.refuse(token, message.sender, &message.from, reason, detail);
+                self.reject(token, message.sender, &message.from, reason, detail);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Node {
         let limits = self.config.limits;
         if !self.peers.contains_key(path) && self.peers.len() >= limits.peers_max {
             let detail = format!("{} peers are known, the limit", limits.peers_max);
-            self.refuse(token, message.sender, path, RefusalReason::Busy, detail);
+            self.reject(token, message.sender, path, RefusalReason::Busy, detail);
             return;
         }
         let bound = self.peers.get(path).and_then(|peer| peer.bound);
@@ -64,7 +64,7 @@ impl Node {
             }
             if message.sender.lifecycle < remote.lifecycle {
                 let detail = format!("lifecycle {} took its place", remote.lifecycle.0);
-                self.refuse(token, message.sender, path, RefusalReason::Superseded, detail);
+                self.reject(token, message.sender, path, RefusalReason::Superseded, detail);
                 return;
             }
             self.end(now, bound, Failure::Superseded);
@@ -77,7 +77,7 @@ impl Node {
         let open = self.peers.get(path).and_then(|peer| peer.open);
         let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else {
             let detail = "the table of lifecycles is full".into();
-            self.refuse(token, sender, path, RefusalReason::Busy, detail);
+            self.reject(token, sender, path, RefusalReason::Busy, detail);
             return;
         };
         if let Some(peer) = self.peers.get_mut(path) {
@@ -101,7 +101,7 @@ impl Node {
         }
         let path = lane.peer.clone();
         let detail = format!("{held_max} calls wait already");
-        self.refuse(token, sender, &path, RefusalReason::Busy, detail);
+        self.reject(token, sender, &path, RefusalReason::Busy, detail);
     }
 
     fn on_ready(&mut self, now: Instant, token: CallToken, message: &Message) {
@@ -111,7 +111,7 @@ impl Node {
             lane.peer == message.from && lane.state.kind() != StateKind::Retiring
         }) else {
             let detail = "the echoed lifecycle does not exist".into();
-            self.refuse(token, message.sender, &message.from, RefusalReason::Gone, detail);
+            self.reject(token, message.sender, &message.from, RefusalReason::Gone, detail);
             return;
         };
         match lane.state.remote() {
@@ -121,7 +121,7 @@ impl Node {
                 } else {
                     let detail = "another incarnation bears this name".into();
                     let reason = RefusalReason::NameConflict;
-                    self.refuse(token, message.sender, &message.from, reason, detail);
+                    self.reject(token, message.sender, &message.from, reason, detail);
                 }
             }
             Some(remote) if remote == message.sender => {
@@ -131,7 +131,7 @@ impl Node {
             Some(_) => {
                 let detail = "the echoed lifecycle is paired with another".into();
                 let reason = RefusalReason::Superseded;
-                self.refuse(token, message.sender, &message.from, reason, detail);
+                self.reject(token, message.sender, &message.from, reason, detail);
             }
         }
     }

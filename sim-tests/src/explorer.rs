@@ -1,0 +1,172 @@
+//! Breadth-first exploration of everything that can happen, up to a budget of faults.
+
+use crate::coverage::Coverage;
+use crate::heal::{Healer, Healing};
+use crate::seen::Seen;
+use crate::transcript::transcript;
+use handfast_transport_sim::{Choice, Step, Violation, World};
+
+/// The shortest way to a violation.
+#[derive(Clone, Debug)]
+pub struct Counterexample {
+    /// What does not hold.
+    pub violation: Violation,
+    /// Events up to the violation, or up to the world that cannot heal.
+    pub schedule: Vec<Choice>,
+    /// Fault-free events after that in which the failure to heal shows.
+    pub healing: Vec<Choice>,
+    /// All of it in words.
+    pub transcript: String,
+}
+
+/// How an exploration ended.
+#[derive(Clone, Debug)]
+pub enum Ending {
+    /// Every reachable world was seen and holds.
+    Fixpoint,
+    /// An oracle does not hold.
+    Violation(Box<Counterexample>),
+    /// The bound on states was reached: nothing is known of the rest.
+    StatesMax,
+}
+
+/// What an exploration found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// How it ended.
+    pub ending: Ending,
+    /// Distinct worlds.
+    pub states: usize,
+    /// Events tried.
+    pub transitions: u64,
+    /// Length of the longest shortest way to a world.
+    pub depth: u32,
+    /// Marks hit.
+    pub coverage: Coverage,
+    /// The worst healing.
+    pub worst_healing: Healing,
+}
+
+/// Explores from a start.
+pub struct Explorer {
+    /// Distinct worlds after which an exploration gives up.
+    pub states_max: usize,
+    /// Whether every world must heal (oracle O5).
+    pub liveness: bool,
+}
+
+impl Default for Explorer {
+    fn default() -> Self {
+        Self { states_max: 5_000_000, liveness: true }
+    }
+}
+
+struct Search<'a> {
+    start: &'a World,
+    seen: Seen,
+    parents: Vec<(u32, Choice)>,
+    healer: Option<Healer>,
+    coverage: Coverage,
+    transitions: u64,
+}
+
+impl Explorer {
+    /// Explores until a fixpoint, a violation, or the bound on states.
+    pub fn explore(&self, start: &World) -> Report {
+        let mut search = Search {
+            start,
+            seen: Seen::default(),
+            parents: Vec::new(),
+            healer: self.liveness.then(Healer::default),
+            coverage: Coverage::default(),
+            transitions: 0,
+        };
+        search.seen.insert(start.fingerprint());
+        search.coverage.world(start);
+        let mut layer = vec![(u32::MAX, start.clone())];
+        let mut depth = 0;
+        let ending = loop {
+            let mut next = Vec::new();
+            match search.expand(layer, &mut next, self.states_max) {
+                Some(ending) => break ending,
+                None if next.is_empty() => break Ending::Fixpoint,
+                None => (layer, depth) = (next, depth + 1),
+            }
+        };
+        Report {
+            ending,
+            states: search.seen.len(),
+            transitions: search.transitions,
+            depth,
+            coverage: search.coverage,
+            worst_healing: search.healer.map(|healer| healer.worst).unwrap_or_default(),
+        }
+    }
+}
+
+impl Search<'_> {
+    fn expand(
+        &mut self,
+        layer: Vec<(u32, World)>,
+        next: &mut Vec<(u32, World)>,
+        states_max: usize,
+    ) -> Option<Ending> {
+        let mut choices = Vec::new();
+        for (parent, world) in layer {
+            world.actions(&mut choices);
+            for choice in &choices {
+                let mut after = world.clone();
+                let mut step = Step::default();
+                after.apply(choice, &mut step);
+                self.transitions += 1;
+                self.coverage.step(&step);
+                if let Some(violation) = step.violations.pop() {
+                    return Some(self.violated(parent, Some(choice), violation, Vec::new()));
+                }
+                if !self.seen.insert(after.fingerprint()) {
+                    continue;
+                }
+                self.coverage.world(&after);
+                after.check(&mut step.violations);
+                if let Some(violation) = step.violations.pop() {
+                    return Some(self.violated(parent, Some(choice), violation, Vec::new()));
+                }
+                let healed = self.healer.as_mut().map_or(Ok(Healing::default()), |healer| healer.heal(&after));
+                if let Err((violation, healing)) = healed {
+                    return Some(self.violated(parent, Some(choice), violation, healing));
+                }
+                if self.seen.len() >= states_max {
+                    return Some(Ending::StatesMax);
+                }
+                self.parents.push((parent, choice.clone()));
+                next.push((u32::try_from(self.parents.len() - 1).unwrap_or(u32::MAX), after));
+            }
+        }
+        None
+    }
+
+    fn violated(
+        &self,
+        parent: u32,
+        last: Option<&Choice>,
+        violation: Violation,
+        healing: Vec<Choice>,
+    ) -> Ending {
+        let mut schedule: Vec<Choice> = last.into_iter().cloned().collect();
+        let mut at = parent;
+        while let Some((parent, choice)) = self.parents.get(at as usize) {
+            schedule.push(choice.clone());
+            at = *parent;
+        }
+        schedule.reverse();
+        let whole: Vec<Choice> = schedule.iter().chain(&healing).cloned().collect();
+        let mut words = transcript(self.start, &whole);
+        words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
+        Ending::Violation(Box::new(Counterexample {
+            violation,
+            schedule,
+            healing,
+            transcript: words,
+        }))
+    }
+}

@@ -1,0 +1,15 @@
+//! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
+//! each oracle means and how a failure is replayed.
+
+mod coverage;
+mod explorer;
+mod heal;
+pub mod scenario;
+mod seen;
+mod transcript;
+
+pub use coverage::Coverage;
+pub use explorer::{Counterexample, Ending, Explorer, Report};
+pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
+pub use scenario::Scenario;
+pub use transcript::transcript;

@@ -1,0 +1,74 @@
+//! Worlds to explore, by name.
+
+use handfast_core::node::{Limits, Timing};
+use handfast_core::{NicPath, Node};
+use handfast_transport_sim::{Command, CommandKind, Faults, Operations, Setup, World};
+use std::sync::Arc;
+
+/// What is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Both sides open at any time.
+    SimultaneousOpen,
+    /// The side whose path is lower opens.
+    LowerOpens,
+    /// The side whose path is higher opens.
+    HigherOpens,
+    /// Both open from an established pair that may lose either side.
+    OpenAgainstClose,
+    /// A node connects to itself (rule H14).
+    SelfConnection,
+}
+
+impl Scenario {
+    /// Every scenario.
+    pub const ALL: [Self; 5] = [
+        Self::SimultaneousOpen,
+        Self::LowerOpens,
+        Self::HigherOpens,
+        Self::OpenAgainstClose,
+        Self::SelfConnection,
+    ];
+
+    /// What the world starts with, with small limits and every kind of fault.
+    pub fn setup(self, faults_max: u32) -> Setup {
+        let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
+        let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
+        let (count, commands) = match self {
+            Self::SimultaneousOpen => (2, vec![open(0, 1), open(1, 0)]),
+            Self::LowerOpens => (2, vec![open(0, 1)]),
+            Self::HigherOpens => (2, vec![open(1, 0)]),
+            Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
+            Self::SelfConnection => (1, vec![open(0, 0)]),
+        };
+        let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
+        Setup {
+            sites: ["a:1@nic", "b:1@nic"][..count].iter().map(|name| path(name)).collect(),
+            limits: small_limits(),
+            timing: Timing::default(),
+            commands,
+            reopen: true,
+            faults: Faults::ALL,
+            faults_max,
+            operations: Operations::Stepwise,
+            build: Arc::new(Node::new),
+        }
+    }
+
+    /// The world of [`Scenario::setup`].
+    pub fn world(self, faults_max: u32) -> World {
+        World::new(self.setup(faults_max))
+    }
+}
+
+/// Limits small enough for exploration to reach them.
+pub fn small_limits() -> Limits {
+    Limits {
+        peers_max: 4,
+        lifecycles_max: 6,
+        answers_held_max: 2,
+        requests_max: 2,
+        readies_max: 2,
+        opens_max: 2,
+    }
+}
