@@ -51,6 +51,7 @@ impl Scenario {
             faults: Faults::ALL,
             faults_max,
             operations: Operations::Stepwise,
+            prune: false,
             build: Arc::new(Node::new),
         }
     }
@@ -69,6 +70,7 @@ pub fn small_limits() -> Limits {
         answers_held_max: 2,
         requests_max: 2,
         readies_max: 2,
+        retires_max: 2,
         opens_max: 2,
     }
 }

@@ -188,6 +188,7 @@ impl World {
             Action::LoseAnswer(at, told) => self.lose_answer(*at, *told, step),
             Action::Restart(site) => self.restart(*site),
         }
+        self.prune();
     }
 
     /// An action in words, to be read before it is applied.

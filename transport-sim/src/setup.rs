@@ -99,6 +99,9 @@ pub struct Setup {
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
+    /// Answers that can only be ignored vanish at once. Sound as long as lifecycle numbers are
+    /// never reused, and much cheaper; what it hides is that they are indeed ignored.
+    pub prune: bool,
     /// Makes the nodes.
     pub build: Build,
 }

@@ -343,6 +343,24 @@ impl World {
         }
     }
 
+    /// Drops answers that their receiver can only ignore, now and for ever.
+    pub(crate) fn prune(&mut self) {
+        if !self.setup.prune {
+            return;
+        }
+        let sites = &self.sites;
+        self.answers.retain(|(run, answer)| {
+            let at = usize::try_from(run.0 / RUNS_MAX - 1).unwrap_or(usize::MAX);
+            let state = answer.echo.and_then(|echo| sites[at].node.state_of(echo.lifecycle));
+            match (answer.op, state) {
+                (_, None | Some(StateKind::Retiring)) => false,
+                (Op::Reply, state) => state == Some(StateKind::Announced),
+                (Op::Ack, state) => state != Some(StateKind::Established),
+                _ => true,
+            }
+        });
+    }
+
     fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
         let now = self.now;
         Arc::make_mut(&mut self.sites[site]).node.handle_input(now, input);
@@ -437,6 +455,15 @@ impl World {
             for peer in peers {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
+        }
+        if let Event::RetireFailed { lifecycle, .. } = &event
+            && let Some(qp) = self.fabric.of_mut(site, *lifecycle)
+        {
+            qp.stuck = true;
+        }
+        if let Event::Undeclared { lifecycle, from, trigger } = &event {
+            let detail = format!("{lifecycle:?} left {from:?} by {trigger:?}, undeclared");
+            step.violations.push(Violation::new(Oracle::Undeclared, detail));
         }
         step.events.push((site, event));
     }
