@@ -4,7 +4,7 @@ use crate::coverage::Coverage;
 use crate::heal::{Healer, Healing};
 use crate::seen::Seen;
 use crate::transcript::transcript;
-use handfast_transport_sim::{Choice, Step, Violation, World};
+use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
@@ -53,11 +53,13 @@ pub struct Explorer {
     pub states_max: usize,
     /// Whether every world must heal (oracle O5).
     pub liveness: bool,
+    /// The oracles asked; all of them if empty. A variant breaks more than the one it is known for.
+    pub oracles: Vec<Oracle>,
 }
 
 impl Default for Explorer {
     fn default() -> Self {
-        Self { states_max: 5_000_000, liveness: true }
+        Self { states_max: 5_000_000, liveness: true, oracles: Vec::new() }
     }
 }
 
@@ -68,6 +70,7 @@ struct Search<'a> {
     healer: Option<Healer>,
     coverage: Coverage,
     transitions: u64,
+    oracles: &'a [Oracle],
 }
 
 impl Explorer {
@@ -77,9 +80,10 @@ impl Explorer {
             start,
             seen: Seen::default(),
             parents: Vec::new(),
-            healer: self.liveness.then(Healer::default),
+            healer: self.liveness.then(|| Healer::asking(&self.oracles)),
             coverage: Coverage::default(),
             transitions: 0,
+            oracles: &self.oracles,
         };
         search.seen.insert(start.fingerprint());
         search.coverage.world(start);
@@ -120,7 +124,7 @@ impl Search<'_> {
                 after.apply(choice, &mut step);
                 self.transitions += 1;
                 self.coverage.step(&step);
-                if let Some(violation) = step.violations.pop() {
+                if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
                 if !self.seen.insert(after.fingerprint()) {
@@ -128,7 +132,7 @@ impl Search<'_> {
                 }
                 self.coverage.world(&after);
                 after.check(&mut step.violations);
-                if let Some(violation) = step.violations.pop() {
+                if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
                 let healed = self.healer.as_mut().map_or(Ok(Healing::default()), |healer| healer.heal(&after));
@@ -143,6 +147,13 @@ impl Search<'_> {
             }
         }
         None
+    }
+
+    fn asked(&self, violations: &mut Vec<Violation>) -> Option<Violation> {
+        let asked = |violation: &Violation| {
+            self.oracles.is_empty() || self.oracles.contains(&violation.oracle)
+        };
+        violations.drain(..).find(asked)
     }
 
     fn violated(

@@ -3,7 +3,7 @@
 use crate::seen::Memo;
 use handfast_core::node::StateKind;
 use handfast_core::Event;
-use handfast_transport_sim::{Action, Choice, Demand, Oracle, Step, Violation, World};
+use handfast_transport_sim::{Action, Choice, Command, CommandKind, Demand, Oracle, Step, Violation, World};
 
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
@@ -22,11 +22,17 @@ pub struct Healing {
 #[derive(Default)]
 pub struct Healer {
     known: Memo<Healing>,
+    oracles: Vec<Oracle>,
     /// The longest and the most wasteful healing seen.
     pub worst: Healing,
 }
 
 impl Healer {
+    /// A healer that asks these oracles, or all if there are none.
+    pub fn asking(oracles: &[Oracle]) -> Self {
+        Self { oracles: oracles.to_vec(), ..Self::default() }
+    }
+
     /// Settles a world. The schedule that failed is returned with the violation.
     pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
         let mut world = start.clone();
@@ -41,6 +47,9 @@ impl Healer {
                 if let Some(violation) = unsettled(&world) {
                     return Err((violation, schedule));
                 }
+                if let Some(violation) = locked_out(&world, &mut schedule) {
+                    return Err((violation, schedule));
+                }
                 self.known.insert(fingerprint, Healing::default());
                 break Healing::default();
             };
@@ -48,7 +57,10 @@ impl Healer {
             world.apply(&choice, &mut step);
             schedule.push(choice);
             world.check(&mut step.violations);
-            if let Some(violation) = step.violations.pop() {
+            let asked = |violation: &Violation| {
+                self.oracles.is_empty() || self.oracles.contains(&violation.oracle)
+            };
+            if let Some(violation) = step.violations.drain(..).find(asked) {
                 return Err((violation, schedule));
             }
             let ended = step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
@@ -76,8 +88,7 @@ impl Healer {
 /// The next event of a fair schedule without faults.
 pub(crate) fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::new();
-    world.actions(&mut choices);
-    choices.retain(|choice| choice.cost == 0);
+    world.free_actions(&mut choices);
     let rank = |choice: &Choice| match &choice.action {
         Action::Operation(_) => Some((0, 0)),
         Action::Answer(_) => Some((1, 0)),
@@ -90,6 +101,38 @@ pub(crate) fn next(world: &World) -> Option<Choice> {
         _ => None,
     };
     choices.into_iter().filter_map(|choice| Some((rank(&choice)?, choice))).min_by_key(|(rank, _)| *rank).map(|(_, choice)| choice)
+}
+
+/// A demand that was reported as failed must be met when it is made again after all faults, unless
+/// a queue pair that is never gone stands in the way for good.
+fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> {
+    let mut world = settled.clone();
+    let sides = (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
+    let again: Vec<(usize, usize)> =
+        sides.filter(|(site, peer)| world.demand(*site, *peer) == Demand::Reported).collect();
+    if again.is_empty() || world.queue_pairs().iter().any(|qp| qp.stuck) {
+        return None;
+    }
+    let kept = schedule.len();
+    for (site, peer) in &again {
+        let open = Command { site: *site, peer: *peer, kind: CommandKind::Open };
+        let choice = Choice { action: Action::Ask(open), cost: 0 };
+        world.apply(&choice, &mut Step::default());
+        schedule.push(choice);
+    }
+    for _ in 0..HEAL_EVENTS_MAX {
+        let Some(choice) = next(&world) else { break };
+        world.apply(&choice, &mut Step::default());
+        schedule.push(choice);
+    }
+    let locked = again.iter().find(|(site, peer)| !world.connected(*site, *peer));
+    if locked.is_none() {
+        schedule.truncate(kept);
+    }
+    locked.map(|(site, peer)| Violation {
+        oracle: Oracle::Liveness,
+        detail: format!("site {site} is locked out of {peer}: a new open fails although no fault is left"),
+    })
 }
 
 /// What is wrong with a world in which nothing is left to happen.

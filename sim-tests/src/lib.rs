@@ -6,10 +6,12 @@ mod explorer;
 mod heal;
 pub mod scenario;
 mod seen;
+mod snapshot;
 mod transcript;
 
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
 pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
 pub use scenario::Scenario;
+pub use snapshot::{assert_document, assert_snapshot};
 pub use transcript::transcript;

@@ -14,19 +14,22 @@ pub enum Scenario {
     LowerOpens,
     /// The side whose path is higher opens.
     HigherOpens,
-    /// Both open from an established pair that may lose either side.
+    /// Both sides open, and one closes, in any order.
     OpenAgainstClose,
+    /// One side opens twice: a second waiter for the same lane.
+    OpenTwice,
     /// A node connects to itself (rule H14).
     SelfConnection,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
         Self::OpenAgainstClose,
+        Self::OpenTwice,
         Self::SelfConnection,
     ];
 
@@ -39,6 +42,7 @@ impl Scenario {
             Self::LowerOpens => (2, vec![open(0, 1)]),
             Self::HigherOpens => (2, vec![open(1, 0)]),
             Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
+            Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");

@@ -1,6 +1,6 @@
 //! What may happen next, what it costs, and how it reads.
 
-use crate::setup::CommandKind;
+use crate::setup::{Command, CommandKind};
 use crate::world::{Step, World};
 use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
@@ -10,6 +10,8 @@ use handfast_core::node::{StateKind, TimerId, TimerKind};
 pub enum Action {
     /// The application gives a command of the scenario.
     Command(usize),
+    /// The application gives a command that no scenario lists.
+    Ask(Command),
     /// A call arrives at a site.
     Call(usize, usize),
     /// An answer arrives.
@@ -52,9 +54,18 @@ impl World {
     /// pause that nothing ends early; and when the answer it waits for was lost. Anywhere else it
     /// outruns something that is on its way, and that is charged as a fault.
     pub fn actions(&self, choices: &mut Vec<Choice>) {
+        let paid = self.faults_spent < self.setup.faults_max;
+        self.push_actions(paid, choices);
+    }
+
+    /// Everything that may happen next without a fault.
+    pub fn free_actions(&self, choices: &mut Vec<Choice>) {
+        self.push_actions(false, choices);
+    }
+
+    fn push_actions(&self, paid: bool, choices: &mut Vec<Choice>) {
         choices.clear();
         let faults = self.setup.faults;
-        let paid = self.faults_spent < self.setup.faults_max;
         let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
         (0..self.commands.len()).filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
             .for_each(|at| free(Action::Command(at)));
@@ -174,6 +185,7 @@ impl World {
         self.faults_spent += choice.cost;
         match &choice.action {
             Action::Command(at) => self.command(*at, step),
+            Action::Ask(command) => self.ask(*command, step),
             Action::Call(at, site) => self.deliver_call(*at, *site, false, step),
             Action::DuplicateCall(at, site) => self.deliver_call(*at, *site, true, step),
             Action::Answer(at) => self.deliver_answer(*at, step),
@@ -206,14 +218,8 @@ impl World {
         };
         let told = |told: &bool| if *told { "the caller is told" } else { "nobody is told" };
         match action {
-            Action::Command(at) => {
-                let command = &self.commands[*at];
-                let verb = match command.kind {
-                    CommandKind::Open => "opens towards",
-                    CommandKind::Close => "closes towards",
-                };
-                format!("{} {verb} {}", site(&command.site), site(&command.peer))
-            }
+            Action::Command(at) => self.describe_command(self.commands[*at]),
+            Action::Ask(command) => self.describe_command(*command),
             Action::Call(at, to) => format!("{} receives {}", site(to), call(at)),
             Action::DuplicateCall(at, to) => {
                 format!("{} receives one copy of {}", site(to), call(at))
@@ -233,6 +239,15 @@ impl World {
             Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
             Action::Restart(at) => format!("{} crashes and restarts", site(at)),
         }
+    }
+
+    fn describe_command(&self, command: Command) -> String {
+        let verb = match command.kind {
+            CommandKind::Open => "opens towards",
+            CommandKind::Close => "closes towards",
+        };
+        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
+        format!("{site} {verb} {peer}")
     }
 
     fn describe_timer(&self, site: usize, timer: &TimerId) -> String {

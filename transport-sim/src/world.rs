@@ -148,11 +148,6 @@ impl World {
         })
     }
 
-    /// Puts a command into the scenario.
-    pub fn push_command(&mut self, command: Command) {
-        self.commands.push(command);
-    }
-
     /// The time that nodes are told.
     pub fn now(&self) -> Instant {
         self.now
@@ -176,7 +171,12 @@ impl World {
     }
 
     pub(crate) fn command(&mut self, index: usize, step: &mut Step) {
-        let Command { site, peer, kind } = self.commands.remove(index);
+        let command = self.commands.remove(index);
+        self.ask(command, step);
+    }
+
+    pub(crate) fn ask(&mut self, command: Command, step: &mut Step) {
+        let Command { site, peer, kind } = command;
         let path = self.sites[peer].path.clone();
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),

@@ -135,6 +135,8 @@ impl Node {
             peer.first_failure = None;
         } else if let Some(open) = peer.open.filter(|_| self.rebuilds_for_waiter()) {
             self.end(now, open, Failure::Superseded);
+            self.handle_timer(now, &TimerId::Peer(path));
+            return;
         }
         self.pursue(now, &path);
     }

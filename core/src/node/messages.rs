@@ -20,7 +20,7 @@ impl Node {
             self.reject(token, &message, RefusalReason::Configuration, detail);
             return;
         }
-        if self.bans_superseded() && self.is_banned(now, &message) {
+        if self.bans_superseded() && message.op == Op::Request && self.is_banned(now, &message) {
             let detail = "another incarnation bears this name".into();
             self.reject(token, &message, RefusalReason::Superseded, detail);
             return;
@@ -199,7 +199,11 @@ impl Node {
     pub(super) fn release(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         for held in core::mem::take(&mut lane.held) {
-            self.handle_call(now, held.token, held.message);
+            if self.replaces_on_request() {
+                self.answer_request(now, lifecycle, held);
+            } else {
+                self.handle_call(now, held.token, held.message);
+            }
         }
     }
 
@@ -312,8 +316,13 @@ impl Node {
     pub(super) fn leave_to_prove(&self, lifecycle: Lifecycle) -> Option<Pair> {
         let lane = self.lanes.get(&lifecycle)?;
         let State::Announced(announcement) = &lane.state else { return None };
-        let clear = |prove: &Pair| self.fence(lifecycle, &lane.peer, *prove) == Fence::Clear;
-        announcement.prove.filter(|prove| clear(prove) || self.offers_unfenced())
+        let clear = |prove: Pair| self.fence(lifecycle, &lane.peer, prove) == Fence::Clear;
+        let latest = |prove: Pair| {
+            let offered = announcement.offered;
+            offered.is_none_or(|to| to.incarnation == prove.incarnation && !is_older(prove, to))
+        };
+        let prove = announcement.prove.filter(|prove| latest(*prove));
+        prove.filter(|prove| clear(*prove) || self.offers_unfenced())
     }
 
     /// An unbound lifecycle of ours was echoed. It was issued after the present holder of the name
@@ -389,8 +398,8 @@ impl Node {
 
     /// A variant only: takes an unknown incarnation for the holder of the name at first sight.
     fn is_banned(&mut self, now: Instant, message: &Message) -> bool {
-        let name = self.names.entry(message.from.node.clone()).or_default();
-        if name.superseded.contains(&message.sender.incarnation) {
+        let name = self.names.get(&message.from.node);
+        if name.is_some_and(|name| name.superseded.contains(&message.sender.incarnation)) {
             return true;
         }
         self.enthrone(now, &message.from, message.sender.incarnation);

@@ -1,0 +1,3 @@
+//! Stories about the rules: the shipping ones hold, and each broken variant is found out.
+
+mod variants;
