@@ -14,6 +14,8 @@ pub struct Coverage {
     pub refusals: BTreeMap<RefusalReason, u64>,
     /// Timers fired, per kind.
     pub timers: BTreeMap<TimerKind, u64>,
+    /// One bit per row of `TRANSITIONS` that was taken.
+    pub transitions: u64,
 }
 
 impl Coverage {
@@ -29,6 +31,9 @@ impl Coverage {
 
     /// Counts a new world.
     pub fn world(&mut self, world: &World) {
+        for site in 0..world.sites() {
+            self.transitions |= world.node(site).counters().transitions;
+        }
         let newest = |site: usize| {
             let lanes = world.node(site).lifecycles();
             lanes.last().map(|(_, state, ..)| state)
@@ -39,6 +44,7 @@ impl Coverage {
 
     /// Adds what another exploration reached.
     pub fn merge(&mut self, other: &Self) {
+        self.transitions |= other.transitions;
         add(&mut self.state_pairs, &other.state_pairs);
         add(&mut self.refusals, &other.refusals);
         add(&mut self.timers, &other.timers);

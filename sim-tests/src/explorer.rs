@@ -2,7 +2,7 @@
 
 use crate::coverage::Coverage;
 use crate::heal::{Healer, Healing};
-use crate::seen::Seen;
+use crate::seen::{Memo, Seen};
 use crate::transcript::transcript;
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 
@@ -63,7 +63,11 @@ impl Default for Explorer {
     }
 }
 
+/// One world in this many is kept and compared with those of the same fingerprint.
+const SAMPLE: u128 = 64;
+
 struct Search<'a> {
+    samples: Memo<World>,
     start: &'a World,
     seen: Seen,
     parents: Vec<(u32, Choice)>,
@@ -77,6 +81,7 @@ impl Explorer {
     /// Explores until a fixpoint, a violation, or the bound on states.
     pub fn explore(&self, start: &World) -> Report {
         let mut search = Search {
+            samples: Memo::default(),
             start,
             seen: Seen::default(),
             parents: Vec::new(),
@@ -127,8 +132,15 @@ impl Search<'_> {
                 if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
-                if !self.seen.insert(after.fingerprint()) {
+                let fingerprint = after.fingerprint();
+                if !self.seen.insert(fingerprint) {
+                    if let Some(violation) = self.compare(fingerprint, &after) {
+                        return Some(self.violated(parent, Some(choice), violation, Vec::new()));
+                    }
                     continue;
+                }
+                if fingerprint.is_multiple_of(SAMPLE) {
+                    self.samples.insert(fingerprint, after.clone());
                 }
                 self.coverage.world(&after);
                 after.check(&mut step.violations);
@@ -147,6 +159,17 @@ impl Search<'_> {
             }
         }
         None
+    }
+
+    /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a
+    /// multiple of [`SAMPLE`], each time it is reached again.
+    fn compare(&self, fingerprint: u128, again: &World) -> Option<Violation> {
+        let first = self.samples.get(&fingerprint)?;
+        let (expected, found) = (successors(first), successors(again));
+        (expected != found).then(|| Violation {
+            oracle: Oracle::Fingerprint,
+            detail: format!("{} successors against {}", expected.len(), found.len()),
+        })
     }
 
     fn asked(&self, violations: &mut Vec<Violation>) -> Option<Violation> {
@@ -180,4 +203,22 @@ impl Search<'_> {
             transcript: words,
         }))
     }
+}
+
+/// Fingerprints of every world one event away, each once: what a message says to people only makes
+/// no difference.
+fn successors(world: &World) -> Vec<u128> {
+    let mut choices = Vec::new();
+    world.actions(&mut choices);
+    let mut after: Vec<u128> = choices
+        .iter()
+        .map(|choice| {
+            let mut next = world.clone();
+            next.apply(choice, &mut Step::default());
+            next.fingerprint()
+        })
+        .collect();
+    after.sort_unstable();
+    after.dedup();
+    after
 }

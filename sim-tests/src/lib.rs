@@ -7,6 +7,7 @@ mod heal;
 pub mod scenario;
 mod seen;
 mod snapshot;
+pub mod sweep;
 mod transcript;
 
 pub use coverage::Coverage;

@@ -18,18 +18,24 @@ pub enum Scenario {
     OpenAgainstClose,
     /// One side opens twice: a second waiter for the same lane.
     OpenTwice,
+    /// Two processes bear the name of the side that is opened (rule H5).
+    Twins,
+    /// Both sides open, and so little fits into their tables that limits are reached.
+    TightLimits,
     /// A node connects to itself (rule H14).
     SelfConnection,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
         Self::OpenAgainstClose,
         Self::OpenTwice,
+        Self::Twins,
+        Self::TightLimits,
         Self::SelfConnection,
     ];
 
@@ -38,17 +44,18 @@ impl Scenario {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
         let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
         let (count, commands) = match self {
-            Self::SimultaneousOpen => (2, vec![open(0, 1), open(1, 0)]),
+            Self::SimultaneousOpen | Self::TightLimits => (2, vec![open(0, 1), open(1, 0)]),
             Self::LowerOpens => (2, vec![open(0, 1)]),
             Self::HigherOpens => (2, vec![open(1, 0)]),
             Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
             Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
+            Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
-            sites: ["a:1@nic", "b:1@nic"][..count].iter().map(|name| path(name)).collect(),
-            limits: small_limits(),
+            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count].iter().map(|name| path(name)).collect(),
+            limits: if self == Self::TightLimits { tight_limits() } else { small_limits() },
             timing: Timing::default(),
             commands,
             reopen: true,
@@ -77,4 +84,9 @@ pub fn small_limits() -> Limits {
         retires_max: 2,
         opens_max: 2,
     }
+}
+
+/// One lifecycle, one held call: limits are the rule and not the exception.
+fn tight_limits() -> Limits {
+    Limits { peers_max: 1, lifecycles_max: 1, answers_held_max: 1, ..small_limits() }
 }

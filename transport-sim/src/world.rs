@@ -162,6 +162,11 @@ impl World {
         Pair { incarnation: self.sites[site].incarnation, lifecycle }
     }
 
+    /// Two processes bear one name.
+    pub fn has_twins(&self) -> bool {
+        (0..self.sites.len()).any(|site| self.twinned(site))
+    }
+
     pub(crate) fn twinned(&self, site: usize) -> bool {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }

@@ -20,7 +20,7 @@ pub enum Mutant {
     EstablishedOnFirstSight,
     /// Lifecycle numbers are reused as soon as they are free.
     ReusedNumbers,
-    /// A request is wired towards at once, without an echo.
+    /// A request is wired towards at once, without an echo, with queue pairs of its own.
     WiredOnFirstSight,
     /// An unknown incarnation takes the name at first sight, and the one before it is banned.
     SupersededSet,
@@ -57,7 +57,7 @@ impl Node {
     }
 
     pub(super) fn replaces_on_request(&self) -> bool {
-        self.mutant == Some(Mutant::ReplacedByRequest)
+        matches!(self.mutant, Some(Mutant::ReplacedByRequest | Mutant::WiredOnFirstSight))
     }
 
     pub(super) fn rebuilds_for_waiter(&self) -> bool {
