@@ -110,7 +110,7 @@ fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> 
     let sides = (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
     let again: Vec<(usize, usize)> =
         sides.filter(|(site, peer)| world.demand(*site, *peer) == Demand::Reported).collect();
-    if again.is_empty() || world.has_twins() || world.queue_pairs().iter().any(|qp| qp.stuck) {
+    if again.is_empty() || world.has_twins() || !world.stuck().is_empty() {
         return None;
     }
     let kept = schedule.len();
@@ -140,8 +140,8 @@ fn unsettled(world: &World) -> Option<Violation> {
     let failed = |detail: String| Some(Violation { oracle: Oracle::Liveness, detail });
     for site in 0..world.sites() {
         for (lifecycle, state, _, _) in world.node(site).lifecycles() {
-            let qp = world.queue_pairs().iter().find(|qp| qp.site == site && qp.lifecycle == lifecycle);
-            let stuck = state == StateKind::Retiring && qp.is_none_or(|qp| qp.stuck);
+            let stuck = world.stuck().contains(&(site, lifecycle));
+            let stuck = stuck && state == StateKind::Retiring;
             if state != StateKind::Established && !stuck {
                 return failed(format!("site {site} holds {lifecycle:?} in {state:?} for ever"));
             }

@@ -2,7 +2,10 @@
 
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
-use handfast_transport_sim::{Command, CommandKind, Faults, Operations, Setup, World};
+use crate::heal::next;
+use handfast_transport_sim::{
+    Action, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
+};
 use std::sync::Arc;
 
 /// What is explored.
@@ -16,6 +19,8 @@ pub enum Scenario {
     HigherOpens,
     /// Both sides open, and one closes, in any order.
     OpenAgainstClose,
+    /// Both sides are established; one closes and opens anew, and either may restart.
+    Established,
     /// One side opens twice: a second waiter for the same lane.
     OpenTwice,
     /// Two processes bear the name of the side that is opened (rule H5).
@@ -28,11 +33,12 @@ pub enum Scenario {
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
         Self::OpenAgainstClose,
+        Self::Established,
         Self::OpenTwice,
         Self::Twins,
         Self::TightLimits,
@@ -48,6 +54,7 @@ impl Scenario {
             Self::LowerOpens => (2, vec![open(0, 1)]),
             Self::HigherOpens => (2, vec![open(1, 0)]),
             Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
+            Self::Established => (2, vec![close(0, 1), open(0, 1)]),
             Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
             Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
@@ -69,7 +76,23 @@ impl Scenario {
 
     /// The world of [`Scenario::setup`].
     pub fn world(self, faults_max: u32) -> World {
-        World::new(self.setup(faults_max))
+        self.begin(self.setup(faults_max))
+    }
+
+    /// The world of a setup that began as this scenario's.
+    pub fn begin(self, setup: Setup) -> World {
+        let mut world = World::new(setup);
+        if self == Self::Established {
+            for (site, peer) in [(0, 1), (1, 0)] {
+                let open = Command { site, peer, kind: CommandKind::Open };
+                let choice = Choice { action: Action::Ask(open), cost: 0 };
+                world.apply(&choice, &mut Step::default());
+            }
+            while let Some(choice) = next(&world) {
+                world.apply(&choice, &mut Step::default());
+            }
+        }
+        world
     }
 }
 

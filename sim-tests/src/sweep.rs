@@ -46,7 +46,7 @@ impl Seeded {
 
     /// The world it starts from.
     pub fn start(&self) -> World {
-        World::new(self.scenario.setup(self.faults_max))
+        self.scenario.world(self.faults_max)
     }
 
     /// Plays the schedule and lets the world heal.

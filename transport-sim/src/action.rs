@@ -168,15 +168,15 @@ impl World {
         (0..self.operations.len()).filter(move |at| (0..*at).all(|earlier| owner(earlier) != owner(*at)))
     }
 
-    /// Wired lanes that may see an error: (site, lifecycle, whether it would come from nowhere). A
+    /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
     /// published lane is posted to, and so finds out for nothing that its peer is not wired back.
     fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
         self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
             let state = self.sites[qp.site].node.state_of(qp.lifecycle);
-            let wired = matches!(state, Some(StateKind::Wired | StateKind::Established));
+            let alive = state.is_some_and(|state| state != StateKind::Retiring);
             let posted = qp.published && !qp.revoked;
             let unprovoked = !posted || self.fabric.intact(qp);
-            wired.then_some((qp.site, qp.lifecycle, unprovoked))
+            alive.then_some((qp.site, qp.lifecycle, unprovoked))
         })
     }
 

@@ -31,8 +31,6 @@ pub struct QueuePair {
     pub published: bool,
     /// It was revoked after that.
     pub revoked: bool,
-    /// Its retire operation never ends: it exists for ever.
-    pub stuck: bool,
 }
 
 /// The queue pairs of all sites.
@@ -53,7 +51,6 @@ impl Fabric {
             broken: false,
             published: false,
             revoked: false,
-            stuck: false,
         });
         self.table.sort_by_key(|qp| (qp.site, qp.number));
         number

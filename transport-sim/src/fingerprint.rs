@@ -138,7 +138,7 @@ impl World {
     fn hash_fabric(&self, ranks: &WorldRanks, encoder: &mut Encoder) {
         for qp in &self.fabric.table {
             (qp.site, qp.number, ranks.rank(self.pair(qp.site, qp.lifecycle))).hash(encoder);
-            (qp.broken, qp.published, qp.revoked, qp.stuck).hash(encoder);
+            (qp.broken, qp.published, qp.revoked).hash(encoder);
             if let Some(target) = qp.target {
                 (target.site, target.number).hash(encoder);
                 (target.believed.incarnation.0, ranks.rank(target.believed)).hash(encoder);
@@ -178,6 +178,10 @@ impl World {
                 (3u8, pending.site, lifecycle, ahead).hash(encoder);
                 hash_operation(&pending.operation, id.kind, ranks, encoder);
             });
+        }
+        for (site, lifecycle) in &self.stuck {
+            let lifecycle = ranks.rank(self.pair(*site, *lifecycle));
+            add(&|encoder| (5u8, *site, lifecycle).hash(encoder));
         }
         for command in &self.commands {
             add(&|encoder| (4u8, command).hash(encoder));

@@ -90,7 +90,9 @@ impl World {
             let Some(target) = stale.target else { continue };
             let Some(hit) = self.fabric.at(target.site, target.number) else { continue };
             let reborn = self.pair(hit.site, hit.lifecycle) != target.believed;
-            if reborn && hit.target.is_some() && !hit.broken {
+            // A queue pair takes packets from the address it is wired to only.
+            let taken = hit.target.is_some_and(|to| to.site == stale.site);
+            if reborn && taken && !hit.broken {
                 let detail = format!(
                     "queue pair {} of {} was published towards {:?}; its number {} at {} now \
                      belongs to {:?}, which is wired",

@@ -42,7 +42,7 @@ pub struct Faults {
     pub operation_stall: bool,
     /// A node crashes and starts anew under its name.
     pub crash: bool,
-    /// A wired queue pair goes to error without a cause in the fabric.
+    /// A queue pair goes to error without a cause in the fabric.
     pub lane_error: bool,
     /// A timer fires while what it waits for is still under way.
     pub early_timer: bool,
@@ -91,7 +91,7 @@ pub struct Setup {
     pub timing: Timing,
     /// Commands that may happen at any time, each once.
     pub commands: Vec<Command>,
-    /// A restarted site gives its `Open` commands again.
+    /// A restarted site wants again what it wanted before.
     pub reopen: bool,
     /// Kinds of fault.
     pub faults: Faults,

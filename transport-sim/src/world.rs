@@ -89,6 +89,8 @@ pub struct World {
     pub(crate) held: Vec<HeldCall>,
     pub(crate) fabric: Fabric,
     pub(crate) commands: Vec<Command>,
+    /// Lifecycles whose retire never ends: they exist until their node restarts.
+    pub(crate) stuck: Vec<(usize, Lifecycle)>,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
 }
@@ -106,6 +108,7 @@ impl World {
             held: Vec::new(),
             fabric: Fabric::default(),
             commands: setup.commands.clone(),
+            stuck: Vec::new(),
             faults_spent: 0,
             now: Instant(0),
             setup,
@@ -130,6 +133,11 @@ impl World {
     /// The queue pairs of all sites.
     pub fn queue_pairs(&self) -> &[QueuePair] {
         &self.fabric.table
+    }
+
+    /// Lifecycles that no transport will ever retire, for which nobody but a restart can help.
+    pub fn stuck(&self) -> &[(usize, Lifecycle)] {
+        &self.stuck
     }
 
     /// Faults spent so far.
@@ -258,10 +266,8 @@ impl World {
     pub(crate) fn stall(&mut self, index: usize) {
         let pending = self.operations.remove(index);
         let id = pending.operation.id();
-        if id.kind == OperationKind::Retire
-            && let Some(qp) = self.fabric.of_mut(pending.site, id.lifecycle)
-        {
-            qp.stuck = true;
+        if id.kind == OperationKind::Retire {
+            self.stuck.push((pending.site, id.lifecycle));
         }
     }
 
@@ -339,11 +345,14 @@ impl World {
         self.answers.retain(|(to, _)| *to != old.incarnation);
         self.held.retain(|held| held.site != site);
         self.fabric.forget_site(site);
-        let setup = self.setup.clone();
-        let again = |command: &&Command| command.site == site && command.kind == CommandKind::Open;
-        for command in setup.commands.iter().filter(again).filter(|_| setup.reopen) {
-            if !self.commands.contains(command) {
-                self.commands.push(*command);
+        self.stuck.retain(|(owner, _)| *owner != site);
+        if !self.setup.reopen {
+            return;
+        }
+        for peer in 0..self.sites.len() {
+            let again = Command { site, peer, kind: CommandKind::Open };
+            if old.demands[peer] != Demand::None && !self.commands.contains(&again) {
+                self.commands.push(again);
             }
         }
     }
@@ -461,10 +470,8 @@ impl World {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
         }
-        if let Event::RetireFailed { lifecycle, .. } = &event
-            && let Some(qp) = self.fabric.of_mut(site, *lifecycle)
-        {
-            qp.stuck = true;
+        if let Event::RetireFailed { lifecycle, .. } = &event {
+            self.stuck.push((site, *lifecycle));
         }
         if let Event::Undeclared { lifecycle, from, trigger } = &event {
             let detail = format!("{lifecycle:?} left {from:?} by {trigger:?}, undeclared");

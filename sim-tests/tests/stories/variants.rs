@@ -37,7 +37,7 @@ fn a_side_established_on_first_sight_publishes_a_lane_that_nobody_has_wired() {
 
 #[test]
 fn reused_lifecycle_numbers_let_an_old_message_pass_for_a_new_one() {
-    finds(Mutant::ReusedNumbers, Scenario::SimultaneousOpen, 2, 7, &SAFETY);
+    finds(Mutant::ReusedNumbers, Scenario::SimultaneousOpen, 2, 10, &SAFETY);
 }
 
 #[test]
