@@ -1,16 +1,45 @@
-use sim_tests::*;
+//! Explores one scenario and prints its figures: `explore SCENARIO FAULTS [at-once] [prune] [classic]`.
+
+use handfast_transport_sim::{Faults, Operations};
+use sim_tests::{Ending, Explorer, Scenario};
+
+#[allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "a stopwatch for people")]
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let k: u32 = args[1].parse().unwrap();
-    let which = args.get(2).cloned().unwrap_or_default();
-    for s in Scenario::ALL {
-        if !format!("{s:?}").contains(&which) { continue }
-        #[allow(clippy::disallowed_types)]
-        let t = std::time::Instant::now();
-        let r = Explorer { liveness: std::env::var("NOLIVE").is_err(), states_max: 30_000_000, ..Explorer::default() }.explore(&{ let mut u = s.setup(k); let f = std::env::var("F").unwrap_or_default(); u.prune = f.contains('p'); if f.contains('a') { u.operations = handfast_transport_sim::Operations::AtOnce } if f.contains('c') { u.faults = handfast_transport_sim::Faults::CLASSIC } s.begin(u) });
-        let e = t.elapsed().as_secs_f64();
-        println!("{s:?} K={k} states={} transitions={} depth={} {:.2}s {:.0}/s worst={:?}", r.states, r.transitions, r.depth, e, r.transitions as f64/e, r.worst_healing);
-        match r.ending { Ending::Violation(c) => println!("{}", c.transcript), e => println!("{e:?}") }
-        println!("{:?} {:?}", r.coverage.refusals, r.coverage.timers);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let named = |scenario: &Scenario| Some(&format!("{scenario:?}")) == words.first();
+    let faults = words.get(1).and_then(|word| word.parse().ok());
+    let (Some(scenario), Some(faults)) = (Scenario::ALL.into_iter().find(named), faults) else {
+        println!("explore SCENARIO FAULTS [at-once] [prune] [classic]");
+        println!("scenarios: {:?}", Scenario::ALL);
+        return;
+    };
+    let mut setup = scenario.setup(faults);
+    let given = |word: &str| words.iter().any(|given| given == word);
+    setup.prune = given("prune");
+    if given("at-once") {
+        setup.operations = Operations::AtOnce;
+    }
+    if given("classic") {
+        setup.faults = Faults::CLASSIC;
+    }
+    let started = std::time::Instant::now();
+    let explorer = Explorer { states_max: 50_000_000, ..Explorer::default() };
+    let report = explorer.explore(&scenario.begin(setup));
+    let seconds = started.elapsed().as_secs_f64();
+    println!(
+        "{words:?}: {} states, {} transitions, depth {}, {seconds:.1} s, {:.0} transitions/s, {:?}",
+        report.states,
+        report.transitions,
+        report.depth,
+        report.transitions as f64 / seconds,
+        report.worst_healing
+    );
+    println!("refusals {:?}\ntimers {:?}", report.coverage.refusals, report.coverage.timers);
+    for (pair, worlds) in &report.coverage.state_pairs {
+        println!("{pair:?}: {worlds} worlds");
+    }
+    match report.ending {
+        Ending::Violation(found) => println!("{}", found.transcript),
+        other => println!("{other:?}"),
     }
 }

@@ -63,6 +63,10 @@ impl Default for Explorer {
     }
 }
 
+/// Lifecycles that may end, both sides together, until all is well again: two per side and
+/// disturbance, the commands of the scenario counting as one disturbance.
+const ENDED_PER_DISTURBANCE: u32 = 4;
+
 /// One world in this many is kept and compared with those of the same fingerprint.
 const SAMPLE: u128 = 64;
 
@@ -147,8 +151,7 @@ impl Search<'_> {
                 if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
-                let healed = self.healer.as_mut().map_or(Ok(Healing::default()), |healer| healer.heal(&after));
-                if let Err((violation, healing)) = healed {
+                if let Err((violation, healing)) = self.heal(&after) {
                     return Some(self.violated(parent, Some(choice), violation, healing));
                 }
                 if self.seen.len() >= states_max {
@@ -159,6 +162,17 @@ impl Search<'_> {
             }
         }
         None
+    }
+
+    fn heal(&mut self, world: &World) -> Result<(), (Violation, Vec<Choice>)> {
+        let Some(healer) = &mut self.healer else { return Ok(()) };
+        let healing = healer.heal(world)?;
+        let allowed = ENDED_PER_DISTURBANCE * (world.faults_spent() + 1);
+        if healing.ended <= allowed {
+            return Ok(());
+        }
+        let detail = format!("{} lifecycles end on the way to rest", healing.ended);
+        Err((Violation { oracle: Oracle::Liveness, detail }, Vec::new()))
     }
 
     /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a

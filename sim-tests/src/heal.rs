@@ -1,9 +1,11 @@
 //! Oracle O5: when faults stop, everything ends well, and soon.
 
 use crate::seen::Memo;
-use handfast_core::node::StateKind;
 use handfast_core::Event;
-use handfast_transport_sim::{Action, Choice, Command, CommandKind, Demand, Oracle, Step, Violation, World};
+use handfast_core::node::StateKind;
+use handfast_transport_sim::{
+    Action, Choice, Command, CommandKind, Demand, Oracle, Step, Violation, World,
+};
 
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
@@ -63,7 +65,8 @@ impl Healer {
             if let Some(violation) = step.violations.drain(..).find(asked) {
                 return Err((violation, schedule));
             }
-            let ended = step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
+            let ended =
+                step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
             trail.push((fingerprint, u32::try_from(ended.count()).unwrap_or(u32::MAX)));
             if trail.len() > HEAL_EVENTS_MAX as usize {
                 let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
@@ -100,14 +103,19 @@ pub(crate) fn next(world: &World) -> Option<Choice> {
         }
         _ => None,
     };
-    choices.into_iter().filter_map(|choice| Some((rank(&choice)?, choice))).min_by_key(|(rank, _)| *rank).map(|(_, choice)| choice)
+    choices
+        .into_iter()
+        .filter_map(|choice| Some((rank(&choice)?, choice)))
+        .min_by_key(|(rank, _)| *rank)
+        .map(|(_, choice)| choice)
 }
 
 /// A demand that was reported as failed must be met when it is made again after all faults, unless
 /// a queue pair that is never gone stands in the way for good.
 fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> {
     let mut world = settled.clone();
-    let sides = (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
+    let sides =
+        (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
     let again: Vec<(usize, usize)> =
         sides.filter(|(site, peer)| world.demand(*site, *peer) == Demand::Reported).collect();
     if again.is_empty() || world.has_twins() || !world.stuck().is_empty() {
@@ -131,7 +139,9 @@ fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> 
     }
     locked.map(|(site, peer)| Violation {
         oracle: Oracle::Liveness,
-        detail: format!("site {site} is locked out of {peer}: a new open fails although no fault is left"),
+        detail: format!(
+            "site {site} is locked out of {peer}: a new open fails although no fault is left"
+        ),
     })
 }
 
@@ -150,16 +160,23 @@ fn unsettled(world: &World) -> Option<Violation> {
         for peer in (0..world.sites()).filter(|_| !world.has_twins()) {
             let demand = world.demand(site, peer);
             if demand == Demand::Reported && world.faults_spent() == 0 {
-                return failed(format!("site {site} was told that {peer} is unreachable, without a fault"));
+                return failed(format!(
+                    "site {site} was told that {peer} is unreachable, without a fault"
+                ));
             }
             if demand == Demand::Wanted && !world.connected(site, peer) {
-                return failed(format!("site {site} wants a lane to {peer}, waits for ever, and was not told"));
+                return failed(format!(
+                    "site {site} wants a lane to {peer}, waits for ever, and was not told"
+                ));
             }
         }
     }
     for qp in world.queue_pairs() {
         if world.node(qp.site).state_of(qp.lifecycle).is_none() {
-            return failed(format!("queue pair {} of site {} belongs to nobody", qp.number, qp.site));
+            return failed(format!(
+                "queue pair {} of site {} belongs to nobody",
+                qp.number, qp.site
+            ));
         }
     }
     None

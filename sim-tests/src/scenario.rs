@@ -1,8 +1,8 @@
 //! Worlds to explore, by name.
 
+use crate::heal::next;
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
-use crate::heal::next;
 use handfast_transport_sim::{
     Action, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
 };
@@ -61,7 +61,10 @@ impl Scenario {
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
-            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count].iter().map(|name| path(name)).collect(),
+            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count]
+                .iter()
+                .map(|name| path(name))
+                .collect(),
             limits: if self == Self::TightLimits { tight_limits() } else { small_limits() },
             timing: Timing::default(),
             commands,

@@ -24,8 +24,9 @@ fn assert_text(path: &Path, text: &str) {
         std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         return;
     }
-    let kept = std::fs::read_to_string(path)
-        .unwrap_or_else(|error| panic!("{}: {error}; UPDATE_SNAPSHOTS=1 writes it", path.display()));
+    let kept = std::fs::read_to_string(path).unwrap_or_else(|error| {
+        panic!("{}: {error}; UPDATE_SNAPSHOTS=1 writes it", path.display())
+    });
     assert!(
         kept == text,
         "{} differs; UPDATE_SNAPSHOTS=1 rewrites it\n--- kept\n{kept}\n--- now\n{text}",

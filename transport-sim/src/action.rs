@@ -67,7 +67,8 @@ impl World {
         choices.clear();
         let faults = self.setup.faults;
         let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
-        (0..self.commands.len()).filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
+        (0..self.commands.len())
+            .filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
             .for_each(|at| free(Action::Command(at)));
         for (at, to) in self.distinct_calls() {
             free(Action::Call(at, to));
@@ -165,7 +166,8 @@ impl World {
             let pending = &self.operations[at];
             (pending.site, pending.operation.id().lifecycle)
         };
-        (0..self.operations.len()).filter(move |at| (0..*at).all(|earlier| owner(earlier) != owner(*at)))
+        (0..self.operations.len())
+            .filter(move |at| (0..*at).all(|earlier| owner(earlier) != owner(*at)))
     }
 
     /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
@@ -213,9 +215,8 @@ impl World {
             let pair = self.pair(self.operations[*at].site, id.lifecycle);
             format!("{:?} of {}", id.kind, self.describe_pair(pair))
         };
-        let lane = |site: &usize, lifecycle: &Lifecycle| {
-            self.describe_pair(self.pair(*site, *lifecycle))
-        };
+        let lane =
+            |site: &usize, lifecycle: &Lifecycle| self.describe_pair(self.pair(*site, *lifecycle));
         let told = |told: &bool| if *told { "the caller is told" } else { "nobody is told" };
         match action {
             Action::Command(at) => self.describe_command(self.commands[*at]),

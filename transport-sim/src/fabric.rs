@@ -41,7 +41,8 @@ pub(crate) struct Fabric {
 
 impl Fabric {
     pub(crate) fn create(&mut self, site: usize, lifecycle: Lifecycle) -> u32 {
-        let taken = |number: u32| self.table.iter().any(|qp| (qp.site, qp.number) == (site, number));
+        let taken =
+            |number: u32| self.table.iter().any(|qp| (qp.site, qp.number) == (site, number));
         let number = (1..).find(|number| !taken(*number)).unwrap_or(u32::MAX);
         self.table.push(QueuePair {
             site,

@@ -4,7 +4,9 @@ use crate::fabric::{Fabric, QueuePair, Target};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
-use handfast_core::transport::{Operation, OperationId, OperationKind, Outcome, Side, TransportError};
+use handfast_core::transport::{
+    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
+};
 use handfast_core::wire::{Body, Message, Op, RefusalReason};
 use handfast_core::{
     Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
@@ -412,9 +414,8 @@ impl World {
             step.refusals.push(refusal.reason);
         }
         let echo = message.echo;
-        let held = |held: &HeldCall| {
-            held.site == site && held.token == token && Some(held.sender) == echo
-        };
+        let held =
+            |held: &HeldCall| held.site == site && held.token == token && Some(held.sender) == echo;
         if let Some(index) = self.held.iter().position(held) {
             self.held.remove(index);
         }
@@ -464,8 +465,9 @@ impl World {
 
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, .. } = &event {
-            let peers: Vec<usize> =
-                (0..self.sites.len()).filter(|peer_site| self.sites[*peer_site].path == *peer).collect();
+            let peers: Vec<usize> = (0..self.sites.len())
+                .filter(|peer_site| self.sites[*peer_site].path == *peer)
+                .collect();
             for peer in peers {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
@@ -496,7 +498,11 @@ impl World {
                 format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
             }
             Output::Publish { local, remote, .. } => {
-                format!("publishes {} as wired to {}", self.describe_pair(*local), self.describe_pair(*remote))
+                format!(
+                    "publishes {} as wired to {}",
+                    self.describe_pair(*local),
+                    self.describe_pair(*remote)
+                )
             }
             Output::Revoke(lifecycle) => {
                 format!("revokes {}", self.describe_pair(self.pair(site, *lifecycle)))

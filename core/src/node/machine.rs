@@ -390,7 +390,9 @@ impl Node {
                     | RefusalReason::Protection
                     | RefusalReason::NameConflict
             ),
-            Failure::Transport(error) => matches!(error.side, Side::Configuration | Side::Protection),
+            Failure::Transport(error) => {
+                matches!(error.side, Side::Configuration | Side::Protection)
+            }
             _ => false,
         };
         if final_word || attempt > opens_max {

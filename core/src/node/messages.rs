@@ -65,11 +65,10 @@ impl Node {
         let open = self.peers.get(&path).and_then(|peer| peer.open);
         let bound = self.bound(&path);
         let current = bound.filter(|(_, remote)| remote.incarnation == sender.incarnation);
-        if let Some((bound, remote)) = current.filter(|_| !self.replaces_on_request()) {
-            if sender.lifecycle == remote.lifecycle {
-                self.answer_request(now, bound, call);
-                return;
-            }
+        let same = current.filter(|(_, remote)| *remote == sender && !self.replaces_on_request());
+        if let Some((bound, _)) = same {
+            self.answer_request(now, bound, call);
+            return;
         }
         if let Some(newer) = self.passed_over(&path, open, sender) {
             self.reject_superseded(call, newer);
@@ -327,7 +326,13 @@ impl Node {
 
     /// An unbound lifecycle of ours was echoed. It was issued after the present holder of the name
     /// had proven itself, so the echo proves that its sender was alive later (rule H5).
-    fn bind(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message, wired: bool) -> Proof {
+    fn bind(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        message: &Message,
+        wired: bool,
+    ) -> Proof {
         let (path, remote) = (message.from.clone(), message.sender);
         let proof = self.judge(lifecycle, &path, remote);
         match proof {

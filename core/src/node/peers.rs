@@ -74,9 +74,10 @@ impl Node {
             let name = self.names.get(&path.node);
             name.is_some_and(|name| name.lanes.iter().any(|own| self.lanes[own].peer == *path))
         };
-        let mut idle = self.peers.iter().filter(|(path, peer)| {
-            !peer.wanted && peer.backoff.is_none() && !used(path)
-        });
+        let mut idle = self
+            .peers
+            .iter()
+            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path));
         let Some((idle, _)) = idle.next() else { return false };
         let idle = idle.clone();
         self.peers.remove(&idle);

@@ -145,8 +145,7 @@ impl Node {
         trigger: Trigger,
         to: Option<StateKind>,
     ) {
-        let declared =
-            |row: &Transition| (row.from, row.trigger, row.to) == (from, trigger, to);
+        let declared = |row: &Transition| (row.from, row.trigger, row.to) == (from, trigger, to);
         if let Some(index) = TRANSITIONS.iter().position(declared) {
             self.counters.transitions |= 1 << index;
             return;

@@ -26,12 +26,8 @@ fn no_seed_breaks_an_oracle() {
 
 #[test]
 fn a_seed_gives_the_same_trace_hash_every_time_and_in_every_build() {
-    let seeded = Seeded {
-        scenario: Scenario::SimultaneousOpen,
-        seed: 42,
-        events_max: 400,
-        faults_max: 12,
-    };
+    let seeded =
+        Seeded { scenario: Scenario::SimultaneousOpen, seed: 42, events_max: 400, faults_max: 12 };
     let hash = || format!("{:032x}\n", seeded.run(&mut Coverage::default()).trace_hash);
     assert_eq!(hash(), hash());
     sim_tests::assert_snapshot("trace-hash-of-seed-42", &hash());

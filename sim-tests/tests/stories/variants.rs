@@ -55,7 +55,8 @@ fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
     finds(Mutant::OfferedUnfenced, Scenario::SimultaneousOpen, 1, 14, &[Oracle::GhostHit]);
 }
 
-const SAFETY: [Oracle; 4] = [Oracle::Agreement, Oracle::PublishedUnwired, Oracle::GhostHit, Oracle::FabricLaw];
+const SAFETY: [Oracle; 4] =
+    [Oracle::Agreement, Oracle::PublishedUnwired, Oracle::GhostHit, Oracle::FabricLaw];
 
 const AGREEMENT: [Oracle; 1] = [Oracle::Agreement];
 
@@ -79,7 +80,12 @@ fn explore(mutant: Mutant, scenario: Scenario, faults: u32, oracles: &[Oracle]) 
         faults: Faults::CLASSIC,
         ..scenario.setup(faults)
     };
-    let report = Explorer { liveness: oracles.contains(&Oracle::Liveness), oracles: oracles.to_vec(), ..Explorer::default() }.explore(&World::new(setup));
+    let report = Explorer {
+        liveness: oracles.contains(&Oracle::Liveness),
+        oracles: oracles.to_vec(),
+        ..Explorer::default()
+    }
+    .explore(&World::new(setup));
     match report.ending {
         Ending::Violation(found) => *found,
         other => panic!("{mutant:?} was not found out: {other:?}, {} states", report.states),
