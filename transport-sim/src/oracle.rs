@@ -21,6 +21,8 @@ pub enum Oracle {
     StaleLane,
     /// H6: no published queue pair aims at a number that another lifecycle has wired since.
     GhostHit,
+    /// H12: an established lane proves that the peer's earlier lanes to us are gone.
+    Fence,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.

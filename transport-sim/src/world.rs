@@ -454,6 +454,17 @@ impl World {
         let own_number = qp.number;
         let peer = self.site_of(remote.incarnation);
         let alive = self.sites[peer].incarnation == remote.incarnation;
+        let earlier = |qp: &&QueuePair| {
+            let towards_us = qp.target.is_some_and(|target| target.site == site);
+            qp.site == peer && qp.lifecycle != remote.lifecycle && qp.published && towards_us
+        };
+        if let Some(earlier) = self.fabric.table.iter().find(earlier).filter(|_| alive) {
+            let detail = format!(
+                "site {site} publishes {local:?} while {:?} of its peer can still write to it",
+                earlier.lifecycle
+            );
+            step.violations.push(Violation::new(Oracle::Fence, detail));
+        }
         let Some(theirs) = self.fabric.of(peer, remote.lifecycle).filter(|_| alive) else { return };
         if theirs.target.is_none_or(|to| (to.site, to.number) != (site, own_number)) {
             let detail = format!(

@@ -7,7 +7,7 @@ use sim_tests::sweep::{Seeded, events_to_settle, shrink};
 use sim_tests::{Coverage, Scenario};
 use std::sync::Arc;
 
-const SEEDS: u64 = if cfg!(debug_assertions) { 300 } else { 4_000 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
 
 const EVENTS_MAX: u32 = 2_000;
 

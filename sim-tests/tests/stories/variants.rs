@@ -42,7 +42,7 @@ fn reused_lifecycle_numbers_let_an_old_message_pass_for_a_new_one() {
 
 #[test]
 fn a_set_of_superseded_incarnations_locks_the_live_one_out() {
-    finds(Mutant::SupersededSet, Scenario::SimultaneousOpen, 1, 7, &[Oracle::Liveness]);
+    finds(Mutant::SupersededSet, Scenario::SimultaneousOpen, 1, 3, &[Oracle::Liveness]);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn the_higher_side_alone_with_data_to_send_waits_for_the_lower_one_in_vain() {
 
 #[test]
 fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
-    finds(Mutant::OfferedUnfenced, Scenario::SimultaneousOpen, 1, 14, &[Oracle::GhostHit]);
+    finds(Mutant::OfferedUnfenced, Scenario::SimultaneousOpen, 1, 8, &[Oracle::GhostHit]);
 }
 
 const SAFETY: [Oracle; 4] =
