@@ -168,7 +168,7 @@ impl Search<'_> {
         let Some(healer) = &mut self.healer else { return Ok(()) };
         let healing = healer.heal(world)?;
         let allowed = ENDED_PER_DISTURBANCE * (world.faults_spent() + 1);
-        if healing.ended <= allowed {
+        if healing.ended <= allowed || world.has_twins() {
             return Ok(());
         }
         let detail = format!("{} lifecycles end on the way to rest", healing.ended);

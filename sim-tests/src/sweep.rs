@@ -44,6 +44,24 @@ impl Seeded {
         )
     }
 
+    /// Reads such a line; `None` if it is not one.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        if words.next() != Some("handfast-sim") {
+            return None;
+        }
+        let words: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
+        let find =
+            |key: &str| words.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
+        let name = find("scenario")?;
+        Some(Self {
+            scenario: Scenario::ALL.into_iter().find(|known| format!("{known:?}") == name)?,
+            seed: find("seed")?.parse().ok()?,
+            events_max: find("events")?.parse().ok()?,
+            faults_max: find("faults")?.parse().ok()?,
+        })
+    }
+
     /// The world it starts from.
     pub fn start(&self) -> World {
         self.scenario.world(self.faults_max)

@@ -55,6 +55,14 @@ fn tables_of_one_entry_are_full_and_nothing_is_stuck_or_forgotten() {
 }
 
 #[test]
+fn a_bound_on_states_that_is_reached_is_said() {
+    let explorer = Explorer { states_max: 50, ..Explorer::default() };
+    let report = explorer.explore(&Scenario::SimultaneousOpen.world(0));
+    assert!(matches!(report.ending, Ending::StatesMax), "64 worlds do not fit into 50");
+    assert_eq!(report.states, 50);
+}
+
+#[test]
 fn every_declared_transition_timer_and_refusal_is_reached() {
     let mut reached = Coverage::default();
     for scenario in Scenario::ALL {

@@ -34,6 +34,16 @@ fn a_seed_gives_the_same_trace_hash_every_time_and_in_every_build() {
 }
 
 #[test]
+fn the_line_of_a_schedule_replays_it() {
+    let seeded = Seeded { scenario: Scenario::Twins, seed: 7, events_max: 90, faults_max: 3 };
+    let again = Seeded::parse(&seeded.line()).expect("a line reads back");
+    assert_eq!(again, seeded);
+    let hash = |seeded: Seeded| seeded.run(&mut Coverage::default()).trace_hash;
+    assert_eq!(hash(again), hash(seeded));
+    assert_eq!(Seeded::parse("handfast-sim scenario=Nobody seed=1 events=1 faults=1"), None);
+}
+
+#[test]
 fn a_failing_schedule_shrinks_to_a_handful_of_events() {
     let start = || {
         let mut setup = Scenario::SimultaneousOpen.setup(6);
