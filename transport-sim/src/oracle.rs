@@ -77,9 +77,13 @@ impl World {
                     target.map(|target| (target.site, target.number)) == there && there.is_some()
                 };
                 if !agreed || !wired(site, own, peer, theirs) || !wired(peer, theirs, site, own) {
+                    let name = |pair: Pair| self.describe_pair(pair);
                     let detail = format!(
-                        "{site} is established as {own:?} towards {remote:?}, \
-                         {peer} as {theirs:?} towards {back:?}"
+                        "{} is established towards {}, and {} towards {}",
+                        name(self.pair(site, own)),
+                        name(remote),
+                        name(self.pair(peer, theirs)),
+                        name(back)
                     );
                     violations.push(Violation::new(Oracle::Agreement, detail));
                 }
@@ -96,14 +100,13 @@ impl World {
             let taken = hit.target.is_some_and(|to| to.site == stale.site);
             if reborn && taken && !hit.broken {
                 let detail = format!(
-                    "queue pair {} of {} was published towards {:?}; its number {} at {} now \
-                     belongs to {:?}, which is wired",
+                    "queue pair {} of {} was published towards {}; its number, {}, now belongs to \
+                     {}, which is wired",
                     stale.number,
-                    stale.site,
-                    target.believed,
+                    self.describe_pair(self.pair(stale.site, stale.lifecycle)),
+                    self.describe_pair(target.believed),
                     target.number,
-                    target.site,
-                    hit.lifecycle
+                    self.describe_pair(self.pair(hit.site, hit.lifecycle))
                 );
                 violations.push(Violation::new(Oracle::GhostHit, detail));
             }

@@ -436,9 +436,10 @@ impl World {
         });
         if let Some(earlier) = earlier {
             let detail = format!(
-                "site {site} wires {local:?} towards {remote:?} while its lifecycle {:?} is still \
-                 wired towards that peer",
-                earlier.lifecycle
+                "{} wires towards {} while {} is still wired towards that peer",
+                self.describe_pair(*local),
+                self.describe_pair(*remote),
+                self.describe_pair(self.pair(site, earlier.lifecycle))
             );
             step.violations.push(Violation::new(Oracle::StaleLane, detail));
         }
@@ -446,7 +447,7 @@ impl World {
 
     fn publish(&mut self, site: usize, local: Pair, remote: Pair, step: &mut Step) {
         let Some(qp) = self.fabric.of_mut(site, local.lifecycle) else {
-            let detail = format!("site {site} publishes {local:?}, which has no queue pair");
+            let detail = format!("{local:?} is published and has no queue pair");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
             return;
         };
@@ -460,15 +461,18 @@ impl World {
         };
         if let Some(earlier) = self.fabric.table.iter().find(earlier).filter(|_| alive) {
             let detail = format!(
-                "site {site} publishes {local:?} while {:?} of its peer can still write to it",
-                earlier.lifecycle
+                "{} is published while {} can still write to its site",
+                self.describe_pair(local),
+                self.describe_pair(self.pair(peer, earlier.lifecycle))
             );
             step.violations.push(Violation::new(Oracle::Fence, detail));
         }
         let Some(theirs) = self.fabric.of(peer, remote.lifecycle).filter(|_| alive) else { return };
         if theirs.target.is_none_or(|to| (to.site, to.number) != (site, own_number)) {
             let detail = format!(
-                "site {site} publishes {local:?} towards {remote:?}, which is not wired back"
+                "{} is published towards {}, which is not wired back",
+                self.describe_pair(local),
+                self.describe_pair(remote)
             );
             step.violations.push(Violation::new(Oracle::PublishedUnwired, detail));
         }
