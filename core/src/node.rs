@@ -9,6 +9,9 @@ mod fingerprint;
 mod lane;
 mod machine;
 mod messages;
+mod mutants;
+mod peers;
+mod transitions;
 
 pub use api::{
     CallFailure, CallToken, Counters, Event, Failure, Input, Limits, NodeConfig, Output, TimerId,
@@ -17,3 +20,6 @@ pub use api::{
 pub use fingerprint::Ranks;
 pub use lane::StateKind;
 pub use machine::Node;
+#[cfg(feature = "mutants")]
+pub use mutants::Mutant;
+pub use transitions::{TRANSITIONS, Transition, Trigger};

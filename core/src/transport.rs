@@ -86,6 +86,10 @@ pub enum Side {
     Local,
     /// The peer, or the way to it.
     Peer,
+    /// How the two are set up, so that trying again changes nothing: reported, no retry.
+    Configuration,
+    /// An access that is not allowed: reported, no retry.
+    Protection,
 }
 
 /// A failure as a transport saw it.

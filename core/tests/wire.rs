@@ -72,6 +72,28 @@ fn http_and_tls_bytes_are_refused_by_their_length_field() {
 }
 
 #[test]
+fn every_refusal_reason_survives_the_wire_and_a_request_may_echo() {
+    for reason in [
+        RefusalReason::Gone,
+        RefusalReason::Superseded,
+        RefusalReason::Busy,
+        RefusalReason::Starting,
+        RefusalReason::Configuration,
+        RefusalReason::Protection,
+        RefusalReason::NameConflict,
+        RefusalReason::Unproven,
+    ] {
+        let mut refuse = message(Op::Refuse);
+        refuse.refusal = Some(Refusal { reason, detail: "no".into() });
+        assert_eq!(Message::decode(&refuse.encode()), Ok(refuse));
+    }
+    let mut request = message(Op::Request);
+    request.echo = message(Op::Reply).echo;
+    assert!(request.echo.is_some());
+    assert_eq!(Message::decode(&request.encode()), Ok(request));
+}
+
+#[test]
 fn every_truncation_of_a_message_is_an_error_and_never_a_panic() {
     let whole = encode_frame(FrameKind::Connection, &message(Op::Reply).encode());
     for length in 0..whole.len() {

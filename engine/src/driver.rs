@@ -8,7 +8,7 @@ use crate::registry::{LaneTable, Registry};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output};
-use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
+use handfast_core::transport::{Operation, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
 use handfast_transport_tcp::{Net, TcpTransport};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
@@ -163,7 +163,7 @@ impl<N: Net> Driver<N> {
                 Input::CallFailed { lifecycle, failure }
             }
             Command::OperationDone { id, outcome } => {
-                if id.kind == OperationKind::Retire {
+                if outcome == Outcome::Retired {
                     self.on_retired(id.lifecycle);
                 }
                 Input::OperationDone { id, outcome }
@@ -339,6 +339,19 @@ impl<N: Net> Driver<N> {
             }
             Event::NameConflict { peer, live, other } => {
                 warn!(%peer, ?live, ?other, "two live processes bear one name");
+            }
+            Event::RetireFailed { peer, lifecycle, error } => {
+                warn!(%peer, ?lifecycle, %error, "a lane cannot be retired");
+            }
+            Event::RetireOverdue { peer, lifecycle } => {
+                warn!(%peer, ?lifecycle, "a lane is slow to be retired");
+            }
+            Event::PeerForgotten { peer } => {
+                self.opened.remove(peer);
+                self.announced.retain(|(path, _), _| path != peer);
+            }
+            Event::Undeclared { lifecycle, from, trigger } => {
+                error!(?lifecycle, ?from, ?trigger, "an undeclared transition, an error of ours");
             }
         }
         // Nobody need listen.

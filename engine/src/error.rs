@@ -269,7 +269,12 @@ impl fmt::Display for Error {
         if let Some(peer) = &inner.peer {
             write!(f, " for {peer}")?;
         }
-        let side = if inner.side == Side::Local { "our side" } else { "the peer's side" };
+        let side = match inner.side {
+            Side::Local => "our side",
+            Side::Peer => "the peer's side",
+            Side::Configuration => "the set-up of the two",
+            Side::Protection => "an access that is not allowed",
+        };
         write!(f, " ({side}): {}", inner.cause)?;
         match self.remote() {
             Some(Remote::Untouched) => f.write_str("; the peer's memory is untouched")?,

@@ -10,7 +10,7 @@ use crate::net::{Net, ResolveError, Stream};
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::reader::Inbound;
 use crate::writer::Outbound;
-use handfast_core::transport::TransportError;
+use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_memory::RegionTable;
@@ -189,7 +189,8 @@ impl<N: Net> TcpTransport<N> {
             return Err(local_error("wire", "a lane cannot lead to itself"));
         }
         if self.inner.config.address.is_empty() && body.address.is_empty() {
-            return Err(local_error("wire", "neither side takes connections"));
+            let error = local_error("wire", "neither side takes connections");
+            return Err(TransportError { side: Side::Configuration, ..error });
         }
         lane.arm(remote)?;
         // Who takes connections is dialled; where both do, the lower pair dials.

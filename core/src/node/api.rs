@@ -1,5 +1,7 @@
 //! The types that cross the border of a [`Node`](super::Node).
 
+use super::lane::StateKind;
+use super::transitions::Trigger;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, TransportError};
@@ -27,12 +29,14 @@ pub struct Limits {
     pub peers_max: usize,
     /// Lifecycles that exist at once, retiring ones included.
     pub lifecycles_max: usize,
-    /// Calls one lifecycle holds unanswered while its own operation runs.
+    /// Calls one lifecycle holds unanswered while an operation of ours runs.
     pub answers_held_max: usize,
     /// Requests sent in one lifecycle before it ends.
     pub requests_max: u32,
     /// Ready messages sent in one lifecycle before it ends.
     pub readies_max: u32,
+    /// Times one lifecycle is retired before it is reported as never to be gone.
+    pub retires_max: u32,
     /// Lifecycles that may fail in a row before the demand is reported as failed.
     pub opens_max: u32,
 }
@@ -45,6 +49,7 @@ impl Default for Limits {
             answers_held_max: 4,
             requests_max: 4,
             readies_max: 4,
+            retires_max: 4,
             opens_max: 3,
         }
     }
@@ -222,6 +227,38 @@ pub enum Event {
         /// Proven live.
         new: Incarnation,
     },
+    /// Queue pairs could not be retired in the bounded number of attempts. They may still touch
+    /// memory; nothing is wired towards that peer any more (rule H6).
+    RetireFailed {
+        /// The peer.
+        peer: NicPath,
+        /// Which.
+        lifecycle: Lifecycle,
+        /// The last error.
+        error: TransportError,
+    },
+    /// Our transport has not finished a retire in time. It is waited for, without a bound: nothing
+    /// else is safe (rule H6).
+    RetireOverdue {
+        /// The peer.
+        peer: NicPath,
+        /// Which.
+        lifecycle: Lifecycle,
+    },
+    /// An idle peer made room in the table of peers.
+    PeerForgotten {
+        /// The peer.
+        peer: NicPath,
+    },
+    /// A lifecycle changed its state in a way that `TRANSITIONS` does not declare: an error of ours.
+    Undeclared {
+        /// Which.
+        lifecycle: Lifecycle,
+        /// Its state before.
+        from: Option<StateKind>,
+        /// What happened.
+        trigger: Trigger,
+    },
     /// Two incarnations of one name have both proven life (rule H5).
     NameConflict {
         /// The peer.
@@ -240,10 +277,16 @@ pub struct Counters {
     pub ignored: u64,
     /// Calls refused.
     pub refused: u64,
+    /// Calls refused on arrival; the others were taken first and refused when their lifecycle ended.
+    pub rejected: u64,
     /// Lanes published.
     pub published: u64,
     /// Lifecycles ended.
     pub ended: u64,
+    /// State changes that no row of `TRANSITIONS` declares: errors of ours.
+    pub undeclared: u64,
+    /// One bit per row of `TRANSITIONS` that was taken.
+    pub transitions: u64,
 }
 
 /// The named waits.
@@ -259,6 +302,8 @@ pub enum TimerKind {
     ReadyRetry,
     /// The pause before reopening is over.
     Backoff,
+    /// The pause before retiring once more is over.
+    RetireRetry,
 }
 
 /// Names one armed timer.

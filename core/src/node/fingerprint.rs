@@ -1,8 +1,10 @@
 //! A canonical digest of a node, so that states that behave alike compare alike.
 
 use super::lane::{Lane, State};
-use super::machine::{Node, Peer};
+use super::machine::Node;
+use super::peers::Peer;
 use crate::identity::{Lifecycle, Pair};
+use crate::wire::Body;
 use core::hash::{Hash, Hasher};
 
 /// Renames lifecycles by rank; two states that differ only in which numbers were drawn are equal.
@@ -16,13 +18,18 @@ pub trait Ranks {
 impl Node {
     /// Reports every pair the node's behaviour can depend on, for the caller to rank.
     pub fn visit_pairs(&self, visit: &mut dyn FnMut(Pair)) {
+        self.peers.values().filter_map(|peer| peer.last).for_each(&mut *visit);
         for (lifecycle, lane) in &self.lanes {
             visit(self.pair(*lifecycle));
             lane.state.remote().into_iter().for_each(&mut *visit);
-            lane.held.iter().for_each(|held| visit(held.sender));
-        }
-        for live in self.peers.values().filter_map(|peer| peer.live) {
-            visit(self.pair(live.since));
+            for held in &lane.held {
+                visit(held.message.sender);
+                held.message.echo.into_iter().for_each(&mut *visit);
+            }
+            if let State::Announced(announcement) = &lane.state {
+                let pairs = [announcement.offered, announcement.prove];
+                pairs.into_iter().flatten().for_each(&mut *visit);
+            }
         }
     }
 
@@ -35,6 +42,13 @@ impl Node {
             path.as_parts().hash(&mut hasher);
             self.hash_peer(peer, ranks, &mut hasher);
         }
+        for (name, known) in &self.names {
+            name.as_str().hash(&mut hasher);
+            known.live.map(|live| live.incarnation.0).hash(&mut hasher);
+            known.superseded.iter().for_each(|old| old.0.hash(&mut hasher));
+            let since = known.live.map_or(Lifecycle(0), |live| live.since);
+            known.lanes.iter().for_each(|own| (*own >= since).hash(&mut hasher));
+        }
         for (lifecycle, lane) in &self.lanes {
             ranks.rank(self.pair(*lifecycle)).hash(&mut hasher);
             lane.peer.as_parts().hash(&mut hasher);
@@ -44,10 +58,9 @@ impl Node {
 
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
-        peer.live.map(|live| live.incarnation.0).hash(&mut hasher);
-        peer.superseded.hash(&mut hasher);
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
+        peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);
     }
 }
@@ -57,15 +70,33 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
     let pair = |pair: Pair| (pair.incarnation.0, ranks.rank(pair));
     lane.state.remote().map(pair).hash(&mut hasher);
     match &lane.state {
-        State::Announced { requests } => requests.hash(&mut hasher),
+        State::Announced(announcement) => {
+            announcement.requests.hash(&mut hasher);
+            announcement.offered.map(pair).hash(&mut hasher);
+            announcement.prove.map(pair).hash(&mut hasher);
+        }
         State::Wired { readies, .. } => readies.hash(&mut hasher),
         State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
             peer_wired.hash(&mut hasher);
         }
-        State::Raising | State::Established { .. } | State::Retiring { .. } => {}
+        State::Retiring { attempts, .. } => attempts.hash(&mut hasher),
+        State::Raising | State::Established { .. } => {}
     }
     for held in &lane.held {
-        (held.token.0, pair(held.sender)).hash(&mut hasher);
+        (held.token.0, held.message.op, pair(held.message.sender)).hash(&mut hasher);
+        held.message.echo.map(pair).hash(&mut hasher);
+        hash_body(&held.message.body, hasher);
     }
     lane.timer.map(|(_, kind)| kind).hash(&mut hasher);
+    hash_body(&lane.body, hasher);
+    if let State::Fencing { body, .. } = &lane.state {
+        hash_body(body, hasher);
+    }
+}
+
+/// Numbers one by one: a slice of numbers would be hashed in the byte order of the platform.
+fn hash_body(body: &Body, mut hasher: &mut dyn Hasher) {
+    let numbers = body.queue_pairs.iter().chain(&body.psns);
+    numbers.chain([&body.lid, &body.mtu, &body.rd_atomic]).for_each(|n| n.hash(&mut hasher));
+    (&body.gid, &body.token, &body.address).hash(&mut hasher);
 }

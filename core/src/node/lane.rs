@@ -3,7 +3,7 @@
 use super::api::{CallToken, TimerKind};
 use crate::identity::{NicPath, Pair};
 use crate::time::Instant;
-use crate::wire::Body;
+use crate::wire::{Body, Message};
 use alloc::vec::Vec;
 
 /// Where a lifecycle stands. `docs/handshake.md` lists the transitions.
@@ -12,7 +12,7 @@ pub(super) enum State {
     /// BringUp is under way; the number is known to nobody else.
     Raising,
     /// The queue pairs exist and may have been announced; no peer has echoed them.
-    Announced { requests: u32 },
+    Announced(Announcement),
     /// Echoed; waits until every earlier lane to the peer is retired (rule H6).
     Fencing { remote: Pair, body: Body, peer_wired: bool },
     /// Wire is under way towards `remote`.
@@ -21,8 +21,19 @@ pub(super) enum State {
     Wired { remote: Pair, readies: u32 },
     /// Both have wired.
     Established { remote: Pair },
-    /// Retire is under way.
-    Retiring { remote: Option<Pair> },
+    /// Retire is under way, for the given time.
+    Retiring { remote: Option<Pair>, attempts: u32 },
+}
+
+/// What has been said about queue pairs that nobody has echoed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Announcement {
+    /// Requests sent.
+    pub(super) requests: u32,
+    /// The only pair that was answered with a reply, and may have wired towards them (rule H6).
+    pub(super) offered: Option<Pair>,
+    /// What the peer wants echoed before it answers with a reply (rule H5).
+    pub(super) prove: Option<Pair>,
 }
 
 /// A state without its data, for tables and counts.
@@ -42,7 +53,7 @@ impl State {
     pub(super) fn kind(&self) -> StateKind {
         match self {
             Self::Raising => StateKind::Raising,
-            Self::Announced { .. } => StateKind::Announced,
+            Self::Announced(_) => StateKind::Announced,
             Self::Fencing { .. } => StateKind::Fencing,
             Self::Wiring { .. } => StateKind::Wiring,
             Self::Wired { .. } => StateKind::Wired,
@@ -54,21 +65,21 @@ impl State {
     /// The peer's pair, once it has echoed ours.
     pub(super) fn remote(&self) -> Option<Pair> {
         match self {
-            Self::Raising | Self::Announced { .. } => None,
+            Self::Raising | Self::Announced(_) => None,
             Self::Fencing { remote, .. }
             | Self::Wiring { remote, .. }
             | Self::Wired { remote, .. }
             | Self::Established { remote } => Some(*remote),
-            Self::Retiring { remote } => *remote,
+            Self::Retiring { remote, .. } => *remote,
         }
     }
 }
 
-/// An incoming call that waits for an operation of ours (rule H7).
+/// An incoming call that waits for an operation of ours (rule H7), and is then taken again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     pub(super) token: CallToken,
-    pub(super) sender: Pair,
+    pub(super) message: Message,
 }
 
 /// One lifecycle.

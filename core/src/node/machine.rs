@@ -1,40 +1,17 @@
 //! The machine: demand, operations, timers, and the end of a lifecycle.
 
 use super::api::*;
-use super::lane::{Lane, State, StateKind};
+use super::lane::{Announcement, Lane, State, StateKind};
+use super::peers::{Name, Peer};
+use super::transitions::Trigger;
 use crate::entropy::{Purpose, derive};
-use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
+use crate::identity::{Lifecycle, NicPath, NodeName, Pair};
 use crate::time::{Duration, Instant};
-use crate::transport::{Operation, OperationId, OperationKind, Outcome};
+use crate::transport::{Operation, OperationId, OperationKind, Outcome, Side, TransportError};
 use crate::wire::{Body, Message, Op, Refusal, RefusalReason};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-
-/// Incarnations remembered per peer after they were superseded; for `NameConflict` reports only.
-const SUPERSEDED_MAX: usize = 4;
-
-/// The incarnation that holds a peer's name, and the first lifecycle of ours issued after it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Live {
-    pub(super) incarnation: Incarnation,
-    pub(super) since: Lifecycle,
-}
-
-/// What is known of one peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Peer {
-    pub(super) live: Option<Live>,
-    pub(super) superseded: Vec<Incarnation>,
-    pub(super) wanted: bool,
-    pub(super) failures: u32,
-    pub(super) first_failure: Option<Failure>,
-    /// The lifecycle that a peer has echoed.
-    pub(super) bound: Option<Lifecycle>,
-    /// The one lifecycle that waits for an echo, whoever asks.
-    pub(super) open: Option<Lifecycle>,
-    pub(super) backoff: Option<Instant>,
-}
 
 /// A node's endpoint life cycle.
 #[derive(Clone, Debug)]
@@ -42,9 +19,12 @@ pub struct Node {
     pub(super) config: NodeConfig,
     pub(super) next_lifecycle: u64,
     pub(super) peers: BTreeMap<NicPath, Peer>,
+    pub(super) names: BTreeMap<NodeName, Name>,
     pub(super) lanes: BTreeMap<Lifecycle, Lane>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counters: Counters,
+    #[cfg(feature = "mutants")]
+    pub(super) mutant: Option<super::mutants::Mutant>,
 }
 
 impl Node {
@@ -54,9 +34,12 @@ impl Node {
             config,
             next_lifecycle: 1,
             peers: BTreeMap::new(),
+            names: BTreeMap::new(),
             lanes: BTreeMap::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
     }
 
@@ -134,8 +117,13 @@ impl Node {
         })
     }
 
+    /// Where a lifecycle stands, if it exists.
+    pub fn state_of(&self, lifecycle: Lifecycle) -> Option<StateKind> {
+        self.lanes.get(&lifecycle).map(|lane| lane.state.kind())
+    }
+
     fn handle_open(&mut self, now: Instant, path: NicPath) {
-        if !self.peers.contains_key(&path) && self.peers.len() >= self.config.limits.peers_max {
+        if !self.admit(&path) {
             let failure = Failure::Limit("peers_max");
             self.emit(Event::OpenFailed { peer: path, failure });
             return;
@@ -145,6 +133,10 @@ impl Node {
             peer.wanted = true;
             peer.failures = 0;
             peer.first_failure = None;
+        } else if let Some(open) = peer.open.filter(|_| self.rebuilds_for_waiter()) {
+            self.end(now, open, Failure::Superseded);
+            self.handle_timer(now, &TimerId::Peer(path));
+            return;
         }
         self.pursue(now, &path);
     }
@@ -166,6 +158,7 @@ impl Node {
             return;
         }
         match peer.open {
+            Some(_) if self.leaves_initiative(path) => {}
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
                 if self.raise(now, path).is_none() {
@@ -177,11 +170,15 @@ impl Node {
 
     /// Starts a new lifecycle; `None` when the table is full.
     pub(super) fn raise(&mut self, now: Instant, path: &NicPath) -> Option<Lifecycle> {
-        if self.lanes.len() >= self.config.limits.lifecycles_max {
+        if !self.has_room() {
             return None;
         }
-        let lifecycle = Lifecycle(self.next_lifecycle);
-        self.next_lifecycle += 1;
+        let mut lifecycle = Lifecycle(self.next_lifecycle);
+        if self.reuses_numbers() {
+            let free = |number: &u64| !self.lanes.contains_key(&Lifecycle(*number));
+            lifecycle = Lifecycle((1..).find(free).unwrap_or(self.next_lifecycle));
+        }
+        self.next_lifecycle = self.next_lifecycle.max(lifecycle.0 + 1);
         let timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let lane = Lane {
             peer: path.clone(),
@@ -191,26 +188,34 @@ impl Node {
             timer,
         };
         self.lanes.insert(lifecycle, lane);
+        self.names.entry(path.node.clone()).or_default().lanes.push(lifecycle);
+        self.record(lifecycle, None, Trigger::Raised, Some(StateKind::Raising));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
         let peer = path.clone();
         self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer }));
         Some(lifecycle)
     }
 
-    fn send_request(&mut self, now: Instant, lifecycle: Lifecycle) {
+    pub(super) fn has_room(&self) -> bool {
+        self.lanes.len() < self.config.limits.lifecycles_max
+    }
+
+    pub(super) fn send_request(&mut self, now: Instant, lifecycle: Lifecycle) {
         let limits = self.config.limits;
         let base = self.config.timing.request_retry;
+        let prove = self.leave_to_prove(lifecycle);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let State::Announced { requests } = &mut lane.state else { return };
-        if *requests >= limits.requests_max {
+        let State::Announced(announcement) = &mut lane.state else { return };
+        if announcement.requests >= limits.requests_max {
             self.end(now, lifecycle, Failure::Silent);
             return;
         }
-        *requests += 1;
-        let attempt = *requests;
+        announcement.requests += 1;
+        announcement.offered = prove.or(announcement.offered);
+        let attempt = announcement.requests;
         let wait = self.jittered(base, lifecycle, Purpose::RetryJitter, attempt);
         self.arm(lifecycle, now + wait, TimerKind::RequestRetry);
-        let message = self.message(lifecycle, Op::Request, None);
+        let message = self.message(lifecycle, Op::Request, prove);
         self.outputs.push_back(Output::Call(message));
     }
 
@@ -235,7 +240,7 @@ impl Node {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
         match lane.state {
-            State::Announced { .. } | State::Wired { .. } => {
+            State::Announced(_) | State::Wired { .. } => {
                 let peer = self.peers.entry(path).or_default();
                 peer.first_failure.get_or_insert(Failure::Call(failure));
                 let wait = self.config.timing.backoff;
@@ -252,7 +257,12 @@ impl Node {
     fn handle_outcome(&mut self, now: Instant, id: OperationId, outcome: Outcome) {
         let Some(lane) = self.lanes.get(&id.lifecycle) else { return };
         match (id.kind, lane.state.kind(), outcome) {
-            (OperationKind::Retire, StateKind::Retiring, _) => self.on_retired(now, id.lifecycle),
+            (OperationKind::Retire, StateKind::Retiring, Outcome::Retired) => {
+                self.on_retired(now, id.lifecycle);
+            }
+            (OperationKind::Retire, StateKind::Retiring, Outcome::Failed(error)) => {
+                self.on_retire_failed(now, id.lifecycle, error);
+            }
             (OperationKind::BringUp, StateKind::Raising, Outcome::BroughtUp(body)) => {
                 self.on_brought_up(now, id.lifecycle, body);
             }
@@ -273,37 +283,37 @@ impl Node {
         let half_open = now + self.config.timing.half_open;
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         lane.body = body;
-        lane.state = State::Announced { requests: 0 };
         lane.timer = Some((half_open, TimerKind::HalfOpen));
         let path = lane.peer.clone();
-        for held in core::mem::take(&mut lane.held) {
-            let message = self.message(lifecycle, Op::Reply, Some(held.sender));
-            self.outputs.push_back(Output::Answer { token: held.token, message });
-        }
+        let next = State::Announced(Announcement::default());
+        self.transit(lifecycle, Trigger::BroughtUp, next);
+        self.release(now, lifecycle);
         self.pursue(now, &path);
     }
 
     fn on_wired(&mut self, now: Instant, lifecycle: Lifecycle) {
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let State::Wiring { remote, peer_wired } = lane.state else { return };
-        if peer_wired {
-            self.establish(lifecycle, remote);
+        let Some(State::Wiring { remote, peer_wired }) = self.state_mut(lifecycle) else { return };
+        let (remote, peer_wired) = (*remote, *peer_wired);
+        if peer_wired || self.establishes_alone() {
+            self.establish(now, lifecycle, remote, Trigger::Wired);
         } else {
-            lane.state = State::Wired { remote, readies: 0 };
+            self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
             self.send_ready(now, lifecycle);
         }
     }
 
     /// Both sides have wired (rule H3): publishes the lane and acknowledges what was held.
-    pub(super) fn establish(&mut self, lifecycle: Lifecycle, remote: Pair) {
+    pub(super) fn establish(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        remote: Pair,
+        trigger: Trigger,
+    ) {
+        self.transit(lifecycle, trigger, State::Established { remote });
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        lane.state = State::Established { remote };
         lane.timer = None;
         let path = lane.peer.clone();
-        for held in core::mem::take(&mut lane.held) {
-            let message = self.message(lifecycle, Op::Ack, Some(held.sender));
-            self.outputs.push_back(Output::Answer { token: held.token, message });
-        }
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.failures = 0;
             peer.first_failure = None;
@@ -311,14 +321,21 @@ impl Node {
         self.counters.published += 1;
         let local = self.pair(lifecycle);
         self.outputs.push_back(Output::Publish { local, remote, peer: path });
+        self.release(now, lifecycle);
     }
 
     fn on_lifecycle_timer(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let retiring = lane.state.kind() == StateKind::Retiring;
         match lane.timer.take() {
             Some((_, TimerKind::RequestRetry)) => self.send_request(now, lifecycle),
             Some((_, TimerKind::ReadyRetry)) => self.send_ready(now, lifecycle),
             Some((_, TimerKind::HalfOpen)) => self.end(now, lifecycle, Failure::HalfOpen),
+            Some((_, TimerKind::RetireRetry)) => self.retire_again(now, lifecycle),
+            Some((_, TimerKind::Operation)) if retiring => {
+                let peer = lane.peer.clone();
+                self.emit(Event::RetireOverdue { peer, lifecycle });
+            }
             Some((_, TimerKind::Operation)) => self.end(now, lifecycle, Failure::OperationOverdue),
             Some((_, TimerKind::Backoff)) | None => {}
         }
@@ -331,17 +348,22 @@ impl Node {
             return;
         }
         let published = lane.state.kind() == StateKind::Established;
-        lane.state = State::Retiring { remote: lane.state.remote() };
-        lane.timer = None;
+        let next = State::Retiring { remote: lane.state.remote(), attempts: 1 };
+        lane.timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
+        self.transit(lifecycle, Trigger::of(&failure), next);
         if published {
             self.outputs.push_back(Output::Revoke(lifecycle));
         }
         self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
         for held in held {
             let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
-            self.refuse(held.token, held.sender, &path, RefusalReason::Gone, detail);
+            let reason = match held.message.op {
+                Op::Request => RefusalReason::Busy,
+                _ => RefusalReason::Gone,
+            };
+            self.refuse(held.token, self.pair(Lifecycle(0)), &held.message, reason, detail);
         }
         self.counters.ended += 1;
         self.emit(Event::Ended { peer: path.clone(), lifecycle, failure: failure.clone() });
@@ -368,6 +390,9 @@ impl Node {
                     | RefusalReason::Protection
                     | RefusalReason::NameConflict
             ),
+            Failure::Transport(error) => {
+                matches!(error.side, Side::Configuration | Side::Protection)
+            }
             _ => false,
         };
         if final_word || attempt > opens_max {
@@ -391,10 +416,46 @@ impl Node {
 
     fn on_retired(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.remove(&lifecycle) else { return };
-        let Some(peer) = self.peers.get(&lane.peer) else { return };
-        if let Some(bound) = peer.bound {
-            self.wire_when_fenced(now, bound);
+        self.record(lifecycle, Some(lane.state.kind()), Trigger::Retired, None);
+        let Some(name) = self.names.get_mut(&lane.peer.node) else { return };
+        name.lanes.retain(|own| *own != lifecycle);
+        for waiting in name.lanes.clone() {
+            match self.state_of(waiting) {
+                Some(StateKind::Fencing) => self.wire_when_fenced(now, waiting),
+                Some(StateKind::Announced) => {
+                    self.release(now, waiting);
+                    self.prove_when_fenced(now, waiting);
+                }
+                _ => {}
+            }
         }
+    }
+
+    /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
+    fn on_retire_failed(&mut self, now: Instant, lifecycle: Lifecycle, error: TransportError) {
+        let base = self.config.timing.backoff;
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Retiring { attempts, .. } = lane.state else { return };
+        lane.timer = None;
+        if attempts >= self.config.limits.retires_max {
+            let peer = lane.peer.clone();
+            self.emit(Event::RetireFailed { peer, lifecycle, error });
+            return;
+        }
+        let wait = self.jittered(base, lifecycle, Purpose::BackoffJitter, attempts);
+        self.arm(lifecycle, now + wait, TimerKind::RetireRetry);
+    }
+
+    fn retire_again(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(State::Retiring { remote, attempts }) = self.state_mut(lifecycle) else { return };
+        let next = State::Retiring { remote: *remote, attempts: *attempts + 1 };
+        self.transit(lifecycle, Trigger::RetireAgain, next);
+        self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
+        self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
+    }
+
+    pub(super) fn state_mut(&mut self, lifecycle: Lifecycle) -> Option<&mut State> {
+        self.lanes.get_mut(&lifecycle).map(|lane| &mut lane.state)
     }
 
     pub(super) fn arm(&mut self, lifecycle: Lifecycle, at: Instant, kind: TimerKind) {
@@ -430,11 +491,23 @@ impl Node {
         }
     }
 
+    /// Refuses a call on its arrival: nothing else may have changed (rule H4).
+    pub(super) fn reject(
+        &mut self,
+        token: CallToken,
+        call: &Message,
+        reason: RefusalReason,
+        detail: String,
+    ) {
+        self.counters.rejected += 1;
+        self.refuse(token, self.pair(Lifecycle(0)), call, reason, detail);
+    }
+
     pub(super) fn refuse(
         &mut self,
         token: CallToken,
-        echo: Pair,
-        to: &NicPath,
+        sender: Pair,
+        call: &Message,
         reason: RefusalReason,
         detail: String,
     ) {
@@ -442,19 +515,12 @@ impl Node {
         let message = Message {
             op: Op::Refuse,
             from: self.config.path.clone(),
-            to: to.clone(),
-            sender: self.pair(Lifecycle(0)),
-            echo: Some(echo),
+            to: call.from.clone(),
+            sender,
+            echo: Some(call.sender),
             body: Body::default(),
             refusal: Some(Refusal { reason, detail }),
         };
         self.outputs.push_back(Output::Answer { token, message });
-    }
-
-    pub(super) fn remember_superseded(peer: &mut Peer, incarnation: Incarnation) {
-        if peer.superseded.len() >= SUPERSEDED_MAX {
-            peer.superseded.remove(0);
-        }
-        peer.superseded.push(incarnation);
     }
 }

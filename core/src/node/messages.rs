@@ -1,29 +1,36 @@
-//! What a message does (rules H1 to H6 and H10).
+//! What a message does (rules H1 to H7 and H10).
 
 use super::api::*;
-use super::lane::{Held, Lane, State, StateKind};
-use super::machine::{Live, Node};
+use super::lane::{Held, State, StateKind};
+use super::machine::Node;
+use super::peers::{Fence, Proof};
+use super::transitions::Trigger;
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::time::Instant;
 use crate::transport::Operation;
 use crate::wire::{Message, Op, RefusalReason};
 use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 impl Node {
     pub(super) fn handle_call(&mut self, now: Instant, token: CallToken, message: Message) {
         if message.to != self.config.path {
             let detail = format!("this is {}, not {}", self.config.path, message.to);
-            let reason = RefusalReason::Configuration;
-            self.refuse(token, message.sender, &message.from, reason, detail);
+            self.reject(token, &message, RefusalReason::Configuration, detail);
+            return;
+        }
+        if self.bans_superseded() && message.op == Op::Request && self.is_banned(now, &message) {
+            let detail = "another incarnation bears this name".into();
+            self.reject(token, &message, RefusalReason::Superseded, detail);
             return;
         }
         match message.op {
-            Op::Request => self.on_request(now, token, &message),
-            Op::Ready => self.on_ready(now, token, &message),
+            Op::Request => self.on_request(now, Held { token, message }),
+            Op::Ready => self.on_ready(now, Held { token, message }),
             _ => {
                 let detail = format!("{:?} is no call", message.op);
-                let reason = RefusalReason::Protection;
-                self.refuse(token, message.sender, &message.from, reason, detail);
+                self.reject(token, &message, RefusalReason::Protection, detail);
             }
         }
     }
@@ -34,137 +41,231 @@ impl Node {
             self.counters.ignored += 1;
             return;
         };
-        let known = self.lanes.get(&echo.lifecycle).is_some_and(|lane| lane.peer == message.from);
-        match message.op {
-            _ if !known => self.counters.ignored += 1,
-            Op::Reply => self.on_reply(now, echo.lifecycle, &message),
-            Op::Ack => self.on_ack(echo.lifecycle, message.sender),
-            Op::Refuse => self.on_refuse(now, echo.lifecycle, message),
+        let lifecycle = self.answered(echo.lifecycle, &message.from);
+        match (lifecycle, message.op) {
+            (Some(lifecycle), Op::Reply) => self.on_reply(now, lifecycle, &message),
+            (Some(lifecycle), Op::Ack) => self.on_ack(now, lifecycle, message.sender),
+            (Some(lifecycle), Op::Refuse) => self.on_refuse(now, lifecycle, message),
             _ => self.counters.ignored += 1,
         }
     }
 
-    fn on_request(&mut self, now: Instant, token: CallToken, message: &Message) {
-        let path = &message.from;
-        let limits = self.config.limits;
-        if !self.peers.contains_key(path) && self.peers.len() >= limits.peers_max {
-            let detail = format!("{} peers are known, the limit", limits.peers_max);
-            self.refuse(token, message.sender, path, RefusalReason::Busy, detail);
+    /// The lifecycle that an answer is about, unless it is gone or going.
+    fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
+        if self.rebuilds_for_waiter() {
+            return self.peers.get(from)?.open;
+        }
+        let lane = self.lanes.get(&echo)?;
+        let current = lane.peer == *from && lane.state.kind() != StateKind::Retiring;
+        current.then_some(echo)
+    }
+
+    fn on_request(&mut self, now: Instant, call: Held) {
+        let (path, sender) = (call.message.from.clone(), call.message.sender);
+        let open = self.peers.get(&path).and_then(|peer| peer.open);
+        let bound = self.bound(&path);
+        let current = bound.filter(|(_, remote)| remote.incarnation == sender.incarnation);
+        let same = current.filter(|(_, remote)| *remote == sender && !self.replaces_on_request());
+        if let Some((bound, _)) = same {
+            self.answer_request(now, bound, call);
             return;
         }
-        let bound = self.peers.get(path).and_then(|peer| peer.bound);
-        let remote = bound.and_then(|bound| self.lanes[&bound].state.remote());
-        if let (Some(bound), Some(remote)) = (bound, remote)
-            && remote.incarnation == message.sender.incarnation
-        {
-            if message.sender.lifecycle == remote.lifecycle {
-                let message = self.message(bound, Op::Reply, Some(remote));
-                self.outputs.push_back(Output::Answer { token, message });
+        if let Some(newer) = self.passed_over(&path, open, sender) {
+            self.reject_superseded(call, newer);
+            return;
+        }
+        let echoed = open.filter(|open| call.message.echo == Some(self.pair(*open)));
+        if let Some(echoed) = echoed.filter(|open| self.is_announced(*open)) {
+            if self.crowded(echoed, |held| held.message.sender == sender) {
+                self.reject_busy(call);
                 return;
             }
-            if message.sender.lifecycle < remote.lifecycle {
-                let detail = format!("lifecycle {} took its place", remote.lifecycle.0);
-                self.refuse(token, message.sender, path, RefusalReason::Superseded, detail);
-                return;
+            match self.bind(now, echoed, &call.message, false) {
+                Proof::Holds => self.answer_request(now, echoed, call),
+                proof => self.reject_unproven(call, proof),
             }
+            return;
+        }
+        if open.is_none() && !self.has_room() {
+            let detail = "the table of lifecycles is full".into();
+            self.reject(call.token, &call.message, RefusalReason::Busy, detail);
+            return;
+        }
+        if !self.admit(&path) {
+            let detail = format!("{} peers are known, the limit", self.config.limits.peers_max);
+            self.reject(call.token, &call.message, RefusalReason::Busy, detail);
+            return;
+        }
+        if open.is_some_and(|open| self.crowded(open, |_| true)) {
+            self.reject_busy(call);
+            return;
+        }
+        if let Some((bound, _)) = current {
             self.end(now, bound, Failure::Superseded);
         }
-        self.announce(now, token, path, message.sender);
-    }
-
-    /// Answers with the one lifecycle that waits for an echo, raising it if there is none.
-    fn announce(&mut self, now: Instant, token: CallToken, path: &NicPath, sender: Pair) {
-        let open = self.peers.get(path).and_then(|peer| peer.open);
-        let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else {
-            let detail = "the table of lifecycles is full".into();
-            self.refuse(token, sender, path, RefusalReason::Busy, detail);
-            return;
-        };
-        if let Some(peer) = self.peers.get_mut(path) {
+        let replaced = open.filter(|_| self.replaces_on_request());
+        if let Some(open) = replaced {
+            self.end(now, open, Failure::Superseded);
+        }
+        let Some(lifecycle) = open.xor(replaced).or_else(|| self.raise(now, &path)) else { return };
+        if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
         }
-        match self.lanes[&lifecycle].state.kind() {
-            StateKind::Raising => self.hold(lifecycle, token, sender),
-            _ => {
-                let message = self.message(lifecycle, Op::Reply, Some(sender));
-                self.outputs.push_back(Output::Answer { token, message });
-            }
-        }
+        self.answer_request(now, lifecycle, call);
     }
 
-    fn hold(&mut self, lifecycle: Lifecycle, token: CallToken, sender: Pair) {
+    /// The pair that a request comes too late after: the last one bound, or a later one that the
+    /// open lifecycle was offered to.
+    fn passed_over(&self, path: &NicPath, open: Option<Lifecycle>, sender: Pair) -> Option<Pair> {
+        if self.ignores_order() || self.replaces_on_request() {
+            return None;
+        }
+        let last = self.peers.get(path).and_then(|peer| peer.last);
+        let last = last.filter(|last| sender == *last || is_older(sender, *last));
+        let offered = open.and_then(|open| self.offered(open));
+        last.or_else(|| offered.filter(|offered| is_older(sender, *offered)))
+    }
+
+    /// Answers a request with a lifecycle, which gives its sender leave to wire towards it: only
+    /// once no earlier lane of ours could be hit or hit it (rule H6), and to one pair only.
+    fn answer_request(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
+        let sender = call.message.sender;
+        match self.lanes[&lifecycle].state.kind() {
+            StateKind::Announced if self.wires_on_request() => {
+                self.bind(now, lifecycle, &call.message, false);
+            }
+            StateKind::Announced => {
+                let offered = self.offered(lifecycle);
+                let taken = offered.is_some_and(|to| to.incarnation != sender.incarnation);
+                match self.fence(lifecycle, &call.message.from, sender) {
+                    _ if self.offers_unfenced() => {}
+                    Fence::Retiring => return self.hold(lifecycle, call),
+                    Fence::Clear if !taken => {}
+                    Fence::Clear | Fence::InUse => return self.ask_for_proof(lifecycle, &call),
+                }
+                if let Some(State::Announced(announcement)) = self.state_mut(lifecycle) {
+                    announcement.offered = Some(sender);
+                }
+            }
+            StateKind::Raising | StateKind::Fencing => return self.hold(lifecycle, call),
+            _ => {}
+        }
+        let message = self.message(lifecycle, Op::Reply, Some(sender));
+        self.outputs.push_back(Output::Answer { token: call.token, message });
+    }
+
+    /// Refuses so that the sender asks again and echoes `lifecycle`, which proves that it is alive
+    /// now, before it is given leave to wire.
+    fn ask_for_proof(&mut self, lifecycle: Lifecycle, call: &Held) {
+        let detail = format!("lifecycle {} must be echoed first", lifecycle.0);
+        let sender = self.pair(lifecycle);
+        self.refuse(call.token, sender, &call.message, RefusalReason::Unproven, detail);
+    }
+
+    fn hold(&mut self, lifecycle: Lifecycle, call: Held) {
         let held_max = self.config.limits.answers_held_max;
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         if lane.held.len() < held_max {
-            lane.held.push(Held { token, sender });
+            lane.held.push(call);
             return;
         }
-        let path = lane.peer.clone();
-        let detail = format!("{held_max} calls wait already");
-        self.refuse(token, sender, &path, RefusalReason::Busy, detail);
+        self.reject_busy(call);
     }
 
-    fn on_ready(&mut self, now: Instant, token: CallToken, message: &Message) {
+    fn crowded(&self, lifecycle: Lifecycle, counts: impl Fn(&Held) -> bool) -> bool {
+        let held = self.lanes.get(&lifecycle).map(|lane| lane.held.iter());
+        let held = held.map_or(0, |held| held.filter(|held| counts(held)).count());
+        held >= self.config.limits.answers_held_max
+    }
+
+    /// Calls that wait for a lifecycle which now belongs to another pair wait in vain.
+    fn dismiss_others(&mut self, lifecycle: Lifecycle, remote: Pair) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let others = lane.held.extract_if(.., |held| held.message.sender != remote);
+        for other in others.collect::<Vec<_>>() {
+            let detail = "another pair was faster".into();
+            let sender = self.pair(Lifecycle(0));
+            self.refuse(other.token, sender, &other.message, RefusalReason::Busy, detail);
+        }
+    }
+
+    fn reject_busy(&mut self, call: Held) {
+        let detail = format!("{} calls wait already", self.config.limits.answers_held_max);
+        self.reject(call.token, &call.message, RefusalReason::Busy, detail);
+    }
+
+    /// What a lifecycle's calls waited for has happened: takes them again.
+    pub(super) fn release(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        for held in core::mem::take(&mut lane.held) {
+            if self.replaces_on_request() {
+                self.answer_request(now, lifecycle, held);
+            } else {
+                self.handle_call(now, held.token, held.message);
+            }
+        }
+    }
+
+    fn on_ready(&mut self, now: Instant, call: Held) {
+        let message = &call.message;
         let echo = message.echo.filter(|echo| echo.incarnation == self.config.incarnation);
         let lane = echo.and_then(|echo| Some((echo.lifecycle, self.lanes.get(&echo.lifecycle)?)));
         let Some((lifecycle, lane)) = lane.filter(|(_, lane)| {
-            lane.peer == message.from && lane.state.kind() != StateKind::Retiring
+            let gone = matches!(lane.state.kind(), StateKind::Raising | StateKind::Retiring);
+            lane.peer == message.from && !gone
         }) else {
             let detail = "the echoed lifecycle does not exist".into();
-            self.refuse(token, message.sender, &message.from, RefusalReason::Gone, detail);
+            self.reject(call.token, message, RefusalReason::Gone, detail);
             return;
         };
         match lane.state.remote() {
             None => {
-                if self.bind(now, lifecycle, message, true) {
-                    self.hold(lifecycle, token, message.sender);
-                } else {
-                    let detail = "another incarnation bears this name".into();
-                    let reason = RefusalReason::NameConflict;
-                    self.refuse(token, message.sender, &message.from, reason, detail);
+                let offered = self.offered(lifecycle);
+                if let Some(newer) = offered.filter(|offered| is_older(message.sender, *offered)) {
+                    self.reject_superseded(call, newer);
+                    return;
+                }
+                match self.bind(now, lifecycle, message, true) {
+                    Proof::Holds => self.hold(lifecycle, call),
+                    proof => self.reject_unproven(call, proof),
                 }
             }
-            Some(remote) if remote == message.sender => {
-                self.hold(lifecycle, token, message.sender);
-                self.on_peer_wired(lifecycle, remote);
-            }
-            Some(_) => {
-                let detail = "the echoed lifecycle is paired with another".into();
-                let reason = RefusalReason::Superseded;
-                self.refuse(token, message.sender, &message.from, reason, detail);
-            }
+            Some(remote) if remote == message.sender => self.on_peer_wired(now, lifecycle, call),
+            Some(remote) => self.reject_superseded(call, remote),
         }
     }
 
-    fn on_peer_wired(&mut self, lifecycle: Lifecycle, remote: Pair) {
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        match &mut lane.state {
-            State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
+    fn on_peer_wired(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
+        let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
+        match self.state_mut(lifecycle) {
+            Some(State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. }) => {
                 *peer_wired = true;
+                self.hold(lifecycle, call);
             }
-            State::Wired { .. } => self.establish(lifecycle, remote),
-            State::Established { .. } => {
-                for held in core::mem::take(&mut lane.held) {
-                    let message = self.message(lifecycle, Op::Ack, Some(held.sender));
-                    self.outputs.push_back(Output::Answer { token: held.token, message });
-                }
+            Some(State::Wired { remote, .. }) => {
+                let remote = *remote;
+                self.outputs.push_back(Output::Answer { token: call.token, message });
+                self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
-            _ => {}
+            _ => self.outputs.push_back(Output::Answer { token: call.token, message }),
         }
     }
 
     fn on_reply(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message) {
-        match self.lanes[&lifecycle].state.kind() {
-            StateKind::Announced => {
-                self.bind(now, lifecycle, message, false);
-            }
-            _ => self.counters.ignored += 1,
+        let offered = self.offered(lifecycle);
+        let older = offered.is_some_and(|offered| is_older(message.sender, offered));
+        if older || !self.is_announced(lifecycle) {
+            self.counters.ignored += 1;
+            return;
         }
+        self.bind(now, lifecycle, message, false);
     }
 
-    fn on_ack(&mut self, lifecycle: Lifecycle, sender: Pair) {
+    fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
         match self.lanes[&lifecycle].state {
-            State::Wired { remote, .. } if remote == sender => self.establish(lifecycle, remote),
+            State::Wired { remote, .. } if remote == sender => {
+                self.establish(now, lifecycle, remote, Trigger::PeerWired);
+            }
             _ => self.counters.ignored += 1,
         }
     }
@@ -177,42 +278,93 @@ impl Node {
                 let peer = self.peers.entry(path).or_default();
                 peer.first_failure.get_or_insert(Failure::Refused(refusal));
             }
+            RefusalReason::Unproven => self.on_unproven(now, lifecycle, message.sender),
             _ => self.end(now, lifecycle, Failure::Refused(refusal)),
         }
     }
 
+    /// The peer wants its pair echoed. An echo gives it leave to wire, as a reply does: a lifecycle
+    /// that was offered to another incarnation is worth nothing any more.
+    fn on_unproven(&mut self, now: Instant, lifecycle: Lifecycle, prove: Pair) {
+        let Some(State::Announced(announcement)) = self.state_mut(lifecycle) else {
+            self.counters.ignored += 1;
+            return;
+        };
+        let offered = announcement.offered;
+        if announcement.prove == Some(prove) || offered.is_some_and(|to| is_older(prove, to)) {
+            self.counters.ignored += 1;
+            return;
+        }
+        if offered.is_some_and(|to| to.incarnation != prove.incarnation) {
+            self.end(now, lifecycle, Failure::Superseded);
+            return;
+        }
+        announcement.prove = Some(prove);
+        self.prove_when_fenced(now, lifecycle);
+    }
+
+    /// Sends the echo that was asked for once no earlier lane of ours could hit or be hit (rule H6).
+    pub(super) fn prove_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let leave = self.leave_to_prove(lifecycle);
+        if leave.is_some() && leave != self.offered(lifecycle) {
+            self.send_request(now, lifecycle);
+        }
+    }
+
+    /// The pair that the next request may echo.
+    pub(super) fn leave_to_prove(&self, lifecycle: Lifecycle) -> Option<Pair> {
+        let lane = self.lanes.get(&lifecycle)?;
+        let State::Announced(announcement) = &lane.state else { return None };
+        let clear = |prove: Pair| self.fence(lifecycle, &lane.peer, prove) == Fence::Clear;
+        let latest = |prove: Pair| {
+            let offered = announcement.offered;
+            offered.is_none_or(|to| to.incarnation == prove.incarnation && !is_older(prove, to))
+        };
+        let prove = announcement.prove.filter(|prove| latest(*prove));
+        prove.filter(|prove| clear(*prove) || self.offers_unfenced())
+    }
+
     /// An unbound lifecycle of ours was echoed. It was issued after the present holder of the name
     /// had proven itself, so the echo proves that its sender was alive later (rule H5).
-    fn bind(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message, wired: bool) -> bool {
-        let path = message.from.clone();
-        let remote = message.sender;
-        let since = Lifecycle(self.next_lifecycle);
-        let live = self.peers.get(&path).and_then(|peer| peer.live);
-        let Some(peer) = self.peers.get_mut(&path) else { return false };
-        if let Some(live) = live.filter(|live| live.incarnation != remote.incarnation) {
-            let (old, new) = (live.incarnation, remote.incarnation);
-            if peer.superseded.contains(&new) {
-                self.emit(Event::NameConflict { peer: path, live: old, other: new });
-                return false;
+    fn bind(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        message: &Message,
+        wired: bool,
+    ) -> Proof {
+        let (path, remote) = (message.from.clone(), message.sender);
+        let proof = self.judge(lifecycle, &path, remote);
+        match proof {
+            Proof::Holds => {}
+            Proof::Conflict => {
+                let live = self.names.get(&path.node).and_then(|name| name.live);
+                let live = live.map_or(remote.incarnation, |live| live.incarnation);
+                self.emit(Event::NameConflict { peer: path, live, other: remote.incarnation });
+                return proof;
             }
-            Self::remember_superseded(peer, old);
-            self.emit(Event::PeerRestarted { peer: path.clone(), old, new });
+            Proof::Stale => {
+                self.end(now, lifecycle, Failure::Superseded);
+                return proof;
+            }
         }
-        let Some(peer) = self.peers.get_mut(&path) else { return false };
-        peer.live = Some(Live { incarnation: remote.incarnation, since });
-        peer.open = None;
-        let previous = peer.bound.replace(lifecycle);
-        peer.backoff = None;
+        let previous = self.peers.get_mut(&path).and_then(|peer| {
+            peer.open = None;
+            peer.backoff = None;
+            peer.last = Some(remote);
+            peer.bound.replace(lifecycle)
+        });
+        self.enthrone(now, &path, remote.incarnation);
         if let Some(previous) = previous {
             self.end(now, previous, Failure::Superseded);
         }
-        if let Some(lane) = self.lanes.get_mut(&lifecycle) {
-            let body = message.body.clone();
-            lane.state = State::Fencing { remote, body, peer_wired: wired };
-        }
+        self.dismiss_others(lifecycle, remote);
+        let body = message.body.clone();
+        let next = State::Fencing { remote, body, peer_wired: wired };
+        self.transit(lifecycle, Trigger::Echoed, next);
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
         self.wire_when_fenced(now, lifecycle);
-        true
+        proof
     }
 
     /// Wires once no earlier lane to this peer remains (rules H6 and H12): a lane that the peer is
@@ -220,17 +372,47 @@ impl Node {
     pub(super) fn wire_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Fencing { remote, body, peer_wired } = lane.state.clone() else { return };
-        let earlier = |(number, other): (&Lifecycle, &Lane)| {
-            *number != lifecycle && other.peer == lane.peer && other.state.remote().is_some()
-        };
-        if self.lanes.iter().any(earlier) {
+        if self.fence(lifecycle, &lane.peer, remote) != Fence::Clear {
             return;
         }
         let local = self.pair(lifecycle);
-        if let Some(lane) = self.lanes.get_mut(&lifecycle) {
-            lane.state = State::Wiring { remote, peer_wired };
-        }
+        self.transit(lifecycle, Trigger::Fenced, State::Wiring { remote, peer_wired });
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
         self.outputs.push_back(Output::Operate(Operation::Wire { local, remote, body }));
+        self.release(now, lifecycle);
     }
+
+    fn is_announced(&self, lifecycle: Lifecycle) -> bool {
+        self.state_of(lifecycle) == Some(StateKind::Announced)
+    }
+
+    fn reject_superseded(&mut self, call: Held, by: Pair) {
+        let detail = format!("lifecycle {} took its place", by.lifecycle.0);
+        self.reject(call.token, &call.message, RefusalReason::Superseded, detail);
+    }
+
+    fn reject_unproven(&mut self, call: Held, proof: Proof) {
+        let (reason, detail): (_, String) = match proof {
+            Proof::Conflict => {
+                (RefusalReason::NameConflict, "another incarnation bears this name".into())
+            }
+            _ => (RefusalReason::Gone, "the echoed lifecycle proves nothing any more".into()),
+        };
+        self.refuse(call.token, self.pair(Lifecycle(0)), &call.message, reason, detail);
+    }
+
+    /// A variant only: takes an unknown incarnation for the holder of the name at first sight.
+    fn is_banned(&mut self, now: Instant, message: &Message) -> bool {
+        let name = self.names.get(&message.from.node);
+        if name.is_some_and(|name| name.superseded.contains(&message.sender.incarnation)) {
+            return true;
+        }
+        self.enthrone(now, &message.from, message.sender.incarnation);
+        false
+    }
+}
+
+/// The same incarnation, and an earlier lifecycle of it.
+fn is_older(sender: Pair, than: Pair) -> bool {
+    sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
 }

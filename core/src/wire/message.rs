@@ -123,6 +123,8 @@ pub enum RefusalReason {
     Protection,
     /// Two live processes bear one name.
     NameConflict,
+    /// Lanes to another incarnation of the sender exist: ask again, echoing the refusing pair.
+    Unproven,
 }
 
 /// A refusal with words for people.

@@ -1,5 +1,9 @@
 //! Stories of two nodes: the shipping machine, a first-in-first-out wire, an obedient transport.
 
+mod limits;
+mod reports;
+mod solo;
+
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};
 use handfast_core::transport::{Operation, Outcome};
 use handfast_core::wire::{Body, Message};

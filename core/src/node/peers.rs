@@ -1,0 +1,171 @@
+//! What is known of peers: demands per NIC, and per node name the incarnation that holds it.
+
+use super::api::{Event, Failure};
+use super::lane::{Lane, State, StateKind};
+use super::machine::Node;
+use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
+use crate::time::Instant;
+use alloc::vec::Vec;
+
+/// Incarnations remembered per name after they were superseded; for `NameConflict` reports only.
+const SUPERSEDED_MAX: usize = 4;
+
+/// The incarnation that holds a name, and the first lifecycle of ours issued after it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Live {
+    pub(super) incarnation: Incarnation,
+    pub(super) since: Lifecycle,
+}
+
+/// What is known of one NIC of a peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Peer {
+    pub(super) wanted: bool,
+    pub(super) failures: u32,
+    pub(super) first_failure: Option<Failure>,
+    /// The lifecycle that the peer has echoed.
+    pub(super) bound: Option<Lifecycle>,
+    /// The last pair of the peer that echoed us: neither it nor an earlier one of that incarnation
+    /// may be wired to another lifecycle of ours, since it may have wired already.
+    pub(super) last: Option<Pair>,
+    /// The one lifecycle that waits for an echo, whoever asks.
+    pub(super) open: Option<Lifecycle>,
+    pub(super) backoff: Option<Instant>,
+}
+
+/// What is known of one node name, all its NICs together: they live and die as one process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Name {
+    pub(super) live: Option<Live>,
+    pub(super) superseded: Vec<Incarnation>,
+    /// Every lifecycle of ours towards it, retiring ones included.
+    pub(super) lanes: Vec<Lifecycle>,
+}
+
+/// Whether an echo proves that its sender holds the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Proof {
+    /// It holds the name.
+    Holds,
+    /// It was superseded and is alive: two processes bear one name.
+    Conflict,
+    /// The echoed lifecycle was issued before another incarnation proved itself: no proof.
+    Stale,
+}
+
+/// What stands between a peer and the leave to wire towards one of our lifecycles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fence {
+    /// Nothing.
+    Clear,
+    /// Earlier lanes that are being retired.
+    Retiring,
+    /// Earlier lanes that are in use.
+    InUse,
+}
+
+impl Node {
+    /// Whether the table of peers has or can make room; an idle peer makes way for a new one.
+    pub(super) fn admit(&mut self, path: &NicPath) -> bool {
+        if self.peers.contains_key(path) || self.peers.len() < self.config.limits.peers_max {
+            return true;
+        }
+        let used = |path: &NicPath| {
+            let name = self.names.get(&path.node);
+            name.is_some_and(|name| name.lanes.iter().any(|own| self.lanes[own].peer == *path))
+        };
+        let mut idle = self
+            .peers
+            .iter()
+            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path));
+        let Some((idle, _)) = idle.next() else { return false };
+        let idle = idle.clone();
+        self.peers.remove(&idle);
+        if !self.peers.keys().any(|path| path.node == idle.node) {
+            self.names.remove(&idle.node);
+        }
+        self.emit(Event::PeerForgotten { peer: idle });
+        true
+    }
+
+    /// What an echo of `lifecycle` by `remote` proves (rule H5).
+    pub(super) fn judge(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Proof {
+        let Some(name) = self.names.get(&path.node) else { return Proof::Holds };
+        match name.live {
+            Some(live) if live.incarnation != remote.incarnation => {
+                if name.superseded.contains(&remote.incarnation) && !self.forgets_superseded() {
+                    Proof::Conflict
+                } else if lifecycle < live.since {
+                    Proof::Stale
+                } else {
+                    Proof::Holds
+                }
+            }
+            _ => Proof::Holds,
+        }
+    }
+
+    /// An incarnation has proven that it holds the name: every lane of every NIC to another one
+    /// ends (rule H6).
+    pub(super) fn enthrone(&mut self, now: Instant, path: &NicPath, incarnation: Incarnation) {
+        let since = Lifecycle(self.next_lifecycle);
+        let name = self.names.entry(path.node.clone()).or_default();
+        let old = name.live.map(|live| live.incarnation);
+        if old == Some(incarnation) {
+            return;
+        }
+        name.live = Some(Live { incarnation, since });
+        if let Some(old) = old {
+            if name.superseded.len() >= SUPERSEDED_MAX {
+                name.superseded.remove(0);
+            }
+            name.superseded.push(old);
+            self.emit(Event::PeerRestarted { peer: path.clone(), old, new: incarnation });
+        }
+        let other = |lane: &Lane| {
+            lane.state.remote().is_some_and(|remote| remote.incarnation != incarnation)
+        };
+        let lanes = self.names.get(&path.node).map(|name| name.lanes.clone()).unwrap_or_default();
+        for lifecycle in lanes {
+            if self.lanes.get(&lifecycle).is_some_and(other) {
+                self.end(now, lifecycle, Failure::Superseded);
+            }
+        }
+    }
+
+    /// What stands between `remote` and `lifecycle`: lanes of ours to the same NIC, and lanes to
+    /// any NIC of another incarnation (rule H6).
+    pub(super) fn fence(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Fence {
+        let Some(name) = self.names.get(&path.node) else { return Fence::Clear };
+        let earlier = |number: &&Lifecycle| {
+            let lane = &self.lanes[number];
+            let wired = lane.state.remote();
+            **number != lifecycle
+                && wired.is_some_and(|wired| {
+                    lane.peer == *path || wired.incarnation != remote.incarnation
+                })
+        };
+        let mut fence = Fence::Clear;
+        for number in name.lanes.iter().filter(earlier) {
+            match self.lanes[number].state.kind() {
+                StateKind::Retiring => fence = Fence::Retiring,
+                _ => return Fence::InUse,
+            }
+        }
+        fence
+    }
+
+    /// The lifecycle bound to a NIC of a peer, and the pair it is bound to.
+    pub(super) fn bound(&self, path: &NicPath) -> Option<(Lifecycle, Pair)> {
+        let bound = self.peers.get(path)?.bound?;
+        Some((bound, self.lanes.get(&bound)?.state.remote()?))
+    }
+
+    /// Whom the open lifecycle was offered to by a reply.
+    pub(super) fn offered(&self, lifecycle: Lifecycle) -> Option<Pair> {
+        match &self.lanes.get(&lifecycle)?.state {
+            State::Announced(announcement) => announcement.offered,
+            _ => None,
+        }
+    }
+}

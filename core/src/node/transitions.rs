@@ -1,0 +1,156 @@
+//! The states of a lifecycle and every way between them, as data. The machine looks each change of
+//! state up here; `docs/transitions.md` is this table, drawn.
+
+use super::api::{Event, Failure};
+use super::lane::{State, StateKind};
+use super::machine::Node;
+use crate::identity::Lifecycle;
+
+/// What moves a lifecycle from one state to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Trigger {
+    /// A demand or a request needs queue pairs.
+    Raised,
+    /// BringUp is done.
+    BroughtUp,
+    /// A peer has echoed it, in a reply, a ready or a second request.
+    Echoed,
+    /// No earlier lane to the peer is left.
+    Fenced,
+    /// Wire is done.
+    Wired,
+    /// The peer has said that it has wired.
+    PeerWired,
+    /// Our transport failed, or the lane did.
+    Failed,
+    /// The peer refused.
+    Refused,
+    /// The bounded number of attempts brought no answer.
+    Silent,
+    /// Nobody echoed it in time.
+    HalfOpen,
+    /// An operation of ours is overdue.
+    Overdue,
+    /// A newer lifecycle or incarnation took its place.
+    Superseded,
+    /// The application closed it.
+    Closed,
+    /// Retire is done.
+    Retired,
+    /// Retire failed and is tried once more.
+    RetireAgain,
+}
+
+/// One way from a state to a state; `None` is a lifecycle that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Transition {
+    /// Before.
+    pub from: Option<StateKind>,
+    /// What happens.
+    pub trigger: Trigger,
+    /// After.
+    pub to: Option<StateKind>,
+    /// The rule of `docs/handshake.md` that asks for it.
+    pub rule: &'static str,
+}
+
+const fn row(
+    from: Option<StateKind>,
+    trigger: Trigger,
+    to: Option<StateKind>,
+    rule: &'static str,
+) -> Transition {
+    Transition { from, trigger, to, rule }
+}
+
+const RAISING: Option<StateKind> = Some(StateKind::Raising);
+const ANNOUNCED: Option<StateKind> = Some(StateKind::Announced);
+const FENCING: Option<StateKind> = Some(StateKind::Fencing);
+const WIRING: Option<StateKind> = Some(StateKind::Wiring);
+const WIRED: Option<StateKind> = Some(StateKind::Wired);
+const ESTABLISHED: Option<StateKind> = Some(StateKind::Established);
+const RETIRING: Option<StateKind> = Some(StateKind::Retiring);
+
+/// Every declared transition. At most 64, one per bit of `Counters::transitions`.
+pub const TRANSITIONS: &[Transition] = &[
+    row(None, Trigger::Raised, RAISING, "H2"),
+    row(RAISING, Trigger::BroughtUp, ANNOUNCED, "H2"),
+    row(RAISING, Trigger::Failed, RETIRING, "H9"),
+    row(RAISING, Trigger::Overdue, RETIRING, "H8"),
+    row(RAISING, Trigger::Closed, RETIRING, "H11"),
+    row(ANNOUNCED, Trigger::Echoed, FENCING, "H3"),
+    row(ANNOUNCED, Trigger::Failed, RETIRING, "H9"),
+    row(ANNOUNCED, Trigger::Refused, RETIRING, "H10"),
+    row(ANNOUNCED, Trigger::Silent, RETIRING, "H8"),
+    row(ANNOUNCED, Trigger::HalfOpen, RETIRING, "H8"),
+    row(ANNOUNCED, Trigger::Superseded, RETIRING, "H5"),
+    row(ANNOUNCED, Trigger::Closed, RETIRING, "H11"),
+    row(FENCING, Trigger::Fenced, WIRING, "H6"),
+    row(FENCING, Trigger::Failed, RETIRING, "H9"),
+    row(FENCING, Trigger::Refused, RETIRING, "H10"),
+    row(FENCING, Trigger::Overdue, RETIRING, "H8"),
+    row(FENCING, Trigger::Superseded, RETIRING, "H5"),
+    row(FENCING, Trigger::Closed, RETIRING, "H11"),
+    row(WIRING, Trigger::Wired, WIRED, "H2"),
+    row(WIRING, Trigger::Wired, ESTABLISHED, "H3"),
+    row(WIRING, Trigger::Failed, RETIRING, "H10"),
+    row(WIRING, Trigger::Refused, RETIRING, "H10"),
+    row(WIRING, Trigger::Overdue, RETIRING, "H8"),
+    row(WIRING, Trigger::Superseded, RETIRING, "H5"),
+    row(WIRING, Trigger::Closed, RETIRING, "H11"),
+    row(WIRED, Trigger::PeerWired, ESTABLISHED, "H3"),
+    row(WIRED, Trigger::Failed, RETIRING, "H9"),
+    row(WIRED, Trigger::Refused, RETIRING, "H10"),
+    row(WIRED, Trigger::Silent, RETIRING, "H8"),
+    row(WIRED, Trigger::Superseded, RETIRING, "H5"),
+    row(WIRED, Trigger::Closed, RETIRING, "H11"),
+    row(ESTABLISHED, Trigger::Failed, RETIRING, "H12"),
+    row(ESTABLISHED, Trigger::Refused, RETIRING, "H10"),
+    row(ESTABLISHED, Trigger::Superseded, RETIRING, "H5"),
+    row(ESTABLISHED, Trigger::Closed, RETIRING, "H11"),
+    row(RETIRING, Trigger::RetireAgain, RETIRING, "H6"),
+    row(RETIRING, Trigger::Retired, None, "H6"),
+];
+
+const _: () = assert!(TRANSITIONS.len() <= 64);
+
+impl Trigger {
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Call(_) | Failure::Silent => Self::Silent,
+            Failure::Refused(_) => Self::Refused,
+            Failure::Transport(_) | Failure::Limit(_) => Self::Failed,
+            Failure::HalfOpen => Self::HalfOpen,
+            Failure::OperationOverdue => Self::Overdue,
+            Failure::Superseded => Self::Superseded,
+            Failure::Closed => Self::Closed,
+        }
+    }
+}
+
+impl Node {
+    /// Moves a lifecycle to its next state. A way that is not declared is taken all the same, since
+    /// half a transition would be worse, and is reported.
+    pub(super) fn transit(&mut self, lifecycle: Lifecycle, trigger: Trigger, next: State) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let (from, to) = (Some(lane.state.kind()), Some(next.kind()));
+        lane.state = next;
+        self.record(lifecycle, from, trigger, to);
+    }
+
+    pub(super) fn record(
+        &mut self,
+        lifecycle: Lifecycle,
+        from: Option<StateKind>,
+        trigger: Trigger,
+        to: Option<StateKind>,
+    ) {
+        let declared = |row: &Transition| (row.from, row.trigger, row.to) == (from, trigger, to);
+        if let Some(index) = TRANSITIONS.iter().position(declared) {
+            self.counters.transitions |= 1 << index;
+            return;
+        }
+        self.counters.undeclared += 1;
+        self.emit(Event::Undeclared { lifecycle, from, trigger });
+    }
+}

@@ -1,0 +1,89 @@
+//! What is reported instead of tried again, and what one NIC's news means for the others.
+
+use crate::solo::{Solo, far, message, nic, request};
+use handfast_core::node::{Failure, Limits, StateKind};
+use handfast_core::transport::{OperationKind, Outcome, Side, TransportError};
+use handfast_core::wire::{Op, Refusal, RefusalReason};
+use handfast_core::{Event, Input};
+
+#[test]
+fn a_protection_or_configuration_error_never_reconnects() {
+    for side in [Side::Protection, Side::Configuration] {
+        let mut solo = Solo::new(Limits::default());
+        solo.tell(Input::Open(far(1)));
+        let own = solo.wire_towards(1, 10, 1);
+        let error = TransportError { side, ..Solo::error() };
+        solo.tell(Input::LaneFailed { lifecycle: own, error: error.clone() });
+        solo.operate_all();
+        let failure = Failure::Transport(error);
+        assert_eq!(solo.events.last(), Some(&Event::OpenFailed { peer: far(1), failure }));
+        assert_eq!(solo.node.lifecycles().count(), 0);
+        assert_eq!(solo.node.poll_timeout(), None, "nothing will try again");
+    }
+}
+
+#[test]
+fn a_refusal_by_configuration_protection_or_name_conflict_is_final() {
+    for reason in
+        [RefusalReason::Configuration, RefusalReason::Protection, RefusalReason::NameConflict]
+    {
+        let mut solo = Solo::new(Limits::default());
+        solo.tell(Input::Open(far(1)));
+        solo.operate_all();
+        let own = solo.newest();
+        let mut answer = message(Op::Refuse, 1, 10, 0, Some(own));
+        answer.refusal = Some(Refusal { reason, detail: "no".into() });
+        solo.tell(Input::CallAnswered(answer));
+        solo.operate_all();
+        assert!(matches!(solo.events.last(), Some(Event::OpenFailed { .. })), "{reason:?}");
+        assert_eq!(solo.node.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_failure_of_our_own_port_is_tried_again_after_a_pause() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
+    solo.operate_all();
+    solo.pass_time();
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Raising));
+}
+
+#[test]
+fn an_incarnation_proven_on_one_nic_ends_the_lanes_of_the_other_nics() {
+    let mut solo = Solo::new(Limits::default());
+    let first = solo.wire_towards(1, 10, 1);
+    let second = solo.wire(nic(1, 2), 10, 2);
+    assert_eq!(solo.node.state_of(second), Some(StateKind::Wired));
+    solo.call(request(1, 11, 1));
+    solo.operate_all();
+    assert_eq!(solo.take_refusals(), [RefusalReason::Unproven]);
+    assert_eq!(solo.node.state_of(second), Some(StateKind::Wired), "no proof yet");
+    let candidate = solo.newest();
+    let mut proof = request(1, 11, 1);
+    proof.echo = Some(solo.pair(candidate));
+    solo.call(proof);
+    assert_eq!(solo.node.state_of(first), Some(StateKind::Retiring));
+    assert_eq!(solo.node.state_of(second), Some(StateKind::Retiring));
+    assert_eq!(solo.node.state_of(candidate), Some(StateKind::Fencing));
+    assert_eq!(solo.take_answers(Op::Reply), 0, "both must be gone first");
+    solo.operate_all();
+    assert_eq!(solo.take_answers(Op::Reply), 1);
+}
+
+#[test]
+fn an_echo_of_a_lifecycle_older_than_the_proof_of_another_nic_proves_nothing() {
+    let mut solo = Solo::new(Limits::default());
+    let mut early = request(1, 10, 1);
+    early.from = nic(1, 2);
+    solo.call(early);
+    solo.operate_all();
+    let issued_early = solo.newest();
+    solo.wire_towards(1, 11, 1);
+    let mut late = message(Op::Ready, 1, 10, 1, Some(issued_early));
+    late.from = nic(1, 2);
+    solo.call(late);
+    assert_eq!(solo.take_refusals(), [RefusalReason::Gone]);
+    assert!(!solo.events.iter().any(|event| matches!(event, Event::PeerRestarted { .. })));
+}

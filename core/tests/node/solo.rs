@@ -1,0 +1,169 @@
+//! One node, and a test that plays everybody else.
+
+use handfast_core::node::{CallToken, Limits, StateKind, Timing};
+use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
+use handfast_core::wire::{Body, Message, Op, RefusalReason};
+use handfast_core::{
+    Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
+};
+
+const RUN: Incarnation = Incarnation(1);
+
+pub(crate) struct Solo {
+    pub(crate) node: Node,
+    pub(crate) events: Vec<Event>,
+    now: Instant,
+    operations: Vec<Operation>,
+    calls: Vec<Message>,
+    answers: Vec<Message>,
+}
+
+impl Solo {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let node = Node::new(NodeConfig {
+            path: NicPath::parse("a:1@nic").unwrap(),
+            incarnation: RUN,
+            seed: 7,
+            limits,
+            timing: Timing::default(),
+        });
+        let (events, operations, calls, answers) = Default::default();
+        Self { node, events, now: Instant(0), operations, calls, answers }
+    }
+
+    pub(crate) fn error() -> TransportError {
+        TransportError { side: Side::Local, call: "a call", code: 5, detail: "it failed".into() }
+    }
+
+    pub(crate) fn pair(&self, lifecycle: Lifecycle) -> Pair {
+        Pair { incarnation: RUN, lifecycle }
+    }
+
+    pub(crate) fn newest(&self) -> Lifecycle {
+        self.node.lifecycles().last().expect("a lifecycle").0
+    }
+
+    pub(crate) fn tell(&mut self, input: Input) {
+        self.node.handle_input(self.now, input);
+        self.drain();
+    }
+
+    pub(crate) fn call(&mut self, message: Message) {
+        self.tell(Input::CallReceived { token: CallToken(0), message });
+    }
+
+    /// Lets time pass to the earliest timer.
+    pub(crate) fn pass_time(&mut self) {
+        let Some((at, _)) = self.node.poll_timeout() else { return };
+        self.now = at;
+        self.node.handle_timeout(at);
+        self.drain();
+    }
+
+    /// Ends every operation of a kind that is under way, and says how many.
+    pub(crate) fn operate(
+        &mut self,
+        kind: OperationKind,
+        outcome: impl Fn(&Operation) -> Outcome,
+    ) -> usize {
+        let all = std::mem::take(&mut self.operations);
+        let (now, later): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|operation| operation.id().kind == kind);
+        self.operations = later;
+        for operation in &now {
+            let outcome = outcome(operation);
+            self.tell(Input::OperationDone { id: operation.id(), outcome });
+        }
+        now.len()
+    }
+
+    /// Lets everything that is under way succeed, and what that leads to.
+    pub(crate) fn operate_all(&mut self) {
+        while !self.operations.is_empty() {
+            self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default()));
+            self.operate(OperationKind::Wire, |_| Outcome::Wired);
+            self.operate(OperationKind::Retire, |_| Outcome::Retired);
+        }
+    }
+
+    /// Opens towards the first NIC of a peer and wires, as far as one side can.
+    pub(crate) fn wire_towards(&mut self, peer: u8, run: u128, lifecycle: u64) -> Lifecycle {
+        self.wire(far(peer), run, lifecycle)
+    }
+
+    pub(crate) fn wire(&mut self, peer: NicPath, run: u128, lifecycle: u64) -> Lifecycle {
+        self.tell(Input::Open(peer.clone()));
+        self.operate_all();
+        let own = self.newest();
+        let mut reply = message(Op::Reply, 1, run, lifecycle, Some(own));
+        reply.from = peer;
+        self.calls.clear();
+        self.tell(Input::CallAnswered(reply));
+        self.operate_all();
+        assert_eq!(self.node.state_of(own), Some(StateKind::Wired));
+        own
+    }
+
+    pub(crate) fn take_calls(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.calls)
+    }
+
+    pub(crate) fn take_refusals(&mut self) -> Vec<RefusalReason> {
+        let refusals = self.answers.iter().filter_map(|answer| answer.refusal.as_ref());
+        let reasons = refusals.map(|refusal| refusal.reason).collect();
+        self.answers.retain(|answer| answer.refusal.is_none());
+        reasons
+    }
+
+    pub(crate) fn take_answers(&mut self, op: Op) -> usize {
+        let before = self.answers.len();
+        self.answers.retain(|answer| answer.op != op);
+        before - self.answers.len()
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.node.poll_output() {
+            match output {
+                Output::Call(message) => self.calls.push(message),
+                Output::Answer { message, .. } => self.answers.push(message),
+                Output::Operate(operation) => self.operations.push(operation),
+                Output::Event(event) => self.events.push(event),
+                Output::Publish { .. } | Output::Revoke(_) => {}
+            }
+        }
+    }
+}
+
+/// The first NIC of peer number `peer`.
+pub(crate) fn far(peer: u8) -> NicPath {
+    nic(peer, 1)
+}
+
+/// A NIC of peer number `peer`.
+pub(crate) fn nic(peer: u8, nic: u8) -> NicPath {
+    NicPath::parse(&format!("peer-{peer}:1@nic-{nic}")).unwrap()
+}
+
+/// A request of run `run` of a peer.
+pub(crate) fn request(peer: u8, run: u128, lifecycle: u64) -> Message {
+    message(Op::Request, peer, run, lifecycle, None)
+}
+
+/// A message of run `run` of a peer that echoes a lifecycle of ours.
+pub(crate) fn message(
+    op: Op,
+    peer: u8,
+    run: u128,
+    lifecycle: u64,
+    echo: Option<Lifecycle>,
+) -> Message {
+    Message {
+        op,
+        from: far(peer),
+        to: NicPath::parse("a:1@nic").unwrap(),
+        sender: Pair { incarnation: Incarnation(run), lifecycle: Lifecycle(lifecycle) },
+        echo: echo.map(|lifecycle| Pair { incarnation: RUN, lifecycle }),
+        body: Body::default(),
+        refusal: None,
+    }
+}

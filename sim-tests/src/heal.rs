@@ -1,0 +1,183 @@
+//! Oracle O5: when faults stop, everything ends well, and soon.
+
+use crate::seen::Memo;
+use handfast_core::Event;
+use handfast_core::node::StateKind;
+use handfast_transport_sim::{
+    Action, Choice, Command, CommandKind, Demand, Oracle, Step, Violation, World,
+};
+
+/// Most events a world may need to settle once faults have stopped.
+pub const HEAL_EVENTS_MAX: u32 = 400;
+
+/// How a world settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Healing {
+    /// Events until nothing was left to happen.
+    pub events: u32,
+    /// Lifecycles that ended on the way, both sides together.
+    pub ended: u32,
+}
+
+/// Lets worlds settle without faults: deliver what is in flight, let operations succeed, let lanes
+/// that are not wired back fail, and only then let time pass to the earliest timer.
+#[derive(Default)]
+pub struct Healer {
+    known: Memo<Healing>,
+    oracles: Vec<Oracle>,
+    /// The longest and the most wasteful healing seen.
+    pub worst: Healing,
+}
+
+impl Healer {
+    /// A healer that asks these oracles, or all if there are none.
+    pub fn asking(oracles: &[Oracle]) -> Self {
+        Self { oracles: oracles.to_vec(), ..Self::default() }
+    }
+
+    /// Settles a world. The schedule that failed is returned with the violation.
+    pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let mut world = start.clone();
+        let mut trail: Vec<(u128, u32)> = Vec::new();
+        let mut schedule = Vec::new();
+        let mut rest = loop {
+            let fingerprint = world.fingerprint_without_budget();
+            if let Some(known) = self.known.get(&fingerprint) {
+                break *known;
+            }
+            let Some(choice) = next(&world) else {
+                if let Some(violation) = unsettled(&world) {
+                    return Err((violation, schedule));
+                }
+                if let Some(violation) = locked_out(&world, &mut schedule) {
+                    return Err((violation, schedule));
+                }
+                self.known.insert(fingerprint, Healing::default());
+                break Healing::default();
+            };
+            let mut step = Step::default();
+            world.apply(&choice, &mut step);
+            schedule.push(choice);
+            world.check(&mut step.violations);
+            let asked = |violation: &Violation| {
+                self.oracles.is_empty() || self.oracles.contains(&violation.oracle)
+            };
+            if let Some(violation) = step.violations.drain(..).find(asked) {
+                return Err((violation, schedule));
+            }
+            let ended =
+                step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
+            trail.push((fingerprint, u32::try_from(ended.count()).unwrap_or(u32::MAX)));
+            if trail.len() > HEAL_EVENTS_MAX as usize {
+                let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
+                return Err((Violation { oracle: Oracle::Liveness, detail }, schedule));
+            }
+        };
+        for (fingerprint, ended) in trail.into_iter().rev() {
+            rest = Healing { events: rest.events + 1, ended: rest.ended + ended };
+            self.known.insert(fingerprint, rest);
+        }
+        self.worst.events = self.worst.events.max(rest.events);
+        self.worst.ended = self.worst.ended.max(rest.ended);
+        Ok(rest)
+    }
+
+    /// Distinct worlds that were settled.
+    pub fn healed(&self) -> usize {
+        self.known.len()
+    }
+}
+
+/// The next event of a fair schedule without faults.
+pub(crate) fn next(world: &World) -> Option<Choice> {
+    let mut choices = Vec::new();
+    world.free_actions(&mut choices);
+    let rank = |choice: &Choice| match &choice.action {
+        Action::Operation(_) => Some((0, 0)),
+        Action::Answer(_) => Some((1, 0)),
+        Action::Call(..) => Some((2, 0)),
+        Action::Broken(..) => Some((3, 0)),
+        Action::Timer(site, timer) if world.quiet() => {
+            let mut timers = world.node(*site).timers();
+            timers.find(|(id, ..)| id == timer).map(|(_, at, _)| (4, at.0))
+        }
+        _ => None,
+    };
+    choices
+        .into_iter()
+        .filter_map(|choice| Some((rank(&choice)?, choice)))
+        .min_by_key(|(rank, _)| *rank)
+        .map(|(_, choice)| choice)
+}
+
+/// A demand that was reported as failed must be met when it is made again after all faults, unless
+/// a queue pair that is never gone stands in the way for good.
+fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> {
+    let mut world = settled.clone();
+    let sides =
+        (0..world.sites()).flat_map(|site| (0..world.sites()).map(move |peer| (site, peer)));
+    let again: Vec<(usize, usize)> =
+        sides.filter(|(site, peer)| world.demand(*site, *peer) == Demand::Reported).collect();
+    if again.is_empty() || world.has_twins() || !world.stuck().is_empty() {
+        return None;
+    }
+    let kept = schedule.len();
+    for (site, peer) in &again {
+        let open = Command { site: *site, peer: *peer, kind: CommandKind::Open };
+        let choice = Choice { action: Action::Ask(open), cost: 0 };
+        world.apply(&choice, &mut Step::default());
+        schedule.push(choice);
+    }
+    for _ in 0..HEAL_EVENTS_MAX {
+        let Some(choice) = next(&world) else { break };
+        world.apply(&choice, &mut Step::default());
+        schedule.push(choice);
+    }
+    let locked = again.iter().find(|(site, peer)| !world.connected(*site, *peer));
+    if locked.is_none() {
+        schedule.truncate(kept);
+    }
+    locked.map(|(site, peer)| Violation {
+        oracle: Oracle::Liveness,
+        detail: format!(
+            "site {site} is locked out of {peer}: a new open fails although no fault is left"
+        ),
+    })
+}
+
+/// What is wrong with a world in which nothing is left to happen.
+fn unsettled(world: &World) -> Option<Violation> {
+    let failed = |detail: String| Some(Violation { oracle: Oracle::Liveness, detail });
+    for site in 0..world.sites() {
+        for (lifecycle, state, _, _) in world.node(site).lifecycles() {
+            let stuck = world.stuck().contains(&(site, lifecycle));
+            let stuck = stuck && state == StateKind::Retiring;
+            if state != StateKind::Established && !stuck {
+                return failed(format!("site {site} holds {lifecycle:?} in {state:?} for ever"));
+            }
+        }
+        // Twins break the one assumption that liveness rests on: runs of one name do not overlap.
+        for peer in (0..world.sites()).filter(|_| !world.has_twins()) {
+            let demand = world.demand(site, peer);
+            if demand == Demand::Reported && world.faults_spent() == 0 {
+                return failed(format!(
+                    "site {site} was told that {peer} is unreachable, without a fault"
+                ));
+            }
+            if demand == Demand::Wanted && !world.connected(site, peer) {
+                return failed(format!(
+                    "site {site} wants a lane to {peer}, waits for ever, and was not told"
+                ));
+            }
+        }
+    }
+    for qp in world.queue_pairs() {
+        if world.node(qp.site).state_of(qp.lifecycle).is_none() {
+            return failed(format!(
+                "queue pair {} of site {} belongs to nobody",
+                qp.number, qp.site
+            ));
+        }
+    }
+    None
+}

@@ -1,0 +1,118 @@
+//! Worlds to explore, by name.
+
+use crate::heal::next;
+use handfast_core::node::{Limits, Timing};
+use handfast_core::{NicPath, Node};
+use handfast_transport_sim::{
+    Action, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
+};
+use std::sync::Arc;
+
+/// What is explored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scenario {
+    /// Both sides open at any time.
+    SimultaneousOpen,
+    /// The side whose path is lower opens.
+    LowerOpens,
+    /// The side whose path is higher opens.
+    HigherOpens,
+    /// Both sides open, and one closes, in any order.
+    OpenAgainstClose,
+    /// Both sides are established; one closes and opens anew, and either may restart.
+    Established,
+    /// One side opens twice: a second waiter for the same lane.
+    OpenTwice,
+    /// Two processes bear the name of the side that is opened (rule H5).
+    Twins,
+    /// Both sides open, and so little fits into their tables that limits are reached.
+    TightLimits,
+    /// A node connects to itself (rule H14).
+    SelfConnection,
+}
+
+impl Scenario {
+    /// Every scenario.
+    pub const ALL: [Self; 9] = [
+        Self::SimultaneousOpen,
+        Self::LowerOpens,
+        Self::HigherOpens,
+        Self::OpenAgainstClose,
+        Self::Established,
+        Self::OpenTwice,
+        Self::Twins,
+        Self::TightLimits,
+        Self::SelfConnection,
+    ];
+
+    /// What the world starts with, with small limits and every kind of fault.
+    pub fn setup(self, faults_max: u32) -> Setup {
+        let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
+        let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
+        let (count, commands) = match self {
+            Self::SimultaneousOpen | Self::TightLimits => (2, vec![open(0, 1), open(1, 0)]),
+            Self::LowerOpens => (2, vec![open(0, 1)]),
+            Self::HigherOpens => (2, vec![open(1, 0)]),
+            Self::OpenAgainstClose => (2, vec![open(0, 1), open(1, 0), close(0, 1)]),
+            Self::Established => (2, vec![close(0, 1), open(0, 1)]),
+            Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
+            Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
+            Self::SelfConnection => (1, vec![open(0, 0)]),
+        };
+        let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
+        Setup {
+            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count]
+                .iter()
+                .map(|name| path(name))
+                .collect(),
+            limits: if self == Self::TightLimits { tight_limits() } else { small_limits() },
+            timing: Timing::default(),
+            commands,
+            reopen: true,
+            faults: Faults::ALL,
+            faults_max,
+            operations: Operations::Stepwise,
+            prune: false,
+            build: Arc::new(Node::new),
+        }
+    }
+
+    /// The world of [`Scenario::setup`].
+    pub fn world(self, faults_max: u32) -> World {
+        self.begin(self.setup(faults_max))
+    }
+
+    /// The world of a setup that began as this scenario's.
+    pub fn begin(self, setup: Setup) -> World {
+        let mut world = World::new(setup);
+        if self == Self::Established {
+            for (site, peer) in [(0, 1), (1, 0)] {
+                let open = Command { site, peer, kind: CommandKind::Open };
+                let choice = Choice { action: Action::Ask(open), cost: 0 };
+                world.apply(&choice, &mut Step::default());
+            }
+            while let Some(choice) = next(&world) {
+                world.apply(&choice, &mut Step::default());
+            }
+        }
+        world
+    }
+}
+
+/// Limits small enough for exploration to reach them.
+pub fn small_limits() -> Limits {
+    Limits {
+        peers_max: 4,
+        lifecycles_max: 6,
+        answers_held_max: 2,
+        requests_max: 2,
+        readies_max: 2,
+        retires_max: 2,
+        opens_max: 2,
+    }
+}
+
+/// One lifecycle, one held call: limits are the rule and not the exception.
+fn tight_limits() -> Limits {
+    Limits { peers_max: 1, lifecycles_max: 1, answers_held_max: 1, ..small_limits() }
+}

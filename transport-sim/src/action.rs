@@ -1,0 +1,264 @@
+//! What may happen next, what it costs, and how it reads.
+
+use crate::setup::{Command, CommandKind};
+use crate::world::{Step, World};
+use handfast_core::Lifecycle;
+use handfast_core::node::{StateKind, TimerId, TimerKind};
+
+/// Something that may happen. Indices point into the world it was listed for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The application gives a command of the scenario.
+    Command(usize),
+    /// The application gives a command that no scenario lists.
+    Ask(Command),
+    /// A call arrives at a site.
+    Call(usize, usize),
+    /// An answer arrives.
+    Answer(usize),
+    /// An operation succeeds.
+    Operation(usize),
+    /// A timer fires.
+    Timer(usize, TimerId),
+    /// A published lane whose peer is not wired back sees its first error.
+    Broken(usize, Lifecycle),
+    /// A call arrives at a site and another copy stays in flight.
+    DuplicateCall(usize, usize),
+    /// A call is lost; whether the caller is told.
+    LoseCall(usize, bool),
+    /// An answer is lost; whether the caller is told.
+    LoseAnswer(usize, bool),
+    /// An operation fails.
+    FailOperation(usize),
+    /// An operation never ends.
+    StallOperation(usize),
+    /// A node crashes and starts anew under its name.
+    Restart(usize),
+    /// A sound queue pair goes to error.
+    LaneError(usize, Lifecycle),
+}
+
+/// An action and what it takes from the budget of faults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What happens.
+    pub action: Action,
+    /// Its price in faults.
+    pub cost: u32,
+}
+
+impl World {
+    /// Everything that may happen next, in a fixed order, what the budget cannot pay left out.
+    ///
+    /// A timer is free where time can be the only thing that passes: in a quiet world; when it is a
+    /// pause that nothing ends early; and when the answer it waits for was lost. Anywhere else it
+    /// outruns something that is on its way, and that is charged as a fault.
+    pub fn actions(&self, choices: &mut Vec<Choice>) {
+        let paid = self.faults_spent < self.setup.faults_max;
+        self.push_actions(paid, choices);
+    }
+
+    /// Everything that may happen next without a fault.
+    pub fn free_actions(&self, choices: &mut Vec<Choice>) {
+        self.push_actions(false, choices);
+    }
+
+    fn push_actions(&self, paid: bool, choices: &mut Vec<Choice>) {
+        choices.clear();
+        let faults = self.setup.faults;
+        let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
+        (0..self.commands.len())
+            .filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
+            .for_each(|at| free(Action::Command(at)));
+        for (at, to) in self.distinct_calls() {
+            free(Action::Call(at, to));
+        }
+        self.distinct_answers().for_each(|at| free(Action::Answer(at)));
+        self.first_operations().for_each(|at| free(Action::Operation(at)));
+        for (site, lifecycle, sound) in self.live_lanes() {
+            if !sound {
+                free(Action::Broken(site, lifecycle));
+            }
+        }
+        self.push_timers(paid && faults.early_timer, choices);
+        if paid {
+            self.push_faults(choices);
+        }
+    }
+
+    fn push_timers(&self, early: bool, choices: &mut Vec<Choice>) {
+        let quiet = self.quiet();
+        for site in 0..self.sites.len() {
+            for (timer, _, kind) in self.sites[site].node.timers() {
+                let cost = u32::from(!quiet && !self.is_due(site, &timer, kind));
+                if cost == 0 || early {
+                    choices.push(Choice { action: Action::Timer(site, timer), cost });
+                }
+            }
+        }
+    }
+
+    fn is_due(&self, site: usize, timer: &TimerId, kind: TimerKind) -> bool {
+        match (kind, timer) {
+            (TimerKind::Backoff, _) => true,
+            (TimerKind::RequestRetry | TimerKind::ReadyRetry, TimerId::Lifecycle(lifecycle)) => {
+                !self.awaits(self.pair(site, *lifecycle))
+            }
+            _ => false,
+        }
+    }
+
+    fn push_faults(&self, choices: &mut Vec<Choice>) {
+        let faults = self.setup.faults;
+        let mut charged = |action: Action| choices.push(Choice { action, cost: 1 });
+        for (at, to) in self.distinct_calls() {
+            if faults.duplication {
+                charged(Action::DuplicateCall(at, to));
+            }
+            if faults.loss {
+                charged(Action::LoseCall(at, false));
+            }
+            if faults.call_failure {
+                charged(Action::LoseCall(at, true));
+            }
+        }
+        for at in self.distinct_answers() {
+            if faults.loss {
+                charged(Action::LoseAnswer(at, false));
+            }
+            if faults.call_failure {
+                charged(Action::LoseAnswer(at, true));
+            }
+        }
+        for at in self.first_operations() {
+            if faults.operation_failure {
+                charged(Action::FailOperation(at));
+            }
+            if faults.operation_stall {
+                charged(Action::StallOperation(at));
+            }
+        }
+        if faults.lane_error {
+            let sound = self.live_lanes().filter(|(_, _, sound)| *sound);
+            sound.for_each(|(site, lifecycle, _)| charged(Action::LaneError(site, lifecycle)));
+        }
+        if faults.crash {
+            (0..self.sites.len()).for_each(|site| charged(Action::Restart(site)));
+        }
+    }
+
+    fn distinct_calls(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let first = |at: &usize| !self.calls[..*at].contains(&self.calls[*at]);
+        (0..self.calls.len()).filter(first).flat_map(move |at| {
+            let to = &self.calls[at].to;
+            let reached = move |site: &usize| self.sites[*site].path == *to;
+            (0..self.sites.len()).filter(reached).map(move |site| (at, site))
+        })
+    }
+
+    fn distinct_answers(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.answers.len()).filter(|at| !self.answers[..*at].contains(&self.answers[*at]))
+    }
+
+    /// Operations of one lifecycle are performed in order.
+    fn first_operations(&self) -> impl Iterator<Item = usize> + '_ {
+        let owner = |at: usize| {
+            let pending = &self.operations[at];
+            (pending.site, pending.operation.id().lifecycle)
+        };
+        (0..self.operations.len())
+            .filter(move |at| (0..*at).all(|earlier| owner(earlier) != owner(*at)))
+    }
+
+    /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
+    /// published lane is posted to, and so finds out for nothing that its peer is not wired back.
+    fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
+        self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
+            let state = self.sites[qp.site].node.state_of(qp.lifecycle);
+            let alive = state.is_some_and(|state| state != StateKind::Retiring);
+            let posted = qp.published && !qp.revoked;
+            let unprovoked = !posted || self.fabric.intact(qp);
+            alive.then_some((qp.site, qp.lifecycle, unprovoked))
+        })
+    }
+
+    /// Makes an action happen.
+    pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
+        self.faults_spent += choice.cost;
+        match &choice.action {
+            Action::Command(at) => self.command(*at, step),
+            Action::Ask(command) => self.ask(*command, step),
+            Action::Call(at, site) => self.deliver_call(*at, *site, false, step),
+            Action::DuplicateCall(at, site) => self.deliver_call(*at, *site, true, step),
+            Action::Answer(at) => self.deliver_answer(*at, step),
+            Action::Operation(at) => self.operate(*at, true, step),
+            Action::FailOperation(at) => self.operate(*at, false, step),
+            Action::StallOperation(at) => self.stall(*at),
+            Action::Timer(site, timer) => self.fire(*site, timer, step),
+            Action::Broken(site, lifecycle) | Action::LaneError(site, lifecycle) => {
+                self.lane_error(*site, *lifecycle, step);
+            }
+            Action::LoseCall(at, told) => self.lose_call(*at, *told, step),
+            Action::LoseAnswer(at, told) => self.lose_answer(*at, *told, step),
+            Action::Restart(site) => self.restart(*site),
+        }
+        self.prune();
+    }
+
+    /// An action in words, to be read before it is applied.
+    pub fn describe(&self, action: &Action) -> String {
+        let site = |site: &usize| self.describe_site(*site);
+        let call = |at: &usize| self.describe_message(&self.calls[*at]);
+        let answer = |at: &usize| self.describe_message(&self.answers[*at].1);
+        let operation = |at: &usize| {
+            let id = self.operations[*at].operation.id();
+            let pair = self.pair(self.operations[*at].site, id.lifecycle);
+            format!("{:?} of {}", id.kind, self.describe_pair(pair))
+        };
+        let lane =
+            |site: &usize, lifecycle: &Lifecycle| self.describe_pair(self.pair(*site, *lifecycle));
+        let told = |told: &bool| if *told { "the caller is told" } else { "nobody is told" };
+        match action {
+            Action::Command(at) => self.describe_command(self.commands[*at]),
+            Action::Ask(command) => self.describe_command(*command),
+            Action::Call(at, to) => format!("{} receives {}", site(to), call(at)),
+            Action::DuplicateCall(at, to) => {
+                format!("{} receives one copy of {}", site(to), call(at))
+            }
+            Action::Answer(at) => {
+                format!("{} gets {}", site(&self.site_of(self.answers[*at].0)), answer(at))
+            }
+            Action::Operation(at) => format!("{} is done", operation(at)),
+            Action::FailOperation(at) => format!("{} fails", operation(at)),
+            Action::StallOperation(at) => format!("{} never ends", operation(at)),
+            Action::Timer(at, timer) => self.describe_timer(*at, timer),
+            Action::Broken(at, lifecycle) => {
+                format!("{} sees an error: its peer is not wired back", lane(at, lifecycle))
+            }
+            Action::LaneError(at, lifecycle) => format!("{} sees an error", lane(at, lifecycle)),
+            Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), told(is_told)),
+            Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
+            Action::Restart(at) => format!("{} crashes and restarts", site(at)),
+        }
+    }
+
+    fn describe_command(&self, command: Command) -> String {
+        let verb = match command.kind {
+            CommandKind::Open => "opens towards",
+            CommandKind::Close => "closes towards",
+        };
+        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
+        format!("{site} {verb} {peer}")
+    }
+
+    fn describe_timer(&self, site: usize, timer: &TimerId) -> String {
+        let kind = self.sites[site].node.timers().find(|(id, ..)| id == timer);
+        let kind = kind.map(|(_, _, kind)| format!("{kind:?}")).unwrap_or_default();
+        match timer {
+            TimerId::Lifecycle(lifecycle) => {
+                format!("timer {kind} of {} fires", self.describe_pair(self.pair(site, *lifecycle)))
+            }
+            TimerId::Peer(_) => format!("timer {kind} of {} fires", self.describe_site(site)),
+        }
+    }
+}

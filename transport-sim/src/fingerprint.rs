@@ -1,0 +1,214 @@
+//! The canonical digest of a whole world: 128 bits, the same on every platform.
+
+use crate::world::World;
+use handfast_core::node::Ranks;
+use handfast_core::transport::{Operation, OperationKind};
+use handfast_core::wire::Message;
+use handfast_core::{Lifecycle, Node, Pair};
+use std::hash::{Hash, Hasher};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+
+/// Collects what is hashed as little-endian bytes, so that the digest of the whole does not depend
+/// on the platform, and lengths and numbers of any width are written alike everywhere.
+#[derive(Default)]
+struct Encoder {
+    bytes: Vec<u8>,
+}
+
+impl Encoder {
+    fn digest(&self) -> u128 {
+        xxh3_128(&self.bytes)
+    }
+}
+
+impl Hasher for Encoder {
+    fn finish(&self) -> u64 {
+        xxh3_64(&self.bytes)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+    fn write_u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+    fn write_u16(&mut self, value: u16) {
+        self.write(&value.to_le_bytes());
+    }
+    fn write_u32(&mut self, value: u32) {
+        self.write(&value.to_le_bytes());
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.write(&value.to_le_bytes());
+    }
+    fn write_u128(&mut self, value: u128) {
+        self.write(&value.to_le_bytes());
+    }
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// Lifecycles by rank among those of their incarnation that the world still knows.
+struct WorldRanks(Vec<Pair>);
+
+impl WorldRanks {
+    fn new(world: &World) -> Self {
+        let mut pairs = Vec::with_capacity(16);
+        let mut visit = |pair: Pair| {
+            if pair.lifecycle.0 != 0 {
+                pairs.push(pair);
+            }
+        };
+        world.sites.iter().for_each(|site| site.node.visit_pairs(&mut visit));
+        for message in world.calls.iter().chain(world.answers.iter().map(|(_, answer)| answer)) {
+            visit(message.sender);
+            message.echo.into_iter().for_each(&mut visit);
+        }
+        for pending in &world.operations {
+            visit(world.pair(pending.site, pending.operation.id().lifecycle));
+            if let Operation::Wire { remote, .. } = &pending.operation {
+                visit(*remote);
+            }
+        }
+        for qp in &world.fabric.table {
+            visit(world.pair(qp.site, qp.lifecycle));
+            qp.target.into_iter().for_each(|target| visit(target.believed));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        Self(pairs)
+    }
+}
+
+impl Ranks for WorldRanks {
+    fn rank(&self, pair: Pair) -> u64 {
+        if pair.lifecycle.0 == 0 {
+            return 0;
+        }
+        let first = Pair { lifecycle: Lifecycle(0), ..pair };
+        let start = self.0.partition_point(|known| *known < first);
+        let at = self.0.partition_point(|known| *known < pair);
+        (at - start) as u64 + 1
+    }
+}
+
+/// Lifecycles as they are, to compare a node with itself.
+struct Plain;
+
+impl Ranks for Plain {
+    fn rank(&self, pair: Pair) -> u64 {
+        pair.lifecycle.0
+    }
+}
+
+impl World {
+    /// The digest of everything that can make a difference to what happens from here on.
+    pub fn fingerprint(&self) -> u128 {
+        self.digest(self.faults_spent)
+    }
+
+    /// The same without the faults spent: equal for worlds that a fault-free future tells not
+    /// apart.
+    pub fn fingerprint_without_budget(&self) -> u128 {
+        self.digest(0)
+    }
+
+    fn digest(&self, faults: u32) -> u128 {
+        let ranks = WorldRanks::new(self);
+        let mut encoder = Encoder { bytes: Vec::with_capacity(1024) };
+        faults.hash(&mut encoder);
+        for site in &self.sites {
+            site.demands.iter().for_each(|demand| demand.hash(&mut encoder));
+            site.node.fingerprint(&ranks, &mut encoder);
+        }
+        self.hash_fabric(&ranks, &mut encoder);
+        self.hash_bags(&ranks).hash(&mut encoder);
+        encoder.digest()
+    }
+
+    pub(crate) fn plain_fingerprint(&self, node: &Node) -> u128 {
+        let mut encoder = Encoder::default();
+        node.fingerprint(&Plain, &mut encoder);
+        encoder.digest()
+    }
+
+    fn hash_fabric(&self, ranks: &WorldRanks, encoder: &mut Encoder) {
+        for qp in &self.fabric.table {
+            (qp.site, qp.number, ranks.rank(self.pair(qp.site, qp.lifecycle))).hash(encoder);
+            (qp.broken, qp.published, qp.revoked).hash(encoder);
+            if let Some(target) = qp.target {
+                (target.site, target.number).hash(encoder);
+                (target.believed.incarnation.0, ranks.rank(target.believed)).hash(encoder);
+            }
+        }
+    }
+
+    /// What is in flight has no order: each item is digested alone, and digests are added.
+    fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
+        let mut sum = 0u128;
+        let mut encoder = Encoder { bytes: Vec::with_capacity(128) };
+        let mut add = |fill: &dyn Fn(&mut Encoder)| {
+            encoder.bytes.clear();
+            fill(&mut encoder);
+            sum = sum.wrapping_add(encoder.digest());
+        };
+        for call in &self.calls {
+            add(&|encoder| {
+                1u8.hash(encoder);
+                hash_message(call, ranks, encoder);
+            });
+        }
+        for (run, answer) in &self.answers {
+            add(&|encoder| {
+                (2u8, run.0).hash(encoder);
+                hash_message(answer, ranks, encoder);
+            });
+        }
+        for (at, pending) in self.operations.iter().enumerate() {
+            let id = pending.operation.id();
+            let ahead = self.operations[..at].iter().filter(|earlier| {
+                earlier.site == pending.site && earlier.operation.id().lifecycle == id.lifecycle
+            });
+            let ahead = ahead.count();
+            add(&|encoder| {
+                let lifecycle = ranks.rank(self.pair(pending.site, id.lifecycle));
+                (3u8, pending.site, lifecycle, ahead).hash(encoder);
+                hash_operation(&pending.operation, id.kind, ranks, encoder);
+            });
+        }
+        for (site, lifecycle) in &self.stuck {
+            let lifecycle = ranks.rank(self.pair(*site, *lifecycle));
+            add(&|encoder| (5u8, *site, lifecycle).hash(encoder));
+        }
+        for command in &self.commands {
+            add(&|encoder| (4u8, command).hash(encoder));
+        }
+        sum
+    }
+}
+
+fn hash_message(message: &Message, ranks: &WorldRanks, encoder: &mut Encoder) {
+    message.op.hash(encoder);
+    message.to.as_parts().hash(encoder);
+    for pair in [Some(message.sender), message.echo].into_iter().flatten() {
+        (pair.incarnation.0, ranks.rank(pair)).hash(encoder);
+    }
+    message.body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+    message.refusal.as_ref().map(|refusal| refusal.reason).hash(encoder);
+}
+
+fn hash_operation(
+    operation: &Operation,
+    kind: OperationKind,
+    ranks: &WorldRanks,
+    encoder: &mut Encoder,
+) {
+    kind.hash(encoder);
+    if let Operation::Wire { remote, body, .. } = operation {
+        (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
+        body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+    }
+}

@@ -1,0 +1,20 @@
+//! A deterministic fabric for handfast nodes: one thread, no clock, cloneable, fingerprintable.
+//!
+//! A [`World`] holds the shipping [`handfast_core::Node`] of every site, the calls and answers in
+//! flight, the queue-pair operations under way, and a table with the truth of who is wired to
+//! whom. [`World::actions`] lists everything that may happen next and what it costs in faults;
+//! [`World::apply`] makes one of them happen. Whoever chooses the next action is the scheduler:
+//! an explorer tries all of them, a sweep draws them from a seed.
+
+mod action;
+mod fabric;
+mod fingerprint;
+mod oracle;
+mod setup;
+mod world;
+
+pub use action::{Action, Choice};
+pub use fabric::{QueuePair, Target};
+pub use oracle::{Oracle, Violation};
+pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
+pub use world::{Demand, Step, World};

@@ -1,0 +1,115 @@
+//! What must hold in every world, whatever happened.
+
+use crate::world::World;
+use handfast_core::node::StateKind;
+use handfast_core::{Lifecycle, Pair};
+
+/// The oracles, numbered as in `docs/testing.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Oracle {
+    /// O1: both established means each is wired to the other's live lifecycle.
+    Agreement,
+    /// O1: a published lane's peer has wired towards it.
+    PublishedUnwired,
+    /// O2: no queue pair is wired twice, or before it exists, or after it is gone.
+    FabricLaw,
+    /// O4: refused or ignored input changes nothing.
+    RefusalChanged,
+    /// O5: when faults stop, every demand is met or reported within a bound.
+    Liveness,
+    /// H6: no wiring while an earlier queue pair to that peer remains.
+    StaleLane,
+    /// H6: no published queue pair aims at a number that another lifecycle has wired since.
+    GhostHit,
+    /// H12: an established lane proves that the peer's earlier lanes to us are gone.
+    Fence,
+    /// The machine left its declared transitions.
+    Undeclared,
+    /// Equal fingerprints gave unequal outputs.
+    Fingerprint,
+}
+
+/// An oracle that does not hold, and what was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub oracle: Oracle,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl Violation {
+    pub(crate) fn new(oracle: Oracle, detail: String) -> Self {
+        Self { oracle, detail }
+    }
+}
+
+impl World {
+    /// Checks what can be seen without knowing how the world came about: agreement, and that no
+    /// published queue pair can hit a neighbour that was born later.
+    pub fn check(&self, violations: &mut Vec<Violation>) {
+        for site in 0..self.sites.len() {
+            for peer in site..self.sites.len() {
+                self.check_agreement(site, peer, violations);
+            }
+        }
+        self.check_ghosts(violations);
+    }
+
+    fn established(&self, site: usize, peer: usize) -> impl Iterator<Item = (Lifecycle, Pair)> {
+        let path = &self.sites[peer].path;
+        self.sites[site].node.lifecycles().filter_map(move |(lifecycle, state, to, remote)| {
+            let here = state == StateKind::Established && to == path;
+            remote.filter(|_| here).map(|remote| (lifecycle, remote))
+        })
+    }
+
+    fn check_agreement(&self, site: usize, peer: usize, violations: &mut Vec<Violation>) {
+        if self.twinned(site) || self.twinned(peer) {
+            return;
+        }
+        for (own, remote) in self.established(site, peer) {
+            for (theirs, back) in self.established(peer, site) {
+                let agreed = remote == self.pair(peer, theirs) && back == self.pair(site, own);
+                let wired = |owner: usize, of: Lifecycle, to: usize, number: Lifecycle| {
+                    let target = self.fabric.of(owner, of).and_then(|qp| qp.target);
+                    let there = self.fabric.of(to, number).map(|qp| (qp.site, qp.number));
+                    target.map(|target| (target.site, target.number)) == there && there.is_some()
+                };
+                if !agreed || !wired(site, own, peer, theirs) || !wired(peer, theirs, site, own) {
+                    let name = |pair: Pair| self.describe_pair(pair);
+                    let detail = format!(
+                        "{} is established towards {}, and {} towards {}",
+                        name(self.pair(site, own)),
+                        name(remote),
+                        name(self.pair(peer, theirs)),
+                        name(back)
+                    );
+                    violations.push(Violation::new(Oracle::Agreement, detail));
+                }
+            }
+        }
+    }
+
+    fn check_ghosts(&self, violations: &mut Vec<Violation>) {
+        for stale in self.fabric.table.iter().filter(|qp| qp.published && !qp.broken) {
+            let Some(target) = stale.target else { continue };
+            let Some(hit) = self.fabric.at(target.site, target.number) else { continue };
+            let reborn = self.pair(hit.site, hit.lifecycle) != target.believed;
+            // A queue pair takes packets from the address it is wired to only.
+            let taken = hit.target.is_some_and(|to| to.site == stale.site);
+            if reborn && taken && !hit.broken {
+                let detail = format!(
+                    "queue pair {} of {} was published towards {}; its number, {}, now belongs to \
+                     {}, which is wired",
+                    stale.number,
+                    self.describe_pair(self.pair(stale.site, stale.lifecycle)),
+                    self.describe_pair(target.believed),
+                    target.number,
+                    self.describe_pair(self.pair(hit.site, hit.lifecycle))
+                );
+                violations.push(Violation::new(Oracle::GhostHit, detail));
+            }
+        }
+    }
+}

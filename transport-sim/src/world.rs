@@ -1,0 +1,576 @@
+//! A world: nodes, what is in flight between them, and the fabric.
+
+use crate::fabric::{Fabric, QueuePair, Target};
+use crate::oracle::{Oracle, Violation};
+use crate::setup::{Command, CommandKind, Operations, Setup};
+use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
+use handfast_core::transport::{
+    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
+};
+use handfast_core::wire::{Body, Message, Op, RefusalReason};
+use handfast_core::{
+    Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
+};
+use std::sync::Arc;
+
+/// Restarts a site can count; the rest of an incarnation names the site.
+const RUNS_MAX: u128 = 256;
+
+/// What the application of a site wants of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Demand {
+    /// Nothing.
+    #[default]
+    None,
+    /// A lane.
+    Wanted,
+    /// It wanted one and was told that it cannot be had.
+    Reported,
+}
+
+/// One node and what its application wants.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) path: NicPath,
+    pub(crate) node: Node,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) demands: Vec<Demand>,
+}
+
+/// An operation that a transport has yet to perform.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) site: usize,
+    pub(crate) operation: Operation,
+}
+
+/// A call that a node has taken and not answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldCall {
+    pub(crate) site: usize,
+    pub(crate) token: CallToken,
+    pub(crate) sender: Pair,
+}
+
+/// What one action did.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// Oracles that this step broke.
+    pub violations: Vec<Violation>,
+    /// What nodes told their applications.
+    pub events: Vec<(usize, Event)>,
+    /// Refusals given.
+    pub refusals: Vec<RefusalReason>,
+    /// The timer that fired.
+    pub timer: Option<TimerKind>,
+    /// Every output in words; only with [`Step::traced`].
+    pub notes: Option<Vec<String>>,
+}
+
+impl Step {
+    /// A step that also keeps every output in words.
+    pub fn traced() -> Self {
+        Self { notes: Some(Vec::new()), ..Self::default() }
+    }
+
+    fn note(&mut self, words: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(words());
+        }
+    }
+}
+
+/// Nodes, what is in flight between them, and the fabric.
+#[derive(Clone)]
+pub struct World {
+    pub(crate) setup: Arc<Setup>,
+    pub(crate) sites: Vec<Arc<Site>>,
+    pub(crate) calls: Vec<Arc<Message>>,
+    pub(crate) answers: Vec<(Incarnation, Arc<Message>)>,
+    pub(crate) operations: Vec<Arc<Pending>>,
+    pub(crate) held: Vec<HeldCall>,
+    pub(crate) fabric: Fabric,
+    pub(crate) commands: Vec<Command>,
+    /// Lifecycles whose retire never ends: they exist until their node restarts.
+    pub(crate) stuck: Vec<(usize, Lifecycle)>,
+    pub(crate) faults_spent: u32,
+    pub(crate) now: Instant,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(setup: Setup) -> Self {
+        let setup = Arc::new(setup);
+        let sites = (0..setup.sites.len()).map(|site| Arc::new(fresh(&setup, site, 0))).collect();
+        Self {
+            sites,
+            calls: Vec::new(),
+            answers: Vec::new(),
+            operations: Vec::new(),
+            held: Vec::new(),
+            fabric: Fabric::default(),
+            commands: setup.commands.clone(),
+            stuck: Vec::new(),
+            faults_spent: 0,
+            now: Instant(0),
+            setup,
+        }
+    }
+
+    /// The node of a site.
+    pub fn node(&self, site: usize) -> &Node {
+        &self.sites[site].node
+    }
+
+    /// How many sites there are.
+    pub fn sites(&self) -> usize {
+        self.sites.len()
+    }
+
+    /// What a site's application wants of a peer, as far as it knows.
+    pub fn demand(&self, site: usize, peer: usize) -> Demand {
+        self.sites[site].demands[peer]
+    }
+
+    /// The queue pairs of all sites.
+    pub fn queue_pairs(&self) -> &[QueuePair] {
+        &self.fabric.table
+    }
+
+    /// Lifecycles that no transport will ever retire, for which nobody but a restart can help.
+    pub fn stuck(&self) -> &[(usize, Lifecycle)] {
+        &self.stuck
+    }
+
+    /// Faults spent so far.
+    pub fn faults_spent(&self) -> u32 {
+        self.faults_spent
+    }
+
+    /// A site has an established lane to a peer, and bytes flow on it both ways.
+    pub fn connected(&self, site: usize, peer: usize) -> bool {
+        let path = &self.sites[peer].path;
+        self.sites[site].node.lifecycles().any(|(lifecycle, state, to, _)| {
+            let qp = self.fabric.of(site, lifecycle);
+            state == StateKind::Established
+                && to == path
+                && qp.is_some_and(|qp| self.fabric.intact(qp))
+        })
+    }
+
+    /// The time that nodes are told.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Nothing is in flight and no operation is under way.
+    pub fn quiet(&self) -> bool {
+        self.calls.is_empty() && self.answers.is_empty() && self.operations.is_empty()
+    }
+
+    pub(crate) fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
+        Pair { incarnation: self.sites[site].incarnation, lifecycle }
+    }
+
+    /// Two processes bear one name.
+    pub fn has_twins(&self) -> bool {
+        (0..self.sites.len()).any(|site| self.twinned(site))
+    }
+
+    pub(crate) fn twinned(&self, site: usize) -> bool {
+        self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
+    }
+
+    pub(crate) fn site_of(&self, incarnation: Incarnation) -> usize {
+        usize::try_from(incarnation.0 / RUNS_MAX - 1).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn command(&mut self, index: usize, step: &mut Step) {
+        let command = self.commands.remove(index);
+        self.ask(command, step);
+    }
+
+    pub(crate) fn ask(&mut self, command: Command, step: &mut Step) {
+        let Command { site, peer, kind } = command;
+        let path = self.sites[peer].path.clone();
+        let (demand, input) = match kind {
+            CommandKind::Open => (Demand::Wanted, Input::Open(path)),
+            CommandKind::Close => (Demand::None, Input::Close(path)),
+        };
+        Arc::make_mut(&mut self.sites[site]).demands[peer] = demand;
+        self.tell(site, input, step);
+    }
+
+    pub(crate) fn deliver_call(&mut self, index: usize, site: usize, keep: bool, step: &mut Step) {
+        let message = self.calls[index].clone();
+        if !keep {
+            self.calls.remove(index);
+        }
+        let token = CallToken(message.sender.incarnation.0 as u64);
+        self.held.push(HeldCall { site, token, sender: message.sender });
+        let input = Input::CallReceived { token, message: Message::clone(&message) };
+        self.deliver(site, input, step);
+    }
+
+    pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {
+        let (run, message) = self.answers.remove(index);
+        let site = self.site_of(run);
+        self.deliver(site, Input::CallAnswered(Message::clone(&message)), step);
+    }
+
+    /// Delivers a message; what is refused or ignored must leave the node as it was (O4).
+    fn deliver(&mut self, site: usize, input: Input, step: &mut Step) {
+        let before = self.sites[site].clone();
+        self.tell(site, input, step);
+        let now = &self.sites[site].node;
+        let count = |counters: Counters| counters.ignored + counters.rejected;
+        if count(now.counters()) == count(before.node.counters()) {
+            return;
+        }
+        if self.plain_fingerprint(&before.node) != self.plain_fingerprint(now) {
+            let detail = format!("site {site} refused or ignored a message and changed");
+            step.violations.push(Violation::new(Oracle::RefusalChanged, detail));
+        }
+    }
+
+    pub(crate) fn lose_call(&mut self, index: usize, told: bool, step: &mut Step) {
+        let message = self.calls.remove(index);
+        if told {
+            self.call_failed(message.sender, CallFailure::Refused, step);
+        }
+    }
+
+    pub(crate) fn lose_answer(&mut self, index: usize, told: bool, step: &mut Step) {
+        let (_, message) = self.answers.remove(index);
+        if let Some(echo) = message.echo.filter(|_| told) {
+            self.call_failed(echo, CallFailure::Broken, step);
+        }
+    }
+
+    fn call_failed(&mut self, caller: Pair, failure: CallFailure, step: &mut Step) {
+        let site = self.site_of(caller.incarnation);
+        if self.sites[site].incarnation == caller.incarnation {
+            self.tell(site, Input::CallFailed { lifecycle: caller.lifecycle, failure }, step);
+        }
+    }
+
+    pub(crate) fn operate(&mut self, index: usize, succeeds: bool, step: &mut Step) {
+        let pending = self.operations.remove(index);
+        let (site, id) = (pending.site, pending.operation.id());
+        let outcome = if succeeds {
+            self.perform(site, &pending.operation, step)
+        } else {
+            self.fail(site, id)
+        };
+        self.tell(site, Input::OperationDone { id, outcome }, step);
+    }
+
+    pub(crate) fn stall(&mut self, index: usize) {
+        let pending = self.operations.remove(index);
+        let id = pending.operation.id();
+        if id.kind == OperationKind::Retire {
+            self.stuck.push((pending.site, id.lifecycle));
+        }
+    }
+
+    fn perform(&mut self, site: usize, operation: &Operation, step: &mut Step) -> Outcome {
+        match operation {
+            Operation::BringUp { lifecycle, .. } => {
+                let number = self.fabric.create(site, *lifecycle);
+                Outcome::BroughtUp(Body { queue_pairs: vec![number], ..Body::default() })
+            }
+            Operation::Wire { local, remote, body } => {
+                let target = Target {
+                    site: self.site_of(remote.incarnation),
+                    number: body.queue_pairs.first().copied().unwrap_or(0),
+                    believed: *remote,
+                };
+                match self.fabric.of_mut(site, local.lifecycle) {
+                    Some(qp) if qp.target.is_none() => qp.target = Some(target),
+                    _ => {
+                        let detail = format!("site {site} wires {local:?}, which cannot be wired");
+                        step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+                    }
+                }
+                Outcome::Wired
+            }
+            Operation::Retire { lifecycle } => {
+                self.fabric.destroy(site, *lifecycle);
+                Outcome::Retired
+            }
+        }
+    }
+
+    fn fail(&mut self, site: usize, id: OperationId) -> Outcome {
+        if let Some(qp) = self.fabric.of_mut(site, id.lifecycle) {
+            qp.broken |= id.kind == OperationKind::Wire;
+        }
+        Outcome::Failed(error(Side::Local, "simulated operation"))
+    }
+
+    pub(crate) fn fire(&mut self, site: usize, timer: &TimerId, step: &mut Step) {
+        let fired = self.sites[site].node.timers().find(|(id, ..)| id == timer);
+        let Some((_, at, kind)) = fired else { return };
+        step.timer = Some(kind);
+        let now = self.now.max(at);
+        if self.keeps_time() {
+            self.now = now;
+        }
+        Arc::make_mut(&mut self.sites[site]).node.handle_timer(now, timer);
+        self.drain(site, step);
+    }
+
+    /// An explorer leaves the clock at zero, so that equal worlds stay equal; a clock that never
+    /// moves orders timers by their wait, which is all that a schedule needs.
+    fn keeps_time(&self) -> bool {
+        self.now.0 != 0
+    }
+
+    /// Starts the clock: from here on a fired timer moves it to its deadline.
+    pub fn start_clock(&mut self) {
+        self.now = Instant(self.now.0.max(1));
+    }
+
+    pub(crate) fn lane_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
+            qp.broken = true;
+        }
+        let error = error(Side::Peer, "simulated lane");
+        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+    }
+
+    pub(crate) fn restart(&mut self, site: usize) {
+        let old = self.sites[site].clone();
+        let run = old.incarnation.0 % RUNS_MAX + 1;
+        self.sites[site] = Arc::new(fresh(&self.setup, site, run));
+        self.operations.retain(|pending| pending.site != site);
+        self.answers.retain(|(to, _)| *to != old.incarnation);
+        self.held.retain(|held| held.site != site);
+        self.fabric.forget_site(site);
+        self.stuck.retain(|(owner, _)| *owner != site);
+        if !self.setup.reopen {
+            return;
+        }
+        for peer in 0..self.sites.len() {
+            let again = Command { site, peer, kind: CommandKind::Open };
+            if old.demands[peer] != Demand::None && !self.commands.contains(&again) {
+                self.commands.push(again);
+            }
+        }
+    }
+
+    /// Drops answers that their receiver can only ignore, now and for ever.
+    pub(crate) fn prune(&mut self) {
+        if !self.setup.prune {
+            return;
+        }
+        let sites = &self.sites;
+        self.answers.retain(|(run, answer)| {
+            let at = usize::try_from(run.0 / RUNS_MAX - 1).unwrap_or(usize::MAX);
+            let state = answer.echo.and_then(|echo| sites[at].node.state_of(echo.lifecycle));
+            match (answer.op, state) {
+                (_, None | Some(StateKind::Retiring)) => false,
+                (Op::Reply, state) => state == Some(StateKind::Announced),
+                (Op::Ack, state) => state != Some(StateKind::Established),
+                _ => true,
+            }
+        });
+    }
+
+    fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
+        let now = self.now;
+        Arc::make_mut(&mut self.sites[site]).node.handle_input(now, input);
+        self.drain(site, step);
+    }
+
+    fn drain(&mut self, site: usize, step: &mut Step) {
+        while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
+            step.note(|| self.describe_output(site, &output));
+            match output {
+                Output::Call(message) => self.calls.push(Arc::new(message)),
+                Output::Answer { token, message } => self.answer(site, token, message, step),
+                Output::Operate(operation) => {
+                    self.check_operation(site, &operation, step);
+                    self.operations.push(Arc::new(Pending { site, operation }));
+                }
+                Output::Publish { local, remote, .. } => self.publish(site, local, remote, step),
+                Output::Revoke(lifecycle) => {
+                    if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
+                        qp.revoked = true;
+                    }
+                }
+                Output::Event(event) => self.observe(site, event, step),
+            }
+        }
+        if self.setup.operations == Operations::AtOnce
+            && let Some(index) = self.operations.iter().position(|pending| pending.site == site)
+        {
+            self.operate(index, true, step);
+        }
+    }
+
+    fn answer(&mut self, site: usize, token: CallToken, message: Message, step: &mut Step) {
+        if let Some(refusal) = &message.refusal {
+            step.refusals.push(refusal.reason);
+        }
+        let echo = message.echo;
+        let held =
+            |held: &HeldCall| held.site == site && held.token == token && Some(held.sender) == echo;
+        if let Some(index) = self.held.iter().position(held) {
+            self.held.remove(index);
+        }
+        let run = Incarnation(u128::from(token.0));
+        let caller = self.site_of(run);
+        if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
+            self.answers.push((run, Arc::new(message)));
+        }
+    }
+
+    fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
+        let Operation::Wire { local, remote, .. } = operation else { return };
+        let peer = &self.sites[self.site_of(remote.incarnation)].path;
+        let earlier = self.fabric.table.iter().find(|qp| {
+            qp.site == site
+                && qp.lifecycle != local.lifecycle
+                && qp.target.is_some_and(|target| self.sites[target.site].path == *peer)
+        });
+        if let Some(earlier) = earlier {
+            let detail = format!(
+                "{} wires towards {} while {} is still wired towards that peer",
+                self.describe_pair(*local),
+                self.describe_pair(*remote),
+                self.describe_pair(self.pair(site, earlier.lifecycle))
+            );
+            step.violations.push(Violation::new(Oracle::StaleLane, detail));
+        }
+    }
+
+    fn publish(&mut self, site: usize, local: Pair, remote: Pair, step: &mut Step) {
+        let Some(qp) = self.fabric.of_mut(site, local.lifecycle) else {
+            let detail = format!("{local:?} is published and has no queue pair");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+            return;
+        };
+        qp.published = true;
+        let own_number = qp.number;
+        let peer = self.site_of(remote.incarnation);
+        let alive = self.sites[peer].incarnation == remote.incarnation;
+        let earlier = |qp: &&QueuePair| {
+            let towards_us = qp.target.is_some_and(|target| target.site == site);
+            qp.site == peer && qp.lifecycle != remote.lifecycle && qp.published && towards_us
+        };
+        if let Some(earlier) = self.fabric.table.iter().find(earlier).filter(|_| alive) {
+            let detail = format!(
+                "{} is published while {} can still write to its site",
+                self.describe_pair(local),
+                self.describe_pair(self.pair(peer, earlier.lifecycle))
+            );
+            step.violations.push(Violation::new(Oracle::Fence, detail));
+        }
+        let Some(theirs) = self.fabric.of(peer, remote.lifecycle).filter(|_| alive) else { return };
+        if theirs.target.is_none_or(|to| (to.site, to.number) != (site, own_number)) {
+            let detail = format!(
+                "{} is published towards {}, which is not wired back",
+                self.describe_pair(local),
+                self.describe_pair(remote)
+            );
+            step.violations.push(Violation::new(Oracle::PublishedUnwired, detail));
+        }
+    }
+
+    fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
+        if let Event::OpenFailed { peer, .. } = &event {
+            let peers: Vec<usize> = (0..self.sites.len())
+                .filter(|peer_site| self.sites[*peer_site].path == *peer)
+                .collect();
+            for peer in peers {
+                Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
+            }
+        }
+        if let Event::RetireFailed { lifecycle, .. } = &event {
+            self.stuck.push((site, *lifecycle));
+        }
+        if let Event::Undeclared { lifecycle, from, trigger } = &event {
+            let detail = format!("{lifecycle:?} left {from:?} by {trigger:?}, undeclared");
+            step.violations.push(Violation::new(Oracle::Undeclared, detail));
+        }
+        step.events.push((site, event));
+    }
+
+    /// A call of this lifecycle, its answer, or the peer's pending answer is still on the way.
+    pub(crate) fn awaits(&self, caller: Pair) -> bool {
+        self.calls.iter().any(|call| call.sender == caller)
+            || self.answers.iter().any(|(_, answer)| answer.echo == Some(caller))
+            || self.held.iter().any(|held| held.sender == caller)
+    }
+
+    fn describe_output(&self, site: usize, output: &Output) -> String {
+        match output {
+            Output::Call(message) => format!("calls {}", self.describe_message(message)),
+            Output::Answer { message, .. } => format!("answers {}", self.describe_message(message)),
+            Output::Operate(operation) => {
+                let id = operation.id();
+                format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
+            }
+            Output::Publish { local, remote, .. } => {
+                format!(
+                    "publishes {} as wired to {}",
+                    self.describe_pair(*local),
+                    self.describe_pair(*remote)
+                )
+            }
+            Output::Revoke(lifecycle) => {
+                format!("revokes {}", self.describe_pair(self.pair(site, *lifecycle)))
+            }
+            Output::Event(Event::Ended { lifecycle, failure, .. }) => {
+                format!("ends {}: {failure}", self.describe_pair(self.pair(site, *lifecycle)))
+            }
+            Output::Event(event) => format!("reports {event:?}"),
+        }
+    }
+
+    /// `B'#2` is lifecycle 2 of the second run of site B.
+    pub(crate) fn describe_pair(&self, pair: Pair) -> String {
+        if pair.incarnation.0 < RUNS_MAX {
+            return format!("{pair:?}");
+        }
+        let site = self.describe_site(self.site_of(pair.incarnation));
+        let runs = usize::try_from(pair.incarnation.0 % RUNS_MAX).unwrap_or(0);
+        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0)
+    }
+
+    pub(crate) fn describe_site(&self, site: usize) -> char {
+        char::from(b'A'.saturating_add(u8::try_from(site).unwrap_or(0)))
+    }
+
+    pub(crate) fn describe_message(&self, message: &Message) -> String {
+        let sender = self.describe_pair(message.sender);
+        let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));
+        let op = match (&message.op, &message.refusal) {
+            (Op::Refuse, Some(refusal)) => format!("refuse({:?})", refusal.reason),
+            (op, _) => format!("{op:?}").to_lowercase(),
+        };
+        format!("{op} of {sender}{}", echo.unwrap_or_default())
+    }
+}
+
+fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
+    let incarnation = Incarnation((site as u128 + 1) * RUNS_MAX + run);
+    let config = NodeConfig {
+        path: setup.sites[site].clone(),
+        incarnation,
+        seed: 7,
+        limits: setup.limits,
+        timing: setup.timing,
+    };
+    Site {
+        path: setup.sites[site].clone(),
+        node: (setup.build)(config),
+        incarnation,
+        demands: vec![Demand::None; setup.sites.len()],
+    }
+}
+
+fn error(side: Side, call: &'static str) -> TransportError {
+    TransportError { side, call, code: 0, detail: "injected".into() }
+}
