@@ -1,6 +1,6 @@
 //! What is reported instead of tried again, and what one NIC's news means for the others.
 
-use crate::solo::{Solo, far, message, nic, request};
+use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{Failure, Limits, StateKind};
 use handfast_core::transport::{OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{Op, Refusal, RefusalReason};

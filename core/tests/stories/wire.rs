@@ -4,10 +4,10 @@ use handfast_core::wire::*;
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 
 const HANDSHAKE: [&[u8]; 4] = [
-    include_bytes!("golden/rdma-write64-02.c2s.bin"),
-    include_bytes!("golden/rdma-write64-02.s2c.bin"),
-    include_bytes!("golden/rdma-write64-03.c2s.bin"),
-    include_bytes!("golden/rdma-write64-03.s2c.bin"),
+    include_bytes!("../golden/rdma-write64-02.c2s.bin"),
+    include_bytes!("../golden/rdma-write64-02.s2c.bin"),
+    include_bytes!("../golden/rdma-write64-03.c2s.bin"),
+    include_bytes!("../golden/rdma-write64-03.s2c.bin"),
 ];
 
 #[test]
@@ -26,10 +26,10 @@ fn recorded_handshakes_decode_and_encode_to_the_same_bytes() {
 #[test]
 fn recorded_notify_and_probe_frames_keep_their_type() {
     let recorded: [(&[u8], FrameKind); 4] = [
-        (include_bytes!("golden/rdma-notify-04.c2s.bin"), FrameKind::Notify),
-        (include_bytes!("golden/rdma-notify-04.s2c.bin"), FrameKind::Notify),
-        (include_bytes!("golden/rdma-probe-01.c2s.bin"), FrameKind::Probe),
-        (include_bytes!("golden/rdma-probe-01.s2c.bin"), FrameKind::Probe),
+        (include_bytes!("../golden/rdma-notify-04.c2s.bin"), FrameKind::Notify),
+        (include_bytes!("../golden/rdma-notify-04.s2c.bin"), FrameKind::Notify),
+        (include_bytes!("../golden/rdma-probe-01.c2s.bin"), FrameKind::Probe),
+        (include_bytes!("../golden/rdma-probe-01.s2c.bin"), FrameKind::Probe),
     ];
     for (bytes, kind) in recorded {
         let frame = decode_frame(bytes, FRAME_BYTES_DEFAULT_MAX).unwrap();

@@ -1,6 +1,6 @@
 //! Each limit, reached.
 
-use crate::solo::{Solo, far, message, request};
+use super::solo::{Solo, far, message, request};
 use handfast_core::node::{Failure, Limits, StateKind, TimerKind};
 use handfast_core::transport::{OperationKind, Outcome};
 use handfast_core::wire::{Op, RefusalReason};

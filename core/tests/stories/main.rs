@@ -1,0 +1,5 @@
+//! The core without I/O: its wire, its life cycle, its transfers.
+
+mod node;
+mod transfer;
+mod wire;
