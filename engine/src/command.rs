@@ -12,7 +12,7 @@ pub(crate) enum Command {
     /// A peer called; the answer goes to `reply`.
     CallReceived { message: Message, reply: oneshot::Sender<Message> },
     /// A call of ours was answered.
-    CallAnswered { lifecycle: Lifecycle, message: Message },
+    CallAnswered(Message),
     /// A call of ours failed.
     CallFailed { lifecycle: Lifecycle, failure: CallFailure },
     /// An operation ended.

@@ -24,7 +24,7 @@ pub struct Counters {
     pub frames_refused: u64,
     /// Handshake messages that could not be decoded.
     pub messages_refused: u64,
-    /// Requests that came while a request of ours to the same peer was unanswered.
+    /// Requests that came after one of ours to the same peer, before either had led to a lane.
     pub requests_crossed: u64,
     /// The endpoint life cycle's own.
     pub life_cycle: LifeCycleCounters,

@@ -55,7 +55,7 @@ pub(crate) struct Driver<N: Net> {
     wires: BTreeMap<Lifecycle, JoinHandle<()>>,
     /// Calls of ours under way, which end with the driver.
     calling: JoinSet<()>,
-    /// Whom we sent a request that is unanswered, and whether one of theirs came meanwhile.
+    /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     causes: BTreeMap<Lifecycle, TransportError>,
     /// Who waits for the end, once there is to be one.
@@ -153,15 +153,11 @@ impl<N: Net> Driver<N> {
                 self.calls.insert(token, reply);
                 Input::CallReceived { token, message }
             }
-            Command::CallAnswered { lifecycle, message } => {
-                self.asked.remove(&lifecycle);
+            Command::CallAnswered(message) => {
                 self.remember_announced(&message);
                 Input::CallAnswered(message)
             }
-            Command::CallFailed { lifecycle, failure } => {
-                self.asked.remove(&lifecycle);
-                Input::CallFailed { lifecycle, failure }
-            }
+            Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
             Command::OperationDone { id, outcome } => {
                 if outcome == Outcome::Retired {
                     self.on_retired(id.lifecycle);
@@ -252,7 +248,7 @@ impl<N: Net> Driver<N> {
                         // Whoever sits at the address now speaks for it, under its own name.
                         answer.from = message.to;
                     }
-                    Command::CallAnswered { lifecycle, message: answer }
+                    Command::CallAnswered(answer)
                 }
                 Err(failure) => Command::CallFailed { lifecycle, failure },
             });
@@ -295,6 +291,7 @@ impl<N: Net> Driver<N> {
 
     fn publish(&mut self, local: Pair, remote: Pair, peer: &NicPath) {
         let lane = local.lifecycle;
+        self.asked.remove(&lane);
         self.wires.remove(&lane);
         for other in self.parts.registry.take_others(peer, remote.incarnation) {
             other.on_peer_restarted();

@@ -9,7 +9,7 @@ use handfast_memory::{Direction, Span};
 use handfast_transport_tcp::RemoteSpan;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,8 +28,10 @@ struct Inner {
     address: String,
     name: String,
     resolved: Mutex<Resolved>,
-    /// One refresh at a time; the others wait for it.
-    refresh: tokio::sync::Mutex<()>,
+    /// One refresh at a time; the others wait for it and share how it failed.
+    refresh: tokio::sync::Mutex<Option<Error>>,
+    /// Refreshes that failed.
+    failures: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -61,8 +63,8 @@ impl Segment {
         let name = region.name.clone();
         let resolved = Mutex::new(Resolved::new(target, region));
         let (engine, address) = (engine.clone(), address.to_owned());
-        let refresh = tokio::sync::Mutex::new(());
-        Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh }) })
+        let (refresh, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh, failures }) })
     }
 
     /// Its name on the node that serves it.
@@ -130,11 +132,26 @@ impl Segment {
         if !cached.is_stale() {
             return Ok(cached);
         }
-        let _one = self.inner.refresh.lock().await;
+        let failures = self.inner.failures.load(Ordering::Acquire);
+        let mut last = self.inner.refresh.lock().await;
         let cached = self.resolved();
         if !cached.is_stale() {
             return Ok(cached);
         }
+        if let Some(error) = last.as_ref()
+            && self.inner.failures.load(Ordering::Acquire) != failures
+        {
+            return Err(error.clone());
+        }
+        let refreshed = self.refresh().await;
+        if let Err(error) = &refreshed {
+            *last = Some(error.clone());
+            self.inner.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        refreshed
+    }
+
+    async fn refresh(&self) -> Result<Resolved, Error> {
         let (descriptor, target) = self.inner.engine.find(self.address()).await?;
         let region =
             pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;

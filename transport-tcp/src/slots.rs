@@ -30,6 +30,17 @@ struct Slot {
     answered: bool,
 }
 
+impl Slot {
+    const EMPTY: Self = Self {
+        generation: 0,
+        stage: Stage::Free,
+        posting: None,
+        direction: Direction::Read,
+        length: 0,
+        answered: false,
+    };
+}
+
 /// What the writer is to send for a slot.
 #[derive(Debug)]
 pub(crate) struct Start {
@@ -67,19 +78,11 @@ impl Slots {
     /// Slots for `depth` slices of the caller, and as many again for withdrawn ones: no more than
     /// that are on the wire, so a caller that keeps to the depth always finds one.
     pub(crate) fn new(depth: usize) -> Self {
-        let capacity = 2 * depth;
-        let slot = |_| Slot {
-            generation: 0,
-            stage: Stage::Free,
-            posting: None,
-            direction: Direction::Read,
-            length: 0,
-            answered: false,
-        };
         Self {
-            slots: (0..capacity).map(slot).collect(),
-            free: (0..capacity).rev().collect(),
-            queue: VecDeque::with_capacity(depth),
+            // They come as they are needed: most lanes never need them all.
+            slots: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
             depth,
             held: 0,
             agreed: 0,
@@ -112,7 +115,14 @@ impl Slots {
         if self.held == self.depth {
             return Err(posting);
         }
-        let Some(index) = self.free.pop() else { return Err(posting) };
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < 2 * self.depth => {
+                self.slots.push(Slot::EMPTY);
+                self.slots.len() - 1
+            }
+            None => return Err(posting),
+        };
         let slot = &mut self.slots[index];
         slot.stage = Stage::Queued;
         slot.direction = posting.direction;

@@ -8,7 +8,7 @@ use super::transitions::Trigger;
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::time::Instant;
 use crate::transport::Operation;
-use crate::wire::{Message, Op, RefusalReason};
+use crate::wire::{Message, Op, Refusal, RefusalReason};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -258,7 +258,11 @@ impl Node {
             self.counters.ignored += 1;
             return;
         }
-        self.bind(now, lifecycle, message, false);
+        if let Proof::Conflict = self.bind(now, lifecycle, message, false) {
+            let detail = format!("another live process bears the name {}", message.from.node);
+            let refusal = Refusal { reason: RefusalReason::NameConflict, detail };
+            self.end(now, lifecycle, Failure::Refused(refusal));
+        }
     }
 
     fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {

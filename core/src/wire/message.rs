@@ -1,6 +1,6 @@
 //! The connection descriptor and the key `handfast` inside it.
 
-use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, Pair};
+use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 pub const WIRE_VERSION: u32 = 1;
 /// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
+/// Longest GID or token, in bytes: a GID has 47 and a token 16.
+const SHORT_TEXT_BYTES_MAX: usize = 64;
 /// Longest text kept of what a peer wrote, in bytes: a refusal's detail, or what a parse error quotes.
 pub(super) const DETAIL_BYTES_MAX: usize = 512;
 
@@ -153,7 +155,8 @@ pub struct Body {
     pub rd_atomic: u32,
     /// Token that a TCP lane must present, sixteen hexadecimal digits; empty elsewhere.
     pub token: String,
-    /// `host:port` where the side accepts control calls and TCP lanes; empty if nowhere.
+    /// `host:port` where the side accepts control calls and TCP lanes; empty if nowhere. As long as
+    /// a node's name at most.
     pub address: String,
 }
 
@@ -223,6 +226,17 @@ impl Message {
         }
         if descriptor.qp_num.len() > QUEUE_PAIRS_MAX || key.psn.len() > QUEUE_PAIRS_MAX {
             return Err(MessageError::Field("qp_num"));
+        }
+        // What a node keeps of a peer has a bound, or a flood of messages fills its memory.
+        let texts = [
+            ("address", key.address.as_deref(), NodeName::BYTES_MAX),
+            ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),
+            ("local_gid", Some(&*descriptor.local_gid), SHORT_TEXT_BYTES_MAX),
+        ];
+        let long =
+            |(_, text, max): &&(_, Option<&str>, usize)| text.is_some_and(|t| t.len() > *max);
+        if let Some((name, ..)) = texts.iter().find(long) {
+            return Err(MessageError::Field(name));
         }
         let refusal = key.refusal.map(|refusal| Refusal {
             reason: refusal.reason,

@@ -60,6 +60,17 @@ fn framed(length: u64, payload: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes(), payload].concat()
 }
 
+/// A request that is well made but for its address.
+fn long_address() -> Vec<u8> {
+    let address = "a".repeat(263);
+    let key = format!(
+        r#"{{"address":"{address}","incarnation":"{:032x}","lifecycle":1,"op":"request","version":1}}"#,
+        1
+    );
+    let paths = r#""local_nic_path":"long@tcp","peer_nic_path":"owner@tcp""#;
+    encode_frame(FrameKind::Connection, &format!(r#"{{"handfast":{key},{paths}}}"#))
+}
+
 /// A TLS 1.2 ClientHello as far as anybody looks at it.
 fn client_hello() -> Vec<u8> {
     let mut bytes = vec![0x16, 0x03, 0x01, 0x00, 0xF4, 0x01, 0x00, 0x00, 0xF0, 0x03, 0x03];
@@ -91,6 +102,7 @@ async fn whatever_arrives_at_the_port_is_counted_for_what_it_is_and_service_goes
         ("nothing", Vec::new(), ended),
         ("deep JSON", encode_frame(FrameKind::Connection, &deep), messages),
         ("no JSON", encode_frame(FrameKind::Connection, "hello"), messages),
+        ("a long address", long_address(), messages),
         (
             "an empty object of ours",
             encode_frame(FrameKind::Connection, r#"{"handfast":{}}"#),

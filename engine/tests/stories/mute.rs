@@ -132,6 +132,34 @@ async fn many_short_deadlines_do_not_make_a_slow_lane_a_mute_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_that_wait_for_one_descriptor_share_its_failure() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = hasty_user(300, 5_000).await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    owner.engine.close().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let error = segment.checksum(0, 1).await.unwrap_err();
+    assert_eq!(error.cause(), &Cause::PeerRestarted);
+
+    relay.stop();
+    let block = pattern(100, 1).whole();
+    let began = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..40 {
+        let (segment, block) = (segment.clone(), block.clone());
+        tasks.spawn(async move { segment.write(&block, 0).await.map(|_| ()) });
+    }
+    for ended in tasks.join_all().await {
+        assert_eq!(ended.unwrap_err().cause(), &Cause::Silent { timeout_ms: 300 });
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(2), "one after the other: {took:?}");
+    relay.resume();
+    write_and_check(&segment, &owner.memory, 100, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transfer_survives_a_reset_connection_and_succeeds_only_behind_the_fence() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, 32 * MIB).await;
