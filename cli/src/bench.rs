@@ -32,7 +32,11 @@ Examples:
   handfast bench --limit --cores 0,1    beside what plain TCP reaches
   handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
 
-Progress goes to standard error, the result to standard output.
+Progress goes to standard error, the result to standard output. The JSON has
+placement, rounds, duration_ms and workloads, each with operation, size, batch,
+threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
+raw_gib_per_s and ratio; with --first-transfer also first_transfer_us, with
+median, slowest and measurements.
 
 ",
     include_str!("exit_codes.txt")
@@ -60,7 +64,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Vec<u32>,
-    /// What to do
+    /// Directions to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "write,read")]
     pub(crate) operation: Vec<Operation>,
     /// Time per measurement
@@ -78,7 +82,7 @@ pub(crate) struct Bench {
     /// Processors: this process runs on the first, the serving one on the last, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// Print the result as JSON
+    /// Print the result as one line of JSON, and no progress
     #[arg(long)]
     pub(crate) json: bool,
 }

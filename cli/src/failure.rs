@@ -1,12 +1,10 @@
-//! What a command can fail with, and the exit code that tells scripts which.
+//! What a command can fail with, and the exit code that tells scripts which
+//! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// What the exit codes mean; shown by `--help`.
-pub(crate) const EXIT_CODES: &str = include_str!("exit_codes.txt");
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {

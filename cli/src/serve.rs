@@ -15,6 +15,7 @@ const DEFAULT_MEMORY: &str = "memory=64M";
 pub(crate) async fn run(arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     crate::bench::pin(&arguments.cores)?;
+    raise_descriptor_limit();
     let sources = sources(&arguments)?;
     let mut builder = Engine::builder().listen(&arguments.listen);
     if let Some(advertise) = &arguments.advertise {
@@ -47,6 +48,15 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
+}
+
+/// Takes as many descriptors as this process may have: the usual soft limit is less than what
+/// peers may open, and each lane is a descriptor.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused, the old limit stands, and connections past it are closed.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// A segment to be.

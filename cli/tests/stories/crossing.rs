@@ -1,0 +1,136 @@
+//! Two processes open to each other at the same instant.
+//!
+//! The test starts itself twice. In each round both children start a new engine, so no lane is
+//! there already; told `go`, both wait for one instant of the clock they share.
+
+use crate::helpers::{Process, again, descriptors, until};
+use handfast::{Access, Engine, Memory};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::runtime::Runtime;
+
+const ROUNDS: u32 = 200;
+/// Rounds until runtimes and buffers have grown to what they need.
+const SETTLED: u32 = 10;
+const BYTES: usize = 20_000;
+const KEY: &str = "HANDFAST_STORY_CROSSING";
+/// From `go` to the instant: enough for both children to read it.
+const HEAD_START: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Node {
+    process: Process,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Node {
+    fn start(fill: u8) -> Self {
+        let mut command = again("crossing::crossing_child", KEY, &fill.to_string());
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = Process(spawned.unwrap());
+        let input = process.0.stdin.take().unwrap();
+        let output = BufReader::new(process.0.stdout.take().unwrap());
+        Self { process, input, output }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    /// The rest of the next line that starts with `key`; the harness prints others.
+    fn hear(&mut self, key: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended at {key}");
+            if let Some(at) = line.find(key) {
+                return line[at + key.len()..].trim().to_owned();
+            }
+        }
+    }
+}
+
+fn both(a: &mut Node, b: &mut Node, mut act: impl FnMut(&mut Node)) {
+    act(a);
+    act(b);
+}
+
+#[test]
+fn two_processes_that_open_at_once_agree_on_one_lane_two_hundred_times() {
+    let (mut a, mut b) = (Node::start(1), Node::start(2));
+    let (mut crossed, mut early) = (0, [0, 0]);
+    for round in 1..=ROUNDS {
+        let addresses = [&mut a, &mut b].map(|node| node.hear("@address "));
+        a.tell(&addresses[1]);
+        b.tell(&addresses[0]);
+        both(&mut a, &mut b, |node| drop(node.hear("@opened")));
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + HEAD_START;
+        both(&mut a, &mut b, |node| node.tell(&at.as_nanos().to_string()));
+        let counts = [&mut a, &mut b].map(|node| node.hear("@crossed "));
+        crossed += u32::from(counts.iter().all(|count| count != "0"));
+        // Both keep their lane until both have looked.
+        both(&mut a, &mut b, |node| node.tell("look"));
+        let lanes = [&mut a, &mut b].map(|node| node.hear("@lanes "));
+        assert_eq!(lanes, ["1", "1"], "round {round}");
+        both(&mut a, &mut b, |node| node.tell("close"));
+        both(&mut a, &mut b, |node| drop(node.hear("@closed")));
+        let held = || [&a, &b].map(|node| descriptors(node.process.pid()));
+        if round == SETTLED {
+            early = held();
+        } else if round == ROUNDS {
+            until("no descriptor is left over", || {
+                held().iter().zip(&early).all(|(now, early)| now <= early)
+            });
+        }
+    }
+    drop((a, b));
+    println!("{crossed} of {ROUNDS} rounds crossed");
+    assert!(crossed >= ROUNDS / 2, "only {crossed} of {ROUNDS} rounds truly crossed");
+}
+
+/// One of the two nodes, when this process was started as such.
+#[test]
+fn crossing_child() {
+    let Ok(fill) = std::env::var(KEY) else { return };
+    let fill = fill.parse().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let mut input = std::io::stdin().lines();
+    let mut next = || input.next().and_then(Result::ok).expect("the story goes on");
+    for round in 1..=ROUNDS {
+        meet(&runtime, &mut next, fill, round);
+    }
+}
+
+fn meet(runtime: &Runtime, next: &mut impl FnMut() -> String, fill: u8, round: u32) {
+    let start = Engine::builder().listen("127.0.0.1:0").start();
+    let engine = runtime.block_on(start).unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    println!("@address {}", engine.address());
+    let peer = next();
+    let segment = runtime.block_on(engine.open(&peer)).unwrap();
+    let block = Memory::zeroed(BYTES).unwrap();
+    block.copy_in(0, &vec![fill ^ round as u8; BYTES]).unwrap();
+    println!("@opened");
+    let at = UNIX_EPOCH + Duration::from_nanos(next().parse().unwrap());
+    while SystemTime::now() < at {
+        std::hint::spin_loop();
+    }
+    let (whole, nodes) = (block.whole(), [&*peer]);
+    let (written, failures) = runtime.block_on(async {
+        let write = async { segment.write(&whole, 0).deadline(TIMEOUT).await };
+        tokio::join!(write, engine.warm(&nodes))
+    });
+    written.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    assert!(failures.is_empty(), "round {round}: {failures:?}");
+    let sum = runtime.block_on(segment.checksum(0, BYTES as u64)).unwrap();
+    assert_eq!(sum, block.crc32c(0, BYTES).unwrap(), "round {round}");
+    until("one lane is up", || engine.counters().lanes == 1);
+    println!("@crossed {}", engine.counters().requests_crossed);
+    assert_eq!(next(), "look");
+    println!("@lanes {}", engine.counters().lanes);
+    assert_eq!(next(), "close");
+    runtime.block_on(engine.close());
+    println!("@closed");
+}
