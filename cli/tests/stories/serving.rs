@@ -1,6 +1,8 @@
 //! `handfast serve`: what it serves, what it refuses, how it ends.
 
-use crate::helpers::{Client, Folder, MIB, PROGRAM, Server, run, skipped, succeed, until};
+use crate::helpers::{
+    Client, Folder, MIB, PROGRAM, Server, descriptors, run, skipped, succeed, until,
+};
 use rustix::process::Signal;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
@@ -107,6 +109,23 @@ fn a_server_ends_with_the_process_that_started_it_when_told_so() {
         code.is_some()
     });
     assert_eq!(code.unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_nothing_behind_at_the_server() {
+    let folder = Folder::new();
+    let file = folder.sparse("file", 256 * MIB);
+    let server = Server::start(&["--memory", "256M"]);
+    let small = folder.patterned("small", 10_000, 0);
+    let idle = descriptors(server.pid());
+    for _ in 0..3 {
+        let client = Client::start(&["put", &file, &server.at("memory")]);
+        until("its lane is up", || descriptors(server.pid()) > idle);
+        client.process.signal(Signal::KILL);
+        assert_eq!(client.end().code, None);
+        until("its lane is gone", || descriptors(server.pid()) <= idle);
+    }
+    succeed(&["put", &small, &server.at("memory")]);
 }
 
 #[test]
