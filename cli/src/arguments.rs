@@ -1,27 +1,74 @@
 //! The command line.
 
 use crate::bench::Bench;
-use crate::failure::EXIT_CODES;
-use crate::place::{Place, SYNTAX};
+use crate::place::Place;
 use crate::size;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
+const EPILOGUE: &str = concat!(
+    "\
+Try it:
+  handfast serve --memory 64M &
+  handfast put FILE 127.0.0.1:7411
+  handfast get 127.0.0.1:7411:0,1M COPY
+
+'handfast COMMAND --help' shows the options and examples of a command.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+const SERVE_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast serve                64 MiB named 'memory', this machine only
+  handfast serve --memory cache=2G --memory log=64M
+  handfast serve --file weights.bin --read-only
+  handfast serve --listen 0.0.0.0:7411 --advertise 10.0.0.7
+
+It prints the address, the segments and then 'ready' on standard output. SIGINT
+(Ctrl-C) or SIGTERM ends it with exit code 0; served files are then on disk
+with all that was put into them. Memory is gone with the process.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+const PUT_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast put FILE 127.0.0.1:7411
+  handfast put FILE 10.0.0.7:7411/cache:64M --timeout 2s --retries 10
+
+",
+    include_str!("places.txt"),
+    "\n",
+    include_str!("exit_codes.txt")
+);
+
+const GET_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast get 127.0.0.1:7411 COPY
+  handfast get 10.0.0.7:7411/cache:64M,1M PART --json
+
+",
+    include_str!("places.txt"),
+    "\n",
+    include_str!("exit_codes.txt")
+);
+
 /// Moves bytes between the memory of processes with one-sided reads and writes.
 ///
-/// One process serves memory, others put bytes into it and get bytes out of it; its own code takes
-/// no part. Try it:
-///
-///   handfast serve --memory 64M &
-///   handfast put FILE 127.0.0.1:7411
-///   handfast get 127.0.0.1:7411:0,1M COPY
+/// One process serves memory, or files, as named segments; others put bytes into them and get
+/// bytes out of them. The serving program's own code takes no part.
 #[derive(Parser)]
-#[command(name = "handfast", version, max_term_width = 100, after_long_help = EXIT_CODES)]
-#[command(verbatim_doc_comment)]
+#[command(name = "handfast", version, max_term_width = 100, after_long_help = EPILOGUE)]
 pub(crate) struct Arguments {
-    /// Tell what happens: -v connections and restarts, -vv every step, -vvv everything
-    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    /// Tell what happens on standard error: -v in brief, -vv every step, -vvv everything
+    #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 900)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -46,11 +93,13 @@ pub(crate) enum Command {
 /// Whoever reaches the address may read and write what is served: serve beyond this machine only
 /// on a network you trust.
 #[derive(Args)]
+#[command(after_long_help = SERVE_EPILOGUE)]
 pub(crate) struct Serve {
     /// Address to listen at; port 0 takes any free one
     #[arg(long, default_value = "127.0.0.1:7411", value_name = "HOST:PORT")]
     pub(crate) listen: String,
-    /// Host, or HOST:PORT, under which peers reach this node [default: the address listened at]
+    /// Host, or HOST:PORT, under which peers reach this node; needed when listening at all
+    /// addresses, such as 0.0.0.0 [default: the address listened at]
     #[arg(long, value_name = "HOST")]
     pub(crate) advertise: Option<String>,
     /// Name of this node; no two live nodes may share one [default: the advertised address]
@@ -62,7 +111,7 @@ pub(crate) struct Serve {
     /// Serve a file, mapped into memory, as segment NAME [default name: the file's name]
     #[arg(long, value_name = "[NAME=]PATH")]
     pub(crate) file: Vec<String>,
-    /// Let peers read only
+    /// Let peers get only, not put
     #[arg(long)]
     pub(crate) read_only: bool,
     /// Run on these processors only, such as 0 or 0,1
@@ -74,10 +123,12 @@ pub(crate) struct Serve {
 }
 
 /// Copy a file into a node's memory, and verify it there
+///
+/// The whole file is copied. That it fits is checked before the first byte moves.
 #[derive(Args)]
-#[command(after_long_help = SYNTAX)]
+#[command(after_long_help = PUT_EPILOGUE)]
 pub(crate) struct Put {
-    /// File to copy
+    /// File to copy; a regular one
     pub(crate) file: PathBuf,
     /// Where to: HOST:PORT[/SEGMENT][:OFFSET]
     pub(crate) node: Place,
@@ -87,9 +138,10 @@ pub(crate) struct Put {
 
 /// Copy a node's memory into a file, and verify it
 ///
-/// The file appears under its name only when it is whole and verified.
+/// The file appears under its name only when it is whole and verified. One that is there is
+/// replaced then, and keeps its permissions.
 #[derive(Args)]
-#[command(after_long_help = SYNTAX)]
+#[command(after_long_help = GET_EPILOGUE)]
 pub(crate) struct Get {
     /// Where from: HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]] [default length: to the segment's end]
     pub(crate) node: Place,
@@ -102,16 +154,18 @@ pub(crate) struct Get {
 /// What both directions of copying take.
 #[derive(Args)]
 pub(crate) struct Copy {
-    /// Give each request up after that long, such as 250ms or 10s [default: while the peer lives]
+    /// Give each request up after that long, such as 250ms or 10s [default: wait for a transfer
+    /// while the node lives, and 5s for other answers]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Start again that often when the node is lost or has restarted
+    /// Start again, from the first byte, that often when the node is lost, silent or has
+    /// restarted; the pauses between grow from 100 ms to 3.2 s
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub(crate) retries: u32,
     /// Do not compare checksums at the end
     #[arg(long)]
     pub(crate) no_verify: bool,
-    /// Print the result as one line of JSON
+    /// Print the result as one line of JSON, and no progress
     #[arg(long)]
     pub(crate) json: bool,
 }

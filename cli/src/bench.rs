@@ -7,6 +7,7 @@ mod server;
 
 use crate::Outcome;
 use crate::failure::Failure;
+use crate::output;
 use crate::runtime;
 use crate::size;
 use clap::{Args, ValueEnum};
@@ -18,12 +19,36 @@ use std::time::Duration;
 
 pub(crate) use raw::sink as raw_sink;
 
+/// What an engine takes in one batch unless told otherwise.
+const BATCH_MAX: i64 = 4096;
+/// More only measure the scheduler.
+const THREADS_MAX: i64 = 256;
+
+/// What `--help` adds at its end.
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast bench                        everything, on this machine
+  handfast bench --limit --cores 0,1    beside what plain TCP reaches
+  handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
+
+Progress goes to standard error, the result to standard output. The JSON has
+placement, rounds, duration_ms and workloads, each with operation, size, batch,
+threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
+raw_gib_per_s and ratio; with --first-transfer also first_transfer_us, with
+median, slowest and measurements.
+
+",
+    include_str!("exit_codes.txt")
+);
+
 /// Measure reads and writes
 ///
 /// Without NODE, serves memory from a second process on this machine. Each round measures every
 /// workload once, one after the other, so that what disturbs the machine disturbs all of them;
 /// shown are medians over the rounds.
 #[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
 pub(crate) struct Bench {
     /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process of ours]
     pub(crate) node: Option<String>,
@@ -32,12 +57,14 @@ pub(crate) struct Bench {
           value_parser = size::parse_positive)]
     pub(crate) size: Vec<u64>,
     /// Requests per batch
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,32")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,32",
+          value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX))]
     pub(crate) batch: Vec<u32>,
     /// Submitting threads
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Vec<u32>,
-    /// What to do
+    /// Directions to measure
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "write,read")]
     pub(crate) operation: Vec<Operation>,
     /// Time per measurement
@@ -55,7 +82,7 @@ pub(crate) struct Bench {
     /// Processors: this process runs on the first, the serving one on the last, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
-    /// Print the result as JSON
+    /// Print the result as one line of JSON, and no progress
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -76,6 +103,7 @@ impl Operation {
 }
 
 pub(crate) fn run(arguments: Bench) -> Outcome {
+    check_processors(&arguments.cores)?;
     let workloads = workloads(&arguments);
     let Some(footprint) = workloads.iter().map(Workload::footprint).max() else {
         return Err(Failure::Usage("there is nothing to measure".into()));
@@ -101,6 +129,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let runtime = runtime::build()?;
     let engine = runtime.block_on(Engine::builder().start())?;
     let segment = runtime.block_on(engine.open(&address))?;
+    segment.check_range(0, footprint)?;
     let load = Load { runtime: &runtime, segment: &segment, duration: arguments.duration };
     let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
     for round in 0..arguments.rounds {
@@ -111,7 +140,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
             row.rates.push(load.run(&row.workload)?);
         }
         if !arguments.json {
-            eprintln!("round {} of {}", round + 1, arguments.rounds);
+            output::note(format_args!("round {} of {}", round + 1, arguments.rounds));
         }
     }
     let first = if arguments.first_transfer {
@@ -129,7 +158,6 @@ fn workloads(arguments: &Bench) -> Vec<Workload> {
         for &batch in &arguments.batch {
             for &threads in &arguments.threads {
                 for &operation in &arguments.operation {
-                    let (batch, threads) = (batch.max(1), threads.max(1));
                     workloads.push(Workload { operation, size, batch, threads });
                 }
             }
@@ -143,13 +171,21 @@ pub(crate) fn pin(cores: &[usize]) -> Outcome {
     if cores.is_empty() {
         return Ok(());
     }
+    check_processors(cores)?;
     let mut set = rustix::thread::CpuSet::new();
-    for core in cores {
-        if *core >= rustix::thread::CpuSet::MAX_CPU {
-            return Err(Failure::Usage(format!("there is no processor {core}")));
-        }
-        set.set(*core);
-    }
+    cores.iter().for_each(|core| set.set(*core));
     rustix::thread::sched_setaffinity(None, &set)
         .map_err(|error| Failure::System { what: "choosing processors", error: error.into() })
+}
+
+/// Refuses processors that are not there or that this process may not use.
+fn check_processors(cores: &[usize]) -> Outcome {
+    let usable = rustix::thread::sched_getaffinity(None)
+        .map_err(|error| Failure::System { what: "asking for processors", error: error.into() })?;
+    let is_usable = |core: usize| core < rustix::thread::CpuSet::MAX_CPU && usable.is_set(core);
+    let Some(wrong) = cores.iter().find(|core| !is_usable(**core)) else { return Ok(()) };
+    let known = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| is_usable(*core));
+    let known: Vec<String> = known.map(|core| core.to_string()).collect();
+    let known = known.join(", ");
+    Err(Failure::Usage(format!("there is no processor {wrong}; this process may use {known}")))
 }

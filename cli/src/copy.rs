@@ -2,19 +2,24 @@
 
 use crate::arguments::Copy;
 use crate::failure::Failure;
+use crate::output;
+use crate::place::Place;
 use crate::progress::rate;
-use handfast::{Batch, Cause, Engine, Memory, Segment, Transfer};
+use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Segment, Transfer};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
+use tracing::info;
 
 /// Bytes read from or written to the file at a time.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 /// Chunks in flight, so that file and network work at the same time.
 const CHUNKS_MAX: usize = 4;
-/// Bytes one checksum question covers: the default limit of a serving engine.
-const CHECKSUM_BYTES: u64 = 1 << 30;
+/// Bytes one checksum question covers: few enough that a busy node answers in time.
+const CHECKSUM_BYTES: u64 = 64 << 20;
+/// How long the end of a command waits for its lanes; its memory goes with the process anyway.
+const CLOSE_TIMEOUT_MS: u64 = 200;
 /// First pause before a copy starts again; it doubles up to thirty-two times.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -69,17 +74,48 @@ impl Window {
     }
 }
 
+/// Opens the segment of a place within the time given, and checks that the bytes to move lie
+/// inside before the first of them does; `bytes` is asked how many.
+pub(crate) async fn open(
+    engine: &Engine,
+    place: &Place,
+    options: &Copy,
+    bytes: impl FnOnce(&Segment) -> u64,
+) -> Result<(Segment, u64), Failure> {
+    let segment = match options.timeout {
+        None => engine.open(&place.segment).await?,
+        Some(timeout) => tokio::time::timeout(timeout, engine.open(&place.segment))
+            .await
+            .map_err(|_| overdue("opening", &place.segment, timeout))??,
+    };
+    info!("opened {}/{}, {} bytes", segment.address(), segment.name(), segment.bytes());
+    let bytes = bytes(&segment);
+    segment.check_range(place.offset, bytes)?;
+    Ok((segment, bytes))
+}
+
+fn overdue(doing: &'static str, node: &str, timeout: Duration) -> Failure {
+    Failure::Overdue { doing, node: node.to_owned(), timeout }
+}
+
 /// The CRC-32C of a range as its owner sees it, asked in pieces.
 pub(crate) async fn remote_checksum(
     segment: &Segment,
     offset: u64,
     bytes: u64,
+    timeout: Option<Duration>,
 ) -> Result<u32, Failure> {
     let mut sum = 0;
     let mut done = 0;
     while done < bytes {
         let piece = CHECKSUM_BYTES.min(bytes - done);
-        let next = segment.checksum(offset + done, piece).await?;
+        let question = segment.checksum(offset + done, piece);
+        let next = match timeout {
+            None => question.await?,
+            Some(timeout) => tokio::time::timeout(timeout, question)
+                .await
+                .map_err(|_| overdue("comparing checksums with", segment.address(), timeout))??,
+        };
         sum = crc32c::crc32c_combine(sum, next, piece as usize);
         done += piece;
     }
@@ -97,7 +133,8 @@ pub(crate) async fn verify(
     if options.no_verify {
         return Ok(());
     }
-    let remote = remote_checksum(segment, offset, bytes).await?;
+    info!("moved {bytes} bytes, comparing checksums");
+    let remote = remote_checksum(segment, offset, bytes, options.timeout).await?;
     if remote == local { Ok(()) } else { Err(Failure::Checksum { local, remote }) }
 }
 
@@ -117,19 +154,22 @@ pub(crate) async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
         }
         let pause = RETRY_PAUSE * (1 << tries.min(5));
         tries += 1;
-        eprintln!(
-            "attempt {tries} failed: {failure}; trying again in {} ms ({} of {} retries)",
+        output::note(format_args!(
+            "attempt {tries} failed: {failure}; trying again in {} ms (retry {tries} of {})",
             pause.as_millis(),
-            tries,
             options.retries
-        );
+        ));
         tokio::time::sleep(pause).await;
     }
 }
 
 /// Whether a failure may be gone when the node is back.
 fn is_passing(failure: &Failure) -> bool {
-    let Failure::Engine(error) = failure else { return false };
+    let error = match failure {
+        Failure::Engine(error) => error,
+        Failure::Overdue { .. } => return true,
+        _ => return false,
+    };
     matches!(
         error.cause(),
         Cause::PeerLost(_)
@@ -145,7 +185,8 @@ fn is_passing(failure: &Failure) -> bool {
 
 /// An engine for one command: it opens, and is not opened to.
 pub(crate) async fn client() -> Result<Engine, Failure> {
-    Ok(Engine::builder().start().await?)
+    let timing = EngineTiming { close_timeout_ms: CLOSE_TIMEOUT_MS, ..EngineTiming::default() };
+    Ok(Engine::builder().timing(timing).start().await?)
 }
 
 /// What a finished copy tells.
@@ -163,18 +204,14 @@ pub(crate) struct Report {
 impl Report {
     pub(crate) fn print(&self, took: Duration, json: bool) -> Result<(), Failure> {
         if json {
-            let line = serde_json::to_string(self)
-                .map_err(|error| Failure::System { what: "writing JSON", error: error.into() })?;
-            println!("{line}");
-            return Ok(());
+            return output::say_json(self);
         }
         let Self { operation, segment, offset, bytes, crc32c, verified, .. } = self;
         let verified = if *verified { "verified" } else { "not verified" };
         let (seconds, rate) = (took.as_secs_f64(), rate(*bytes, took));
-        println!(
+        output::say(format_args!(
             "{operation} {bytes} bytes, {segment} at offset {offset}, in {seconds:.2} s ({rate}), \
              crc32c {crc32c} {verified}"
-        );
-        Ok(())
+        ))
     }
 }

@@ -1,22 +1,10 @@
-//! What a command can fail with, and the exit code that tells scripts which.
+//! What a command can fail with, and the exit code that tells scripts which
+//! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// What the exit codes mean; shown by `--help`.
-pub(crate) const EXIT_CODES: &str = "\
-Exit codes:
-  0  done, and verified where bytes were moved
-  1  the transfer failed for a reason not listed here; the message names it
-  2  the command line is wrong
-  3  the node cannot be reached: unknown host, refused, no route, no answer, not a handfast node
-  4  the node has no such segment or range, or does not allow the access
-  5  a local file: unreadable, vanished, changed, disk full
-  6  the deadline passed
-  7  the checksums differ
-  8  the address cannot be listened at
-130  interrupted";
+use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -26,6 +14,12 @@ pub(crate) enum Failure {
     File { path: PathBuf, doing: &'static str, error: io::Error },
     #[error("{path} {what}", path = .path.display())]
     FileState { path: PathBuf, what: String },
+    #[error(
+        "{doing} {node} gave no answer within {} ms, the time given with --timeout; the process \
+         there is stopped, overloaded or behind a firewall",
+        .timeout.as_millis()
+    )]
+    Overdue { doing: &'static str, node: String, timeout: Duration },
     #[error(
         "the checksums differ: {local:#010x} here, {remote:#010x} at the node; the segment was \
          changed meanwhile, or bytes were damaged on the way"
@@ -37,6 +31,8 @@ pub(crate) enum Failure {
     System { what: &'static str, error: io::Error },
     #[error("interrupted")]
     Interrupted,
+    #[error("terminated")]
+    Terminated,
 }
 
 impl Failure {
@@ -44,14 +40,20 @@ impl Failure {
         Self::File { path: path.to_owned(), doing, error }
     }
 
+    pub(crate) fn state(path: &Path, what: &str) -> Self {
+        Self::FileState { path: path.to_owned(), what: what.to_owned() }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Engine(error) => engine_code(error),
             Self::File { .. } | Self::FileState { .. } => 5,
+            Self::Overdue { .. } => 6,
             Self::Checksum { .. } => 7,
             Self::Usage(_) => 2,
             Self::System { .. } => 1,
             Self::Interrupted => 130,
+            Self::Terminated => 143,
         }
     }
 }
@@ -60,7 +62,7 @@ fn engine_code(error: &Error) -> u8 {
     match (error.stage(), error.cause()) {
         (_, Cause::DeadlinePassed) => 6,
         (Stage::Listen, _) => 8,
-        (Stage::Configuration, _) => 2,
+        (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,
         (Stage::Metadata, Cause::Invalid(_)) => 4,
         (Stage::Connect | Stage::Metadata | Stage::Handshake, _) => 3,

@@ -2,12 +2,15 @@
 
 use crate::Outcome;
 use crate::arguments::Get;
-use crate::copy::{CHUNK_BYTES, Report, Window, client, verify, with_retries};
+use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
 use crate::failure::Failure;
+use crate::files;
+use crate::place::Place;
 use crate::progress::Progress;
 use handfast::{Engine, Segment};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +19,8 @@ use tempfile::NamedTempFile;
 
 /// Permissions of a new file before the process's mask, as `open` would give it.
 const NEW_FILE_MODE: u32 = 0o666;
+/// The permissions that a file keeps when it is replaced.
+const KEPT_MODE: u32 = 0o777;
 
 struct Copied {
     segment: Segment,
@@ -25,9 +30,10 @@ struct Copied {
 }
 
 pub(crate) async fn run(arguments: Get) -> Outcome {
-    let arguments = Get { file: final_path(&arguments.file)?, ..arguments };
+    let path = &arguments.file;
+    let target = Target::find(path)?;
     let engine = client().await?;
-    let copied = with_retries(&arguments.copy, || once(&engine, &arguments)).await;
+    let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &target)).await;
     engine.close().await;
     let Copied { segment, bytes, sum, took } = copied?;
     let report = Report {
@@ -42,35 +48,19 @@ pub(crate) async fn run(arguments: Get) -> Outcome {
     report.print(took, arguments.copy.json)
 }
 
-/// Where the file will be: a symbolic link is followed, and only a regular file is replaced. A
-/// device or a pipe must not be renamed over.
-fn final_path(path: &Path) -> Result<PathBuf, Failure> {
-    let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(path.to_owned()),
-        Err(error) => return Err(Failure::file(path, "reading", error)),
-    };
-    if !metadata.is_file() {
-        let what = "is not a regular file; name one to make or replace".to_owned();
-        return Err(Failure::FileState { path: path.to_owned(), what });
-    }
-    std::fs::canonicalize(path).map_err(|error| Failure::file(path, "resolving", error))
-}
-
-async fn once(engine: &Engine, arguments: &Get) -> Result<Copied, Failure> {
-    let segment = engine.open(&arguments.node.segment).await?;
-    let offset = arguments.node.offset;
-    let bytes = arguments.node.length.unwrap_or(segment.bytes().saturating_sub(offset));
-    let partial = partial_file(&arguments.file)?;
+async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copied, Failure> {
+    let Place { offset, length, .. } = arguments.node;
+    // Nothing at all is past the end, too: a file must not be replaced by an empty one.
+    let range =
+        |segment: &Segment| length.unwrap_or_else(|| segment.bytes().saturating_sub(offset).max(1));
+    let (segment, bytes) = open(engine, &arguments.node, &arguments.copy, range).await?;
+    let partial = target.partial_file()?;
     let file = Arc::new(partial.reopen().map_err(|error| writing(&arguments.file, error))?);
     let mut progress = Progress::start("get", bytes, arguments.copy.json);
     let mut window = Window::new(arguments.copy.timeout);
     let (mut asked, mut kept, mut sum) = (0, 0, 0);
-    // An empty range still has to lie inside the segment.
-    let mut first = true;
-    while first || kept < bytes {
-        while (first || asked < bytes) && !window.is_full() {
-            first = false;
+    while kept < bytes {
+        while asked < bytes && !window.is_full() {
             let memory = window.memory()?;
             let length = CHUNK_BYTES.min((bytes - asked) as usize);
             let span = memory.span(0, length).map_err(handfast::Error::from)?;
@@ -89,19 +79,59 @@ async fn once(engine: &Engine, arguments: &Get) -> Result<Copied, Failure> {
     }
     let took = progress.finish();
     verify(&segment, offset, bytes, sum, &arguments.copy).await?;
-    partial.persist(&arguments.file).map_err(|error| writing(&arguments.file, error.error))?;
+    partial.persist(&target.path).map_err(|error| writing(&arguments.file, error.error))?;
     Ok(Copied { segment, bytes, sum, took })
 }
 
-/// A file beside the final one, removed unless it is renamed.
-fn partial_file(path: &Path) -> Result<NamedTempFile, Failure> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let made = tempfile::Builder::new()
-        .prefix(".handfast-")
-        .suffix(".part")
-        .permissions(std::fs::Permissions::from_mode(NEW_FILE_MODE))
-        .tempfile_in(directory.unwrap_or(Path::new(".")));
-    made.map_err(|error| Failure::file(path, "making the file", error))
+/// The file to make or replace.
+struct Target {
+    path: PathBuf,
+    /// Of the file that is there.
+    permissions: Option<Permissions>,
+}
+
+impl Target {
+    /// Follows links, and refuses what renaming a file over would destroy.
+    fn find(path: &Path) -> Result<Self, Failure> {
+        let failed = |error| Failure::file(path, "looking for it", error);
+        match std::fs::metadata(path) {
+            Ok(known) => {
+                files::check(path, &known)?;
+                let mode = known.permissions().mode() & KEPT_MODE;
+                let permissions = Some(Permissions::from_mode(mode));
+                Ok(Self { path: path.canonicalize().map_err(failed)?, permissions })
+            }
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+            Err(_) if path.is_symlink() => {
+                Err(Failure::state(path, "is a link to nothing; name the file it should lead to"))
+            }
+            Err(_) if path.as_os_str().as_bytes().ends_with(b"/") => {
+                Err(Failure::state(path, "names a directory; name the file to make in it"))
+            }
+            Err(_) => Ok(Self { path: path.to_owned(), permissions: None }),
+        }
+    }
+
+    /// A file beside it, removed unless it is renamed.
+    fn partial_file(&self) -> Result<NamedTempFile, Failure> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = parent.unwrap_or(Path::new("."));
+        let made = tempfile::Builder::new()
+            .prefix(".handfast-")
+            .suffix(".part")
+            .permissions(Permissions::from_mode(NEW_FILE_MODE))
+            .tempfile_in(directory);
+        // The error of its making names the temporary file, which says nothing to anybody.
+        let made = made.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::state(directory, "does not exist; make it first"),
+            kind => Failure::file(directory, "making a file in it", kind.into()),
+        })?;
+        if let Some(permissions) = &self.permissions {
+            let set = made.as_file().set_permissions(permissions.clone());
+            set.map_err(|error| writing(&self.path, error))?;
+        }
+        Ok(made)
+    }
 }
 
 fn writing(path: &Path, error: std::io::Error) -> Failure {

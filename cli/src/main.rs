@@ -7,7 +7,9 @@ mod arguments;
 mod bench;
 mod copy;
 mod failure;
+mod files;
 mod get;
+mod output;
 mod place;
 mod progress;
 mod put;
@@ -40,15 +42,15 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => {
             bench::pin(&arguments.cores).and_then(|()| runtime::block_on(serve::run(arguments)))
         }
-        Command::Put(arguments) => runtime::block_on(put::run(arguments)),
-        Command::Get(arguments) => runtime::block_on(get::run(arguments)),
+        Command::Put(arguments) => runtime::block_on(runtime::until_stopped(put::run(arguments))),
+        Command::Get(arguments) => runtime::block_on(runtime::until_stopped(get::run(arguments))),
         Command::Bench(arguments) => bench::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            anstream::eprintln!("error: {failure}");
+            output::note(format_args!("error: {failure}"));
             ExitCode::from(failure.exit_code())
         }
     }

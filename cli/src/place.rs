@@ -1,15 +1,8 @@
-//! Where bytes are on a node: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]`.
+//! Where bytes are on a node: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]`, as `--help` tells
+//! (`places.txt`).
 
 use crate::size;
 use std::str::FromStr;
-
-/// How to write a place; shown by `--help`.
-pub(crate) const SYNTAX: &str = "\
-A place on a node is written HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]], such as
-  10.0.0.7:7411                 the only segment of the node, from its start
-  10.0.0.7:7411/cache:64M       64 MiB into the segment 'cache'
-  [fe80::1]:7411:4096,1M        1 MiB at offset 4096
-The segment may be left out where the node serves only one. Sizes are powers of 1024: 4096, 64K, 1M.";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {

@@ -1,6 +1,6 @@
 //! How far a copy has come: a bar on a terminal, plain lines elsewhere.
 
-use crate::size;
+use crate::{output, size};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -22,9 +22,8 @@ impl Progress {
         let terminal = std::io::stderr().is_terminal() && !quiet;
         let bar = terminal.then(|| {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let template = "{prefix} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}";
             bar.with_style(
-                ProgressStyle::with_template(template)
+                ProgressStyle::with_template(template(columns()))
                     .unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
             .with_prefix(what)
@@ -43,7 +42,7 @@ impl Progress {
             self.last_line = Instant::now();
             let percent = self.done * 100 / self.total.max(1);
             let (done, total) = (size::show(self.done), size::show(self.total));
-            eprintln!("{}: {done} of {total} ({percent} %)", self.what);
+            output::note(format_args!("{}: {done} of {total} ({percent} %)", self.what));
         }
     }
 
@@ -61,6 +60,21 @@ impl Drop for Progress {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+/// Columns of the terminal, or those of an old one if it does not say.
+fn columns() -> u16 {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.map(|size| size.ws_col).ok().filter(|columns| *columns > 0).unwrap_or(80)
+}
+
+/// A line that fits: what does not is left out, never wrapped.
+fn template(columns: u16) -> &'static str {
+    match columns {
+        72.. => "{prefix} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+        32.. => "{prefix} {wide_bar} {percent}% {eta}",
+        _ => "{prefix} {percent}%",
     }
 }
 

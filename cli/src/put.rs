@@ -2,8 +2,9 @@
 
 use crate::Outcome;
 use crate::arguments::Put;
-use crate::copy::{CHUNK_BYTES, Report, Window, client, verify, with_retries};
+use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
 use crate::failure::Failure;
+use crate::files;
 use crate::progress::Progress;
 use handfast::{Engine, Segment};
 use std::fs::File;
@@ -18,13 +19,8 @@ pub(crate) async fn run(arguments: Put) -> Outcome {
         let text = "the length of a put is the file's; give HOST:PORT[/SEGMENT][:OFFSET]";
         return Err(Failure::Usage(text.into()));
     }
-    let opened = File::open(path).map_err(|error| Failure::file(path, "opening", error))?;
-    let metadata = opened.metadata().map_err(|error| Failure::file(path, "reading", error))?;
-    if !metadata.is_file() {
-        let what = "is not a regular file".to_owned();
-        return Err(Failure::FileState { path: path.clone(), what });
-    }
-    let (file, bytes) = (Arc::new(opened), metadata.len());
+    let (file, bytes) = files::open(path, File::options().read(true))?;
+    let file = Arc::new(file);
     let engine = client().await?;
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
     engine.close().await;
@@ -47,7 +43,7 @@ async fn once(
     file: &Arc<File>,
     bytes: u64,
 ) -> Result<(Segment, u32, std::time::Duration), Failure> {
-    let segment = engine.open(&arguments.node.segment).await?;
+    let (segment, _) = open(engine, &arguments.node, &arguments.copy, |_| bytes).await?;
     let mut progress = Progress::start("put", bytes, arguments.copy.json);
     let mut window = Window::new(arguments.copy.timeout);
     let (mut sum, mut done) = (0, 0);

@@ -2,17 +2,20 @@
 
 use crate::arguments::Serve;
 use crate::failure::Failure;
-use crate::{Outcome, size};
-use handfast::{Access, Engine, Memory, Registration};
+use crate::runtime::Stop;
+use crate::{Outcome, files, output, size};
+use handfast::{Access, Engine, Memory};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use tokio::io::AsyncReadExt;
-use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
 
 /// Served when nothing else is asked for.
 const DEFAULT_MEMORY: &str = "memory=64M";
 
 pub(crate) async fn run(arguments: Serve) -> Outcome {
+    let mut stop = Stop::listen()?;
+    raise_descriptor_limit();
+    let sources = sources(&arguments)?;
     let mut builder = Engine::builder().listen(&arguments.listen);
     if let Some(advertise) = &arguments.advertise {
         builder = builder.advertise(advertise);
@@ -21,28 +24,49 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         builder = builder.name(name);
     }
     let engine = builder.start().await?;
-    let served = register_all(&engine, &arguments)?;
-    println!("serving at {} as {}", engine.address(), engine.name());
-    for (registration, source) in &served {
-        let bytes = size::show(registration.span().len() as u64);
-        println!("segment {} of {bytes}{source}", registration.name());
+    let access = if arguments.read_only { Access::READ } else { Access::READ_WRITE };
+    let mut lines = format!("serving at {} as {}\n", engine.address(), engine.name());
+    let mut served = Vec::new();
+    for Source { name, memory, path } in sources {
+        let registration = engine.register(&name, memory.whole(), access)?;
+        let bytes = size::show(memory.len() as u64);
+        let origin = path.as_ref().map(|path| format!(", the file {}", path.display()));
+        lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
+        served.push((registration, path));
     }
-    println!("ready");
-    wait_for_end(arguments.until_stdin_ends).await?;
+    output::say(format_args!("{lines}ready"))?;
+    tokio::select! {
+        signal = stop.wait() => info!("{signal}: closing"),
+        () = stdin_ends(), if arguments.until_stdin_ends => info!("standard input ended: closing"),
+    }
     engine.close().await;
-    for (registration, _) in &served {
+    for (registration, path) in &served {
+        let Some(path) = path else { continue };
         let span = registration.span();
-        span.memory().sync_file(span.offset(), span.len()).map_err(handfast::Error::from)?;
+        let synced = span.memory().sync_file(span.offset(), span.len());
+        synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
 }
 
-fn register_all(
-    engine: &Engine,
-    arguments: &Serve,
-) -> Result<Vec<(Registration, String)>, Failure> {
-    let access = if arguments.read_only { Access::READ } else { Access::READ_WRITE };
-    let mut served = Vec::new();
+/// Takes as many descriptors as this process may have: the usual soft limit is less than what
+/// peers may open, and each lane is a descriptor.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Refused, the old limit stands, and connections past it are closed.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// A segment to be.
+struct Source {
+    name: String,
+    memory: Memory,
+    path: Option<PathBuf>,
+}
+
+fn sources(arguments: &Serve) -> Result<Vec<Source>, Failure> {
+    let mut sources = Vec::new();
     let default = [DEFAULT_MEMORY.to_owned()];
     let nothing = arguments.memory.is_empty() && arguments.file.is_empty();
     for text in if nothing { &default[..] } else { &arguments.memory } {
@@ -50,15 +74,20 @@ fn register_all(
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;
         let memory = Memory::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX));
         let memory = memory.map_err(handfast::Error::from)?;
-        served.push((engine.register(name, memory.whole(), access)?, String::new()));
+        sources.push(Source { name: name.to_owned(), memory, path: None });
     }
     for text in &arguments.file {
         let (name, path) = named_path(text)?;
         let memory = map(&path, !arguments.read_only)?;
-        let source = format!(", the file {}", path.display());
-        served.push((engine.register(&name, memory.whole(), access)?, source));
+        sources.push(Source { name, memory, path: Some(path) });
     }
-    Ok(served)
+    let mut names: Vec<&str> = sources.iter().map(|source| &*source.name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let text = format!("two segments are named '{}'; name them NAME=SIZE, NAME=PATH", twice[0]);
+        return Err(Failure::Usage(text));
+    }
+    Ok(sources)
 }
 
 fn named_path(text: &str) -> Result<(String, PathBuf), Failure> {
@@ -71,33 +100,15 @@ fn named_path(text: &str) -> Result<(String, PathBuf), Failure> {
 }
 
 fn map(path: &Path, writable: bool) -> Result<Memory, Failure> {
-    let opened = OpenOptions::new().read(true).write(writable).open(path);
-    let file = opened.map_err(|error| Failure::file(path, "opening", error))?;
-    let metadata = file.metadata().map_err(|error| Failure::file(path, "reading", error))?;
-    if !metadata.is_file() || metadata.len() == 0 {
-        let what = "is not a regular file with at least one byte".to_owned();
-        return Err(Failure::FileState { path: path.to_owned(), what });
+    let (file, bytes) = files::open(path, OpenOptions::new().read(true).write(writable))?;
+    if bytes == 0 {
+        return Err(Failure::state(path, "is empty; a segment has at least one byte"));
     }
-    let bytes = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     Ok(Memory::map_file(&file, writable, bytes).map_err(handfast::Error::from)?)
 }
 
-async fn wait_for_end(until_stdin_ends: bool) -> Outcome {
-    let failed = |error| Failure::System { what: "waiting for a signal", error };
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let stdin_ends = async {
-        if !until_stdin_ends {
-            std::future::pending::<()>().await;
-        }
-        let mut rest = Vec::new();
-        // The end and an error both mean that whoever started us is gone.
-        let _ = tokio::io::stdin().read_to_end(&mut rest).await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        () = stdin_ends => {}
-    }
-    Ok(())
+async fn stdin_ends() {
+    // The end and an error both mean that whoever started us is gone.
+    let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }

@@ -1,4 +1,6 @@
-//! Sizes in bytes, as people write and read them.
+//! Sizes in bytes and spans of time, as people write and read them.
+
+use std::time::Duration;
 
 /// Parses `4096`, `64K`, `1M`, `2GiB`: powers of 1024.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
@@ -20,13 +22,13 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 /// Parses a size of at least one byte.
 pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     match parse(text)? {
-        0 => Err("0 bytes are too few".into()),
+        0 => Err("0 bytes are too few; give at least 1".into()),
         bytes => Ok(bytes),
     }
 }
 
-/// Parses a span of time: `250ms`, `2s`, `1.5s`, `3m`; without a unit, seconds.
-pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+/// Parses a span of time above zero: `250ms`, `2s`, `1.5s`, `3m`; without a unit, seconds.
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is not a span of time; write 250ms, 2s or 3m");
     let (number, scale) = match text {
         _ if text.ends_with("ms") => (&text[..text.len() - 2], 0.001),
@@ -35,7 +37,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<std::time::Duration, String> 
         _ => (text, 1.0),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
-    std::time::Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())
+    let span = Duration::try_from_secs_f64(number * scale).map_err(|_| wrong())?;
+    if span.is_zero() { Err(format!("'{text}' is no time at all")) } else { Ok(span) }
 }
 
 /// Bytes with a unit, such as `1.5 MiB`.
@@ -75,6 +78,7 @@ mod tests {
         assert_eq!(parse_duration("250ms").unwrap().as_millis(), 250);
         assert_eq!(parse_duration("1.5").unwrap().as_millis(), 1500);
         assert!(parse_duration("-1s").is_err() && parse_duration("soon").is_err());
+        assert!(parse_duration("0").is_err() && parse_duration("0.0ms").is_err());
     }
 
     #[test]

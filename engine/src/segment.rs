@@ -82,6 +82,16 @@ impl Segment {
         self.resolved().region.bytes
     }
 
+    /// Checks that `bytes` bytes at `offset` lie inside the segment as last told by its owner, so
+    /// that a transfer of many pieces can be refused before its first.
+    ///
+    /// # Errors
+    /// [`Cause::OutOfRange`].
+    pub fn check_range(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        let placed = place(&self.resolved().region, offset, bytes);
+        placed.map(drop).map_err(|error| error.at(self.address()))
+    }
+
     /// A batch to put requests into.
     pub fn batch(&self) -> Batch {
         Batch { segment: self.clone(), requests: Vec::new(), timeout: None }

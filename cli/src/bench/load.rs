@@ -23,12 +23,12 @@ pub(super) struct Workload {
 
 impl Workload {
     fn batch_bytes(&self) -> u64 {
-        self.size * u64::from(self.batch)
+        self.size.saturating_mul(self.batch.into())
     }
 
     /// Bytes of the segment it touches.
     pub(super) fn footprint(&self) -> u64 {
-        self.batch_bytes() * u64::from(self.threads)
+        self.batch_bytes().saturating_mul(self.threads.into())
     }
 }
 
@@ -112,7 +112,7 @@ async fn submit(
     }
     let took = started.elapsed();
     let local = memory.crc32c(0, length).map_err(handfast::Error::from)?;
-    let remote = crate::copy::remote_checksum(segment, base, bytes).await?;
+    let remote = crate::copy::remote_checksum(segment, base, bytes, None).await?;
     if local != remote {
         return Err(Failure::Checksum { local, remote });
     }

@@ -3,6 +3,7 @@
 use super::server::{start, stop};
 use crate::Outcome;
 use crate::failure::Failure;
+use crate::output;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin};
@@ -58,16 +59,15 @@ pub(crate) fn sink(cores: &[usize]) -> Outcome {
     super::pin(cores)?;
     let failed = |error| Failure::System { what: "taking raw streams", error };
     let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-    println!("{}", listener.local_addr().map_err(failed)?);
-    println!("ready");
+    let address = listener.local_addr().map_err(failed)?;
+    output::say(format_args!("{address}\nready"))?;
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             // A stream that broke tells its own process; the next one starts afresh.
             let _ = stream.and_then(take);
         }
     });
-    let mut rest = Vec::new();
-    std::io::stdin().read_to_end(&mut rest).map_err(failed)?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map_err(failed)?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::load::Workload;
 use super::{Bench, Operation};
 use crate::Outcome;
-use crate::failure::Failure;
+use crate::output;
 use crate::size;
 use serde::Serialize;
 use std::time::Duration;
@@ -96,19 +96,22 @@ impl Report {
 
     pub(super) fn print(&self, json: bool) -> Outcome {
         if json {
-            let text = serde_json::to_string_pretty(self)
-                .map_err(|error| Failure::System { what: "writing JSON", error: error.into() })?;
-            println!("{text}");
-            return Ok(());
+            return output::say_json(self);
         }
-        println!(
-            "{}; medians of {} rounds of {} ms; rates in GiB/s",
-            self.placement, self.rounds, self.duration_ms
-        );
-        println!("operation   size  batch  threads    rate     raw   ratio");
+        output::say(format_args!("{}", self.table()))
+    }
+
+    fn table(&self) -> String {
+        let mut lines = vec![
+            format!(
+                "{}; medians of {} rounds of {} ms; rates in GiB/s",
+                self.placement, self.rounds, self.duration_ms
+            ),
+            "operation   size  batch  threads    rate     raw   ratio".to_owned(),
+        ];
         for row in &self.workloads {
             let shown = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
-            println!(
+            lines.push(format!(
                 "{:9} {:>6} {:>6} {:>8} {:>7.2} {:>7} {:>7}",
                 row.operation,
                 size::short(row.size),
@@ -117,16 +120,16 @@ impl Report {
                 row.gib_per_s,
                 shown(row.raw_gib_per_s),
                 shown(row.ratio)
-            );
+            ));
         }
         if let Some(first) = &self.first_transfer_us {
             let FirstTransfer { median, slowest, measurements } = first;
-            println!(
+            lines.push(format!(
                 "first transfer to a new peer, {measurements} times: median {median} us, slowest \
                  {slowest} us"
-            );
+            ));
         }
-        Ok(())
+        lines.join("\n")
     }
 }
 

@@ -1,0 +1,27 @@
+//! Standard output and standard error, whose other end may be gone.
+
+use crate::Outcome;
+use crate::failure::Failure;
+use serde::Serialize;
+use std::fmt::Arguments;
+use std::io::Write;
+
+/// Prints a result.
+pub(crate) fn say(text: Arguments<'_>) -> Outcome {
+    let mut output = std::io::stdout().lock();
+    let written = writeln!(output, "{text}").and_then(|()| output.flush());
+    written.map_err(|error| Failure::System { what: "writing to standard output", error })
+}
+
+/// Prints a result as one line of JSON.
+pub(crate) fn say_json(result: &impl Serialize) -> Outcome {
+    let line = serde_json::to_string(result)
+        .map_err(|error| Failure::System { what: "writing JSON", error: error.into() })?;
+    say(format_args!("{line}"))
+}
+
+/// Tells what happens meanwhile.
+pub(crate) fn note(text: Arguments<'_>) {
+    // Nobody reads it, and no work is given up for that.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

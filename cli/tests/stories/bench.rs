@@ -1,0 +1,87 @@
+//! `handfast bench`.
+
+use crate::helpers::{Server, run, succeed};
+use serde_json::Value;
+
+const SHORT: [&str; 8] =
+    ["--size", "4K,64K", "--batch", "1,8", "--rounds", "2", "--duration", "10ms"];
+
+fn json(options: &[&str]) -> Value {
+    let output = run(&[&["bench", "--json"], &SHORT[..], options].concat());
+    assert_eq!((output.code, &*output.errors), (Some(0), ""), "{output:?}");
+    assert_eq!(output.output.lines().count(), 1, "{}", output.output);
+    serde_json::from_str(&output.output).unwrap()
+}
+
+#[test]
+fn the_json_has_the_documented_fields() {
+    let result = json(&["--limit", "--first-transfer", "--threads", "1,2"]);
+    assert_eq!(result["placement"], "not pinned");
+    assert_eq!((&result["rounds"], &result["duration_ms"]), (&2.into(), &10.into()));
+    let workloads = result["workloads"].as_array().unwrap();
+    assert_eq!(workloads.len(), 2 * 2 * 2 * 2, "sizes, batches, threads, directions");
+    for workload in workloads {
+        assert!(["write", "read"].contains(&workload["operation"].as_str().unwrap()));
+        assert!([4_096, 65_536].contains(&workload["size"].as_u64().unwrap()));
+        assert!([1, 8].contains(&workload["batch"].as_u64().unwrap()));
+        assert!([1, 2].contains(&workload["threads"].as_u64().unwrap()));
+        for rate in ["gib_per_s", "raw_gib_per_s", "ratio"] {
+            assert!(workload[rate].as_f64().unwrap() > 0.0, "{rate} in {workload}");
+        }
+        assert_eq!(workload["measurements_gib_per_s"].as_array().unwrap().len(), 2);
+    }
+    let first = &result["first_transfer_us"];
+    assert!(first["median"].as_u64() <= first["slowest"].as_u64());
+    assert!(first["measurements"].as_u64() > Some(0));
+}
+
+#[test]
+fn fields_that_were_not_measured_are_left_out() {
+    let server = Server::start(&["--memory", "scratch=1M"]);
+    let result = json(&[&*server.at("scratch")]);
+    assert!(result.get("first_transfer_us").is_none());
+    for workload in result["workloads"].as_array().unwrap() {
+        assert!(workload.get("ratio").is_none() && workload.get("raw_gib_per_s").is_none());
+    }
+}
+
+#[test]
+fn the_table_goes_to_standard_output_and_progress_elsewhere() {
+    let ended = run(&[&["bench"], &SHORT[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.output.lines().count(), 2 + 8, "{ended:?}");
+    assert!(ended.output.lines().all(|line| line.len() <= 80), "{ended:?}");
+    assert_eq!(ended.errors, "round 1 of 2\nround 2 of 2\n");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_in_words() {
+    let bench = |options: &[&str]| run(&[&["bench"], options].concat());
+    // More than a machine that runs tests has.
+    let ended = bench(&["--cores", "99999"]).failed(2, &["no processor 99999", "may use 0"]);
+    assert_eq!(ended.errors.matches("error: ").count(), 1, "{ended:?}");
+    bench(&["--cores", "0,99999"]).failed(2, &["no processor 99999"]);
+    bench(&["--limit", "127.0.0.1:1"]).failed(2, &["--limit", "leave NODE out"]);
+    bench(&["127.0.0.1:1"]).failed(3, &["127.0.0.1:1", "refused"]);
+    bench(&["--batch", "0"]).failed(2, &["--batch", "1..=4096"]);
+    bench(&["--batch", "5000"]).failed(2, &["--batch", "1..=4096"]);
+    bench(&["--threads", "0"]).failed(2, &["--threads"]);
+    bench(&["--duration", "0"]).failed(2, &["no time at all"]);
+    bench(&["--size", "16000000T", "--batch", "32"]).failed(1, &["cannot be made"]);
+}
+
+#[test]
+fn a_segment_too_small_is_refused_before_anything_is_measured() {
+    let server = Server::start(&["--memory", "scratch=100K"]);
+    let ended = run(&[&["bench", &*server.at("scratch")], &SHORT[..]].concat());
+    let ended = ended.failed(4, &[&server.address, "past the end"]);
+    assert!(!ended.errors.contains("round"), "{ended:?}");
+    succeed(
+        &[
+            &["bench", &*server.at("scratch"), "--json"],
+            &SHORT[..2],
+            &["--batch", "1", "--rounds", "1", "--duration", "10ms"],
+        ]
+        .concat(),
+    );
+}

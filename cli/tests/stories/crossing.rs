@@ -1,0 +1,239 @@
+//! Two processes open to each other at the same instant.
+//!
+//! The test starts itself twice. In each round both children start a new engine, so no lane is
+//! there already, and both wait for one instant of the clock they share.
+//!
+//! On loopback a request arrives sooner than the scheduler starts two processes, so of plain
+//! rounds only some cross. In the others the nodes are as far apart as two hosts: what a connection
+//! says first, and the first answer to it, arrive [`DISTANCE`] later. Everything else is the
+//! system's own network in all rounds.
+
+use crate::helpers::{Process, again, descriptors, until};
+use handfast::{Access, Engine, Memory, Net, OsEntropy, Stream, TokioClock, TokioNet};
+use std::future::Future;
+use std::io;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::time::Sleep;
+
+const ROUNDS: u32 = 200;
+/// One round in so many is a plain one.
+const PLAIN_EVERY: u32 = 4;
+const DISTANCE: Duration = Duration::from_millis(4);
+/// Rounds until runtimes and buffers have grown to what they need.
+const SETTLED: u32 = 10;
+const BYTES: usize = 20_000;
+const KEY: &str = "HANDFAST_STORY_CROSSING";
+/// From `go` to the instant: enough for both children to read it.
+const HEAD_START: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+struct Node {
+    process: Process,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Node {
+    fn start(fill: u8) -> Self {
+        let mut command = again("crossing::crossing_child", KEY, &fill.to_string());
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = Process(spawned.unwrap());
+        let input = process.0.stdin.take().unwrap();
+        let output = BufReader::new(process.0.stdout.take().unwrap());
+        Self { process, input, output }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    /// The rest of the next line that starts with `key`; the harness prints others.
+    fn hear(&mut self, key: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.output.read_line(&mut line).unwrap(), 0, "the child ended at {key}");
+            if let Some(at) = line.find(key) {
+                return line[at + key.len()..].trim().to_owned();
+            }
+        }
+    }
+}
+
+fn is_plain(round: u32) -> bool {
+    round.is_multiple_of(PLAIN_EVERY)
+}
+
+/// The system's network over some distance.
+#[derive(Clone)]
+struct Distant(Duration);
+
+impl Net for Distant {
+    type Stream = Far;
+    type Listener = <TokioNet as Net>::Listener;
+
+    async fn bind(&self, address: &str) -> io::Result<Self::Listener> {
+        TokioNet.bind(address).await
+    }
+
+    async fn accept(&self, from: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)> {
+        let (stream, from) = TokioNet.accept(from).await?;
+        Ok((Far { stream, answer: None }, from))
+    }
+
+    async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
+        tokio::time::sleep(self.0).await;
+        let stream = TokioNet.connect(address).await?;
+        let answer = Some((self.0, None)).filter(|_| !self.0.is_zero());
+        Ok(Far { stream, answer })
+    }
+
+    fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr> {
+        TokioNet.local_address(listener)
+    }
+}
+
+/// A connection whose first answer comes later, counted from when it is waited for.
+struct Far {
+    stream: TcpStream,
+    answer: Option<(Duration, Option<Pin<Box<Sleep>>>)>,
+}
+
+impl AsyncRead for Far {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some((delay, wait)) = &mut self.answer {
+            let delay = *delay;
+            let wait = wait.get_or_insert_with(|| Box::pin(tokio::time::sleep(delay)));
+            ready!(wait.as_mut().poll(context));
+            self.answer = None;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Far {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Stream for Far {
+    type Reader = <TcpStream as Stream>::Reader;
+    type Writer = <TcpStream as Stream>::Writer;
+
+    fn split(self) -> (Self::Reader, Self::Writer) {
+        Stream::split(self.stream)
+    }
+}
+
+fn both(a: &mut Node, b: &mut Node, mut act: impl FnMut(&mut Node)) {
+    act(a);
+    act(b);
+}
+
+#[test]
+fn two_processes_that_open_at_once_agree_on_one_lane_two_hundred_times() {
+    let (mut a, mut b) = (Node::start(1), Node::start(2));
+    let (mut crossed, mut crossed_plain, mut early) = (0, 0, [0, 0]);
+    for round in 1..=ROUNDS {
+        let addresses = [&mut a, &mut b].map(|node| node.hear("@address "));
+        a.tell(&addresses[1]);
+        b.tell(&addresses[0]);
+        both(&mut a, &mut b, |node| drop(node.hear("@opened")));
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + HEAD_START;
+        both(&mut a, &mut b, |node| node.tell(&at.as_nanos().to_string()));
+        let counts = [&mut a, &mut b].map(|node| node.hear("@crossed "));
+        if counts.iter().all(|count| count != "0") {
+            crossed += 1;
+            crossed_plain += u32::from(is_plain(round));
+        }
+        // Both keep their lane until both have looked.
+        both(&mut a, &mut b, |node| node.tell("look"));
+        let lanes = [&mut a, &mut b].map(|node| node.hear("@lanes "));
+        assert_eq!(lanes, ["1", "1"], "round {round}");
+        both(&mut a, &mut b, |node| node.tell("close"));
+        both(&mut a, &mut b, |node| drop(node.hear("@closed")));
+        let held = || [&a, &b].map(|node| descriptors(node.process.pid()));
+        if round == SETTLED {
+            early = held();
+        } else if round == ROUNDS {
+            until("no descriptor is left over", || {
+                held().iter().zip(&early).all(|(now, early)| now <= early)
+            });
+        }
+    }
+    drop((a, b));
+    println!("{crossed} of {ROUNDS} rounds crossed, {crossed_plain} of them plain ones");
+    assert!(crossed >= ROUNDS / 2, "only {crossed} of {ROUNDS} rounds truly crossed");
+}
+
+/// One of the two nodes, when this process was started as such.
+#[test]
+fn crossing_child() {
+    let Ok(fill) = std::env::var(KEY) else { return };
+    let fill = fill.parse().unwrap();
+    let runtime = Runtime::new().unwrap();
+    let mut input = std::io::stdin().lines();
+    let mut next = || input.next().and_then(Result::ok).expect("the story goes on");
+    for round in 1..=ROUNDS {
+        meet(&runtime, &mut next, fill, round);
+    }
+}
+
+fn meet(runtime: &Runtime, next: &mut impl FnMut() -> String, fill: u8, round: u32) {
+    let builder = Engine::builder().listen("127.0.0.1:0");
+    let net = Distant(if is_plain(round) { Duration::ZERO } else { DISTANCE });
+    let start = async { builder.start_on(net, TokioClock::new(), OsEntropy).await };
+    let engine = runtime.block_on(start).unwrap();
+    let memory = Memory::zeroed(BYTES).unwrap();
+    let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    println!("@address {}", engine.address());
+    let peer = next();
+    let segment = runtime.block_on(engine.open(&peer)).unwrap();
+    let block = Memory::zeroed(BYTES).unwrap();
+    block.copy_in(0, &vec![fill ^ round as u8; BYTES]).unwrap();
+    println!("@opened");
+    let at = UNIX_EPOCH + Duration::from_nanos(next().parse().unwrap());
+    while SystemTime::now() < at {
+        std::hint::spin_loop();
+    }
+    let (whole, nodes) = (block.whole(), [&*peer]);
+    let (written, failures) = runtime.block_on(async {
+        let write = async { segment.write(&whole, 0).deadline(TIMEOUT).await };
+        tokio::join!(write, engine.warm(&nodes))
+    });
+    written.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    assert!(failures.is_empty(), "round {round}: {failures:?}");
+    let sum = runtime.block_on(segment.checksum(0, BYTES as u64)).unwrap();
+    assert_eq!(sum, block.crc32c(0, BYTES).unwrap(), "round {round}");
+    until("one lane is up", || engine.counters().lanes == 1);
+    println!("@crossed {}", engine.counters().requests_crossed);
+    assert_eq!(next(), "look");
+    println!("@lanes {}", engine.counters().lanes);
+    assert_eq!(next(), "close");
+    runtime.block_on(engine.close());
+    println!("@closed");
+}

@@ -1,0 +1,290 @@
+//! Servers and clients as processes, none of which outlives its story.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_handfast");
+/// Longer than anything here takes on a busy machine; past it a story has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks at a condition.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// Says why a story is not told, past the capture of the test harness.
+pub(crate) fn skipped(why: &str) {
+    let name = std::thread::current().name().unwrap_or("a story").to_owned();
+    // The macros that print would print into the capture.
+    std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes()).unwrap();
+}
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "it never came true that {what}");
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// A child process that is killed and reaped when dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Stops it, and waits until it has stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        until("the process is stopped", || status(self.pid(), "State:").starts_with('T'));
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut ended = None;
+        until("the process ends", || {
+            ended = self.0.try_wait().unwrap();
+            ended.is_some()
+        });
+        ended.unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Either fails only when it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `handfast serve`. It also ends with its standard input, should this process be killed.
+pub(crate) struct Server {
+    pub(crate) process: Process,
+    pub(crate) address: String,
+    /// What it printed before `ready`.
+    pub(crate) lines: Vec<String>,
+    _output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub(crate) fn start(options: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", options)
+    }
+
+    pub(crate) fn start_at(listen: &str, options: &[&str]) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(["serve", "--until-stdin-ends", "--listen", listen]).args(options);
+        Self::spawn(command)
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = Process(spawned.unwrap());
+        let mut output = BufReader::new(process.0.stdout.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the server ended: {lines:?}");
+            match line.trim_end() {
+                "ready" => break,
+                line => lines.push(line.to_owned()),
+            }
+        }
+        let address = lines[0].split(' ').nth(2).unwrap().to_owned();
+        Self { process, address, lines, _output: output }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(crate) fn at(&self, place: &str) -> String {
+        format!("{}/{place}", self.address)
+    }
+
+    /// Kills it and starts another at the same port.
+    pub(crate) fn restart(self, options: &[&str]) -> Self {
+        let address = self.address.clone();
+        drop(self);
+        Self::start_at(&address, options)
+    }
+
+    /// Waits until a put has moved this many more bytes into its memory.
+    pub(crate) fn until_grown(&self, bytes: u64) {
+        let before = memory_bytes(self.pid());
+        until("bytes arrive in the server's memory", || memory_bytes(self.pid()) >= before + bytes);
+    }
+}
+
+/// A running `handfast` whose output is collected.
+pub(crate) struct Client {
+    pub(crate) process: Process,
+    started: Instant,
+    output: JoinHandle<String>,
+    errors: JoinHandle<String>,
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None` if a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) output: String,
+    pub(crate) errors: String,
+    pub(crate) took: Duration,
+}
+
+impl Client {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut process = Process(command.spawn().unwrap());
+        let output = collect(process.0.stdout.take().unwrap());
+        let errors = collect(process.0.stderr.take().unwrap());
+        Self { process, started, output, errors }
+    }
+
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Ended {
+        let code = self.process.wait().code();
+        let took = self.started.elapsed();
+        let (output, errors) = (self.output.join().unwrap(), self.errors.join().unwrap());
+        Ended { code, output, errors, took }
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Runs `handfast` to its end.
+#[track_caller]
+pub(crate) fn run(arguments: &[&str]) -> Ended {
+    Client::start(arguments).end()
+}
+
+/// Runs a command that must succeed and say nothing on standard error.
+#[track_caller]
+pub(crate) fn succeed(arguments: &[&str]) -> String {
+    let ended = run(arguments);
+    assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{arguments:?}: {ended:?}");
+    ended.output
+}
+
+impl Ended {
+    /// Fails unless it ended with the code, one message on standard error with all of `parts`, and
+    /// no panic.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32, parts: &[&str]) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        assert!(self.errors.contains("error: "), "{self:?}");
+        assert!(!self.errors.contains("panicked"), "{self:?}");
+        for part in parts {
+            assert!(self.errors.contains(part), "'{part}' is missing in: {}", self.errors);
+        }
+        self
+    }
+}
+
+/// A folder that is removed with the story.
+pub(crate) struct Folder(TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    pub(crate) fn name(&self, name: &str) -> String {
+        self.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A file whose bytes differ from place to place.
+    pub(crate) fn patterned(&self, name: &str, bytes: u64, seed: u8) -> String {
+        let content: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8 ^ seed).collect();
+        std::fs::write(self.join(name), content).unwrap();
+        self.name(name)
+    }
+
+    /// A file of zeros that takes no room on the disk.
+    pub(crate) fn sparse(&self, name: &str, bytes: u64) -> String {
+        File::create(self.join(name)).unwrap().set_len(bytes).unwrap();
+        self.name(name)
+    }
+
+    pub(crate) fn read(&self, name: &str, offset: u64, bytes: usize) -> Vec<u8> {
+        let mut content = vec![0; bytes];
+        File::open(self.join(name)).unwrap().read_exact_at(&mut content, offset).unwrap();
+        content
+    }
+
+    /// Names of all that is in it, hidden or not.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path()).unwrap();
+        let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+        let mut names: Vec<_> =
+            entries.map(|entry| name(entry).to_str().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// A line of `/proc/PID/status`, without its key.
+pub(crate) fn status(pid: u32, key: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+    line.trim().to_owned()
+}
+
+/// Resident memory of a process.
+pub(crate) fn memory_bytes(pid: u32) -> u64 {
+    let kib = status(pid, "VmRSS:");
+    kib.split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// Open descriptors of a process.
+pub(crate) fn descriptors(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Started again as a child that tells the story named, if `key` is set.
+pub(crate) fn again(story: &str, key: &str, value: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", story, "--nocapture", "--test-threads=1"]).env(key, value);
+    command
+}

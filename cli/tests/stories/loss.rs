@@ -1,0 +1,69 @@
+//! The server is killed while bytes move.
+
+use crate::helpers::{Client, Folder, MIB, Server, run, succeed, until};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+/// In-flight transfers must have ended by then.
+const ERROR_WITHIN: Duration = Duration::from_secs(1);
+/// What has arrived when the server is killed, so that the transfer is surely under way.
+const UNDER_WAY: u64 = 16 * MIB;
+const MEMORY: [&str; 2] = ["--memory", "256M"];
+
+#[test]
+fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
+    let folder = Folder::new();
+    let file = folder.sparse("file", 256 * MIB);
+    let server = Server::start(&MEMORY);
+    let client = Client::start(&["put", &file, &server.at("memory")]);
+    server.until_grown(UNDER_WAY);
+    let killed = Instant::now();
+    server.process.signal(Signal::KILL);
+    let ended = client.end();
+    assert!(killed.elapsed() < ERROR_WITHIN, "{:?} after the kill", killed.elapsed());
+    ended.failed(1, &[&server.address, "the peer is lost", "check whether the peer still runs"]);
+}
+
+#[test]
+fn a_get_ends_with_a_typed_error_soon_after_the_server_is_killed_and_leaves_no_file() {
+    let folder = Folder::new();
+    let server = Server::start(&MEMORY);
+    let client = Client::start(&["get", &server.at("memory"), &folder.name("copy")]);
+    let part = || folder.names().into_iter().find(|name| name.ends_with(".part"));
+    let length = |name: String| std::fs::metadata(folder.join(&name)).map_or(0, |m| m.len());
+    until("a part has arrived", || part().map_or(0, length) >= UNDER_WAY);
+    let killed = Instant::now();
+    server.process.signal(Signal::KILL);
+    let ended = client.end();
+    assert!(killed.elapsed() < ERROR_WITHIN, "{:?} after the kill", killed.elapsed());
+    ended.failed(1, &[&server.address, "the peer is lost"]);
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
+}
+
+#[test]
+fn with_retries_the_same_process_succeeds_once_the_server_runs_again() {
+    let folder = Folder::new();
+    let file = folder.patterned("file", 96 * MIB, 3);
+    let server = Server::start(&MEMORY);
+    let place = server.at("memory");
+    let client = Client::start(&["put", &file, &place, "--retries", "20"]);
+    server.until_grown(UNDER_WAY);
+    let server = server.restart(&MEMORY);
+    let ended = client.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("verified"), "{ended:?}");
+    assert!(ended.errors.contains("attempt 1 failed") && ended.errors.contains(&server.address));
+    let length = format!("{place}:0,96M");
+    succeed(&["get", &length, &folder.name("copy")]);
+    assert!(std::fs::read(&file).unwrap() == std::fs::read(folder.join("copy")).unwrap());
+}
+
+#[test]
+fn retries_that_run_out_end_with_the_last_error() {
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 0);
+    let address = Server::start(&[]).address.clone();
+    let ended = run(&["put", &file, &address, "--retries", "2"]);
+    let ended = ended.failed(3, &[&address, "refused", "start `handfast serve` there"]);
+    assert_eq!(ended.errors.matches("trying again").count(), 2, "{ended:?}");
+}

@@ -1,0 +1,14 @@
+//! What users of the program `handfast` see: real processes, files and sockets of this machine.
+//!
+//! A story that cannot be told here prints a line that starts with `skipped:` on standard error.
+
+mod bench;
+mod crossing;
+mod files;
+mod helpers;
+mod idle;
+mod loss;
+mod nodes;
+mod output;
+mod serving;
+mod stopped;

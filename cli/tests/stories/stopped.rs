@@ -1,0 +1,90 @@
+//! The server is stopped while bytes move, and goes on later.
+
+use crate::helpers::{Client, Folder, MIB, Server, succeed};
+use handfast::{Cause, Engine, Memory, Remote};
+use rustix::process::Signal;
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// What may be added to a timeout on a busy machine.
+const SLACK: Duration = Duration::from_millis(500);
+/// A transfer must succeed by then once the peer is back.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_put_to_a_stopped_server_ends_in_time_and_delays_nobody_else() {
+    let folder = Folder::new();
+    let file = folder.sparse("file", 256 * MIB);
+    let small = folder.patterned("small", 100_000, 1);
+    let (stopped, other) = (Server::start(&["--memory", "256M"]), Server::start(&[]));
+    let put = ["put", &file, &stopped.at("memory"), "--timeout", "1s"];
+    let mut client = Client::start(&put);
+    stopped.until_grown(16 * MIB);
+    let since = Instant::now();
+    stopped.process.stop();
+    let mut others = 0;
+    while client.process.is_running() {
+        let started = Instant::now();
+        succeed(&["put", &small, &other.at("memory")]);
+        assert!(started.elapsed() < SLACK, "another server's took {:?}", started.elapsed());
+        others += 1;
+    }
+    let ended = client.end();
+    assert!(since.elapsed() < TIMEOUT + SLACK, "{:?} after the stop", since.elapsed());
+    ended.failed(6, &[&stopped.address, "the deadline passed", "indeterminate"]);
+    assert!(others > 0);
+    stopped.process.signal(Signal::CONT);
+    succeed(&["put", &small, &stopped.at("memory")]);
+}
+
+#[test]
+fn with_retries_the_same_process_succeeds_once_the_server_goes_on() {
+    let folder = Folder::new();
+    let file = folder.patterned("file", 96 * MIB, 5);
+    let server = Server::start(&["--memory", "96M"]);
+    let place = server.at("memory");
+    let client = Client::start(&["put", &file, &place, "--timeout", "500ms", "--retries", "30"]);
+    server.until_grown(16 * MIB);
+    server.process.stop();
+    // Longer than the timeout, so that it fails at least once.
+    std::thread::sleep(Duration::from_millis(900));
+    server.process.signal(Signal::CONT);
+    let ended = client.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.errors.contains("attempt 1 failed"), "{ended:?}");
+    assert!(ended.output.contains("verified"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_reports_indeterminate_and_reaches_the_server_again_within_a_second() {
+    let (stopped, other) = (Server::start(&[]), Server::start(&[]));
+    let engine = Engine::builder().start().await.unwrap();
+    let block = Memory::zeroed(MIB as usize).unwrap().whole();
+    let segment = engine.open(&stopped.at("memory")).await.unwrap();
+    let elsewhere = engine.open(&other.at("memory")).await.unwrap();
+    segment.write(&block, 0).await.unwrap();
+    elsewhere.write(&block, 0).await.unwrap();
+    stopped.process.stop();
+    let since = Instant::now();
+    // Far more than sockets buffer, so that some of it has been sent and some has not.
+    let large = Memory::zeroed(32 * MIB as usize).unwrap().whole();
+    let transfer = segment.write(&large, 0).deadline(TIMEOUT).submit().await.unwrap();
+    let failing = tokio::spawn(transfer);
+    let mut others = 0;
+    while !failing.is_finished() {
+        let started = Instant::now();
+        elsewhere.write(&block, 0).await.unwrap();
+        assert!(started.elapsed() < SLACK, "another server's took {:?}", started.elapsed());
+        others += 1;
+    }
+    let error = failing.await.unwrap().unwrap_err();
+    assert!(since.elapsed() < TIMEOUT + SLACK, "{:?}", since.elapsed());
+    assert!(matches!(error.cause(), Cause::DeadlinePassed), "{error}");
+    assert_eq!(error.remote(), Some(Remote::Indeterminate), "{error}");
+    assert!(others > 10, "only {others} other transfers meanwhile");
+    stopped.process.signal(Signal::CONT);
+    let back = Instant::now();
+    segment.write(&block, 0).deadline(BACK_WITHIN).await.unwrap();
+    assert!(back.elapsed() < BACK_WITHIN);
+    engine.close().await;
+}
