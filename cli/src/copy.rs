@@ -202,6 +202,24 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    pub(crate) fn new(
+        operation: &'static str,
+        segment: &Segment,
+        place: &Place,
+        (bytes, sum, took): (u64, u32, Duration),
+        options: &Copy,
+    ) -> Self {
+        Self {
+            operation,
+            segment: format!("{}/{}", segment.address(), segment.name()),
+            offset: place.offset,
+            bytes,
+            milliseconds: took.as_millis() as u64,
+            crc32c: format!("{sum:#010x}"),
+            verified: !options.no_verify,
+        }
+    }
+
     pub(crate) fn print(&self, took: Duration, json: bool) -> Result<(), Failure> {
         if json {
             return output::say_json(self);

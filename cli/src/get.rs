@@ -36,15 +36,8 @@ pub(crate) async fn run(arguments: Get) -> Outcome {
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &target)).await;
     engine.close().await;
     let Copied { segment, bytes, sum, took } = copied?;
-    let report = Report {
-        operation: "get",
-        segment: format!("{}/{}", segment.address(), segment.name()),
-        offset: arguments.node.offset,
-        bytes,
-        milliseconds: took.as_millis() as u64,
-        crc32c: format!("{sum:#010x}"),
-        verified: !arguments.copy.no_verify,
-    };
+    let moved = (bytes, sum, took);
+    let report = Report::new("get", &segment, &arguments.node, moved, &arguments.copy);
     report.print(took, arguments.copy.json)
 }
 

@@ -25,15 +25,8 @@ pub(crate) async fn run(arguments: Put) -> Outcome {
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
     engine.close().await;
     let (segment, sum, took) = copied?;
-    let report = Report {
-        operation: "put",
-        segment: format!("{}/{}", segment.address(), segment.name()),
-        offset: arguments.node.offset,
-        bytes,
-        milliseconds: took.as_millis() as u64,
-        crc32c: format!("{sum:#010x}"),
-        verified: !arguments.copy.no_verify,
-    };
+    let moved = (bytes, sum, took);
+    let report = Report::new("put", &segment, &arguments.node, moved, &arguments.copy);
     report.print(took, arguments.copy.json)
 }
 

@@ -34,6 +34,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
         served.push((registration, path));
     }
+    tell_of_rdma();
     output::say(format_args!("{lines}ready"))?;
     tokio::select! {
         signal = stop.wait() => info!("{signal}: closing"),
@@ -47,6 +48,18 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
+}
+
+/// Says with `-v` which RDMA devices lie idle: lanes run over TCP in this version.
+fn tell_of_rdma() {
+    match handfast_transport_rdma::discover(Path::new("/")) {
+        Ok(devices) => {
+            for handfast_transport_rdma::Device { name, driver, .. } in devices {
+                info!(%name, %driver, "an RDMA device is not used: lanes run over TCP so far");
+            }
+        }
+        Err(error) => info!(%error, "lanes run over TCP"),
+    }
 }
 
 /// Takes as many descriptors as this process may have: the usual soft limit is less than what

@@ -94,7 +94,7 @@ pub enum Side {
 
 /// A failure as a transport saw it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
-#[error("{side:?} {call} failed: {detail}")]
+#[error("{call} failed: {detail}")]
 pub struct TransportError {
     /// Who is to blame as far as the transport can tell.
     pub side: Side,

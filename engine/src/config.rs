@@ -175,7 +175,8 @@ pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Resu
         return Ok(whole);
     }
     if bound.ip().is_unspecified() {
-        let text = "listening at every address needs the one to tell peers: set 'advertise'";
+        let text = "listening at every address needs the one to tell peers; set it, `--advertise HOST` on the \
+                    command line";
         return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
     }
     let asked = builder.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));

@@ -304,7 +304,7 @@ impl<N: Net> Driver<N> {
             self.commands.send(Command::LaneFailed { lifecycle: lane, error });
             return;
         };
-        debug!(%peer, ?lane, "a lane is up");
+        info!(%peer, ?lane, "a lane is up");
         self.parts.lanes.insert(lane, target.clone());
         target.on_lane_up(lane, self.parts.lane_depth);
     }

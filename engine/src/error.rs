@@ -86,12 +86,14 @@ pub enum Cause {
     #[error("the address cannot be listened at: {0}")]
     Bind(String),
     /// The peer serves no region of the name.
-    #[error("the node serves no segment '{asked}'{}", did_you_mean(.nearest, .known))]
+    #[error("the node serves no segment '{asked}'{}", did_you_mean(.nearest, .served, .known))]
     NoSuchSegment {
         /// The name asked for.
         asked: String,
         /// The nearest name there is.
         nearest: Option<String>,
+        /// The first few there are.
+        served: Vec<String>,
         /// How many there are.
         known: usize,
     },
@@ -161,11 +163,14 @@ pub enum Cause {
     Closed,
 }
 
-fn did_you_mean(nearest: &Option<String>, known: &usize) -> String {
-    match (nearest, known) {
+fn did_you_mean(nearest: &Option<String>, served: &[String], known: &usize) -> String {
+    match (nearest, *known) {
         (Some(name), _) => format!("; did you mean '{name}'?"),
         (None, 0) => "; it serves none".into(),
-        (None, count) => format!("; it serves {count} others"),
+        (None, known) if known > served.len() => {
+            format!("; it serves {known}, such as {}", served.join(", "))
+        }
+        (None, _) => format!("; it serves {}", served.join(", ")),
     }
 }
 

@@ -16,6 +16,9 @@ use std::time::Duration;
 /// Edits that make one name of another before it is no longer suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
+/// Names of segments that an error lists.
+const NAMES_SHOWN_MAX: usize = 8;
+
 /// A region of a peer's memory, by name. Cheap to clone. It outlives restarts of the peer: the
 /// first transfer after one asks for the new run's descriptor.
 #[derive(Clone)]
@@ -177,7 +180,7 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
         if let [only] = regions.as_slice() {
             return Ok(only.clone());
         }
-        let names: Vec<&str> = regions.iter().take(8).map(|region| &*region.name).collect();
+        let names = first_names(regions);
         let text = match regions.len() {
             0 => "the node serves no segment".to_owned(),
             count => format!("the node serves {count} segments, name one: {}", names.join(", ")),
@@ -193,8 +196,13 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
         .filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX)
         .min()
         .map(|(_, name)| name.clone());
-    let cause = Cause::NoSuchSegment { asked: asked.to_owned(), nearest, known: regions.len() };
+    let (asked, served) = (asked.to_owned(), first_names(regions));
+    let cause = Cause::NoSuchSegment { asked, nearest, served, known: regions.len() };
     Err(Error::peer(Stage::Metadata, cause))
+}
+
+fn first_names(regions: &[RegionDescriptor]) -> Vec<String> {
+    regions.iter().take(NAMES_SHOWN_MAX).map(|region| region.name.clone()).collect()
 }
 
 /// The owner's address of `length` bytes at `offset`.

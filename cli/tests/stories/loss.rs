@@ -21,7 +21,7 @@ fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
     server.process.signal(Signal::KILL);
     let ended = client.end();
     assert!(killed.elapsed() < ERROR_WITHIN, "{:?} after the kill", killed.elapsed());
-    ended.failed(1, &[&server.address, "the peer is lost", "check whether the peer still runs"]);
+    ended.failed(9, &[&server.address, "the peer is lost", "check whether the peer still runs"]);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_get_ends_with_a_typed_error_soon_after_the_server_is_killed_and_leaves_no_f
     server.process.signal(Signal::KILL);
     let ended = client.end();
     assert!(killed.elapsed() < ERROR_WITHIN, "{:?} after the kill", killed.elapsed());
-    ended.failed(1, &[&server.address, "the peer is lost"]);
+    ended.failed(9, &[&server.address, "the peer is lost"]);
     assert!(folder.names().is_empty(), "{:?}", folder.names());
 }
 

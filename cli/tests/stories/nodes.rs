@@ -27,7 +27,7 @@ fn a_wrong_segment_is_refused_with_the_name_that_was_meant() {
     let file = folder.patterned("file", 10, 0);
     let server = Server::start(&["--memory", "cache=1M", "--memory", "log=1M"]);
     run(&["put", &file, &server.at("cahce")]).failed(4, &["'cahce'", "did you mean 'cache'?"]);
-    run(&["put", &file, &server.at("weights")]).failed(4, &["'weights'", "it serves 2 others"]);
+    run(&["put", &file, &server.at("weights")]).failed(4, &["'weights'", "it serves cache, log"]);
     run(&["put", &file, &server.address]).failed(4, &["name one", "cache", "log"]);
     succeed(&["put", &file, &server.at("cache")]);
 }
