@@ -55,7 +55,7 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
     while kept < bytes {
         while asked < bytes && !window.is_full() {
             let memory = window.memory()?;
-            let length = CHUNK_BYTES.min((bytes - asked) as usize);
+            let length = (CHUNK_BYTES as u64).min(bytes - asked) as usize;
             let span = memory.span(0, length).map_err(handfast::Error::from)?;
             let batch = segment.read(&span, offset.saturating_add(asked));
             window.submit(batch, memory, length).await?;

@@ -48,7 +48,7 @@ async fn once(
             window.recycle(memory);
         }
         let memory = window.memory()?;
-        let length = CHUNK_BYTES.min((bytes - done) as usize);
+        let length = (CHUNK_BYTES as u64).min(bytes - done) as usize;
         let chunk = read(&arguments.file, file.clone(), done, length).await?;
         sum = crc32c::crc32c_append(sum, &chunk);
         memory.copy_in(0, &chunk).map_err(handfast::Error::from)?;

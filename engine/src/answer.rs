@@ -10,11 +10,14 @@ use handfast_core::wire::{
 use handfast_core::{Incarnation, NodeName};
 use handfast_memory::Direction;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, oneshot};
 use tracing::warn;
 
 /// Checksums computed at once; each occupies a core for as long as it reads its bytes.
 const CHECKSUMS_MAX: usize = 1;
+/// Checksum questions that wait for a turn; past it they are refused as too many.
+const CHECKSUMS_WAITING_MAX: usize = 32;
 
 pub(crate) struct Answers {
     pub(crate) name: NodeName,
@@ -22,14 +25,15 @@ pub(crate) struct Answers {
     pub(crate) address: String,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
-    pub(crate) checksums: Semaphore,
+    pub(crate) checksums: Arc<Semaphore>,
+    pub(crate) checksums_waiting: AtomicUsize,
     pub(crate) checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
 }
 
 impl Answers {
-    pub(crate) fn checksums() -> Semaphore {
-        Semaphore::new(CHECKSUMS_MAX)
+    pub(crate) fn checksums() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(CHECKSUMS_MAX))
     }
 
     /// Our segment descriptor.
@@ -86,11 +90,33 @@ impl Answers {
         let Checksum { key, address, bytes, .. } = *question;
         let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
         let span = span.map_err(|error| error.to_string())?;
-        let _one = self.checksums.acquire().await.map_err(|error| error.to_string())?;
+        let waiting = Waiting::enter(&self.checksums_waiting)
+            .ok_or_else(|| format!("{CHECKSUMS_WAITING_MAX} checksums wait already, try later"))?;
+        let turn = self.checksums.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| error.to_string())?;
+        drop(waiting);
         let sum = tokio::task::spawn_blocking(move || {
+            // Goes on when the caller has hung up, so the turn ends with it and not before.
+            let _turn = turn;
             span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
         });
         sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// A place among those who wait for a turn.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn enter(count: &'a AtomicUsize) -> Option<Self> {
+        let place = Self(count);
+        (count.fetch_add(1, Ordering::Relaxed) < CHECKSUMS_WAITING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

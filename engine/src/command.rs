@@ -3,12 +3,12 @@
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::Message;
-use handfast_core::{Lifecycle, NicPath};
+use handfast_core::{Incarnation, Lifecycle, NicPath};
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) enum Command {
-    /// A lane to `path` is wanted; `address` is where it takes calls.
-    Open { path: NicPath, address: String },
+    /// A lane to this run of `path` is wanted; `address` is where it takes calls.
+    Open { path: NicPath, incarnation: Incarnation, address: String },
     /// A peer called; the answer goes to `reply`.
     CallReceived { message: Message, reply: oneshot::Sender<Message> },
     /// A call of ours was answered.

@@ -19,6 +19,8 @@ pub struct EngineLimits {
     pub regions_max: usize,
     /// Peers known at once.
     pub peers_max: usize,
+    /// Lanes at once, those on their way up or down included.
+    pub lanes_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
@@ -38,6 +40,7 @@ impl Default for EngineLimits {
             control_connections_max: 1_024,
             regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
             peers_max: 65_536,
+            lanes_max: 16_384,
             lane_depth: 64,
             slice_bytes_max: 1 << 20,
             batches_max: 4_096,

@@ -121,6 +121,7 @@ impl<N: Net> Driver<N> {
         plane.stop().await;
         let closed = || failed(Side::Local, "close", "the engine was closed".into());
         target.on_lane_down(LOCAL_LANE, closed());
+        target.on_fenced();
         target.on_closed();
         for target in self.parts.registry.all() {
             target.on_closed();
@@ -134,13 +135,14 @@ impl<N: Net> Driver<N> {
     fn on_command(&mut self, command: Command) {
         let now = self.parts.clock.now();
         let input = match command {
-            Command::Open { path, address } => {
+            Command::Open { path, incarnation, address } => {
                 if self.shutdown.is_some() {
                     let error = failed(Side::Local, "close", "the engine is closing".into());
                     self.lose(&path, error);
                     return;
                 }
                 self.remember_opened(&path, address);
+                self.end_lanes_to_others(&path, incarnation);
                 Input::Open(path)
             }
             // A call that comes while the engine closes is not answered.
@@ -327,6 +329,7 @@ impl<N: Net> Driver<N> {
                 self.asked.remove(lifecycle);
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
                 self.causes.insert(*lifecycle, to_transport_error(failure));
+                self.drop_idle_demand(peer, *lifecycle);
             }
             Event::PeerRestarted { peer, new, .. } => {
                 info!(%peer, "the peer restarted");
@@ -353,6 +356,36 @@ impl<N: Net> Driver<N> {
         }
         // Nobody need listen.
         let _ = self.parts.events.send(event);
+    }
+
+    /// A run that answers for itself is asked for: a lane to another run of that peer leads to
+    /// nobody, even if nothing has told us so, and would stand in the way for ever. A run that was
+    /// superseded meanwhile is not in the registry any more and ends nothing.
+    fn end_lanes_to_others(&mut self, path: &NicPath, live: Incarnation) {
+        let runs = self.parts.registry.runs(path);
+        if !runs.iter().any(|target| target.incarnation() == live) {
+            return;
+        }
+        let other = |(lifecycle, _, peer, remote): (Lifecycle, _, &NicPath, Option<Pair>)| {
+            let other = remote.is_some_and(|remote| remote.incarnation != live);
+            (peer == path && other).then_some(lifecycle)
+        };
+        let others: Vec<Lifecycle> = self.parts.node.lifecycles().filter_map(other).collect();
+        for lifecycle in others {
+            let text = "the peer answers as another run".to_owned();
+            let error = failed(Side::Peer, "lane", text);
+            let input = Input::LaneFailed { lifecycle, error };
+            self.parts.node.handle_input(self.parts.clock.now(), input);
+        }
+    }
+
+    /// A lane that was in use and for which there is no work is not wanted back before there is.
+    fn drop_idle_demand(&mut self, peer: &NicPath, lifecycle: Lifecycle) {
+        let runs = self.parts.registry.runs(peer);
+        if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.has_no_work()) {
+            let now = self.parts.clock.now();
+            self.parts.node.handle_input(now, Input::Close(peer.clone()));
+        }
     }
 
     /// Counts a request that crossed one of ours on its way.

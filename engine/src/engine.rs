@@ -25,6 +25,8 @@ use tokio::task::JoinSet;
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
+/// How long former runs of a peer have to show that they still live.
+const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 /// The NIC part of a node's path on TCP.
 const TCP_NIC: &str = "tcp";
 
@@ -245,24 +247,48 @@ impl Engine {
             return Err(conflict(own.incarnation));
         }
         let path = nic_path(&descriptor.name);
-        for known in self.shared.registry.runs(&path) {
-            let other = known.incarnation() != descriptor.incarnation
-                && !known.address().is_empty()
-                && known.address() != address;
-            // A former run that still answers at its own address is a second live process.
-            if other
-                && let Ok(answer) = self.ask(known.address(), None).await
-                && answer.incarnation == known.incarnation()
-            {
-                return Err(conflict(known.incarnation()));
-            }
+        if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
+            return Err(conflict(first));
         }
         let target = self.shared.registry.target(&path, descriptor.incarnation, address);
         let target = target.ok_or_else(|| {
             let value = self.shared.registry.targets_max();
             Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
         })?;
+        target.set_address(address);
         target.refresh();
         Ok((descriptor, target))
+    }
+
+    /// Another run of the peer that still answers at an address of its own: a second live process.
+    async fn other_alive(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Option<Incarnation> {
+        let mut asked = JoinSet::new();
+        for known in self.shared.registry.runs(path) {
+            let (there, engine) = (known.address(), self.clone());
+            if known.incarnation() == incarnation || there.is_empty() || *there == *address {
+                continue;
+            }
+            asked.spawn(async move {
+                let answer = engine.ask(&there, None).await.ok()?;
+                (answer.incarnation == known.incarnation()).then_some(answer.incarnation)
+            });
+        }
+        let at = self.deadline(OTHER_RUN_TIMEOUT);
+        loop {
+            tokio::select! {
+                answer = asked.join_next() => match answer {
+                    Some(Ok(Some(alive))) => return Some(alive),
+                    Some(_) => {}
+                    None => return None,
+                },
+                // Who does not answer in time is taken for gone.
+                () = self.sleep_until(at) => return None,
+            }
+        }
     }
 }

@@ -16,7 +16,9 @@ pub(crate) struct Regions {
 }
 
 /// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
-/// peer's side; the memory stays mapped until nothing touches it.
+/// peer's side. The piece of it that is being copied at that moment is still copied, so who reuses
+/// the bytes at once waits until nobody holds the memory (`Memory::holders`); it stays mapped until
+/// then.
 pub struct Registration {
     regions: Arc<Regions>,
     name: Arc<str>,

@@ -10,6 +10,11 @@ use handfast_core::{Duration, Incarnation, Lifecycle, NicPath};
 use handfast_transport_tcp::{LaneCompletion, LaneSink};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::runtime::Handle;
+
+/// Most runs of one peer that are known at once. One is alive; others are held by transfers and
+/// segments of before a restart.
+pub(crate) const RUNS_MAX: usize = 8;
 
 /// Which target each published lane belongs to.
 pub(crate) struct LaneTable {
@@ -28,6 +33,10 @@ impl LaneTable {
 
     pub(crate) fn len(&self) -> usize {
         self.lanes.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub(crate) fn contains(&self, lane: Lifecycle) -> bool {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).contains_key(&lane)
     }
 
     pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
@@ -61,6 +70,7 @@ pub(crate) struct RegistryParts {
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
     pub(crate) targets_max: usize,
+    pub(crate) runtime: Handle,
 }
 
 /// The targets by NIC of a peer. More than one run of a peer is known only around a restart.
@@ -97,10 +107,15 @@ impl Registry {
         if let Some(target) = known.iter().find(|target| target.incarnation() == incarnation) {
             return Some(target.clone());
         }
+        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        if known.len() >= RUNS_MAX {
+            return None;
+        }
         let target = Target::start(TargetParts {
             path: path.clone(),
             incarnation,
             address: address.to_owned(),
+            runtime: self.parts.runtime.clone(),
             plane: self.parts.plane.clone(),
             clock: self.parts.clock.clone(),
             commands: self.parts.commands.clone(),

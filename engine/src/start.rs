@@ -16,8 +16,9 @@ use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
+use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 
@@ -58,16 +59,12 @@ pub(crate) async fn start<N: Net>(
         regions: Regions::new(builder.limits.regions_max),
         commands: commands.clone(),
         checksums: Answers::checksums(),
+        checksums_waiting: AtomicUsize::new(0),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         counts: Arc::default(),
     });
     let lanes = LaneTable::new(commands.clone());
-    let tcp = TcpConfig {
-        limits: TcpLimits { depth: builder.limits.lane_depth, ..TcpLimits::default() },
-        timing: TcpTiming::default(),
-        address,
-        incarnation,
-    };
+    let tcp = tcp_config(&builder.limits, address, incarnation);
     let regions = answers.regions.table.clone();
     let transport = TcpTransport::new(tcp, net.clone(), regions, lanes.clone());
     let registry = Arc::new(Registry::new(RegistryParts {
@@ -77,6 +74,7 @@ pub(crate) async fn start<N: Net>(
         limits: transfer_limits(&builder.limits),
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
+        runtime: Handle::current(),
     }));
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let parts = Parts {
@@ -179,6 +177,7 @@ impl<N: Net> Parts<N> {
             path: self.path(),
             incarnation: self.answers.incarnation,
             address: String::new(),
+            runtime: Handle::current(),
             plane: plane.clone(),
             clock: self.clock.clone(),
             commands: self.commands.clone(),
@@ -215,6 +214,16 @@ fn node_name(
         None => address.to_owned(),
     };
     NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))
+}
+
+fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) -> TcpConfig {
+    let limits = TcpLimits {
+        lanes_max: limits.lanes_max,
+        depth: limits.lane_depth,
+        // The listener bounds those connections too, and makes room among them.
+        hellos_pending_max: limits.control_connections_max,
+    };
+    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
 }
 
 fn transfer_limits(limits: &EngineLimits) -> TransferLimits {

@@ -19,6 +19,7 @@ use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
 /// What a transfer names: direction, our bytes, the peer's.
@@ -38,6 +39,8 @@ pub(crate) struct TargetParts {
     pub(crate) path: NicPath,
     pub(crate) incarnation: Incarnation,
     pub(crate) address: String,
+    /// Where the target's task runs, whoever opens it.
+    pub(crate) runtime: Handle,
     pub(crate) plane: Arc<dyn Plane>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
@@ -47,6 +50,7 @@ pub(crate) struct TargetParts {
 
 pub(crate) struct Target {
     parts: TargetParts,
+    address: Mutex<Arc<str>>,
     state: Mutex<State>,
     lanes: watch::Sender<LaneStatus>,
     timer: Arc<Notify>,
@@ -99,13 +103,14 @@ impl Target {
             ended: None,
         };
         let target = Arc::new(Self {
+            address: Mutex::new(parts.address.as_str().into()),
             parts,
             state: Mutex::new(state),
             lanes: watch::Sender::new(LaneStatus::default()),
             timer: Arc::new(Notify::new()),
             stale: AtomicBool::new(false),
         });
-        tokio::spawn(keep_time(Arc::downgrade(&target), target.timer.clone()));
+        target.parts.runtime.spawn(keep_time(Arc::downgrade(&target), target.timer.clone()));
         target
     }
 
@@ -113,8 +118,13 @@ impl Target {
         self.parts.incarnation
     }
 
-    pub(crate) fn address(&self) -> &str {
-        &self.parts.address
+    /// Where the peer took calls when it was last asked.
+    pub(crate) fn address(&self) -> Arc<str> {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_address(&self, address: &str) {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address.into();
     }
 
     /// Whether the descriptor may be out of date: the peer was lost or has restarted.
@@ -139,8 +149,9 @@ impl Target {
 
     /// Asks for a lane; false when the engine is closed, so that none will come.
     pub(crate) fn want_lane(&self) -> bool {
-        let path = self.parts.path.clone();
-        self.parts.commands.send(Command::Open { path, address: self.parts.address.clone() })
+        let (path, incarnation) = (self.parts.path.clone(), self.parts.incarnation);
+        let address = self.address().to_string();
+        self.parts.commands.send(Command::Open { path, incarnation, address })
     }
 
     /// Nothing is under way and no lane is up.
@@ -222,9 +233,7 @@ impl Target {
     /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
     pub(crate) fn on_lane_up(&self, lane: Lifecycle, depth: u32) {
         self.update(|state, now| {
-            for lane in std::mem::take(&mut state.unfenced) {
-                state.input(now, TransferInput::LaneFenced { lane });
-            }
+            state.fence(now);
             state.up.push(lane);
             state.mute.on_answer(now);
             state.input(now, TransferInput::LaneUp { lane, depth });
@@ -239,6 +248,16 @@ impl Target {
             state.input(now, TransferInput::LaneDown { lane, cause });
         });
         self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
+    }
+
+    /// Whether no batch is under way.
+    pub(crate) fn has_no_work(&self) -> bool {
+        self.lock().batches.is_empty()
+    }
+
+    /// Nothing that was posted on a lane that is gone can land any more.
+    pub(crate) fn on_fenced(&self) {
+        self.update(|state, now| state.fence(now));
     }
 
     /// The peer was given up, until somebody asks for it again.
@@ -453,6 +472,12 @@ impl State {
             && self.transfers.load().batches > 0
         {
             self.input(now, end);
+        }
+    }
+
+    fn fence(&mut self, now: Instant) {
+        for lane in std::mem::take(&mut self.unfenced) {
+            self.input(now, TransferInput::LaneFenced { lane });
         }
     }
 

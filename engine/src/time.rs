@@ -37,10 +37,10 @@ impl Clock for TokioClock {
     }
 
     fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        // An instant past the range of the runtime's clock is as good as never.
+        // A year is as good as never, and the runtime's clock has a range of its own.
         let far = std::time::Duration::from_secs(86_400 * 365);
-        let span = std::time::Duration::from_nanos(at.0).min(far);
-        Box::pin(tokio::time::sleep_until(self.origin + span))
+        let left = std::time::Duration::from_nanos(at.0.saturating_sub(self.now().0));
+        Box::pin(tokio::time::sleep(left.min(far)))
     }
 }
 

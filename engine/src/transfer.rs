@@ -15,7 +15,8 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 
 /// A submitted batch. Awaiting it yields the end; dropping it cancels it and frees nothing early:
-/// the memory stays held until nothing of the batch touches it any more.
+/// the memory stays held until nothing of the batch touches it any more, which may be a moment
+/// after the drop. Who must know when calls [`Transfer::cancel`] and awaits the transfer.
 #[must_use = "a dropped transfer is cancelled"]
 pub struct Transfer {
     target: Arc<Target>,
@@ -52,7 +53,7 @@ impl Future for Transfer {
         if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
             self.outdated.store(true, Ordering::Release);
         }
-        Poll::Ready(result(report).map_err(|error| error.at(self.target.address())))
+        Poll::Ready(result(report).map_err(|error| error.at(&self.target.address())))
     }
 }
 

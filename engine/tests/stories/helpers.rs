@@ -166,6 +166,8 @@ struct Mood {
     forwards: bool,
     /// Connections of an earlier count are reset.
     resets: u64,
+    /// Connections of an earlier count stay open and carry nothing any more.
+    cuts: u64,
 }
 
 /// A relay in front of a port: it can stop forwarding, as a stopped process does whose kernel goes
@@ -184,7 +186,7 @@ impl Relay {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let mood = watch::Sender::new(Mood { forwards: true, resets: 0 });
+        let mood = watch::Sender::new(Mood { forwards: true, resets: 0, cuts: 0 });
         let target = watch::Sender::new(0);
         let beginnings = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let relay = Self { address, mood, target, beginnings };
@@ -226,6 +228,12 @@ impl Relay {
         self.mood.send_modify(|mood| mood.resets += 1);
     }
 
+    /// Lets every connection there is lead to nobody, without a word to either end, as when the
+    /// power fails; new ones are relayed.
+    pub(crate) fn cut(&self) {
+        self.mood.send_modify(|mood| mood.cuts += 1);
+    }
+
     /// How each connection so far began.
     pub(crate) fn beginnings(&self) -> Vec<Vec<u8>> {
         self.beginnings.lock().unwrap().clone()
@@ -247,10 +255,14 @@ async fn relay_one(
     far.set_zero_linger().unwrap();
     let (mut near_in, mut near_out) = near.into_split();
     let (mut far_in, mut far_out) = far.into_split();
-    let mut resets = moods.clone();
+    let (mut resets, mut cuts) = (moods.clone(), moods.clone());
     let (there, back) = (moods.clone(), moods);
     tokio::select! {
-        _ = resets.wait_for(|mood| mood.resets > forwarding.resets) => {}
+        // An error means that the relay is gone, and its connections with it.
+        _ = async { resets.wait_for(|mood| mood.resets > forwarding.resets).await.is_ok() } => {}
+        _ = async { cuts.wait_for(|mood| mood.cuts > forwarding.cuts).await.is_ok() } => {
+            std::future::pending().await
+        }
         () = async {
             tokio::join!(
                 forward(&mut near_in, &mut far_out, there, note),

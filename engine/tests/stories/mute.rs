@@ -57,6 +57,39 @@ async fn a_mute_peer_costs_its_own_transfers_their_deadline_and_nobody_else_anyt
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_lost_its_power_is_reached_in_its_next_run_though_no_lane_broke() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+
+    relay.cut();
+    drop(owner);
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let opened = timeout(PATIENCE, user.open(&owner.segment())).await.expect("an answer").unwrap();
+    let write = write_and_check(&opened, &owner.memory, 1_000, 2);
+    timeout(Duration::from_secs(2), write).await.expect("the dead lane stands in nobody's way");
+    assert!(user.warm(&[owner.engine.address()]).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lanes_that_break_at_once_are_not_reopened_while_there_is_no_work() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, MIB).await;
+    let user = user().await;
+    assert!(user.warm(&[owner.engine.address()]).await.is_empty());
+    for round in 1..=3 {
+        relay.reset();
+        counted(&user, "the lane is gone", |counters| counters.lanes == 0).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(user.counters().life_cycle.published, round, "nobody asked for another");
+        let segment = user.open(&owner.segment()).await.unwrap();
+        write_and_check(&segment, &owner.memory, 1_000, 2).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_with_work_and_no_answer_is_given_up_and_paired_anew() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;

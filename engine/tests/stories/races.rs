@@ -1,6 +1,8 @@
 //! Ends that meet beginnings: closing, restarting and re-registering under way.
 
-use crate::helpers::{Owner, PATIENCE, content, counted, pattern, until, user, write_and_check};
+use crate::helpers::{
+    Owner, PATIENCE, Relay, content, counted, pattern, until, user, write_and_check,
+};
 use handfast::{Access, BatchOutcome, Cause, Engine, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,4 +211,25 @@ async fn an_engine_that_was_closed_says_so_to_everything() {
     let block = pattern(10, 1).whole();
     assert_eq!(segment.write(&block, 0).await.unwrap_err().cause(), &Cause::Closed);
     assert_eq!(user.open(&owner.segment()).await.err().unwrap().cause(), &Cause::Closed);
+}
+
+#[test]
+fn a_deadline_is_kept_though_the_runtime_that_opened_the_segment_is_gone() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let lasting = runtime();
+    let (relay, owner, user) = lasting.block_on(async {
+        let relay = Relay::start().await;
+        let owner = Owner::start_behind(&relay, 1 << 20).await;
+        (relay, owner, user().await)
+    });
+    let brief = runtime();
+    let segment = brief.block_on(user.open(&owner.segment())).unwrap();
+    drop(brief);
+    lasting.block_on(async {
+        relay.stop();
+        let block = pattern(1_000, 1);
+        let write = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+        let ended = timeout(PATIENCE, write.into_future()).await.expect("the deadline is kept");
+        assert_eq!(ended.unwrap_err().cause(), &Cause::DeadlinePassed);
+    });
 }
