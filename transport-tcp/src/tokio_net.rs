@@ -4,9 +4,11 @@ use crate::net::{Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
 use handfast_memory::Span;
 use socket2::{SockRef, TcpKeepalive};
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -73,21 +75,61 @@ impl Stream for TcpStream {
 
     fn split(self) -> (TcpReader, TcpWriter) {
         let socket = Arc::new(self);
-        (TcpReader(Arc::clone(&socket)), TcpWriter(socket))
+        let reader = TcpReader { socket: Arc::clone(&socket), rest: 0, resting: 0 };
+        (reader, TcpWriter(socket))
     }
 }
 
+/// Turns of the runtime, one to two microseconds each, in which a reader looks again before it
+/// sleeps. Waking a processor that went idle costs more than that: with both ends on processors of
+/// their own, 1 MiB at a time went from 0.74 to over 0.8 of the raw stream.
+const SPINS_MAX: u32 = 64;
+/// Sleeps without a look before, at most, after looking was in vain time and again.
+const REST_MAX: u32 = 64;
+
 /// The receiving half of a socket: one `readv` into place.
 #[derive(Debug)]
-pub struct TcpReader(Arc<TcpStream>);
+pub struct TcpReader {
+    socket: Arc<TcpStream>,
+    /// Sleeps without a look before that follow the next look in vain.
+    rest: u32,
+    /// Of them, those still to come.
+    resting: u32,
+}
+
+impl TcpReader {
+    /// Looks for bytes for a few turns of the runtime; other tasks run meanwhile. Where looking
+    /// does not pay, because the other end is slow or shares this processor, it soon stops.
+    async fn spin(&mut self) -> bool {
+        if self.resting > 0 {
+            self.resting -= 1;
+            return false;
+        }
+        for _ in 0..SPINS_MAX {
+            tokio::task::yield_now().await;
+            let mut ready = std::pin::pin!(self.socket.readable());
+            let now = std::future::poll_fn(|context| Poll::Ready(ready.as_mut().poll(context)));
+            if now.await.is_ready() {
+                self.rest = 0;
+                return true;
+            }
+        }
+        self.rest = (2 * self.rest + 1).min(REST_MAX);
+        self.resting = self.rest;
+        false
+    }
+}
 
 impl StreamReader for TcpReader {
     async fn readable(&mut self) -> io::Result<()> {
-        self.0.readable().await
+        if self.spin().await {
+            return Ok(());
+        }
+        self.socket.readable().await
     }
 
     fn try_fill(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize> {
-        socket::try_fill(&self.0, target, spare)
+        socket::try_fill(&self.socket, target, spare)
     }
 }
 

@@ -17,6 +17,10 @@ fn on_terminal(columns: u16, line: &str) -> Option<Ended> {
     let folder = Folder::new();
     let line = format!("stty cols {columns} rows 24; {line}");
     command.args(["-qec", &line]).arg(folder.join("typescript")).env("TERM", "xterm");
+    // Whoever runs the tests may want no colour; what is tested is the program's own choice.
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+        command.env_remove(variable);
+    }
     Some(Client::spawn(command).end())
 }
 
