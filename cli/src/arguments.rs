@@ -130,7 +130,7 @@ pub(crate) struct Serve {
 pub(crate) struct Put {
     /// File to copy; a regular one
     pub(crate) file: PathBuf,
-    /// Where to: HOST:PORT[/SEGMENT][:OFFSET]
+    /// Where to: `HOST:PORT[/SEGMENT][:OFFSET]`
     pub(crate) node: Place,
     #[command(flatten)]
     pub(crate) copy: Copy,
@@ -143,7 +143,7 @@ pub(crate) struct Put {
 #[derive(Args)]
 #[command(after_long_help = GET_EPILOGUE)]
 pub(crate) struct Get {
-    /// Where from: HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]] [default length: to the segment's end]
+    /// Where from: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
     pub(crate) node: Place,
     /// File to make or replace
     pub(crate) file: PathBuf,

@@ -168,6 +168,7 @@ fn is_passing(failure: &Failure) -> bool {
     let error = match failure {
         Failure::Engine(error) => error,
         Failure::Overdue { .. } => return true,
+        Failure::HalfWay { failure, .. } => return is_passing(failure),
         _ => return false,
     };
     matches!(

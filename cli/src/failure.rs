@@ -25,6 +25,8 @@ pub(crate) enum Failure {
          changed meanwhile, or bytes were damaged on the way"
     )]
     Checksum { local: u32, remote: u32 },
+    #[error("{failure}; before that, {written} of {bytes} bytes had been written")]
+    HalfWay { failure: Box<Failure>, written: u64, bytes: u64 },
     #[error("{0}")]
     Usage(String),
     #[error("{what} failed: {error}")]
@@ -49,6 +51,7 @@ impl Failure {
             Self::Engine(error) => engine_code(error),
             Self::File { .. } | Self::FileState { .. } => 5,
             Self::Overdue { .. } => 6,
+            Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } => 7,
             Self::Usage(_) => 2,
             Self::System { .. } => 1,

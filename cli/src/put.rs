@@ -38,13 +38,36 @@ async fn once(
 ) -> Result<(Segment, u32, std::time::Duration), Failure> {
     let (segment, _) = open(engine, &arguments.node, &arguments.copy, |_| bytes).await?;
     let mut progress = Progress::start("put", bytes, arguments.copy.json);
+    let mut written = 0;
+    let on_moved = |moved: u64| {
+        written += moved;
+        progress.add(moved);
+    };
+    let sum = write_all(&segment, arguments, file, bytes, on_moved).await;
+    let sum = sum.map_err(|failure| match written {
+        0 => failure,
+        _ => Failure::HalfWay { failure: Box::new(failure), written, bytes },
+    })?;
+    let took = progress.finish();
+    verify(&segment, arguments.node.offset, bytes, sum, &arguments.copy).await?;
+    Ok((segment, sum, took))
+}
+
+/// Writes the file into the segment and returns its checksum.
+async fn write_all(
+    segment: &Segment,
+    arguments: &Put,
+    file: &Arc<File>,
+    bytes: u64,
+    mut on_moved: impl FnMut(u64),
+) -> Result<u32, Failure> {
     let mut window = Window::new(arguments.copy.timeout);
     let (mut sum, mut done) = (0, 0);
     while done < bytes {
         if window.is_full()
             && let Some((memory, moved)) = window.next().await?
         {
-            progress.add(moved as u64);
+            on_moved(moved as u64);
             window.recycle(memory);
         }
         let memory = window.memory()?;
@@ -58,12 +81,10 @@ async fn once(
         done += length as u64;
     }
     while let Some((memory, moved)) = window.next().await? {
-        progress.add(moved as u64);
+        on_moved(moved as u64);
         window.recycle(memory);
     }
-    let took = progress.finish();
-    verify(&segment, arguments.node.offset, bytes, sum, &arguments.copy).await?;
-    Ok((segment, sum, took))
+    Ok(sum)
 }
 
 /// Reads a chunk off the runtime's threads.

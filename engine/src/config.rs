@@ -149,6 +149,11 @@ impl Builder {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
         }
         let depth_max = handfast_transport_tcp::DEPTH_MAX;
+        if let Some(listen) = &self.listen
+            && listen.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
+        {
+            return Err(invalid(format!("'{listen}' is no HOST:PORT to listen at")));
+        }
         if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {
             return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
         }
@@ -171,6 +176,10 @@ impl Builder {
 pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {
+        if advertise.is_empty() || advertise.starts_with(':') {
+            let text = format!("'{advertise}' is no HOST or HOST:PORT to tell peers");
+            return Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
+        }
         let has_port = advertise.rsplit_once(':').is_some_and(|(host, port)| {
             port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
         });
@@ -178,8 +187,8 @@ pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Resu
         return Ok(whole);
     }
     if bound.ip().is_unspecified() {
-        let text = "listening at every address needs the one to tell peers; set it, `--advertise HOST` on the \
-                    command line";
+        let text = "listening at every address needs the one to tell peers; set it, \
+                    `--advertise HOST` on the command line";
         return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
     }
     let asked = builder.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));

@@ -282,7 +282,9 @@ impl fmt::Display for Error {
         };
         write!(f, " ({side}): {}", inner.cause)?;
         match self.remote() {
-            Some(Remote::Untouched) => f.write_str("; the peer's memory is untouched")?,
+            Some(Remote::Untouched) => {
+                f.write_str("; none of its bytes reached the peer's memory")?
+            }
             Some(Remote::Fenced) => {
                 f.write_str("; bytes may have reached the peer, none will any more")?;
             }

@@ -58,11 +58,11 @@ impl Regions {
         entropy: &dyn Entropy,
     ) -> Result<Registration, Error> {
         let failed = |cause| Error::local(Stage::Registration, cause);
-        let plain = |c: char| !c.is_control() && c != '/';
+        let plain = |c: char| !c.is_control() && !matches!(c, '/' | ':' | ',');
         if name.is_empty() || name.len() > REGION_NAME_BYTES_MAX || !name.chars().all(plain) {
             let text = format!(
-                "a segment's name has 1 to {REGION_NAME_BYTES_MAX} bytes, and neither '/' nor \
-                 control characters"
+                "a segment's name has 1 to {REGION_NAME_BYTES_MAX} bytes, and none of '/', \
+                 ':', ',' and control characters"
             );
             return Err(failed(Cause::Invalid(text)));
         }

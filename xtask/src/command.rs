@@ -140,9 +140,17 @@ fn family(table: &str, root: u32) -> Vec<u32> {
     found
 }
 
+/// The last lines, after those that name what failed further up: a test runner that goes on after
+/// a failure ends with what passed.
 fn tail(output: &str, lines: usize) -> String {
     let all: Vec<_> = output.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
+    let (before, last) = all.split_at(all.len().saturating_sub(lines));
+    let named = |line: &&&str| {
+        let line = line.trim_end();
+        line.ends_with(" FAILED") || line.contains(" panicked at ") || line.contains(" FAIL [")
+    };
+    let named: Vec<_> = before.iter().filter(named).take(lines).copied().collect();
+    [named.as_slice(), last].concat().join("\n")
 }
 
 #[cfg(test)]
@@ -161,6 +169,7 @@ mod tests {
     fn the_tail_is_the_last_lines() {
         assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
         assert_eq!(tail("a\n", 2), "a");
+        assert_eq!(tail("test x ... FAILED\na\nb\nc\n", 2), "test x ... FAILED\nb\nc");
     }
 
     #[test]

@@ -138,6 +138,12 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             Some(&setup::DENY),
             &["deny", "check", "licenses", "bans", "sources"],
         ),
+        Step::new("documentation", |deadline| {
+            let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
+            command.env("RUSTDOCFLAGS", "-D warnings");
+            let log = project.scratch().join("documentation.log");
+            run_command(command, log, deadline).outcome(|_| String::new())
+        }),
         Step::new("core-dependencies", |_| graph::core_dependencies(project)),
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),

@@ -9,6 +9,7 @@ pub(super) fn recognise(first: &[u8]) -> Option<&'static str> {
         // Content type handshake (22) or alert (21), then a version 3.x: RFC 8446, section 5.1.
         [0x15 | 0x16, 0x03, 0..=4, ..] => Some("TLS"),
         [b'S', b'S', b'H', b'-', ..] => Some("SSH"),
+        [b'<', b'!' | b'h' | b'H' | b'?', ..] => Some("HTML or XML, as of an HTTP server"),
         [b'-', b'E', b'R', b'R', ..] => Some("Redis"),
         _ => None,
     }
