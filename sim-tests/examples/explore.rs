@@ -27,10 +27,11 @@ fn main() {
     let report = explorer.explore(&scenario.begin(setup));
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{words:?}: {} states, {} transitions, depth {}, {seconds:.1} s, {:.0} transitions/s, {:?}",
+        "{words:?}: {} states, {} transitions, depth {}, longest {:?}, {seconds:.1} s, {:.0} transitions/s, {:?}",
         report.states,
         report.transitions,
         report.depth,
+        report.longest_free,
         report.transitions as f64 / seconds,
         report.worst_healing
     );

@@ -1,10 +1,13 @@
 //! Breadth-first exploration of everything that can happen, up to a budget of faults.
 
+use crate::circles::{FreeGraph, circle};
 use crate::coverage::Coverage;
 use crate::heal::{Healer, Healing};
-use crate::seen::{Memo, Seen};
+use crate::seen::Memo;
 use crate::transcript::transcript;
+use crate::ways::Ways;
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
+use std::ops::Range;
 
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
@@ -45,6 +48,9 @@ pub struct Report {
     pub coverage: Coverage,
     /// The worst healing.
     pub worst_healing: Healing,
+    /// Events of the longest schedule without a fault from any world; known at a fixpoint if
+    /// circles were looked for and there is none.
+    pub longest_free: Option<u32>,
 }
 
 /// Explores from a start.
@@ -53,13 +59,24 @@ pub struct Explorer {
     pub states_max: usize,
     /// Whether every world must heal (oracle O5).
     pub liveness: bool,
+    /// Whether no schedule without further faults, fair or not, may go round in circles (oracle O5).
+    pub circles: bool,
     /// The oracles asked; all of them if empty. A variant breaks more than the one it is known for.
     pub oracles: Vec<Oracle>,
+    /// Worlds of a layer that are kept whole, some 10 kB each; those past it are made again from
+    /// their ways when their turn comes. It changes memory and time, and no figure.
+    pub whole_max: usize,
 }
 
 impl Default for Explorer {
     fn default() -> Self {
-        Self { states_max: 5_000_000, liveness: true, oracles: Vec::new() }
+        Self {
+            states_max: 5_000_000,
+            liveness: true,
+            circles: true,
+            oracles: Vec::new(),
+            whole_max: 4_096,
+        }
     }
 }
 
@@ -70,11 +87,19 @@ const ENDED_PER_DISTURBANCE: u32 = 4;
 /// One world in this many is kept and compared with those of the same fingerprint.
 const SAMPLE: u128 = 64;
 
+/// A layer: consecutive numbers, and the first of its worlds whole.
+struct Layer {
+    numbers: Range<u32>,
+    whole: Vec<World>,
+}
+
 struct Search<'a> {
-    samples: Memo<World>,
-    start: &'a World,
-    seen: Seen,
-    parents: Vec<(u32, Choice)>,
+    /// What follows one world in [`SAMPLE`], by its fingerprint.
+    samples: Memo<Vec<u128>>,
+    /// The number of every world, by its fingerprint.
+    seen: Memo<u32>,
+    ways: Ways,
+    graph: Option<FreeGraph>,
     healer: Option<Healer>,
     coverage: Coverage,
     transitions: u64,
@@ -86,28 +111,42 @@ impl Explorer {
     pub fn explore(&self, start: &World) -> Report {
         let mut search = Search {
             samples: Memo::default(),
-            start,
-            seen: Seen::default(),
-            parents: Vec::new(),
+            seen: Memo::default(),
+            ways: Ways::new(start),
+            graph: self.circles.then(FreeGraph::default),
             healer: self.liveness.then(|| Healer::asking(&self.oracles)),
             coverage: Coverage::default(),
             transitions: 0,
             oracles: &self.oracles,
         };
-        search.seen.insert(start.fingerprint());
+        search.seen.insert(start.fingerprint(), 0);
         search.coverage.world(start);
-        let mut layer = vec![(u32::MAX, start.clone())];
+        let mut layer = Layer { numbers: 0..1, whole: vec![start.clone()] };
         let mut depth = 0;
-        let ending = loop {
-            let mut next = Vec::new();
-            match search.expand(layer, &mut next, self.states_max) {
-                Some(ending) => break ending,
-                None if next.is_empty() => break Ending::Fixpoint,
-                None => (layer, depth) = (next, depth + 1),
+        let mut ending = loop {
+            let mut whole = Vec::new();
+            let end = layer.numbers.end;
+            if let Some(ending) = search.expand(layer, &mut whole, self) {
+                break ending;
             }
+            if search.ways.len() == end {
+                break Ending::Fixpoint;
+            }
+            layer = Layer { numbers: end..search.ways.len(), whole };
+            depth += 1;
         };
+        let mut longest_free = None;
+        if !matches!(ending, Ending::Violation(_)) {
+            match search.ends() {
+                Ok(longest) => {
+                    longest_free = longest.filter(|_| matches!(ending, Ending::Fixpoint))
+                }
+                Err(circle) => ending = circle,
+            }
+        }
         Report {
             ending,
+            longest_free,
             states: search.seen.len(),
             transitions: search.transitions,
             depth,
@@ -120,13 +159,16 @@ impl Explorer {
 impl Search<'_> {
     fn expand(
         &mut self,
-        layer: Vec<(u32, World)>,
-        next: &mut Vec<(u32, World)>,
-        states_max: usize,
+        layer: Layer,
+        whole: &mut Vec<World>,
+        bounds: &Explorer,
     ) -> Option<Ending> {
         let mut choices = Vec::new();
-        for (parent, world) in layer {
+        let mut first = layer.whole.into_iter();
+        for parent in layer.numbers {
+            let world = first.next().unwrap_or_else(|| self.ways.world(parent));
             world.actions(&mut choices);
+            self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
             for choice in &choices {
                 let mut after = world.clone();
                 let mut step = Step::default();
@@ -136,37 +178,48 @@ impl Search<'_> {
                 if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
-                let fingerprint = after.fingerprint();
-                if !self.seen.insert(fingerprint) {
+                let (fingerprint, free_fingerprint) = after.fingerprints();
+                let number = self.ways.len();
+                let reached = *self.seen.entry(fingerprint).or_insert(number);
+                if let Some(graph) = self.graph.as_mut().filter(|_| choice.cost == 0) {
+                    graph.lead_to(reached);
+                }
+                if reached != number {
                     if let Some(violation) = self.compare(fingerprint, &after) {
                         return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                     }
                     continue;
                 }
                 if fingerprint.is_multiple_of(SAMPLE) {
-                    self.samples.insert(fingerprint, after.clone());
+                    self.samples.insert(fingerprint, successors(&after));
                 }
                 self.coverage.world(&after);
                 after.check(&mut step.violations);
                 if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
-                if let Err((violation, healing)) = self.heal(&after) {
+                if let Err((violation, healing)) = self.heal(&after, free_fingerprint) {
                     return Some(self.violated(parent, Some(choice), violation, healing));
                 }
-                if self.seen.len() >= states_max {
+                if self.seen.len() >= bounds.states_max {
                     return Some(Ending::StatesMax);
                 }
-                self.parents.push((parent, choice.clone()));
-                next.push((u32::try_from(self.parents.len() - 1).unwrap_or(u32::MAX), after));
+                self.ways.add(parent, choice);
+                if whole.len() < bounds.whole_max {
+                    whole.push(after);
+                }
             }
         }
         None
     }
 
-    fn heal(&mut self, world: &World) -> Result<(), (Violation, Vec<Choice>)> {
+    fn heal(
+        &mut self,
+        world: &World,
+        free_fingerprint: u128,
+    ) -> Result<(), (Violation, Vec<Choice>)> {
         let Some(healer) = &mut self.healer else { return Ok(()) };
-        let healing = healer.heal(world)?;
+        let healing = healer.heal_known(world, free_fingerprint)?;
         let allowed = ENDED_PER_DISTURBANCE * (world.faults_spent() + 1);
         if healing.ended <= allowed || world.has_twins() {
             return Ok(());
@@ -175,12 +228,30 @@ impl Search<'_> {
         Err((Violation { oracle: Oracle::Liveness, detail }, Vec::new()))
     }
 
+    /// The longest schedule without a fault, if all of them end.
+    fn ends(&mut self) -> Result<Option<u32>, Ending> {
+        let Some(graph) = self.graph.take() else { return Ok(None) };
+        let endless = match graph.longest(self.seen.len()) {
+            Ok(longest) => return Ok(Some(longest)),
+            Err(endless) => endless,
+        };
+        let liveness = |detail: String| Violation { oracle: Oracle::Liveness, detail };
+        let Some(circle) = circle(&endless, &mut self.ways, &self.seen) else {
+            let violation = liveness(format!("{} worlds never come to rest", endless.len()));
+            let first = endless.first().copied().unwrap_or_default();
+            return Err(self.violated(first, None, violation, Vec::new()));
+        };
+        let kind = if circle.fair { "fair" } else { "unfair" };
+        let detail = format!("a {kind} schedule of {} events recurs", circle.events.len());
+        Err(self.violated(circle.start, None, liveness(detail), circle.events))
+    }
+
     /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a
     /// multiple of [`SAMPLE`], each time it is reached again.
     fn compare(&self, fingerprint: u128, again: &World) -> Option<Violation> {
-        let first = self.samples.get(&fingerprint)?;
-        let (expected, found) = (successors(first), successors(again));
-        (expected != found).then(|| Violation {
+        let expected = self.samples.get(&fingerprint)?;
+        let found = successors(again);
+        (*expected != found).then(|| Violation {
             oracle: Oracle::Fingerprint,
             detail: format!("{} successors against {}", expected.len(), found.len()),
         })
@@ -200,15 +271,10 @@ impl Search<'_> {
         violation: Violation,
         healing: Vec<Choice>,
     ) -> Ending {
-        let mut schedule: Vec<Choice> = last.into_iter().cloned().collect();
-        let mut at = parent;
-        while let Some((parent, choice)) = self.parents.get(at as usize) {
-            schedule.push(choice.clone());
-            at = *parent;
-        }
-        schedule.reverse();
+        let mut schedule = self.ways.schedule(parent);
+        schedule.extend(last.cloned());
         let whole: Vec<Choice> = schedule.iter().chain(&healing).cloned().collect();
-        let mut words = transcript(self.start, &whole);
+        let mut words = transcript(self.ways.start(), &whole);
         words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
         Ending::Violation(Box::new(Counterexample {
             violation,

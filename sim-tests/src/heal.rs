@@ -37,11 +37,22 @@ impl Healer {
 
     /// Settles a world. The schedule that failed is returned with the violation.
     pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+        self.heal_known(start, start.fingerprint_without_budget())
+    }
+
+    /// The same for a world whose fingerprint without budget is known.
+    pub(crate) fn heal_known(
+        &mut self,
+        start: &World,
+        mut fingerprint: u128,
+    ) -> Result<Healing, (Violation, Vec<Choice>)> {
+        if let Some(known) = self.known.get(&fingerprint) {
+            return Ok(*known);
+        }
         let mut world = start.clone();
         let mut trail: Vec<(u128, u32)> = Vec::new();
         let mut schedule = Vec::new();
         let mut rest = loop {
-            let fingerprint = world.fingerprint_without_budget();
             if let Some(known) = self.known.get(&fingerprint) {
                 break *known;
             }
@@ -72,6 +83,7 @@ impl Healer {
                 let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
                 return Err((Violation { oracle: Oracle::Liveness, detail }, schedule));
             }
+            fingerprint = world.fingerprint_without_budget();
         };
         for (fingerprint, ended) in trail.into_iter().rev() {
             rest = Healing { events: rest.events + 1, ended: rest.ended + ended };

@@ -1,6 +1,7 @@
 //! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
 //! each oracle means and how a failure is replayed.
 
+mod circles;
 mod coverage;
 mod explorer;
 mod heal;
@@ -9,6 +10,7 @@ mod seen;
 mod snapshot;
 pub mod sweep;
 mod transcript;
+mod ways;
 
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};

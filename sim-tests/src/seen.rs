@@ -1,4 +1,4 @@
-//! Sets and maps keyed by fingerprints. Nobody iterates over them, so their order cannot matter.
+//! Maps keyed by fingerprints. Nobody iterates over them, so their order cannot matter.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -20,5 +20,4 @@ impl Hasher for LowHalf {
     }
 }
 
-pub(crate) type Seen = hashbrown::HashSet<u128, BuildHasherDefault<LowHalf>>;
 pub(crate) type Memo<T> = hashbrown::HashMap<u128, T, BuildHasherDefault<LowHalf>>;

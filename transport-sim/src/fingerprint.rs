@@ -107,16 +107,25 @@ impl Ranks for Plain {
 impl World {
     /// The digest of everything that can make a difference to what happens from here on.
     pub fn fingerprint(&self) -> u128 {
-        self.digest(self.faults_spent)
+        self.encode(self.faults_spent).digest()
     }
 
     /// The same without the faults spent: equal for worlds that a fault-free future tells not
     /// apart.
     pub fn fingerprint_without_budget(&self) -> u128 {
-        self.digest(0)
+        self.encode(0).digest()
     }
 
-    fn digest(&self, faults: u32) -> u128 {
+    /// Both, for little more than the price of one.
+    pub fn fingerprints(&self) -> (u128, u128) {
+        let mut encoder = self.encode(self.faults_spent);
+        let whole = encoder.digest();
+        encoder.bytes[..size_of::<u32>()].fill(0);
+        (whole, encoder.digest())
+    }
+
+    /// Everything that can make a difference, the faults spent first.
+    fn encode(&self, faults: u32) -> Encoder {
         let ranks = WorldRanks::new(self);
         let mut encoder = Encoder { bytes: Vec::with_capacity(1024) };
         faults.hash(&mut encoder);
@@ -126,7 +135,7 @@ impl World {
         }
         self.hash_fabric(&ranks, &mut encoder);
         self.hash_bags(&ranks).hash(&mut encoder);
-        encoder.digest()
+        encoder
     }
 
     pub(crate) fn plain_fingerprint(&self, node: &Node) -> u128 {

@@ -98,7 +98,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "explorer",
             what: "every interleaving up to the bounds, random sweeps",
             budget: depth.budget(900),
-            steps: explorer(project),
+            steps: explorer(project, depth == Depth::Nightly),
         },
         Stage {
             name: "seeds",
@@ -152,8 +152,8 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
     ]
 }
 
-fn explorer(project: &Project) -> Vec<Step<'_>> {
-    let mut steps = rust_tests::explorer(project);
+fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
+    let mut steps = rust_tests::explorer(project, nightly);
     steps.push(Step::new("lane-gate", |deadline| {
         // Loom replaces the atomics, so it needs a build of its own.
         let target = project.scratch().join("loom");

@@ -3,3 +3,8 @@
 mod shipping;
 mod sweep;
 mod variants;
+
+/// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
+fn nightly() -> bool {
+    std::env::var_os("HANDFAST_NIGHTLY").is_some()
+}

@@ -1,5 +1,6 @@
 //! The shipping rules, explored to a fixpoint: every interleaving up to a number of faults.
 
+use crate::nightly;
 use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger};
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Faults, Operations, Setup};
@@ -16,6 +17,17 @@ fn both_open_and_every_operation_is_an_event_of_its_own() {
 #[test]
 fn both_open_and_two_faults_of_any_kind_happen() {
     holds(Scenario::SimultaneousOpen, pruned(at_once(Scenario::SimultaneousOpen.setup(budget(2)))));
+}
+
+#[test]
+fn both_open_and_three_classic_faults_happen() {
+    if !nightly() {
+        println!("skipped: nightly only, it takes ten minutes and 5 GB");
+        return;
+    }
+    let setup = pruned(at_once(Scenario::SimultaneousOpen.setup(3)));
+    let explorer = Explorer { states_max: 20_000_000, ..Explorer::default() };
+    holds_by(&explorer, Scenario::SimultaneousOpen, Setup { faults: Faults::CLASSIC, ..setup });
 }
 
 #[test]
@@ -52,6 +64,40 @@ fn one_side_closes_while_both_open() {
 #[test]
 fn tables_of_one_entry_are_full_and_nothing_is_stuck_or_forgotten() {
     holds(Scenario::TightLimits, pruned(Scenario::TightLimits.setup(budget(1))));
+}
+
+#[test]
+fn worlds_made_again_from_their_ways_give_the_figures_of_worlds_kept_whole() {
+    for (scenario, faults) in reductions() {
+        let figures = |whole_max| {
+            let explorer = Explorer { whole_max, ..Explorer::default() };
+            let report = explorer.explore(&scenario.begin(at_once(scenario.setup(faults))));
+            assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
+            (report.states, report.transitions, report.depth, report.coverage.state_pairs)
+        };
+        assert_eq!(figures(0), figures(usize::MAX), "{scenario:?} K={faults}");
+    }
+}
+
+#[test]
+fn dropping_answers_that_are_ignored_hides_no_pair_of_states_and_no_transition() {
+    for (scenario, faults) in reductions() {
+        let reached = |setup: Setup| {
+            let report = Explorer::default().explore(&scenario.begin(setup));
+            assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
+            let pairs: Vec<_> = report.coverage.state_pairs.into_keys().collect();
+            (pairs, report.coverage.transitions)
+        };
+        let full = at_once(scenario.setup(faults));
+        assert_eq!(reached(pruned(full.clone())), reached(full), "{scenario:?} K={faults}");
+    }
+}
+
+/// Worlds small enough to be explored without a reduction too.
+fn reductions() -> impl Iterator<Item = (Scenario, u32)> {
+    [Scenario::SimultaneousOpen, Scenario::LowerOpens, Scenario::HigherOpens, Scenario::OpenTwice]
+        .into_iter()
+        .flat_map(|scenario| [(scenario, 0), (scenario, 1)])
 }
 
 #[test]
@@ -156,20 +202,25 @@ fn pruned(setup: Setup) -> Setup {
 }
 
 fn holds(scenario: Scenario, setup: Setup) {
+    holds_by(&Explorer::default(), scenario, setup);
+}
+
+fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     let all = setup.faults == Faults::ALL;
     let (faults, operations) = (setup.faults_max, setup.operations);
-    let report = Explorer::default().explore(&scenario.begin(setup));
+    let report = explorer.explore(&scenario.begin(setup));
     println!(
-        "{scenario:?} K={faults} all faults: {all} {operations:?}: {} states, {} transitions, depth {}, worst \
-         healing {:?}, refusals {:?}",
+        "{scenario:?} K={faults} all faults: {all} {operations:?}: {} states, {} transitions, depth {}, longest \
+         free {:?}, worst healing {:?}, refusals {:?}",
         report.states,
         report.transitions,
         report.depth,
+        report.longest_free,
         report.worst_healing,
         report.coverage.refusals
     );
     match report.ending {
-        Ending::Fixpoint => {}
+        Ending::Fixpoint => assert!(report.longest_free.is_some(), "circles were not looked for"),
         Ending::Violation(found) => panic!("{}", found.transcript),
         Ending::StatesMax => panic!("the bound on states was reached at {}", report.states),
     }

@@ -4,9 +4,10 @@
 //! Events are counted as page-sized models count them: queue-pair operations succeed at once, so
 //! what counts is commands, deliveries, timers and faults.
 
+use crate::nightly;
 use handfast_core::Node;
 use handfast_core::node::Mutant;
-use handfast_transport_sim::{Faults, Operations, Oracle, Setup, World};
+use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, World};
 use sim_tests::{Counterexample, Ending, Explorer, Scenario, assert_snapshot};
 use std::sync::Arc;
 
@@ -23,6 +24,25 @@ fn a_waiter_that_rebuilds_the_queue_pair_gets_the_answer_for_the_old_one() {
 #[test]
 fn two_messages_fenced_by_equal_generation_disagree() {
     finds(Mutant::TwoMessagesEqual, Scenario::SimultaneousOpen, 2, 7, &AGREEMENT);
+}
+
+#[test]
+fn two_messages_fenced_by_equal_generation_pair_anew_for_ever() {
+    let explorer = Explorer {
+        liveness: false,
+        states_max: 3_000,
+        oracles: vec![Oracle::Liveness],
+        ..Explorer::default()
+    };
+    let start = variant(Mutant::TwoMessagesEqual, Scenario::SimultaneousOpen, 0);
+    let found = match explorer.explore(&start).ending {
+        Ending::Violation(found) => *found,
+        other => panic!("nothing recurs: {other:?}"),
+    };
+    println!("after {} events:\n{}", found.schedule.len(), found.transcript);
+    assert!(found.violation.detail.starts_with("a fair schedule"), "{}", found.violation.detail);
+    assert_recurs(start, &found);
+    assert_snapshot("TwoMessagesEqual-for-ever", &found.transcript);
 }
 
 #[test]
@@ -55,6 +75,42 @@ fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
     finds(Mutant::OfferedUnfenced, Scenario::SimultaneousOpen, 1, 8, &[Oracle::GhostHit]);
 }
 
+#[test]
+fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
+    for faults in 0..3 {
+        let explorer = Explorer {
+            liveness: false,
+            circles: false,
+            states_max: first_sight_states(),
+            oracles: vec![Oracle::Agreement, Oracle::FabricLaw],
+            ..Explorer::default()
+        };
+        let setup = setup(Mutant::WiredOnFirstSight, Scenario::SimultaneousOpen, faults);
+        let report = explorer.explore(&World::new(Setup { prune: true, ..setup }));
+        println!(
+            "wired on first sight, K={faults}: {} states, {} transitions, all of up to {} events",
+            report.states, report.transitions, report.depth
+        );
+        if let Ending::Violation(found) = report.ending {
+            panic!("{}", found.transcript);
+        }
+    }
+}
+
+#[test]
+fn wiring_on_first_sight_lets_a_lane_in_use_hit_one_that_was_born_later() {
+    finds(Mutant::WiredOnFirstSight, Scenario::SimultaneousOpen, 0, 7, &[Oracle::GhostHit]);
+}
+
+/// No fixpoint is near: a million worlds are not all there are.
+fn first_sight_states() -> usize {
+    match (nightly(), cfg!(debug_assertions)) {
+        (true, _) => 1_000_000,
+        (false, true) => 10_000,
+        (false, false) => 100_000,
+    }
+}
+
 const SAFETY: [Oracle; 4] =
     [Oracle::Agreement, Oracle::PublishedUnwired, Oracle::GhostHit, Oracle::FabricLaw];
 
@@ -74,20 +130,41 @@ fn finds(mutant: Mutant, scenario: Scenario, faults: u32, events_max: usize, ora
 }
 
 fn explore(mutant: Mutant, scenario: Scenario, faults: u32, oracles: &[Oracle]) -> Counterexample {
-    let setup = Setup {
-        build: Arc::new(move |config| Node::with_mutant(config, mutant)),
-        operations: Operations::AtOnce,
-        faults: Faults::CLASSIC,
-        ..scenario.setup(faults)
-    };
     let report = Explorer {
         liveness: oracles.contains(&Oracle::Liveness),
+        circles: false,
         oracles: oracles.to_vec(),
         ..Explorer::default()
     }
-    .explore(&World::new(setup));
+    .explore(&variant(mutant, scenario, faults));
     match report.ending {
         Ending::Violation(found) => *found,
         other => panic!("{mutant:?} was not found out: {other:?}, {} states", report.states),
     }
+}
+
+fn variant(mutant: Mutant, scenario: Scenario, faults: u32) -> World {
+    World::new(setup(mutant, scenario, faults))
+}
+
+fn setup(mutant: Mutant, scenario: Scenario, faults: u32) -> Setup {
+    Setup {
+        build: Arc::new(move |config| Node::with_mutant(config, mutant)),
+        operations: Operations::AtOnce,
+        faults: Faults::CLASSIC,
+        ..scenario.setup(faults)
+    }
+}
+
+/// Plays the way to a circle and once around: every event is free, and the world is as before.
+fn assert_recurs(start: World, found: &Counterexample) {
+    let play = |world: &mut World, events: &[Choice]| {
+        events.iter().for_each(|choice| world.apply(choice, &mut Step::default()));
+    };
+    let mut world = start;
+    play(&mut world, &found.schedule);
+    let before = world.fingerprint();
+    assert!(!found.healing.is_empty() && found.healing.iter().all(|choice| choice.cost == 0));
+    play(&mut world, &found.healing);
+    assert_eq!(world.fingerprint(), before);
 }

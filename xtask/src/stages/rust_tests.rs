@@ -11,6 +11,8 @@ use std::time::Instant;
 const EXPLORER: &str = "sim-tests";
 /// Tests of that package whose output is a function of their seeds have this in their name.
 const SEEDED: &str = "seeds";
+/// Set for that package's explorations that take minutes.
+const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
 /// Every test of the workspace, with cargo-nextest where it is installed.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
@@ -32,12 +34,17 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
     vec![Step::new("tests", tests), Step::new("examples", examples)]
 }
 
-/// The explorer and the sweeps, optimised.
-pub(super) fn explorer(project: &Project) -> Vec<Step<'_>> {
+/// The explorer and the sweeps, optimised; some explorations are for the night only.
+pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     if !project.has_package(EXPLORER) {
         return vec![without_explorer("explorer")];
     }
-    vec![step(project, "explorer", &["test", "--release", "--package", EXPLORER])]
+    let run = move |deadline| {
+        let mut command = cargo(project.root(), ["test", "--release", "--package", EXPLORER]);
+        command.envs(nightly.then_some((NIGHTLY, "1")));
+        judged(&run_command(command, project.scratch().join("explorer.log"), deadline))
+    };
+    vec![Step::new("explorer", run)]
 }
 
 /// The seeded tests twice: what they print must not differ.
