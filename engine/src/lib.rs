@@ -49,9 +49,12 @@ pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::Counters;
 pub use engine::Engine;
 pub use error::{Cause, Error, Stage};
-pub use handfast_core::node::{Counters as LifeCycleCounters, Event};
+pub use handfast_core::node::{
+    CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
+};
 pub use handfast_core::transport::{Side, TransportError};
-pub use handfast_core::{Duration, Incarnation, Instant};
+pub use handfast_core::wire::{Refusal, RefusalReason};
+pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};
 pub use regions::Registration;
