@@ -60,7 +60,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1,32",
           value_parser = clap::value_parser!(u32).range(1..=BATCH_MAX))]
     pub(crate) batch: Vec<u32>,
-    /// Submitting threads
+    /// Submitting threads; they share one block of memory
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1",
           value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Vec<u32>,

@@ -28,7 +28,7 @@ impl Workload {
 
     /// Bytes of the segment it touches.
     pub(super) fn footprint(&self) -> u64 {
-        self.batch_bytes().saturating_mul(self.threads.into())
+        self.batch_bytes()
     }
 }
 
@@ -41,18 +41,19 @@ pub(super) struct Load<'a> {
 impl Load<'_> {
     /// Bytes per second of one measurement, after which the bytes are compared.
     pub(super) fn run(&self, workload: &Workload) -> Result<f64, Failure> {
+        let memory = &block(workload)?;
         if workload.threads == 1 {
-            let (bytes, took) =
-                self.runtime.block_on(submit(self.segment, workload, 0, self.duration))?;
+            let work = submit(self.segment, workload, memory, self.duration);
+            let (bytes, took) = self.runtime.block_on(work)?;
             return Ok(bytes as f64 / took.as_secs_f64());
         }
         std::thread::scope(|scope| {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
-            for thread in 0..workload.threads {
+            for _ in 0..workload.threads {
                 let sender = sender.clone();
                 let handle = self.runtime.handle().clone();
                 scope.spawn(move || {
-                    let work = submit(self.segment, workload, thread, self.duration);
+                    let work = submit(self.segment, workload, memory, self.duration);
                     // The receiver waits for every sender.
                     let _ = sender.send(handle.block_on(work));
                 });
@@ -71,26 +72,32 @@ impl Load<'_> {
     }
 }
 
-async fn submit(
-    segment: &Segment,
-    workload: &Workload,
-    thread: u32,
-    duration: Duration,
-) -> Result<(u64, Duration), Failure> {
-    let bytes = workload.batch_bytes();
-    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
+/// Memory for the batches of a workload. Its threads share it, so that more of them means more
+/// submitters and not more memory, whose share of the caches would be what is measured.
+fn block(workload: &Workload) -> Result<Memory, Failure> {
+    let length = usize::try_from(workload.batch_bytes()).unwrap_or(usize::MAX);
     let memory = Memory::zeroed(length).map_err(handfast::Error::from)?;
-    let fill = [thread as u8 + 1; 4096];
+    let fill = [7; 4096];
     for start in (0..length).step_by(fill.len()) {
         let part = &fill[..fill.len().min(length - start)];
         memory.copy_in(start, part).map_err(handfast::Error::from)?;
     }
-    let base = bytes * u64::from(thread);
+    Ok(memory)
+}
+
+async fn submit(
+    segment: &Segment,
+    workload: &Workload,
+    memory: &Memory,
+    duration: Duration,
+) -> Result<(u64, Duration), Failure> {
+    let bytes = workload.batch_bytes();
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
     let direction = workload.operation.direction();
     let pieces: Result<Vec<_>, _> = (0..u64::from(workload.batch))
         .map(|index| {
             let start = (index * workload.size) as usize;
-            memory.span(start, workload.size as usize).map(|span| (span, base + start as u64))
+            memory.span(start, workload.size as usize).map(|span| (span, start as u64))
         })
         .collect();
     let pieces = pieces.map_err(handfast::Error::from)?;
@@ -112,7 +119,7 @@ async fn submit(
     }
     let took = started.elapsed();
     let local = memory.crc32c(0, length).map_err(handfast::Error::from)?;
-    let remote = crate::copy::remote_checksum(segment, base, bytes, None).await?;
+    let remote = crate::copy::remote_checksum(segment, 0, bytes, None).await?;
     if local != remote {
         return Err(Failure::Checksum { local, remote });
     }
