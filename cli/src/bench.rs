@@ -1,5 +1,6 @@
 //! `handfast bench`: rates of reads and writes, beside the raw limit measured in the same run.
 
+mod iperf3;
 mod load;
 mod raw;
 mod report;
@@ -35,7 +36,8 @@ Examples:
 Progress goes to standard error, the result to standard output. The JSON has
 placement, rounds, duration_ms and workloads, each with operation, size, batch,
 threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
-raw_gib_per_s and ratio; with --first-transfer also first_transfer_us, with
+raw_gib_per_s and ratio; with --iperf3 also iperf3_gib_per_s and raw_to_iperf3,
+how the raw stream compares with iperf3; with --first-transfer also first_transfer_us, with
 median, slowest and measurements.
 
 ",
@@ -76,6 +78,10 @@ pub(crate) struct Bench {
     /// Also measure a raw one-way TCP stream of equal block size, and show the ratio
     #[arg(long)]
     pub(crate) limit: bool,
+    /// With --limit: also measure a stream of equal block size with iperf3, for at least a second,
+    /// and show how the raw stream compares
+    #[arg(long, requires = "limit")]
+    pub(crate) iperf3: bool,
     /// Also measure the first transfer to a new peer
     #[arg(long)]
     pub(crate) first_transfer: bool,
@@ -108,6 +114,9 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let Some(footprint) = workloads.iter().map(Workload::footprint).max() else {
         return Err(Failure::Usage("there is nothing to measure".into()));
     };
+    if arguments.iperf3 {
+        iperf3::check(arguments.size.iter().copied().max().unwrap_or(0))?;
+    }
     let server_core = arguments.cores.last().copied();
     let server = match &arguments.node {
         Some(_) if arguments.limit => {
@@ -132,8 +141,14 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     segment.check_range(0, footprint)?;
     let load = Load { runtime: &runtime, segment: &segment, duration: arguments.duration };
     let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
+    let placement =
+        iperf3::Placement { sender: arguments.cores.first().copied(), receiver: server_core };
     for round in 0..arguments.rounds {
         for row in &mut rows {
+            if arguments.iperf3 {
+                let size = row.workload.size;
+                row.iperf3.push(iperf3::measure(size, arguments.duration, placement)?);
+            }
             if let Some(sink) = &sink {
                 row.raw.push(sink.measure(row.workload.size, arguments.duration)?);
             }

@@ -227,9 +227,9 @@ impl Lane {
         wiring.expired
     }
 
-    /// Both sides agreed: slices may be sent.
-    pub(crate) fn agree(&self, depth: usize) {
-        lock(&self.state).slots.agree(depth);
+    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time.
+    pub(crate) fn agree(&self, depth: usize, bytes_max: u64) {
+        lock(&self.state).slots.agree(depth, bytes_max);
         self.work.notify_one();
         count(&self.counts.lanes_started);
     }

@@ -32,4 +32,7 @@ pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};
 pub use net::{Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 pub use posting::{LaneCompletion, LaneSink, Posting, RemoteSpan, Sent};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
-pub use transport::{DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
+pub use transport::{
+    BYTES_ON_MACHINE_MAX, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits, TcpTiming,
+    TcpTransport,
+};

@@ -58,6 +58,12 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// The sending half.
     type Writer: StreamWriter;
 
+    /// Whether both ends are on one machine, as far as known. Such a connection has nothing to fill
+    /// but memory, so few bytes in flight are enough, and stay in the caches.
+    fn stays_on_machine(&self) -> bool {
+        false
+    }
+
     /// Splits the stream. Nothing may have been buffered by it.
     fn split(self) -> (Self::Reader, Self::Writer);
 }

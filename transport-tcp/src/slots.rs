@@ -72,6 +72,9 @@ pub(crate) struct Slots {
     /// Most slices sent and unanswered; 0 until agreed.
     agreed: usize,
     on_wire: usize,
+    /// Most bytes of slices sent and unanswered, unless one slice alone has more.
+    bytes_max: u64,
+    bytes_on_wire: u64,
 }
 
 impl Slots {
@@ -87,11 +90,14 @@ impl Slots {
             held: 0,
             agreed: 0,
             on_wire: 0,
+            bytes_max: u64::MAX,
+            bytes_on_wire: 0,
         }
     }
 
-    pub(crate) fn agree(&mut self, depth: usize) {
+    pub(crate) fn agree(&mut self, depth: usize, bytes_max: u64) {
         self.agreed = depth.min(self.depth);
+        self.bytes_max = bytes_max;
     }
 
     /// Slices the lane holds at a time, as far as known.
@@ -136,7 +142,12 @@ impl Slots {
 
     /// Whether the writer has something to start.
     pub(crate) fn can_start(&self) -> bool {
-        self.on_wire < self.agreed && !self.queue.is_empty()
+        self.on_wire < self.agreed && self.queue.front().is_some_and(|next| self.has_room(*next))
+    }
+
+    fn has_room(&self, index: usize) -> bool {
+        let bytes = self.bytes_on_wire + u64::from(self.slots[index].length);
+        self.on_wire == 0 || bytes <= self.bytes_max
     }
 
     /// Hands the next slice to the writer.
@@ -151,6 +162,7 @@ impl Slots {
         let write = slot.direction == Direction::Write;
         slot.stage = if write { Stage::Sending(None) } else { Stage::Sent };
         self.on_wire += 1;
+        self.bytes_on_wire += u64::from(slot.length);
         let kind = if write { FrameKind::Write } else { FrameKind::Read };
         let header = Header {
             kind,
@@ -192,12 +204,17 @@ impl Slots {
 
     fn finish(&mut self, index: usize, status: Status) -> Option<LaneCompletion> {
         let direction = self.slots[index].direction;
-        self.on_wire -= 1;
+        self.leave_wire(index);
         let posting = self.free(index)?;
         Some(match status.refusal(direction) {
             None => LaneCompletion::Done(posting.slice),
             Some(error) => LaneCompletion::Refused(posting.slice, error),
         })
+    }
+
+    fn leave_wire(&mut self, index: usize) {
+        self.on_wire -= 1;
+        self.bytes_on_wire -= u64::from(self.slots[index].length);
     }
 
     fn free(&mut self, index: usize) -> Option<Posting> {
@@ -252,7 +269,7 @@ impl Slots {
             Stage::Sending(answer) => {
                 let sent = sent_of(index);
                 if sent == Sent::None || answer.is_some() {
-                    self.on_wire -= 1;
+                    self.leave_wire(index);
                     self.free(index);
                 } else {
                     // The writer no longer reports it; the answer frees the slot.
@@ -285,5 +302,47 @@ impl Slots {
         }
         self.queue.clear();
         self.held = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::posting::RemoteSpan;
+    use handfast_memory::Memory;
+
+    const BYTES: u64 = 4096;
+
+    fn slots_with_three_reads(bytes_max: u64) -> Slots {
+        let memory = Memory::zeroed(BYTES as usize).expect("a page can be had");
+        let mut slots = Slots::new(4);
+        for slice in 0..3 {
+            let span = memory.whole();
+            let remote = RemoteSpan { key: 1, address: 0 };
+            let posting = Posting { slice, direction: Direction::Read, span, remote };
+            slots.push(posting).expect("the depth is four");
+        }
+        slots.agree(4, bytes_max);
+        slots
+    }
+
+    #[test]
+    fn a_slice_waits_until_its_bytes_have_room_on_the_wire() {
+        let mut slots = slots_with_three_reads(2 * BYTES);
+        let first = slots.start().expect("nothing is on the wire");
+        assert!(slots.start().is_some(), "two slices fill the limit exactly");
+        assert!(slots.start().is_none(), "the third would pass it");
+        slots.data(first.header.tag, BYTES as u32).expect("the answer begins");
+        slots.done(first.header.tag, Status::Ok).expect("the answer ends");
+        assert!(slots.start().is_some(), "the first made room");
+    }
+
+    #[test]
+    fn a_slice_longer_than_the_room_there_is_goes_alone() {
+        let mut slots = slots_with_three_reads(BYTES - 1);
+        assert!(slots.start().is_some());
+        assert!(slots.start().is_none());
+        assert_eq!(slots.withdraw(0, |_| Sent::All), Some(Sent::All));
+        assert!(slots.start().is_none(), "a withdrawn slice is on the wire until it is answered");
     }
 }

@@ -73,6 +73,11 @@ impl Stream for TcpStream {
     type Reader = TcpReader;
     type Writer = TcpWriter;
 
+    fn stays_on_machine(&self) -> bool {
+        let ends = (self.local_addr(), self.peer_addr());
+        matches!(ends, (Ok(local), Ok(peer)) if local.ip() == peer.ip())
+    }
+
     fn split(self) -> (TcpReader, TcpWriter) {
         let socket = Arc::new(self);
         let reader = TcpReader { socket: Arc::clone(&socket), rest: 0, resting: 0 };

@@ -28,6 +28,12 @@ pub const SOCKETS_PER_LANE: usize = 1;
 /// Most slices a lane may be configured to hold, each way. It bounds the table of slots and the
 /// queue of answers.
 pub const DEPTH_MAX: u32 = 4096;
+/// Most bytes of slices outstanding on a lane whose two ends are on one machine; one slice may be
+/// longer. There is no distance to fill, and more than this falls out of the caches: both ends on
+/// one processor, four readers of 1 MiB went from 0.8 of the raw stream to 1.5 of it, and a reader
+/// of 64 KiB slices from 1.3 to 1.9. Half as much slowed 64 KiB slices, twice as much gained
+/// nothing.
+pub const BYTES_ON_MACHINE_MAX: u64 = 1 << 20;
 
 /// The bounds of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -455,9 +461,10 @@ async fn say_hello<S: Stream>(mut stream: S, hello: &Hello) -> io::Result<(S, [u
 
 /// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.
 fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Inbound<S::Reader>> {
+    let bytes_max = if stream.stays_on_machine() { BYTES_ON_MACHINE_MAX } else { u64::MAX };
     let (reader, writer) = stream.split();
     let outbound = Outbound::new(Arc::clone(lane), writer);
     let started = lane.spawn(outbound.run());
-    lane.agree(depth as usize);
+    lane.agree(depth as usize, bytes_max);
     started.then(|| Inbound::new(Arc::clone(lane), reader, depth as usize))
 }

@@ -39,14 +39,10 @@ pub(super) struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Bytes per second of one measurement, after which the bytes are compared.
+    /// Bytes per second of one measurement, after which the bytes are compared. One submitter has a
+    /// thread of its own as each of many has, so that their numbers compare like with like.
     pub(super) fn run(&self, workload: &Workload) -> Result<f64, Failure> {
         let memory = &block(workload)?;
-        if workload.threads == 1 {
-            let work = submit(self.segment, workload, memory, self.duration);
-            let (bytes, took) = self.runtime.block_on(work)?;
-            return Ok(bytes as f64 / took.as_secs_f64());
-        }
         std::thread::scope(|scope| {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
             for _ in 0..workload.threads {

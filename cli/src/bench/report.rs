@@ -15,18 +15,20 @@ pub(super) struct Row {
     pub(super) workload: Workload,
     pub(super) rates: Vec<f64>,
     pub(super) raw: Vec<f64>,
+    pub(super) iperf3: Vec<f64>,
 }
 
 impl Row {
     pub(super) fn new(workload: Workload) -> Self {
-        Self { workload, rates: Vec::new(), raw: Vec::new() }
+        Self { workload, rates: Vec::new(), raw: Vec::new(), iperf3: Vec::new() }
     }
 
     fn show(self) -> ShownRow {
-        let ratios = self.rates.iter().zip(&self.raw).map(|(rate, raw)| rate / raw).collect();
+        let ratio = median_ratio(&self.rates, &self.raw);
+        let raw_to_iperf3 = median_ratio(&self.raw, &self.iperf3);
         let gib = |rates: &[f64]| rates.iter().map(|rate| rate / GIB).collect::<Vec<f64>>();
         let Workload { operation, size, batch, threads } = self.workload;
-        let (rates, raw) = (gib(&self.rates), gib(&self.raw));
+        let (rates, raw, iperf3) = (gib(&self.rates), gib(&self.raw), gib(&self.iperf3));
         ShownRow {
             operation: match operation {
                 Operation::Write => "write",
@@ -37,7 +39,9 @@ impl Row {
             threads,
             gib_per_s: median(rates.clone()).unwrap_or(0.0),
             raw_gib_per_s: median(raw),
-            ratio: median(ratios),
+            ratio,
+            iperf3_gib_per_s: median(iperf3),
+            raw_to_iperf3,
             measurements_gib_per_s: rates,
         }
     }
@@ -54,6 +58,10 @@ struct ShownRow {
     raw_gib_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iperf3_gib_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_to_iperf3: Option<f64>,
     measurements_gib_per_s: Vec<f64>,
 }
 
@@ -109,9 +117,12 @@ impl Report {
             ),
             "operation   size  batch  threads    rate     raw   ratio".to_owned(),
         ];
+        if self.workloads.iter().any(|row| row.iperf3_gib_per_s.is_some()) {
+            lines[1].push_str("  iperf3  raw/iperf3");
+        }
         for row in &self.workloads {
             let shown = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
-            lines.push(format!(
+            let mut line = format!(
                 "{:9} {:>6} {:>6} {:>8} {:>7.2} {:>7} {:>7}",
                 row.operation,
                 size::short(row.size),
@@ -120,7 +131,12 @@ impl Report {
                 row.gib_per_s,
                 shown(row.raw_gib_per_s),
                 shown(row.ratio)
-            ));
+            );
+            if row.iperf3_gib_per_s.is_some() {
+                let (rate, ratio) = (shown(row.iperf3_gib_per_s), shown(row.raw_to_iperf3));
+                line.push_str(&format!(" {rate:>7} {ratio:>11}"));
+            }
+            lines.push(line);
         }
         if let Some(first) = &self.first_transfer_us {
             let FirstTransfer { median, slowest, measurements } = first;
@@ -131,6 +147,11 @@ impl Report {
         }
         lines.join("\n")
     }
+}
+
+/// The median of the ratios within each round.
+fn median_ratio(rates: &[f64], yardstick: &[f64]) -> Option<f64> {
+    median(rates.iter().zip(yardstick).map(|(rate, yardstick)| rate / yardstick).collect())
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
