@@ -5,6 +5,7 @@ mod circles;
 mod coverage;
 mod explorer;
 mod heal;
+pub mod hunt;
 pub mod mutants;
 pub mod scenario;
 mod seen;

@@ -5,7 +5,7 @@ use crate::coverage::Coverage;
 use crate::heal::Healer;
 use crate::scenario::Scenario;
 use crate::transcript::transcript;
-use handfast_transport_sim::{Action, Choice, Setup, Step, Violation, World};
+use handfast_transport_sim::{Action, Choice, Oracle, Setup, Step, Violation, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -74,8 +74,13 @@ impl Seeded {
 
     /// Plays the schedule in a world of the caller's.
     pub fn run_in(&self, start: World, coverage: &mut Coverage) -> Run {
+        self.run_asking(start, &[], coverage)
+    }
+
+    /// The same, asking these oracles only, or all if there are none.
+    pub fn run_asking(&self, start: World, oracles: &[Oracle], coverage: &mut Coverage) -> Run {
         let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
-        play(start, self.events_max, coverage, |_, choices| {
+        play(start, self.events_max, oracles, coverage, |_, choices| {
             // Most steps go without a fault, so that something is under way when one comes.
             let calm = generator.next_u64() % 4 != 0;
             let free = choices.iter().filter(|choice| choice.cost == 0).count();
@@ -91,9 +96,11 @@ impl Seeded {
 fn play(
     start: World,
     events_max: u32,
+    oracles: &[Oracle],
     coverage: &mut Coverage,
     mut choose: impl FnMut(&World, &[Choice]) -> Option<Choice>,
 ) -> Run {
+    let asks = |oracle: Oracle| oracles.is_empty() || oracles.contains(&oracle);
     let mut world = start;
     let mut choices = Vec::new();
     let mut run = Run { trace_hash: 0, events: 0, words: Vec::new(), violation: None };
@@ -108,10 +115,10 @@ fn play(
         coverage.world(&world);
         run.events += 1;
         run.trace_hash = run.trace_hash.rotate_left(1) ^ world.fingerprint();
-        run.violation = step.violations.pop();
+        run.violation = step.violations.into_iter().rev().find(|found| asks(found.oracle));
     }
-    if run.violation.is_none() {
-        match Healer::default().heal(&world) {
+    if run.violation.is_none() && asks(Oracle::Liveness) {
+        match Healer::asking(oracles).heal(&world) {
             Ok(healing) => run.events += healing.events,
             Err((violation, _)) => run.violation = Some(violation),
         }
@@ -125,7 +132,7 @@ fn replay(start: &World, words: &[String]) -> (Run, Vec<Choice>) {
     let mut left = words.iter();
     let mut coverage = Coverage::default();
     let events_max = u32::try_from(words.len()).unwrap_or(u32::MAX);
-    let run = play(start.clone(), events_max, &mut coverage, |world, choices| {
+    let run = play(start.clone(), events_max, &[], &mut coverage, |world, choices| {
         let next = left.find_map(|wanted| {
             choices.iter().find(|choice| world.describe(&choice.action) == *wanted)
         })?;

@@ -177,6 +177,14 @@ impl World {
         (0..self.sites.len()).any(|site| self.twinned(site))
     }
 
+    /// More nodes than a table of peers has room for.
+    pub fn is_crowded(&self) -> bool {
+        let first =
+            |site: &usize| (0..*site).all(|at| self.sites[at].path != self.sites[*site].path);
+        let nodes = (0..self.sites.len()).filter(first).count();
+        nodes > self.setup.limits.peers_max + 1
+    }
+
     pub(crate) fn twinned(&self, site: usize) -> bool {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }
@@ -262,7 +270,13 @@ impl World {
         } else {
             self.fail(site, id)
         };
+        let before = step.refusals.len();
         self.tell(site, Input::OperationDone { id, outcome }, step);
+        let gone = step.refusals[before..].contains(&RefusalReason::Gone);
+        if gone && !succeeds && id.kind == OperationKind::BringUp {
+            let detail = format!("site {site} failed, and told its peer that it is gone");
+            step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
+        }
     }
 
     pub(crate) fn stall(&mut self, index: usize) {
@@ -295,6 +309,10 @@ impl World {
                 Outcome::Wired
             }
             Operation::Retire { lifecycle } => {
+                if self.fabric.of(site, *lifecycle).is_some_and(|qp| qp.published && !qp.revoked) {
+                    let detail = format!("site {site} destroys {lifecycle:?}, still published");
+                    step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+                }
                 self.fabric.destroy(site, *lifecycle);
                 Outcome::Retired
             }
@@ -337,6 +355,20 @@ impl World {
         }
         let error = error(Side::Peer, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+    }
+
+    /// An access that is not allowed: whatever was wanted is to be reported as failed (rule H9).
+    pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
+            qp.broken = true;
+        }
+        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let error = error(Side::Protection, "simulated access");
+        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+        if peer.is_some_and(|peer| self.sites[site].demands[peer] == Demand::Wanted) {
+            let detail = format!("site {site} goes on after an access that is not allowed");
+            step.violations.push(Violation::new(Oracle::Reconnected, detail));
+        }
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
@@ -386,6 +418,7 @@ impl World {
     fn drain(&mut self, site: usize, step: &mut Step) {
         while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
+            self.check_offer(site, &output, step);
             match output {
                 Output::Call(message) => self.calls.push(Arc::new(message)),
                 Output::Answer { token, message } => self.answer(site, token, message, step),
@@ -423,6 +456,17 @@ impl World {
         let caller = self.site_of(run);
         if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
             self.answers.push((run, Arc::new(message)));
+        }
+    }
+
+    /// A request and a reply invite the peer to wire towards their sender.
+    fn check_offer(&self, site: usize, output: &Output, step: &mut Step) {
+        let (Output::Call(message) | Output::Answer { message, .. }) = output else { return };
+        let state = self.sites[site].node.state_of(message.sender.lifecycle);
+        let offers = matches!(message.op, Op::Request | Op::Reply);
+        if offers && state.is_none_or(|state| state == StateKind::Retiring) {
+            let detail = format!("{} is ending", self.describe_message(message));
+            step.violations.push(Violation::new(Oracle::DeadOffer, detail));
         }
     }
 
@@ -486,6 +530,13 @@ impl World {
             for peer in peers {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
+        }
+        if let Event::Ended { lifecycle, failure, .. } = &event
+            && self.setup.lasting
+        {
+            let detail =
+                format!("{} ends: {failure}", self.describe_pair(self.pair(site, *lifecycle)));
+            step.violations.push(Violation::new(Oracle::Lasting, detail));
         }
         if let Event::RetireFailed { lifecycle, .. } = &event {
             self.stuck.push((site, *lifecycle));
