@@ -12,6 +12,7 @@ mod seen;
 mod snapshot;
 pub mod sweep;
 mod transcript;
+pub mod transfers;
 mod ways;
 
 pub use coverage::Coverage;

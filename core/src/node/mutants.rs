@@ -8,6 +8,7 @@ use super::api::{NodeConfig, Output};
 use super::lane::{Lane, StateKind};
 use super::machine::Node;
 use crate::identity::{Lifecycle, NicPath};
+use crate::questions::questions;
 use crate::time::Instant;
 #[cfg(feature = "mutants")]
 use crate::transport::Operation;
@@ -196,28 +197,8 @@ impl Node {
     pub(super) const fn publish_at_once(&self, _: Lifecycle, _: &NicPath) {}
 }
 
-/// Questions, and the variants whose answer is yes.
-macro_rules! questions {
-    ($($question:ident: $($mutant:ident)|+;)+) => {
-        impl Node {
-            $(
-                #[cfg(feature = "mutants")]
-                pub(super) fn $question(&self) -> bool {
-                    matches!(self.mutant, Some($(Mutant::$mutant)|+))
-                }
-
-                #[cfg(not(feature = "mutants"))]
-                #[inline(always)]
-                #[allow(clippy::unused_self, reason = "a variant looks at it")]
-                pub(super) const fn $question(&self) -> bool {
-                    false
-                }
-            )+
-        }
-    };
-}
-
 questions! {
+    Node, Mutant;
     wires_on_request: ReplacedByRequest | RebuiltByWaiter | TwoMessagesEqual | TwoMessagesOrdered
         | WiredOnFirstSight;
     forgets_superseded: ReplacedByRequest | RebuiltByWaiter | TwoMessagesEqual
