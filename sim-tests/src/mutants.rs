@@ -4,7 +4,7 @@
 use crate::scenario::Scenario;
 #[cfg(feature = "mutants")]
 use handfast_core::{Node, node::Mutant};
-use handfast_transport_sim::{Build, Faults, Operations, Oracle, Setup, World};
+use handfast_transport_sim::{Build, Faults, Operations, Oracle};
 #[cfg(feature = "mutants")]
 use std::sync::Arc;
 
@@ -34,26 +34,9 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The setup in which it is found: its first scenario, or another of the caller's.
-    pub fn setup(&self, scenario: Scenario) -> Setup {
-        Setup {
-            build: (self.build)(),
-            operations: self.operations,
-            faults: self.faults,
-            lasting: self.lasting,
-            ..scenario.setup(self.faults_max)
-        }
-    }
-
     /// The scenario to explore.
     pub fn scenario(&self) -> Scenario {
         self.scenarios.first().copied().unwrap_or(Scenario::SimultaneousOpen)
-    }
-
-    /// The world in which it is looked for.
-    pub fn start(&self) -> World {
-        let scenario = self.scenario();
-        scenario.begin(self.setup(scenario))
     }
 }
 
@@ -189,7 +172,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::OpenAgainstClose],
         faults_max: 1,
         operations: Operations::Stepwise,
-        oracles: &[Oracle::FabricLaw, Oracle::Agreement, Oracle::PublishedUnwired],
+        oracles: &[Oracle::FabricLaw],
         build: || of(Mutant::RevivedByReply),
         ..CLASSIC
     },
@@ -220,7 +203,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a ready counts for the lane bound now, whichever pair it is about",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
-        oracles: &[Oracle::PublishedUnwired, Oracle::Agreement],
+        oracles: &[Oracle::PublishedUnwired],
         build: || of(Mutant::StaleReadyTaken),
         ..CLASSIC
     },
@@ -274,9 +257,10 @@ pub const ALL: &[Entry] = &[
         id: "SO-12",
         name: "AnswerMisdirected",
         breaks: "an answer to an attempt that has ended counts for the next one",
-        scenarios: &[Scenario::SimultaneousOpen],
-        faults_max: 2,
-        oracles: &[Oracle::Agreement, Oracle::PublishedUnwired, Oracle::Liveness],
+        scenarios: &[Scenario::OpenTwice],
+        faults: Faults::ALL,
+        faults_max: 1,
+        oracles: &[Oracle::GhostHit],
         build: || of(Mutant::AnswerMisdirected),
         ..CLASSIC
     },
@@ -303,16 +287,10 @@ pub const ALL: &[Entry] = &[
         id: "ID-5",
         name: "OlderRequestWins",
         breaks: "a request that its sender has given up is taken like any other",
-        scenarios: &[Scenario::SimultaneousOpen],
-        faults_max: 2,
-        oracles: &[
-            Oracle::FabricLaw,
-            Oracle::GhostHit,
-            Oracle::Agreement,
-            Oracle::PublishedUnwired,
-            Oracle::Fence,
-            Oracle::StaleLane,
-        ],
+        scenarios: &[Scenario::OpenTwice],
+        faults: Faults::ALL,
+        faults_max: 1,
+        oracles: &[Oracle::GhostHit],
         build: || of(Mutant::OlderRequestWins),
         ..CLASSIC
     },
@@ -330,13 +308,8 @@ pub const ALL: &[Entry] = &[
         name: "BusyPeerEvicted",
         breaks: "a peer whose lanes exist makes way in a table that is full",
         scenarios: &[Scenario::Crowd],
-        oracles: &[
-            Oracle::Agreement,
-            Oracle::StaleLane,
-            Oracle::GhostHit,
-            Oracle::PublishedUnwired,
-            Oracle::Fence,
-        ],
+        faults_max: 1,
+        oracles: &[Oracle::GhostHit],
         build: || of(Mutant::BusyPeerEvicted),
         ..CLASSIC
     },
@@ -443,34 +416,18 @@ pub const ALL: &[Entry] = &[
         breaks: "a refusal changes nothing for its receiver",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
-        oracles: &[Oracle::Liveness],
+        oracles: &[Oracle::RefusalSwallowed],
         build: || of(Mutant::RefusalSwallowed),
         ..CLASSIC
     },
     Entry {
         id: "TENT-5",
-        name: "AnyAckTaken",
-        breaks: "an acknowledgement counts whichever pair sends it",
+        name: "ReplyTakenForAck",
+        breaks: "a side that has wired takes a reply for the word that the peer has",
         scenarios: &[Scenario::SimultaneousOpen],
-        faults_max: 2,
-        oracles: &[Oracle::PublishedUnwired, Oracle::Agreement],
-        build: || of(Mutant::AnyAckTaken),
-        ..CLASSIC
-    },
-    Entry {
-        id: "H4-1",
-        name: "LastPairForgotten",
-        breaks: "of the pairs that were bound, only the present one is remembered",
-        scenarios: &[Scenario::SimultaneousOpen],
-        faults: Faults::ALL,
         faults_max: 1,
-        oracles: &[
-            Oracle::FabricLaw,
-            Oracle::GhostHit,
-            Oracle::Agreement,
-            Oracle::PublishedUnwired,
-        ],
-        build: || of(Mutant::LastPairForgotten),
+        oracles: &[Oracle::PublishedUnwired],
+        build: || of(Mutant::ReplyTakenForAck),
         ..CLASSIC
     },
     Entry {
@@ -489,47 +446,8 @@ pub const ALL: &[Entry] = &[
         breaks: "a lifecycle that was offered to one run is offered to the next",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
-        oracles: &[
-            Oracle::GhostHit,
-            Oracle::FabricLaw,
-            Oracle::Agreement,
-            Oracle::PublishedUnwired,
-            Oracle::Fence,
-        ],
+        oracles: &[Oracle::GhostHit],
         build: || of(Mutant::OfferedTwice),
-        ..CLASSIC
-    },
-    Entry {
-        id: "H5-2",
-        name: "OldEchoRepeated",
-        breaks: "a request that is tried again repeats an echo that is out of date",
-        scenarios: &[Scenario::SimultaneousOpen],
-        faults_max: 2,
-        oracles: &[
-            Oracle::GhostHit,
-            Oracle::FabricLaw,
-            Oracle::Agreement,
-            Oracle::PublishedUnwired,
-            Oracle::Fence,
-        ],
-        build: || of(Mutant::OldEchoRepeated),
-        ..CLASSIC
-    },
-    Entry {
-        id: "H6-2",
-        name: "EchoedUnfenced",
-        breaks: "an echo that gives leave to wire is sent while earlier lanes exist",
-        scenarios: &[Scenario::SimultaneousOpen],
-        faults_max: 1,
-        operations: Operations::Stepwise,
-        oracles: &[
-            Oracle::GhostHit,
-            Oracle::FabricLaw,
-            Oracle::Agreement,
-            Oracle::PublishedUnwired,
-            Oracle::Fence,
-        ],
-        build: || of(Mutant::EchoedUnfenced),
         ..CLASSIC
     },
     Entry {
@@ -549,7 +467,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         operations: Operations::Stepwise,
-        oracles: &[Oracle::StaleLane, Oracle::GhostHit, Oracle::Fence],
+        oracles: &[Oracle::StaleLane],
         build: || of(Mutant::EarlierRunsUnfenced),
         ..CLASSIC
     },

@@ -11,7 +11,7 @@ mod world;
 pub use events::TransferEvent;
 pub use oracle::{TransferOracle, TransferViolation};
 pub use search::{Finding, Searched, explore, play};
-pub use setup::{BatchPlan, TransferFaults, TransferScenario, TransferSetup};
+pub use setup::{BatchPlan, TransferBuild, TransferFaults, TransferScenario, TransferSetup};
 pub use variants::TransferEntry;
 #[cfg(feature = "mutants")]
 pub use variants::VARIANTS;

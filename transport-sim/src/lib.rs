@@ -11,6 +11,7 @@ mod fabric;
 mod fingerprint;
 mod oracle;
 mod setup;
+mod view;
 mod world;
 
 pub use action::{Action, Choice};
@@ -18,4 +19,5 @@ pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
 pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
+pub use view::InFlight;
 pub use world::{Demand, Step, World};

@@ -35,6 +35,8 @@ pub enum Oracle {
     PeerBlamed,
     /// H9: a protection error is reported, and nothing is tried again.
     Reconnected,
+    /// H10: a refusal for good ends the lifecycle that it is about.
+    RefusalSwallowed,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.

@@ -14,7 +14,7 @@ use handfast_core::{
 use std::sync::Arc;
 
 /// Restarts a site can count; the rest of an incarnation names the site.
-const RUNS_MAX: u128 = 256;
+pub(crate) const RUNS_MAX: u128 = 256;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -224,6 +224,20 @@ impl World {
         let (run, message) = self.answers.remove(index);
         let site = self.site_of(run);
         self.deliver(site, Input::CallAnswered(Message::clone(&message)), step);
+        self.check_refusal(site, &message, step);
+    }
+
+    fn check_refusal(&self, site: usize, message: &Message, step: &mut Step) {
+        use RefusalReason::{Busy, Starting, Unproven};
+        let refused = message.refusal.as_ref().map(|refusal| refusal.reason);
+        let good = refused.is_some_and(|reason| !matches!(reason, Busy | Starting | Unproven));
+        let own =
+            message.echo.filter(|echo| good && echo.incarnation == self.sites[site].incarnation);
+        let state = own.and_then(|own| self.sites[site].node.state_of(own.lifecycle));
+        if state.is_some_and(|state| state != StateKind::Retiring) {
+            let detail = format!("{} changes nothing", self.describe_message(message));
+            step.violations.push(Violation::new(Oracle::RefusalSwallowed, detail));
+        }
     }
 
     /// Delivers a message; what is refused or ignored must leave the node as it was (O4).
@@ -416,9 +430,16 @@ impl World {
     }
 
     fn drain(&mut self, site: usize, step: &mut Step) {
+        let mut dead: Vec<(Lifecycle, String)> = Vec::new();
         while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
-            self.check_offer(site, &output, step);
+            if let Some(offered) = self.dead_offer(site, &output) {
+                dead.push(offered);
+            }
+            if let Output::Event(Event::Ended { lifecycle, .. }) = &output {
+                // It was offered first, and ended then.
+                dead.retain(|(offered, _)| offered != lifecycle);
+            }
             match output {
                 Output::Call(message) => self.calls.push(Arc::new(message)),
                 Output::Answer { token, message } => self.answer(site, token, message, step),
@@ -435,6 +456,8 @@ impl World {
                 Output::Event(event) => self.observe(site, event, step),
             }
         }
+        let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
+        step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
         if self.setup.operations == Operations::AtOnce
             && let Some(index) = self.operations.iter().position(|pending| pending.site == site)
         {
@@ -459,15 +482,14 @@ impl World {
         }
     }
 
-    /// A request and a reply invite the peer to wire towards their sender.
-    fn check_offer(&self, site: usize, output: &Output, step: &mut Step) {
-        let (Output::Call(message) | Output::Answer { message, .. }) = output else { return };
-        let state = self.sites[site].node.state_of(message.sender.lifecycle);
+    /// A request and a reply invite the peer to wire towards their sender: one that is ending.
+    fn dead_offer(&self, site: usize, output: &Output) -> Option<(Lifecycle, String)> {
+        let (Output::Call(message) | Output::Answer { message, .. }) = output else { return None };
+        let lifecycle = message.sender.lifecycle;
+        let state = self.sites[site].node.state_of(lifecycle);
+        let ending = state.is_none_or(|state| state == StateKind::Retiring);
         let offers = matches!(message.op, Op::Request | Op::Reply);
-        if offers && state.is_none_or(|state| state == StateKind::Retiring) {
-            let detail = format!("{} is ending", self.describe_message(message));
-            step.violations.push(Violation::new(Oracle::DeadOffer, detail));
-        }
+        (offers && ending).then(|| (lifecycle, self.describe_message(message)))
     }
 
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {

@@ -287,6 +287,9 @@ impl Node {
     }
 
     fn on_reply(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message) {
+        if self.takes_reply_for_ack(lifecycle) {
+            return self.on_ack(now, lifecycle, message.sender);
+        }
         let offered = self.offered(lifecycle);
         let older = offered.is_some_and(|offered| is_older(message.sender, offered));
         if older || !self.is_announced(lifecycle) && !self.is_revived(lifecycle) {
@@ -302,7 +305,7 @@ impl Node {
 
     fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
         match self.lanes[&lifecycle].state {
-            State::Wired { remote, .. } if self.is_same(remote, sender) || self.takes_any_ack() => {
+            State::Wired { remote, .. } if self.is_same(remote, sender) => {
                 self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
             _ => self.counters.ignored += 1,

@@ -95,8 +95,8 @@ pub enum Mutant {
     DemandForgotten,
     /// A refusal changes nothing for its receiver.
     RefusalSwallowed,
-    /// An acknowledgement counts whichever pair sends it.
-    AnyAckTaken,
+    /// A side that has wired takes a reply for the word that the peer has.
+    ReplyTakenForAck,
     /// An answer to a lifecycle that has ended counts for the present one.
     AnswerMisdirected,
     /// The present lane ends before there is known to be room for another.
@@ -155,6 +155,12 @@ impl Node {
         }
     }
 
+    /// A variant only: a reply that comes when we have wired stands for an acknowledgement.
+    pub(super) fn takes_reply_for_ack(&self, lifecycle: Lifecycle) -> bool {
+        let wired = self.state_of(lifecycle) == Some(StateKind::Wired);
+        wired && self.mutant == Some(Mutant::ReplyTakenForAck)
+    }
+
     /// A timer that ought to be armed and is not.
     pub(super) fn forgets_timer(&self, kind: TimerKind) -> bool {
         let forgotten = match self.mutant {
@@ -179,6 +185,11 @@ impl Node {
 
     #[inline(always)]
     pub(super) const fn is_revived(&self, _: Lifecycle) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(super) const fn takes_reply_for_ack(&self, _: Lifecycle) -> bool {
         false
     }
 
@@ -236,7 +247,6 @@ questions! {
     evicts_busy: BusyPeerEvicted;
     forgets_demand: DemandForgotten;
     swallows_refusals: RefusalSwallowed;
-    takes_any_ack: AnyAckTaken;
     misdirects_answers: AnswerMisdirected;
     ends_before_room: RoomCheckedLate;
     retires_unrevoked: RetiredUnrevoked;

@@ -1,5 +1,6 @@
 //! The registry of broken variants of transfers: what each breaks, and where it is found.
 
+use super::oracle::TransferOracle;
 use super::setup::{TransferBuild, TransferFaults, TransferScenario, TransferSetup};
 use super::world::TransferWorld;
 #[cfg(feature = "mutants")]
@@ -21,6 +22,8 @@ pub struct TransferEntry {
     pub faults: TransferFaults,
     /// Faults needed.
     pub faults_max: u32,
+    /// The oracle that is expected to fail.
+    pub oracle: TransferOracle,
     /// Makes its machine.
     pub build: fn() -> TransferBuild,
 }
@@ -46,6 +49,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 2,
+        oracle: TransferOracle::MemoryHeld,
         build: || of(TransferMutant::AttemptsUnnamed),
     },
     TransferEntry {
@@ -55,6 +59,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Prompt,
         build: || of(TransferMutant::SlicesOrphaned),
     },
     TransferEntry {
@@ -64,6 +69,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Hurried,
         faults: TransferFaults::ALL,
         faults_max: 0,
+        oracle: TransferOracle::Liveness,
         build: || of(TransferMutant::RoomLost),
     },
     TransferEntry {
@@ -73,6 +79,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Liveness,
         build: || of(TransferMutant::LaneWantedOnce),
     },
     TransferEntry {
@@ -82,6 +89,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Bytes,
         build: || of(TransferMutant::UnsentCounted),
     },
     TransferEntry {
@@ -91,6 +99,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Cancelled,
         faults: TransferFaults::ALL,
         faults_max: 0,
+        oracle: TransferOracle::MemoryHeld,
         build: || of(TransferMutant::FreedByCancel),
     },
     TransferEntry {
@@ -100,6 +109,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Cancelled,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::MemoryHeld,
         build: || of(TransferMutant::FreedByFailure),
     },
     TransferEntry {
@@ -109,6 +119,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Queued,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Prompt,
         build: || of(TransferMutant::QueuedDeadlineForgotten),
     },
     TransferEntry {
@@ -118,6 +129,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Queued,
         faults: TransferFaults::ALL,
         faults_max: 0,
+        oracle: TransferOracle::Success,
         build: || of(TransferMutant::CompletedEarly),
     },
     TransferEntry {
@@ -127,6 +139,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 2,
+        oracle: TransferOracle::Cause,
         build: || of(TransferMutant::FlushCharged),
     },
     TransferEntry {
@@ -136,6 +149,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Cause,
         build: || of(TransferMutant::NeverRetried),
     },
     TransferEntry {
@@ -145,6 +159,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Cancelled,
         faults: TransferFaults::ALL,
         faults_max: 0,
+        oracle: TransferOracle::Prompt,
         build: || of(TransferMutant::WithdrawalForgotten),
     },
     TransferEntry {
@@ -154,6 +169,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Cancelled,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Prompt,
         build: || of(TransferMutant::RestartOutlived),
     },
     TransferEntry {
@@ -163,6 +179,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 3,
+        oracle: TransferOracle::Prompt,
         build: || of(TransferMutant::LossIgnored),
     },
     TransferEntry {
@@ -172,6 +189,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Ghost,
         build: || of(TransferMutant::SuccessUnfenced),
     },
     TransferEntry {
@@ -181,6 +199,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 2,
+        oracle: TransferOracle::Ghost,
         build: || of(TransferMutant::FencedTogether),
     },
     TransferEntry {
@@ -190,6 +209,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Cancelled,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Ghost,
         build: || of(TransferMutant::TouchForgotten),
     },
     TransferEntry {
@@ -199,6 +219,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::Liveness,
         build: || of(TransferMutant::EarlyFenceForgotten),
     },
     TransferEntry {
@@ -208,6 +229,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         scenario: TransferScenario::Write,
         faults: TransferFaults::ALL,
         faults_max: 1,
+        oracle: TransferOracle::LaneLaw,
         build: || of(TransferMutant::FailedLaneUsed),
     },
 ];

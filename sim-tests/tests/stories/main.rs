@@ -1,7 +1,10 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
+mod budgets;
+mod replay;
 mod shipping;
 mod sweep;
+mod transfers;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
