@@ -3,9 +3,11 @@
 
 mod circles;
 mod coverage;
+mod expectation;
 mod explorer;
 mod heal;
 pub mod scenario;
+pub mod script;
 mod seen;
 mod snapshot;
 pub mod sweep;

@@ -2,6 +2,7 @@
 
 mod shipping;
 mod sweep;
+mod transcripts;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
