@@ -4,6 +4,7 @@
 pub mod case;
 mod circles;
 mod coverage;
+mod expectation;
 mod explorer;
 mod heal;
 #[cfg(feature = "mutants")]
@@ -15,6 +16,7 @@ mod play;
 mod record;
 pub mod scenario;
 mod scheduler;
+pub mod script;
 mod seen;
 mod snapshot;
 pub mod sweep;

@@ -3,7 +3,9 @@
 mod budgets;
 mod replay;
 mod shipping;
+mod short;
 mod sweep;
+mod transcripts;
 mod transfers;
 mod variants;
 
