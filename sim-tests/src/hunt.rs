@@ -1,12 +1,12 @@
 //! The hunt for broken variants: each exhaustively and at random, within bounds that are checked in.
 
+use crate::batches::{self, TransferEntry, VARIANTS};
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
 use crate::mutants::{ALL, CANARY, Entry};
 use crate::scheduler::Scheduler;
 use crate::sweep::Random;
-use crate::transfers::{self, TransferEntry, VARIANTS};
 use handfast_transport_sim::Oracle;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -163,7 +163,7 @@ fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
 /// The search that did not find it.
 pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
     let start = entry.start();
-    let searched = transfers::explore(&start, STATES_MAX);
+    let searched = batches::explore(&start, STATES_MAX);
     let states = searched.states;
     let Some(found) = searched.finding else {
         let escape = Escape::Fixpoint { states };
@@ -171,7 +171,7 @@ pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
     };
     let oracle = format!("{:?}", found.violation.oracle);
     expect(&oracle, format!("{:?}", entry.oracle))?;
-    let schedules = first_seed(|seed| transfers::play(&start, seed).is_some())?;
+    let schedules = first_seed(|seed| batches::play(&start, seed).is_some())?;
     let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
     Ok(Catch { id, breaks, oracle, faults_max, states, events: found.events, schedules })
 }

@@ -1,6 +1,7 @@
 //! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
 //! each oracle means, `docs/simulation.md` how a failure is replayed and read.
 
+pub mod batches;
 pub mod case;
 mod circles;
 mod coverage;
@@ -22,7 +23,7 @@ mod snapshot;
 pub mod sweep;
 pub mod timeline;
 mod transcript;
-pub mod transfers;
+
 mod ways;
 
 pub use case::Case;

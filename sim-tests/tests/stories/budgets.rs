@@ -2,7 +2,7 @@
 
 use sim_tests::hunt::{self, Catch, SCHEDULES_MAX, STATES_MAX};
 use sim_tests::mutants::CANARY;
-use sim_tests::{assert_document, mutants, transfers};
+use sim_tests::{assert_document, batches, mutants};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -46,7 +46,7 @@ fn the_canary_is_found_in_its_first_event_and_in_the_first_random_schedule() {
 #[test]
 fn every_variant_has_a_name_of_its_own() {
     let handshake = mutants::ALL.iter().map(|entry| (entry.id, entry.name));
-    let transfers = transfers::VARIANTS.iter().map(|entry| (entry.id, entry.name));
+    let transfers = batches::VARIANTS.iter().map(|entry| (entry.id, entry.name));
     let all: Vec<(&str, &str)> = handshake.chain(transfers).collect();
     let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
     let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();

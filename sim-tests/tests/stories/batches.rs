@@ -1,7 +1,7 @@
 //! The shipping transfer machine, explored to a fixpoint and at random.
 
 use sim_tests::assert_snapshot;
-use sim_tests::transfers::{TransferScenario, TransferWorld, explore, play};
+use sim_tests::batches::{TransferScenario, TransferWorld, explore, play};
 use std::fmt::Write as _;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
@@ -34,7 +34,7 @@ fn every_batch_ends_once_whatever_lanes_peers_and_clocks_do() {
             );
         }
     }
-    assert_snapshot("transfers", &figures);
+    assert_snapshot("batches", &figures);
 }
 
 #[test]
