@@ -102,6 +102,24 @@ fn wiring_on_first_sight_lets_a_lane_in_use_hit_one_that_was_born_later() {
     shows("H3-1");
 }
 
+/// It takes more worlds than the budget of a registered variant.
+#[test]
+fn a_retry_that_repeats_an_old_echo_offers_the_lane_to_a_lifecycle_that_has_ended() {
+    let explorer = Explorer {
+        liveness: false,
+        circles: false,
+        states_max: 200_000,
+        oracles: vec![Oracle::GhostHit],
+        ..Explorer::default()
+    };
+    let setup = setup(Mutant::OldEchoRepeated, Scenario::SimultaneousOpen, 2);
+    let setup = Setup { faults: Faults::ALL, prune: true, ..setup };
+    let report = explorer.explore(&World::new(setup));
+    let Ending::Violation(found) = report.ending else { panic!("{:?}", report.ending) };
+    println!("{} worlds\n{}", report.states, found.transcript);
+    assert!(found.schedule.len() <= 15, "{}", found.transcript);
+}
+
 /// No fixpoint is near: a million worlds are not all there are.
 fn first_sight_states() -> usize {
     match (nightly(), cfg!(debug_assertions)) {
