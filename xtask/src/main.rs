@@ -8,6 +8,7 @@ mod project;
 mod report;
 mod setup;
 mod stages;
+mod sweep;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ enum Task {
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
     Demo(demo::Arguments),
+    Sweep(sweep::Arguments),
     Setup(setup::Arguments),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments),
         Task::Demo(arguments) => demo::run(project, &arguments),
+        Task::Sweep(arguments) => sweep::run(project, &arguments),
         Task::Setup(arguments) => setup::run(project, &arguments),
     });
     match result {
