@@ -32,8 +32,8 @@ pub(crate) enum Failure {
     Usage(String),
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },
-    #[error("an oracle does not hold: {oracle}: {detail}")]
-    Broken { oracle: String, detail: String },
+    #[error("an oracle does not hold: {oracle}: {detail}\n{line}")]
+    Broken { oracle: String, detail: String, line: String },
     #[error(
         "the bound of {worlds} worlds was reached: allow more with --states-max, or explore with \
          fewer faults"

@@ -97,14 +97,18 @@ pub(super) fn run(arguments: Explore) -> Outcome {
             if !arguments.json {
                 output::say(format_args!("\n{}", found.report(&case)))?;
             }
-            Err(broken(found))
+            Err(broken(&case, found))
         }
     }
 }
 
-fn broken(found: &Counterexample) -> Failure {
+fn broken(case: &Case, found: &Counterexample) -> Failure {
     let violation = &found.violation;
-    Failure::Broken { oracle: format!("{:?}", violation.oracle), detail: violation.detail.clone() }
+    Failure::Broken {
+        oracle: format!("{:?}", violation.oracle),
+        detail: violation.detail.clone(),
+        line: found.line(case).map_or_else(|error| error.to_string(), |line| line.to_string()),
+    }
 }
 
 fn shown(case: &Case, report: &Report, took: Duration) -> Shown {

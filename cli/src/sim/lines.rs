@@ -170,6 +170,7 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
     let broken = record.violation.as_ref().map(|violation| Failure::Broken {
         oracle: format!("{:?}", violation.oracle),
         detail: violation.detail.clone(),
+        line: line.to_string(),
     });
     if arguments.json {
         output::say_json(&shown(&record))?;

@@ -14,9 +14,10 @@ use std::time::Instant;
 
 const EPILOGUE: &str = concat!(
     "\
-Examples, in the sources:
-  cargo run --release --features mutants --bin handfast -- sim mutants
-  cargo run --release --features mutants --bin handfast -- sim mutants SO-1
+Examples, in a build that `cargo build --release --features mutants --bin
+handfast` makes in the sources:
+  handfast sim mutants
+  handfast sim mutants SO-1 --schedules 1000
 
 Columns: the variant, the worlds seen until it broke, the events of the
 shortest schedule, how many random schedules broke, and the oracle that does

@@ -138,7 +138,7 @@ pub(super) fn run(arguments: Sweep) -> Outcome {
              'handfast sim minimize LINE' shrinks it, 'handfast sim timeline LINE' draws it:\n{line}"
         ))?;
     }
-    Err(Failure::Broken { oracle, detail })
+    Err(Failure::Broken { oracle, detail, line })
 }
 
 fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {

@@ -130,8 +130,13 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
             row(&mut text, record, layout, number);
         }
     }
-    for x in &layout.sites {
+    for (x, name) in layout.sites.iter().zip(&record.sites) {
         let _ = writeln!(text, "<path class=\"line\" d=\"M{x} {from}V{to}\"/>");
+        if from > 0 {
+            let name = name.split(' ').next().unwrap_or_default();
+            let (x, y) = (x + 5, from + 11);
+            let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" class=\"again\">{name}</text>");
+        }
     }
     for (bar, x) in record.bars.iter().zip(&layout.bars) {
         let began = bar.states.first().map_or(0, |(_, row)| layout.event(*row));
@@ -211,6 +216,9 @@ fn row(text: &mut String, record: &Record, layout: &Layout, number: usize) {
     text.push_str("</g>\n");
 }
 
+/// Height of a bar in which a state's name fits along it.
+const TURNED_MIN: usize = 100;
+
 fn lifecycle(text: &mut String, layout: &Layout, bar: &Bar, x: usize) {
     let width = layout.bar_width - 4;
     let number = match bar.queue_pair {
@@ -228,12 +236,17 @@ fn lifecycle(text: &mut String, layout: &Layout, bar: &Bar, x: usize) {
             bar.name,
             bottom - top
         );
-        if layout.bar_width >= BAR_WRITTEN_MIN && bottom - top >= 26 {
+        let (x, y) = (x + 4, top + 24);
+        // Where a state does not fit into its bar, it is written down along it.
+        let turned = match layout.bar_width >= BAR_WRITTEN_MIN {
+            true => "".to_owned(),
+            false => format!(" transform=\"rotate(90 {x} {y})\""),
+        };
+        let room = if turned.is_empty() { 26 } else { TURNED_MIN };
+        if bottom - top >= room {
             let _ = writeln!(
                 text,
-                "<text x=\"{}\" y=\"{}\" class=\"state\">{state:?}</text>",
-                x + 4,
-                top + 24
+                "<text x=\"{x}\" y=\"{y}\"{turned} class=\"state\">{state:?}</text>"
             );
         }
     }

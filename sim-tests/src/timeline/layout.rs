@@ -23,8 +23,9 @@ const BAR_MAX: usize = 82;
 const FOOT: usize = 46;
 /// Least room for messages between two sites.
 const BETWEEN_MIN: usize = 190;
-/// Highest piece of the page that is not broken between two printed pages.
-const PIECE_MAX: usize = 560;
+/// Highest piece of the page that is not broken between two printed pages, of which each has room
+/// for two.
+const PIECE_MAX: usize = 400;
 
 /// A row's text and place.
 pub(super) struct Placed {
