@@ -103,7 +103,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         },
         Stage {
             name: "seeds",
-            what: "the same seeds give the same worlds in every process and build",
+            what: "the same seeds give the same worlds in every build",
             budget: depth.budget(600),
             steps: seeds(project),
         },

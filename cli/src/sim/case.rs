@@ -27,7 +27,7 @@ pub(super) struct Variant {
 
 #[derive(Args)]
 pub(super) struct World {
-    /// What happens at the beginning; `handfast sim explore --scenario list` lists them
+    /// What the applications ask for; a name that there is not, such as `list`, lists all
     #[arg(long, default_value = "SimultaneousOpen", value_parser = parse_scenario)]
     scenario: Scenario,
     /// Most faults
@@ -57,7 +57,8 @@ impl World {
                 Grain::Stepwise => Operations::Stepwise,
                 Grain::AtOnce => Operations::AtOnce,
             },
-            prune: !self.unpruned,
+            // A variant may reuse numbers, and then an answer that is ignored now may count later.
+            prune: !self.unpruned && self.variant.mutant.is_none(),
         }
     }
 }
