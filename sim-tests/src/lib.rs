@@ -4,6 +4,7 @@
 pub mod case;
 mod circles;
 mod coverage;
+mod expectation;
 mod explorer;
 mod heal;
 pub mod line;
@@ -13,6 +14,7 @@ mod play;
 mod record;
 pub mod scenario;
 mod scheduler;
+pub mod script;
 mod seen;
 mod snapshot;
 pub mod sweep;

@@ -122,6 +122,11 @@ impl World {
         &self.sites[site].node
     }
 
+    /// The NIC of a site.
+    pub fn path(&self, site: usize) -> &NicPath {
+        &self.sites[site].path
+    }
+
     /// How many sites there are.
     pub fn sites(&self) -> usize {
         self.sites.len()

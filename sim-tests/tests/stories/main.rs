@@ -2,7 +2,9 @@
 
 mod replay;
 mod shipping;
+mod short;
 mod sweep;
+mod transcripts;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
