@@ -130,11 +130,14 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
             row(&mut text, record, layout, number);
         }
     }
-    for (x, name) in layout.sites.iter().zip(&record.sites) {
+    let last = record.sites.len().saturating_sub(1);
+    for (site, (x, name)) in layout.sites.iter().zip(&record.sites).enumerate() {
         let _ = writeln!(text, "<path class=\"line\" d=\"M{x} {from}V{to}\"/>");
         if from > 0 {
             let name = name.split(' ').next().unwrap_or_default();
-            let (x, y) = (x + 5, from + 11);
+            // On the side without bars.
+            let x = if site == last && last > 0 { x - 13 } else { x + 5 };
+            let y = from + 11;
             let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" class=\"again\">{name}</text>");
         }
     }
@@ -312,6 +315,8 @@ fn arrow(text: &mut String, layout: &Layout, passage: &Passage) {
 /// Letters of a message's words in a line, and room for two lines below an arrow's end.
 const LABEL_LETTERS: usize = 46;
 const LABEL_ROOM: usize = 30;
+/// Width of one of its letters, in tenths.
+const LETTER_TENTHS: usize = 64;
 
 fn label(text: &mut String, layout: &Layout, passage: &Passage) {
     let (class, word) = fate(passage);
@@ -323,7 +328,13 @@ fn label(text: &mut String, layout: &Layout, passage: &Passage) {
         _ => format!("{} {word}", passage.words),
     };
     let _ = write!(text, "<g class=\"message {class}\">");
-    for (line, words) in wrapped(&words, LABEL_LETTERS).iter().enumerate() {
+    let lines = wrapped(&words, LABEL_LETTERS);
+    let letters = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    let width = letters * LETTER_TENTHS / 10 + 4;
+    let left = if to > from { (x + 2).saturating_sub(width) } else { x - 2 };
+    let (top, height) = (ended + 4, lines.len() * 12 + 1);
+    let _ = write!(text, "<rect x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\"/>");
+    for (line, words) in lines.iter().enumerate() {
         let _ = write!(
             text,
             "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
