@@ -104,7 +104,7 @@ fn a_line_of_another_time_names_what_is_not_there() {
     let unknown = resealed(&line.replace(":-:", ":XX-99:"));
     let error = unknown.parse::<Line>().expect_err("there is no such variant");
     assert_eq!(error, LineError::UnknownVariant { id: "XX-99".to_owned() });
-    for (from, to) in [(":0xff:", ":0x1ff:"), (":s:", ":t:"), (":eA", ":e!")] {
+    for (from, to) in [(":0xff:", ":0xffffffff:"), (":s:", ":t:"), (":eA", ":e!")] {
         let strange = resealed(&line.replace(from, to));
         assert_ne!(strange, line);
         let error = strange.parse::<Line>().expect_err(&strange);
