@@ -23,9 +23,9 @@ fn the_line_of_a_counterexample_replays_it() {
 }
 
 #[test]
-fn the_line_of_a_random_run_replays_it_in_every_build() {
+fn the_line_of_a_random_run_replays_it() {
     let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
-    let mut lines = String::new();
+    let mut replayed = 0;
     for seed in 0..40 {
         let swarmed = swarm.run(seed, &mut Coverage::default());
         let Some(line) = swarmed.line else { continue };
@@ -33,10 +33,19 @@ fn the_line_of_a_random_run_replays_it_in_every_build() {
         let run = again.play().expect("a line replays");
         assert_eq!(run.trace_hash, swarmed.run.trace_hash);
         assert_eq!(run.violation, swarmed.run.violation);
-        lines.push_str(&format!("{line}\n"));
+        replayed += 1;
     }
-    // Written by one build and read by all others: the lines hold the hashes of the traces.
-    sim_tests::assert_snapshot("replay-lines", &lines);
+    assert!(replayed > 0);
+}
+
+#[test]
+fn a_line_that_was_printed_long_ago_still_reads() {
+    let text = "hf1:SimultaneousOpen:SO-1:0xf8:a:eAABA:e55e53e5:bfb4cc48";
+    let line: Line = text.parse().expect("the first line ever shrunk reads back");
+    assert_eq!(line.to_string(), text);
+    assert_eq!(line.schedule, Schedule::Events { places: vec![0, 0, 1, 0], circle: 0 });
+    assert_eq!((line.case.scenario, line.case.faults_max), (Scenario::SimultaneousOpen, 0));
+    assert_eq!(line.trace, 0xe55e_53e5);
 }
 
 #[test]
