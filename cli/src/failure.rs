@@ -45,6 +45,7 @@ pub(crate) enum Failure {
     Replay(#[from] sim_tests::ReplayError),
     #[error(transparent)]
     Minimize(#[from] sim_tests::MinimizeError),
+    #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
     NotFoundOut(String),
     #[error("interrupted")]
@@ -71,7 +72,9 @@ impl Failure {
             Self::Checksum { .. } => 7,
             Self::Usage(_) => 2,
             Self::System { .. } => 1,
-            Self::Broken { .. } | Self::NotFoundOut(_) => 10,
+            Self::Broken { .. } => 10,
+            #[cfg(feature = "mutants")]
+            Self::NotFoundOut(_) => 10,
             Self::WorldsMax { .. } => 11,
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,

@@ -1,5 +1,6 @@
 //! Which world to begin with.
 
+#[cfg(not(feature = "mutants"))]
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use handfast_transport_sim::{Faults, Operations};
@@ -92,6 +93,7 @@ const NO_VARIANTS: &str = "this build has only the rules that ship; in the sourc
      --release --features mutants --bin handfast -- sim mutants` has the broken ones too";
 
 /// What is said to who asks for variants where there are none.
+#[cfg(not(feature = "mutants"))]
 pub(super) fn no_variants() -> Failure {
     Failure::Usage(NO_VARIANTS.to_owned())
 }

@@ -1,27 +1,19 @@
 //! `handfast sim mutants`.
 
-use super::case::{no_variants, parse_variant};
-use super::show::{columns, grouped};
-use crate::failure::Failure;
-use crate::{Outcome, output};
+use crate::Outcome;
 use clap::Args;
-use handfast_transport_sim::Oracle;
-use serde::Serialize;
-use sim_tests::mutants::{ALL, Entry};
-use sim_tests::sweep::Random;
-use sim_tests::{Case, Coverage, Ending, Explorer, Scheduler};
-use std::time::Instant;
 
 const EPILOGUE: &str = concat!(
     "\
 Examples, in a build that `cargo build --release --features mutants --bin
 handfast` makes in the sources:
   handfast sim mutants
-  handfast sim mutants SO-1 --schedules 1000
+  handfast sim mutants SO-1 GEN-1 --json
 
 Columns: the variant, the worlds seen until it broke, the events of the
-shortest schedule, how many random schedules broke, and the oracle that does
-not hold. A variant that is not found out is a failure of the explorer.
+shortest schedule, how many random schedules it took, and the oracle that does
+not hold. A variant that is not found out within 50,000 worlds and 10,000
+schedules is a failure of the explorer. The JSON has the replay lines too.
 
 ",
     include_str!("exit_codes.txt")
@@ -36,122 +28,154 @@ not hold. A variant that is not found out is a failure of the explorer.
 #[command(after_long_help = EPILOGUE)]
 pub(crate) struct Mutants {
     /// Ids of variants, such as SO-1 [default: all]
-    #[arg(value_name = "ID", value_parser = parse_variant)]
-    variants: Vec<&'static Entry>,
-    /// Random schedules for each
-    #[arg(long, value_name = "COUNT", default_value_t = 200)]
-    schedules: u64,
-    /// Give each up after that many worlds
-    #[arg(long, value_name = "COUNT", default_value_t = 2_000_000)]
-    states_max: usize,
+    #[arg(value_name = "ID")]
+    variants: Vec<String>,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Row {
-    id: &'static str,
-    name: &'static str,
-    breaks: &'static str,
-    found: bool,
-    states: usize,
-    transitions: u64,
-    shortest_events: Option<usize>,
-    random_broken: u64,
-    random_tried: u64,
-    oracle: Option<String>,
-    line: Option<String>,
-    milliseconds: u128,
+#[cfg(not(feature = "mutants"))]
+pub(super) fn run(Mutants { variants, json }: Mutants) -> Outcome {
+    // Neither makes a difference here.
+    let _ = (variants, json);
+    Err(super::case::no_variants())
 }
 
-/// Most events of a random schedule before its world is left to heal.
-const EVENTS_MAX: u32 = 120;
-
-impl Row {
-    /// Explores a variant, and tries random schedules.
-    fn of(entry: &'static Entry, arguments: &Mutants) -> Self {
-        let started = Instant::now();
-        let case = Case::of_variant(entry);
-        let explorer = Explorer {
-            states_max: arguments.states_max,
-            liveness: entry.oracles.contains(&Oracle::Liveness),
-            circles: false,
-            oracles: entry.oracles.to_vec(),
-            ..Explorer::default()
-        };
-        let report = explorer.explore(&case.start());
-        let found = match &report.ending {
-            Ending::Violation(found) => Some(found),
-            Ending::Fixpoint | Ending::StatesMax => None,
-        };
-        let breaks = |seed: &u64| {
-            let scheduler = Scheduler::Uniform;
-            let random = Random { seed: *seed, events_max: EVENTS_MAX, scheduler };
-            random.run(&case, &mut Coverage::default()).violation.is_some()
-        };
-        Self {
-            id: entry.id,
-            name: entry.name,
-            breaks: entry.breaks,
-            found: found.is_some(),
-            states: report.states,
-            transitions: report.transitions,
-            shortest_events: found.map(|found| found.schedule.len()),
-            random_broken: (0..arguments.schedules).filter(breaks).count() as u64,
-            random_tried: arguments.schedules,
-            oracle: found.map(|found| format!("{:?}", found.violation.oracle)),
-            line: found.and_then(|found| found.line(&case).ok()).map(|line| line.to_string()),
-            milliseconds: started.elapsed().as_millis(),
-        }
-    }
-
-    fn text(&self, narrow: bool) -> String {
-        let Self { id, name, random_broken, random_tried, .. } = self;
-        let states = grouped(self.states as u64);
-        let events = self.shortest_events.map_or("-".to_owned(), |events| events.to_string());
-        let oracle = self.oracle.as_deref().unwrap_or("not found out");
-        let random = format!("{random_broken}/{random_tried}");
-        if narrow {
-            return format!(
-                "{id} {name}\n  {states} states, {events} events\n  random {random}\n  {oracle}"
-            );
-        }
-        format!("{id:<8} {name:<26} {states:>9} {events:>8} {random:>9}  {oracle}")
-    }
-}
-
-/// Columns that the table needs.
-const WIDE: usize = 82;
-
+#[cfg(feature = "mutants")]
 pub(super) fn run(arguments: Mutants) -> Outcome {
-    let chosen: Vec<&'static Entry> = match arguments.variants.as_slice() {
-        [] => ALL.iter().collect(),
-        some => some.to_vec(),
-    };
-    if chosen.is_empty() {
-        return Err(no_variants());
+    table::run(&arguments.variants, arguments.json)
+}
+
+#[cfg(feature = "mutants")]
+mod table {
+    use super::super::show::{columns, grouped};
+    use crate::failure::Failure;
+    use crate::{Outcome, output};
+    use serde::Serialize;
+    use sim_tests::Case;
+    use sim_tests::batches::{TransferEntry, VARIANTS};
+    use sim_tests::hunt::{self, Catch, Escape};
+    use sim_tests::mutants::{ALL, CANARY, Entry, find};
+
+    /// A variant of the handshake or of transfers.
+    #[derive(Clone, Copy)]
+    enum Variant {
+        Handshake(&'static Entry),
+        Transfer(&'static TransferEntry),
     }
-    let narrow = columns().is_some_and(|columns| columns < WIDE);
-    if !arguments.json && !narrow {
-        output::say(format_args!(
-            "{:<8} {:<26} {:>9} {:>8} {:>9}  oracle",
-            "mutant", "name", "states", "shortest", "random"
-        ))?;
-    }
-    let mut rows = Vec::new();
-    for entry in chosen {
-        let row = Row::of(entry, &arguments);
-        if !arguments.json {
-            output::say(format_args!("{}", row.text(narrow)))?;
+
+    impl Variant {
+        fn named(id: &str) -> Result<Self, Failure> {
+            let transfer = || VARIANTS.iter().find(|entry| entry.id.eq_ignore_ascii_case(id));
+            let handshake = find(id).map(Self::Handshake);
+            handshake.or_else(|| transfer().map(Self::Transfer)).ok_or_else(|| {
+                Failure::Usage(format!("there is no variant '{id}'; without one all are listed"))
+            })
         }
-        rows.push(row);
+
+        fn id(self) -> &'static str {
+            match self {
+                Self::Handshake(entry) => entry.id,
+                Self::Transfer(entry) => entry.id,
+            }
+        }
+
+        fn hunt(self) -> Result<Catch, Escape> {
+            match self {
+                Self::Handshake(entry) => hunt::hunt(entry),
+                Self::Transfer(entry) => hunt::hunt_transfers(entry),
+            }
+        }
+
+        /// What replays the shortest schedule; transfers have no lines.
+        fn line(self) -> Option<String> {
+            let Self::Handshake(entry) = self else { return None };
+            let (found, _) = hunt::explore(entry).ok()?;
+            found.line(&Case::of_variant(entry)).ok().map(|line| line.to_string())
+        }
     }
-    let missed: Vec<&str> = rows.iter().filter(|row| !row.found).map(|row| row.id).collect();
-    if arguments.json {
-        output::say_json(&rows)?;
-    } else {
-        output::say(format_args!("{} of {} found out", rows.len() - missed.len(), rows.len()))?;
+
+    #[derive(Serialize)]
+    struct Row {
+        id: &'static str,
+        found: bool,
+        breaks: Option<&'static str>,
+        states: Option<usize>,
+        shortest_events: Option<usize>,
+        random_schedules: Option<u64>,
+        oracle: Option<String>,
+        line: Option<String>,
+        escaped: Option<String>,
     }
-    if missed.is_empty() { Ok(()) } else { Err(Failure::NotFoundOut(missed.join(", "))) }
+
+    impl Row {
+        fn of(variant: Variant, json: bool) -> Self {
+            let hunted = variant.hunt();
+            let caught = hunted.as_ref().ok();
+            Self {
+                id: variant.id(),
+                found: caught.is_some(),
+                breaks: caught.map(|caught| caught.breaks),
+                states: caught.map(|caught| caught.states),
+                shortest_events: caught.map(|caught| caught.events),
+                random_schedules: caught.map(|caught| caught.schedules),
+                oracle: caught.map(|caught| caught.oracle.clone()),
+                line: if json { variant.line() } else { None },
+                escaped: hunted.as_ref().err().map(ToString::to_string),
+            }
+        }
+
+        fn text(&self, narrow: bool) -> String {
+            let number = |number: Option<u64>| number.map_or("-".to_owned(), grouped);
+            let states = number(self.states.map(|states| states as u64));
+            let events = number(self.shortest_events.map(|events| events as u64));
+            let random = number(self.random_schedules);
+            let ending = self.oracle.as_ref().or(self.escaped.as_ref());
+            let ending = ending.map(String::as_str).unwrap_or_default();
+            let id = self.id;
+            if narrow {
+                return format!(
+                    "{id}: {ending}\n  {states} states, {events} events\n  {random} schedules"
+                );
+            }
+            format!("{id:<10} {states:>9} {events:>9} {random:>9}  {ending}")
+        }
+    }
+
+    /// Columns that the table needs.
+    const WIDE: usize = 62;
+
+    pub(super) fn run(ids: &[String], json: bool) -> Outcome {
+        let chosen: Vec<Variant> = match ids {
+            [] => {
+                let handshake = ALL.iter().map(Variant::Handshake);
+                handshake.chain(VARIANTS.iter().map(Variant::Transfer)).collect()
+            }
+            ids => ids.iter().map(|id| Variant::named(id)).collect::<Result<_, _>>()?,
+        };
+        if let Err(escape) = hunt::hunt(&CANARY) {
+            return Err(Failure::NotFoundOut(format!("{}: {escape}", CANARY.id)));
+        }
+        let narrow = columns().is_some_and(|columns| columns < WIDE);
+        if !json && !narrow {
+            let [id, states, events, random] = ["mutant", "states", "shortest", "random"];
+            output::say(format_args!("{id:<10} {states:>9} {events:>9} {random:>9}  oracle"))?;
+        }
+        let mut rows = Vec::new();
+        for variant in chosen {
+            let row = Row::of(variant, json);
+            if !json {
+                output::say(format_args!("{}", row.text(narrow)))?;
+            }
+            rows.push(row);
+        }
+        let missed: Vec<&str> = rows.iter().filter(|row| !row.found).map(|row| row.id).collect();
+        if json {
+            output::say_json(&rows)?;
+        } else {
+            output::say(format_args!("{} of {} found out", rows.len() - missed.len(), rows.len()))?;
+        }
+        if missed.is_empty() { Ok(()) } else { Err(Failure::NotFoundOut(missed.join(", "))) }
+    }
 }
