@@ -24,6 +24,8 @@ const TOO_LONG: [&str; 3] = ["shipping::", "variants::", "sweep::"];
 const EXPLAINED: &str = "docs/mutation.md";
 /// Mutants per run of cargo-mutants: what is lost at most when the time is up.
 const CHUNK: usize = 12;
+/// Builds what is changed fast, and is fast where nothing is.
+const PROFILE: &str = "mutation";
 /// A change may make a loop endless; the tests take a few seconds.
 const TEST_SECONDS_MAX: u64 = 40;
 /// For the first build, which is the only whole one.
@@ -94,12 +96,13 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     summary.run(setup::stage_for(&project, &["mutation"]));
     ensure!(setup::MUTANTS.is_present(), "{} is missing", setup::MUTANTS.name);
     let deadline = Instant::now() + Duration::from_secs(60 * arguments.minutes);
-    let bench = Bench::new(&project);
+    let mut bench = Bench::new(&project);
     bench.copy()?;
     let listed = bench.list()?;
+    bench.keep(&listed)?;
     let names: Vec<&str> = listed.iter().map(|mutant| mutant.name.as_str()).collect();
     let sample = sample(&names, arguments.seed, arguments.count);
-    let mut record = Record::read(&bench.folder.join("fates.txt"), &bench.digest(&listed)?)?;
+    let mut record = Record::read(&bench.folder.join("fates.txt"), &bench.digest())?;
     if arguments.again {
         record.fates.retain(|_, fate| *fate != Fate::Survived);
     }
@@ -222,12 +225,19 @@ struct Bench {
     root: PathBuf,
     folder: PathBuf,
     tree: PathBuf,
+    /// The files that are mutated, as they were when the run began.
+    kept: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Bench {
     fn new(project: &Project) -> Self {
         let folder = project.scratch().join("mutation");
-        Self { root: project.root().to_owned(), tree: folder.join("tree"), folder }
+        Self {
+            root: project.root().to_owned(),
+            tree: folder.join("tree"),
+            folder,
+            kept: BTreeMap::new(),
+        }
     }
 
     /// Brings the copy up to date with every file that git tracks; what is equal keeps its time,
@@ -251,6 +261,26 @@ impl Bench {
         Ok(())
     }
 
+    fn keep(&mut self, listed: &[Mutant]) -> Result<()> {
+        for file in listed.iter().map(|mutant| self.tree.join(&mutant.file)) {
+            if !self.kept.contains_key(&file) {
+                let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+                self.kept.insert(file, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// A run that was cut short leaves its change behind.
+    fn restore(&self) -> Result<()> {
+        for (file, bytes) in &self.kept {
+            if fs::read(file).is_ok_and(|found| found != *bytes) {
+                fs::write(file, bytes).with_context(|| file.display().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     fn list(&self) -> Result<Vec<Mutant>> {
         let mut command = cargo(&self.root, ["mutants", "--list", "--json", "--exclude", VARIANTS]);
         command.args(FILES.iter().flat_map(|file| ["--file", file]));
@@ -260,19 +290,14 @@ impl Bench {
     }
 
     /// Of the files that are mutated: when one of them changes, what was found says nothing.
-    fn digest(&self, listed: &[Mutant]) -> Result<String> {
-        let files: BTreeSet<&str> = listed.iter().map(|mutant| mutant.file.as_str()).collect();
-        let mut digest = 0;
-        for file in files {
-            let bytes = fs::read(self.root.join(file)).with_context(|| file.to_owned())?;
-            digest = xxh3_64_with_seed(&bytes, digest);
-        }
-        Ok(format!("files {digest:016x}"))
+    fn digest(&self) -> String {
+        let digest = self.kept.values().fold(0, |digest, file| xxh3_64_with_seed(file, digest));
+        format!("files {digest:016x}")
     }
 
     /// The tests pass where nothing is changed.
     fn check_unchanged(&self) -> Result<()> {
-        let mut command = cargo(&self.tree, ["test"]);
+        let mut command = cargo(&self.tree, ["test", "--profile", PROFILE]);
         command.args(TESTS.iter().flat_map(|package| ["--package", package]));
         command.args(test_arguments());
         self.prepare(&mut command);
@@ -285,15 +310,14 @@ impl Bench {
     }
 
     fn try_out(&self, mutants: &[&Mutant], deadline: Instant) -> Result<Fates> {
-        // A run that was cut short leaves its change behind.
-        self.copy()?;
+        self.restore()?;
         let outcomes = self.folder.join("mutants.out/outcomes.json");
         if outcomes.exists() {
             fs::remove_file(&outcomes)?;
         }
         let mut command = cargo(&self.tree, ["mutants", "--in-place", "--baseline", "skip"]);
         command.args(["--no-shuffle", "--colors", "never", "--exclude", VARIANTS]);
-        command.args(["--timeout", &TEST_SECONDS_MAX.to_string()]);
+        command.args(["--profile", PROFILE, "--timeout", &TEST_SECONDS_MAX.to_string()]);
         command.arg("--output").arg(&self.folder);
         for mutant in mutants {
             command.args(["--file", &mutant.file]);
@@ -316,11 +340,8 @@ impl Bench {
         })
     }
 
-    /// Little is compiled again and again: time to build counts, speed of the tests hardly.
     fn prepare(&self, command: &mut Command) {
-        command.env("CARGO_TARGET_DIR", self.folder.join("target"));
-        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "false");
-        command.env("CARGO_INCREMENTAL", "1").env("RUST_BACKTRACE", "0");
+        command.env("CARGO_TARGET_DIR", self.folder.join("target")).env("RUST_BACKTRACE", "0");
     }
 }
 
