@@ -262,11 +262,11 @@ impl Bench {
     }
 
     fn keep(&mut self, listed: &[Mutant]) -> Result<()> {
-        for file in listed.iter().map(|mutant| self.tree.join(&mutant.file)) {
-            if !self.kept.contains_key(&file) {
-                let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
-                self.kept.insert(file, bytes);
-            }
+        let files: BTreeSet<PathBuf> =
+            listed.iter().map(|mutant| self.tree.join(&mutant.file)).collect();
+        for file in files {
+            let bytes = fs::read(&file).with_context(|| file.display().to_string())?;
+            self.kept.insert(file, bytes);
         }
         Ok(())
     }
