@@ -16,7 +16,7 @@ mod ways;
 
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
-pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
+pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use scenario::Scenario;
 pub use snapshot::{assert_document, assert_snapshot};
 pub use transcript::transcript;
