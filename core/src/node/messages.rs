@@ -50,14 +50,15 @@ impl Node {
         }
     }
 
-    /// The lifecycle that an answer is about, unless it is gone or going.
+    /// The lifecycle that an answer is about, unless it is gone, going or not announced.
     fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
         if self.rebuilds_for_waiter() {
             return self.peers.get(from)?.open;
         }
         let lane = self.lanes.get(&echo)?;
-        let current = lane.peer == *from && lane.state.kind() != StateKind::Retiring;
-        current.then_some(echo)
+        // What nobody has heard of yet cannot have been answered, whatever a peer says.
+        let known = !matches!(lane.state.kind(), StateKind::Raising | StateKind::Retiring);
+        (lane.peer == *from && known).then_some(echo)
     }
 
     fn on_request(&mut self, now: Instant, call: Held) {
