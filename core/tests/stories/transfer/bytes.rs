@@ -135,7 +135,6 @@ impl Run {
             requests_per_batch_max: 3,
             retries_max: 2,
             lanes_max: 4,
-            ..TransferLimits::default()
         };
         let transfers = Transfers::new(limits);
         let (asked, batches, posted) = Default::default();
