@@ -14,7 +14,7 @@ use handfast_core::{
 use std::sync::Arc;
 
 /// Restarts a site can count; the rest of an incarnation names the site.
-const RUNS_MAX: u128 = 256;
+pub(crate) const RUNS_MAX: u128 = 256;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
