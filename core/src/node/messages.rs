@@ -284,6 +284,12 @@ impl Node {
                 peer.first_failure.get_or_insert(Failure::Refused(refusal));
             }
             RefusalReason::Unproven => self.on_unproven(now, lifecycle, message.sender),
+            // Whoever refused it has been bound to it since.
+            RefusalReason::Superseded
+                if self.state_of(lifecycle) == Some(StateKind::Established) =>
+            {
+                self.counters.ignored += 1;
+            }
             _ => self.end(now, lifecycle, Failure::Refused(refusal)),
         }
     }
