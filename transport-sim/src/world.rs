@@ -127,6 +127,11 @@ impl World {
         &self.sites[site].path
     }
 
+    /// The present run of a site.
+    pub fn incarnation(&self, site: usize) -> Incarnation {
+        self.sites[site].incarnation
+    }
+
     /// How many sites there are.
     pub fn sites(&self) -> usize {
         self.sites.len()
