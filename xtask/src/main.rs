@@ -4,6 +4,7 @@ mod checks;
 mod command;
 mod demo;
 mod fuzz;
+mod guest;
 mod project;
 mod report;
 mod setup;
@@ -28,6 +29,7 @@ enum Task {
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
+    Guest(guest::Arguments),
     Demo(demo::Arguments),
     Setup(setup::Arguments),
 }
@@ -35,18 +37,26 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = project::Project::find().and_then(|project| match arguments.task {
-        Task::Test(arguments) => stages::run(project, &arguments, stages::Depth::EveryChange),
-        Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
-        Task::Fuzz(arguments) => fuzz::run(project, &arguments),
-        Task::Demo(arguments) => demo::run(project, &arguments),
-        Task::Setup(arguments) => setup::run(project, &arguments),
+        Task::Guest(arguments) => guest::run(&project, &arguments),
+        Task::Test(arguments) => {
+            stages::run(project, &arguments, stages::Depth::EveryChange).map(passed)
+        }
+        Task::Nightly(arguments) => {
+            stages::run(project, &arguments, stages::Depth::Nightly).map(passed)
+        }
+        Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
+        Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
+        Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         Err(error) => {
             anstream::eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn passed(all: bool) -> ExitCode {
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

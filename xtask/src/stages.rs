@@ -5,8 +5,8 @@ mod rust_tests;
 use crate::checks::{core_source, graph, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
-use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{fuzz, setup};
+use crate::report::{Stage, Step, Summary};
+use crate::{fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -115,10 +115,8 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(60),
-            steps: vec![Step::new("soft-roce", |_| {
-                Outcome::Skipped("the guest runner comes with the verbs backend".to_owned())
-            })],
+            budget: depth.budget(240),
+            steps: guest::steps(project),
         },
     ]
 }
