@@ -3,19 +3,25 @@
 mod kernel;
 mod machine;
 mod packages;
+mod verbs;
 
 pub(crate) use packages::Packages;
 
-use crate::command::run as run_command;
+use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
+use crate::stages::judged;
 use anyhow::Result;
 use machine::{DRIVERS, GuestCommand, MACHINE, Machine};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use verbs::{HEADERS, VerbsBuild};
 
+const PACKAGE: &str = "handfast-transport-rdma";
+/// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
+const EXAMPLE: &str = "numbers_apart";
 /// Of a failure to boot, as opposed to one of the command.
 const NOT_RUN: u8 = 125;
 /// Downloading and unpacking a hundred megabytes.
@@ -66,46 +72,63 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> 
 
 /// What the setup of these stages unpacks.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
-    if stages.contains(&"guest") { &[&MACHINE, &DRIVERS] } else { &[] }
+    if stages.contains(&"guest") { &[&MACHINE, &DRIVERS, &HEADERS] } else { &[] }
 }
 
-/// The stage `guest`.
+/// The stage `guest`: the verbs backend is built and linted, and its tests run on soft-RoCE.
 pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
-    vec![Step::new("devices", |deadline| {
-        if let Some(skipped) = missing(project) {
-            return skipped;
+    let lints = |deadline| {
+        let arguments = ["clippy", "--all-targets", "--package", PACKAGE, "--features", "verbs"];
+        let arguments = [&arguments[..], &["--", "-D", "warnings"]].concat();
+        built(project, "verbs-lints", &arguments, deadline)
+            .map(|done| done.outcome(|_| String::new()))
+    };
+    let tests = |deadline| {
+        let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
+        let example = ["build", "--package", PACKAGE, "--features", "verbs", "--example", EXAMPLE];
+        let example = built(project, "verbs-example", &example, deadline)?;
+        if !example.succeeded() {
+            return Ok(example.outcome(str::to_owned));
         }
-        let listed = match itself(&["guest", "--limit", "20", "--", "rdma", "link"]) {
-            Ok(command) => run_command(command, project.scratch().join("devices.log"), deadline),
-            Err(error) => {
-                return Outcome::failed("this program cannot be started", error.to_string());
-            }
-        };
-        let active = |device| {
-            let ports = listed.output();
-            ports.lines().any(|line| line.contains(device) && line.contains("state ACTIVE"))
-        };
-        match listed.outcome(|_| "soft-RoCE on a kernel of its own".to_owned()) {
-            Outcome::Passed(_) if !(active("rxe0/1") && active("rxe1/1")) => {
-                Outcome::failed("the guest's NICs are not active", listed.output())
-            }
-            outcome => outcome,
-        }
-    })]
+        let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
+        let tests = [&tests[..], &["--config", &runner]].concat();
+        Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
+    };
+    // Tests of modules need no device; run outside, they are done in no time.
+    let modules = |deadline| {
+        let arguments = ["test", "--package", PACKAGE, "--features", "verbs", "--lib"];
+        Ok(judged(&built(project, "verbs-modules", &arguments, deadline)?))
+    };
+    let either = |outcome: Result<Outcome, Outcome>| outcome.unwrap_or_else(|outcome| outcome);
+    vec![
+        Step::new("lints", move |deadline| either(lints(deadline))),
+        Step::new("modules", move |deadline| either(modules(deadline))),
+        Step::new("soft-roce", move |deadline| either(tests(deadline))),
+    ]
+}
+
+/// Runs cargo on the verbs backend, or says why that is skipped.
+fn built(
+    project: &Project,
+    name: &str,
+    arguments: &[&str],
+    deadline: Instant,
+) -> Result<Finished, Outcome> {
+    if let Some(skipped) = missing(project) {
+        return Err(skipped);
+    }
+    let verbs = VerbsBuild::prepare(project, deadline)
+        .map_err(|error| Outcome::failed("the headers cannot be used", format!("{error:#}")))?;
+    let mut command = cargo(project.root(), arguments.iter().copied());
+    verbs.apply(&mut command);
+    Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
 }
 
 /// Why the stage's steps are skipped, if they are.
 fn missing(project: &Project) -> Option<Outcome> {
     let missing = packages(&["guest"]).iter().find(|packages| !packages.is_present(project))?;
     let names = missing.packages.join(", ");
-    Some(Outcome::Skipped(format!("no virtual machine: {names} could not be unpacked")))
-}
-
-/// This program, to be started again.
-fn itself(arguments: &[&str]) -> std::io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(arguments);
-    Ok(command)
+    Some(Outcome::Skipped(format!("these packages could not be unpacked: {names}")))
 }
 
 /// Where it is kept whether KVM works here.
@@ -115,6 +138,6 @@ fn verdict(project: &Project) -> PathBuf {
 
 /// The program that makes the NICs' numbers differ, where it could be built.
 fn numbers_apart(project: &Project) -> Option<PathBuf> {
-    let program = project.target().join(Path::new("debug/examples/numbers_apart"));
+    let program = project.target().join("debug/examples").join(EXAMPLE);
     program.is_file().then_some(program)
 }

@@ -2,6 +2,8 @@
 
 mod rust_tests;
 
+pub(crate) use rust_tests::judged;
+
 use crate::checks::{core_source, graph, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;

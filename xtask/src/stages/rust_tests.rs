@@ -65,7 +65,8 @@ pub(super) fn step<'a>(
     Step::new(name, move |deadline| judged(&run_cargo(project, name, arguments, deadline)))
 }
 
-fn judged(finished: &Finished) -> Outcome {
+/// What a run of tests came to; none at all is a failure.
+pub(crate) fn judged(finished: &Finished) -> Outcome {
     match finished.outcome(|output| format!("{} tests", count(output))) {
         Outcome::Passed(_) if count(&finished.output()) == 0 => Outcome::failed("no test ran", ""),
         outcome => outcome,
