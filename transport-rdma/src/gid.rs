@@ -136,12 +136,15 @@ fn table(entries: &[GidEntry]) -> String {
 }
 
 /// A GID as control messages carry it: sixteen hexadecimal bytes joined by colons.
-pub(crate) fn gid_text(address: Ipv6Addr) -> String {
+pub fn gid_text(address: Ipv6Addr) -> String {
     address.octets().map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The inverse of [`gid_text`].
-pub(crate) fn parse_gid(text: &str) -> Result<Ipv6Addr, GidError> {
+///
+/// # Errors
+/// [`GidError::Malformed`] with the beginning of the text.
+pub fn parse_gid(text: &str) -> Result<Ipv6Addr, GidError> {
     // A message bounds the text's length; what is quoted of a long one is its beginning.
     let malformed = || GidError::Malformed(text.chars().take(TEXT_BYTES + 1).collect());
     if text.len() != TEXT_BYTES {

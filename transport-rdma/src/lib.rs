@@ -17,7 +17,7 @@ mod verbs;
 
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
 pub use error::{RdmaUnavailable, VerbsError};
-pub use gid::{ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid};
+pub use gid::{ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid};
 pub use status::CompletionError;
 #[cfg(feature = "verbs")]
 pub use verbs::{

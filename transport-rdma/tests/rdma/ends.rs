@@ -95,17 +95,7 @@ fn a_second_life_over_the_same_nics_starts_clean() {
 #[test]
 fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
     const LANES: u64 = 250;
-    let mine = || resources_of_this_process();
-    // The other tests of this program run at the same time in it: so this one runs by itself.
-    if std::env::var_os("HANDFAST_ALONE").is_none() {
-        let alone = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--nocapture"])
-            .arg("ends::five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing")
-            .env("HANDFAST_ALONE", "1")
-            .status()
-            .unwrap();
-        return assert!(alone.success(), "{alone}");
-    }
+    let mine = || resources_of_this_thread();
     assert_eq!(mine(), 0);
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     for lane in (0..LANES).map(Lifecycle) {
@@ -130,9 +120,11 @@ fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
     assert_eq!(mine(), 0);
 }
 
-/// What the kernel counts for this process: queue pairs, completion queues, regions and domains.
-fn resources_of_this_process() -> usize {
-    let own = format!("pid {} ", std::process::id());
+/// What the kernel counts for this thread, whose test makes everything itself: queue pairs,
+/// completion queues, regions and domains.
+fn resources_of_this_thread() -> usize {
+    let thread = std::fs::read_link("/proc/thread-self").unwrap();
+    let own = format!("pid {} ", thread.file_name().unwrap().to_str().unwrap());
     let lines = |kind: &str| {
         let shown = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
         assert!(shown.status.success(), "{shown:?}");

@@ -114,7 +114,7 @@ fn the_ipv4_address_is_chosen_and_explained() {
 
 #[test]
 fn a_machine_without_the_library_is_told_so() {
-    let script = "for library in $(find /usr/lib /lib -name 'libibverbs.so.1*'); do \
+    let script = "for library in /usr/lib/*/libibverbs.so.1; do \
                   mount --bind /dev/null $library; done; exec \"$0\" --exact --nocapture \
                   program::what_is_missing_for_rdma_is_told_and_nothing_else_happens";
     let output = Command::new("unshare")

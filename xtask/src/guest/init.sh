@@ -38,10 +38,13 @@ mkdir /machine/run/guest
 share run /machine/run/guest rw,cache=none
 
 stty -F /dev/ttyS1 raw -echo
-chroot /machine /bin/sh /run/guest/start >/dev/ttyS1 2>&1 </dev/null
-code=$?
-# The line must have left before the machine does.
+# A pipe in between: to the command a serial line would be a terminal.
+{
+    chroot /machine /bin/sh /run/guest/start </dev/null 2>&1
+    echo $? >/code
+} | cat >/dev/ttyS1
+# Waits until the line is empty.
 stty -F /dev/ttyS1 raw -echo
-echo "$code" >/machine/run/guest/exit
+cp /code /machine/run/guest/exit
 sync
 poweroff -f

@@ -107,10 +107,10 @@ impl Machine {
             self.wait(&mut running, &mark, limit, what)?;
         }
         ensure!(shared.join("ready").exists(), self.told("the guest did not come to the command"));
+        self.wait(&mut running, &shared.join("never"), SWITCH_OFF_MAX, "to switch off")?;
+        // Read now, for the file is there before its content.
         let code = fs::read_to_string(shared.join("exit")).unwrap_or_default();
-        let ended = self.wait(&mut running, &shared.join("never"), SWITCH_OFF_MAX, "to switch off");
-        let code = code.trim().parse().with_context(|| self.told("the guest gave no exit code"));
-        code.and_then(|code| ended.map(|()| code))
+        code.trim().parse().with_context(|| self.told("the guest gave no exit code"))
     }
 
     /// Waits until the guest has made the file `mark`, or has ended.
