@@ -45,6 +45,12 @@ impl Scenario {
         Self::SelfConnection,
     ];
 
+    /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
+    pub fn named(name: &str) -> Option<Self> {
+        let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(is)
+    }
+
     /// What the world starts with, with small limits and every kind of fault.
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };

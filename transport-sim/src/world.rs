@@ -14,7 +14,7 @@ use handfast_core::{
 use std::sync::Arc;
 
 /// Restarts a site can count; the rest of an incarnation names the site.
-const RUNS_MAX: u128 = 256;
+pub(crate) const RUNS_MAX: u128 = 256;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -120,6 +120,11 @@ impl World {
     /// The node of a site.
     pub fn node(&self, site: usize) -> &Node {
         &self.sites[site].node
+    }
+
+    /// The NIC of a site.
+    pub fn path(&self, site: usize) -> &NicPath {
+        &self.sites[site].path
     }
 
     /// How many sites there are.

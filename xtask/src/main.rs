@@ -5,6 +5,7 @@ mod command;
 mod demo;
 mod fuzz;
 mod guest;
+mod mutation;
 mod project;
 mod report;
 mod setup;
@@ -30,6 +31,7 @@ enum Task {
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
     Guest(guest::Arguments),
+    Mutation(mutation::Arguments),
     Demo(demo::Arguments),
     Setup(setup::Arguments),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
             stages::run(project, &arguments, stages::Depth::Nightly).map(passed)
         }
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
+        Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
