@@ -17,6 +17,9 @@ pub(super) use rdma_sys::{
     ibv_sge, ibv_wc, ibv_wr_opcode, rdma_t,
 };
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the verbs backend is made for 64-bit machines alone");
+
 /// The library that is loaded.
 const LIBRARY: &str = "libibverbs.so.1";
 

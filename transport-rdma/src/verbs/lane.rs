@@ -292,13 +292,17 @@ impl Lane {
     fn account(&self, told: &[Told]) -> Option<VerbsError> {
         let mut ended = Vec::with_capacity(told.len());
         let mut failure = None;
+        // Dropped without the lock: the last holder of a registration gives it back.
+        let mut released = Vec::with_capacity(told.len());
         let mut state = lock(&self.state);
         for told in told {
             // A name that is not in flight is of a former life and says so by itself.
-            let Some(InFlight { pair, .. }) = state.in_flight.remove(&told.name) else {
+            let Some(in_flight) = state.in_flight.remove(&told.name) else {
                 count(&self.counts.completions_stale);
                 continue;
             };
+            let pair = in_flight.pair;
+            released.push(in_flight);
             if let Some(outstanding) = state.outstanding.get_mut(pair) {
                 *outstanding -= 1;
             }
@@ -341,8 +345,10 @@ impl Lane {
 
     /// The lane is broken: nobody posts any more, and the first failure is told.
     pub(super) fn fail(&self, error: VerbsError) {
+        // First of all, so that a Wire under way does not open the gate again.
+        let first = !std::mem::replace(&mut lock(&self.state).over, true);
         self.gate.revoke();
-        if !std::mem::replace(&mut lock(&self.state).over, true) {
+        if first {
             count(&self.counts.lanes_failed);
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
             self.sink.on_lane_failed(self.lifecycle, error.into());
@@ -358,6 +364,8 @@ impl Lane {
 
     /// Lets nobody post any more.
     pub(super) fn revoke(&self) {
+        // First of all, so that a Wire under way does not open the gate again.
+        lock(&self.state).over = true;
         self.gate.revoke();
     }
 
@@ -372,7 +380,6 @@ impl Lane {
             thread::sleep(LOOK_AGAIN);
         }
         let Some(objects) = self.objects() else { return Ok(true) };
-        lock(&self.state).over = true;
         let failed = objects.queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and);
         drop(objects);
         self.drain(deadline);

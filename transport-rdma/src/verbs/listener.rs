@@ -106,19 +106,37 @@ fn listen(shared: &Shared, mut stopped: &File) {
             let _ = stopped.read(&mut [0; 8]);
             return;
         }
-        while let Some(event) = take_event(shared) {
-            on_event(shared, event);
-        }
-        // A descriptor that only errors would make this loop spin.
-        if watched[1].revents & (libc::POLLERR | libc::POLLNVAL) != 0 {
-            let error = shared.context.error(Side::Local, "poll", 0, "the device is gone");
-            fail_all(shared, &error);
-            watched[1].fd = -1;
-        }
-        while let Some(name) = shared.channel.take() {
+        let heard = || take_event(shared).map(|event| on_event(shared, event));
+        let told = || {
+            let name = shared.channel.take()?;
             if let Some(lane) = shared.lane(name) {
                 lane.on_completion_event();
             }
+            Ok(())
+        };
+        if watched[1].revents != 0
+            && let Err(code) = all(heard)
+        {
+            fail_all(shared, &shared.context.failed("ibv_get_async_event", code));
+            // A descriptor that only fails would be ready for ever.
+            watched[1].fd = -1;
+        }
+        if watched[2].revents != 0
+            && let Err(code) = all(told)
+        {
+            fail_all(shared, &shared.context.failed("ibv_get_cq_event", code));
+            watched[2].fd = -1;
+        }
+    }
+}
+
+/// Takes until there is nothing more to take.
+fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
+    loop {
+        match take() {
+            Ok(()) => {}
+            Err(libc::EAGAIN | libc::EINTR) => return Ok(()),
+            Err(code) => return Err(code),
         }
     }
 }
@@ -132,14 +150,14 @@ enum Heard {
     Other { kind: u32 },
 }
 
-fn take_event(shared: &Shared) -> Option<Heard> {
+fn take_event(shared: &Shared) -> Result<Heard, i32> {
     let context = &shared.context;
     let mut event = MaybeUninit::<RawEvent>::zeroed();
     // SAFETY: the context is open; on success the call fills the event in.
     let returned =
         unsafe { (context.verbs.ibv_get_async_event)(context.raw(), event.as_mut_ptr()) };
     if returned != 0 {
-        return None;
+        return Err(errno());
     }
     // SAFETY: zeroes and whatever the call wrote are both values of the structure: a pointer-sized
     // field and a number.
@@ -170,7 +188,7 @@ fn take_event(shared: &Shared) -> Option<Heard> {
     // SAFETY: the event came from the matching call and is acknowledged once.
     unsafe { (context.verbs.ibv_ack_async_event)(&raw mut event) };
     count(&shared.counts.events);
-    Some(heard)
+    Ok(heard)
 }
 
 fn on_event(shared: &Shared, heard: Heard) {

@@ -194,20 +194,23 @@ impl Channel {
         unsafe { (*self.raw).fd }
     }
 
-    /// Takes one event, already acknowledged: the name of the queue that has one. `None` if there is
-    /// none or the descriptor fails. The descriptor must not block.
-    pub(super) fn take(&self) -> Option<u64> {
+    /// Takes one event, already acknowledged: the name of the queue that has one. The descriptor
+    /// must not block.
+    ///
+    /// # Errors
+    /// The value of errno, `EAGAIN` if there is none.
+    pub(super) fn take(&self) -> Result<u64, i32> {
         let (mut queue, mut name) = (ptr::null_mut(), ptr::null_mut());
         let verbs = self.context.verbs;
         // SAFETY: the channel lives; on success the call writes both, and the queue cannot be
         // destroyed before its event is acknowledged, which happens at once.
         unsafe {
             if (verbs.ibv_get_cq_event)(self.raw, &raw mut queue, &raw mut name) != 0 {
-                return None;
+                return Err(errno());
             }
             (verbs.ibv_ack_cq_events)(queue, 1);
         }
-        Some(name.addr() as u64)
+        Ok(name.addr() as u64)
     }
 }
 
