@@ -3,6 +3,7 @@
 mod kernel;
 mod machine;
 mod packages;
+mod start;
 mod verbs;
 
 pub(crate) use packages::Packages;
@@ -12,10 +13,11 @@ use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::stages::judged;
 use anyhow::Result;
-use machine::{DRIVERS, GuestCommand, MACHINE, Machine};
+use machine::{DRIVERS, MACHINE, Machine};
+use start::GuestCommand;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use verbs::{HEADERS, VerbsBuild};
 
@@ -44,6 +46,10 @@ pub(crate) struct Arguments {
     /// How long the command may take, in seconds; the guest is ended then
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
+    /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2) and
+    /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    hosts: u8,
     /// The command and its arguments
     #[arg(
         required = true,
@@ -61,8 +67,9 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> 
             words: arguments.command.clone(),
             limit: Duration::from_secs(arguments.limit),
             numbers_apart: numbers_apart(project),
+            hosts: arguments.hosts,
         };
-        machine.run(&command, Stdio::inherit(), &verdict(project))
+        machine.run(&command, &verdict(project))
     });
     Ok(ExitCode::from(code.unwrap_or_else(|error| {
         anstream::eprintln!("error: {error:#}");

@@ -1,6 +1,7 @@
 //! Bytes over lanes.
 
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wired};
+use handfast_core::transport::Side;
 use handfast_memory::{Access, Direction, Memory};
 use handfast_transport_rdma::{DeviceEvent, SliceEnd};
 use std::process::Command;
@@ -80,7 +81,8 @@ fn memory_registered_for_reading_is_not_written() {
     posting.remote.address = guarded.address();
     one.nic.post(LANE, &mut vec![posting]);
     let ends = one.told.ends(1);
-    assert!(matches!(&ends[0], SliceEnd::Failed(_)), "{ends:?}");
+    let SliceEnd::Failed(error) = &ends[0] else { panic!("{ends:?}") };
+    assert_eq!(error.side, Side::Protection, "{error}");
     let mut bytes = [1; 4096];
     guarded.copy_out(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 4096]);
@@ -108,7 +110,7 @@ fn an_address_where_nobody_answers_is_the_peers_failure_and_takes_bounded_time()
     let started = Instant::now();
     let error = one.nic.wire(LANE, &nobody).unwrap_err();
     assert!(started.elapsed() < PATIENCE);
-    assert_eq!(error.side, handfast_core::transport::Side::Peer, "{error}");
+    assert_eq!(error.side, Side::Peer, "{error}");
     assert_eq!(error.call, "ibv_modify_qp(RTR)");
     assert!(error.to_string().contains("10.0.0.77"), "{error}");
     one.nic.retire(LANE).unwrap();
