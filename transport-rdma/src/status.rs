@@ -63,9 +63,51 @@ impl CompletionError {
     }
 }
 
+/// What a completion is in the life of its queue pair.
+#[cfg(feature = "verbs")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Done,
+    /// The cause of everything that follows.
+    FirstError,
+    /// The first word of a queue pair's end is a consequence: the cause was not told here.
+    FirstFlush,
+    /// Of an end that was told before.
+    Consequence,
+}
+
+#[cfg(feature = "verbs")]
+impl Ending {
+    /// Judges a status; `broken` says of the queue pair whether an error was seen before.
+    pub(crate) fn of(status: u32, broken: &mut bool) -> Self {
+        if status == 0 {
+            return Self::Done;
+        }
+        match (std::mem::replace(broken, true), status) {
+            (true, _) => Self::Consequence,
+            (false, FLUSHED) => Self::FirstFlush,
+            (false, _) => Self::FirstError,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn one_error_of_a_queue_pair_is_the_first_and_all_others_are_its_consequences() {
+        let ends = |statuses: &[u32]| {
+            let mut broken = false;
+            statuses.iter().map(|status| Ending::of(*status, &mut broken)).collect::<Vec<_>>()
+        };
+        use Ending::{Consequence, Done, FirstError, FirstFlush};
+        assert_eq!(ends(&[0, 12, 5, 5]), [Done, FirstError, Consequence, Consequence]);
+        // Some drivers give everything behind the first error a number of its own.
+        assert_eq!(ends(&[10, 21, 5]), [FirstError, Consequence, Consequence]);
+        assert_eq!(ends(&[5, 5, 12]), [FirstFlush, Consequence, Consequence]);
+    }
 
     #[test]
     fn no_answer_is_the_peers_a_refused_access_is_nobodys_to_retry() {

@@ -17,7 +17,7 @@ use machine::{DRIVERS, MACHINE, Machine};
 use start::GuestCommand;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use verbs::{HEADERS, VerbsBuild};
 
@@ -92,14 +92,25 @@ pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
     };
     let tests = |deadline| {
         let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
-        let example = ["build", "--package", PACKAGE, "--features", "verbs", "--example", EXAMPLE];
-        let example = built(project, "verbs-example", &example, deadline)?;
+        let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
+        let example = built(project, "verbs-examples", &examples, deadline)?;
         if !example.succeeded() {
             return Ok(example.outcome(str::to_owned));
         }
         let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
         let tests = [&tests[..], &["--config", &runner]].concat();
         Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
+    };
+    let two_hosts = |deadline| {
+        if let Some(skipped) = missing(project) {
+            return Err(skipped);
+        }
+        let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
+        command.arg(project.target().join("debug/examples/two_hosts"));
+        let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
+        Ok(done.outcome(|_| "two hosts".to_owned()))
     };
     // Tests of modules need no device; run outside, they are done in no time.
     let modules = |deadline| {
@@ -111,6 +122,7 @@ pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
         Step::new("lints", move |deadline| either(lints(deadline))),
         Step::new("modules", move |deadline| either(modules(deadline))),
         Step::new("soft-roce", move |deadline| either(tests(deadline))),
+        Step::new("two-hosts", move |deadline| either(two_hosts(deadline))),
     ]
 }
 

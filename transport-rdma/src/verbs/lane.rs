@@ -6,7 +6,7 @@ use super::objects::{CompletionQueue, Domain, Numbers, Patience, QueuePair, Rout
 use super::posting::{Completion, LaneSink, Posting, SliceEnd};
 use super::work::WorkRequest;
 use crate::error::VerbsError;
-use crate::status::{CompletionError, FLUSHED};
+use crate::status::{CompletionError, Ending, FLUSHED};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transfer::SliceId;
@@ -306,17 +306,14 @@ impl Lane {
             if let Some(outstanding) = state.outstanding.get_mut(pair) {
                 *outstanding -= 1;
             }
-            let end = if told.status == 0 {
-                SliceEnd::Done
-            } else {
-                let first = !std::mem::replace(&mut state.broken[pair], true);
-                let error = self.completion_error(told);
-                if first && !state.over {
-                    failure.get_or_insert_with(|| error.clone());
-                }
-                if first && told.status != FLUSHED {
-                    SliceEnd::Failed(error)
-                } else {
+            let ending = Ending::of(told.status, &mut state.broken[pair]);
+            if matches!(ending, Ending::FirstError | Ending::FirstFlush) && !state.over {
+                failure.get_or_insert_with(|| self.completion_error(told));
+            }
+            let end = match ending {
+                Ending::Done => SliceEnd::Done,
+                Ending::FirstError => SliceEnd::Failed(self.completion_error(told)),
+                Ending::FirstFlush | Ending::Consequence => {
                     count(&self.counts.slices_flushed);
                     SliceEnd::Flushed
                 }
