@@ -11,6 +11,7 @@ pub(crate) use packages::Packages;
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
+use crate::setup;
 use crate::stages::judged;
 use anyhow::Result;
 use machine::{DRIVERS, MACHINE, Machine};
@@ -79,51 +80,72 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> 
 
 /// What the setup of these stages unpacks.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
-    if stages.contains(&"guest") { &[&MACHINE, &DRIVERS, &HEADERS] } else { &[] }
+    let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
+    match (any(&["guest"]), any(&["checks", "tests"])) {
+        (true, _) => &[&HEADERS, &MACHINE, &DRIVERS],
+        (false, true) => &[&HEADERS],
+        (false, false) => &[],
+    }
 }
 
-/// The stage `guest`: the verbs backend is built and linted, and its tests run on soft-RoCE.
+/// The stage `guest`: the tests of the verbs backend on soft-RoCE.
 pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
-    let lints = |deadline| {
+    vec![
+        Step::new("soft-roce", |deadline| either(tests(project, deadline))),
+        Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
+    ]
+}
+
+/// Lints with the feature that the workspace's lints leave out.
+pub(crate) fn lints(project: &Project) -> Step<'_> {
+    Step::new("verbs-lints", |deadline| {
+        if !setup::CLIPPY.is_present() {
+            return setup::CLIPPY.missing();
+        }
         let arguments = ["clippy", "--all-targets", "--package", PACKAGE, "--features", "verbs"];
         let arguments = [&arguments[..], &["--", "-D", "warnings"]].concat();
-        built(project, "verbs-lints", &arguments, deadline)
-            .map(|done| done.outcome(|_| String::new()))
-    };
-    let tests = |deadline| {
-        let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
-        let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
-        let example = built(project, "verbs-examples", &examples, deadline)?;
-        if !example.succeeded() {
-            return Ok(example.outcome(str::to_owned));
-        }
-        let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
-        let tests = [&tests[..], &["--config", &runner]].concat();
-        Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
-    };
-    let two_hosts = |deadline| {
-        if let Some(skipped) = missing(project) {
-            return Err(skipped);
-        }
-        let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
-        command.arg(project.target().join("debug/examples/two_hosts"));
-        let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
-        Ok(done.outcome(|_| "two hosts".to_owned()))
-    };
-    // Tests of modules need no device; run outside, they are done in no time.
-    let modules = |deadline| {
+        let linted = built(project, "verbs-lints", &arguments, deadline);
+        either(linted.map(|done| done.outcome(|_| String::new())))
+    })
+}
+
+/// Tests with that feature which need no device.
+pub(crate) fn modules(project: &Project) -> Step<'_> {
+    Step::new("verbs-modules", |deadline| {
         let arguments = ["test", "--package", PACKAGE, "--features", "verbs", "--lib"];
-        Ok(judged(&built(project, "verbs-modules", &arguments, deadline)?))
-    };
-    let either = |outcome: Result<Outcome, Outcome>| outcome.unwrap_or_else(|outcome| outcome);
-    vec![
-        Step::new("lints", move |deadline| either(lints(deadline))),
-        Step::new("modules", move |deadline| either(modules(deadline))),
-        Step::new("soft-roce", move |deadline| either(tests(deadline))),
-        Step::new("two-hosts", move |deadline| either(two_hosts(deadline))),
-    ]
+        either(built(project, "verbs-modules", &arguments, deadline).map(|done| judged(&done)))
+    })
+}
+
+fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
+    let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
+    let examples = built(project, "verbs-examples", &examples, deadline)?;
+    if !examples.succeeded() {
+        return Ok(examples.outcome(str::to_owned));
+    }
+    let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
+    let tests = [&tests[..], &["--config", &runner]].concat();
+    Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
+}
+
+fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
+    command.arg(project.target().join("debug/examples/two_hosts"));
+    let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
+    Ok(done.outcome(|_| "two hosts".to_owned()))
+}
+
+fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
+    outcome.unwrap_or_else(|outcome| outcome)
 }
 
 /// Runs cargo on the verbs backend, or says why that is skipped.
@@ -133,7 +155,7 @@ fn built(
     arguments: &[&str],
     deadline: Instant,
 ) -> Result<Finished, Outcome> {
-    if let Some(skipped) = missing(project) {
+    if let Some(skipped) = missing(project, &["checks"]) {
         return Err(skipped);
     }
     let verbs = VerbsBuild::prepare(project, deadline)
@@ -143,9 +165,9 @@ fn built(
     Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
 }
 
-/// Why the stage's steps are skipped, if they are.
-fn missing(project: &Project) -> Option<Outcome> {
-    let missing = packages(&["guest"]).iter().find(|packages| !packages.is_present(project))?;
+/// Why a step is skipped, if what these stages unpack is not there.
+fn missing(project: &Project, stages: &[&str]) -> Option<Outcome> {
+    let missing = packages(stages).iter().find(|packages| !packages.is_present(project))?;
     let names = missing.packages.join(", ");
     Some(Outcome::Skipped(format!("these packages could not be unpacked: {names}")))
 }

@@ -138,6 +138,7 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             Some(&setup::DENY),
             &["deny", "check", "licenses", "bans", "sources"],
         ),
+        guest::lints(project),
         Step::new("documentation", |deadline| {
             let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
             command.env("RUSTDOCFLAGS", "-D warnings");

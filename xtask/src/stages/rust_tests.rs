@@ -2,6 +2,7 @@
 
 use super::run_cargo;
 use crate::command::{Finished, cargo, run as run_command};
+use crate::guest;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
@@ -31,7 +32,7 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
         let finished = run_cargo(project, "examples", &arguments, deadline);
         finished.outcome(|output| format!("{} examples", count(output)))
     };
-    vec![Step::new("tests", tests), Step::new("examples", examples)]
+    vec![Step::new("tests", tests), Step::new("examples", examples), guest::modules(project)]
 }
 
 /// The explorer and the sweeps, optimised; some explorations are for the night only.
