@@ -10,6 +10,7 @@ mod project;
 mod report;
 mod setup;
 mod stages;
+mod sweep;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ enum Task {
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
     Demo(demo::Arguments),
+    Sweep(sweep::Arguments),
     Setup(setup::Arguments),
 }
 
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
+        Task::Sweep(arguments) => sweep::run(project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {

@@ -1,10 +1,11 @@
 //! `cargo xtask test` and `cargo xtask nightly`: every check there is, stage by stage.
 
+mod determinism;
 mod rust_tests;
 
 pub(crate) use rust_tests::judged;
 
-use crate::checks::{core_source, graph, texts};
+use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary};
@@ -104,9 +105,9 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         },
         Stage {
             name: "seeds",
-            what: "the same seeds twice give the same output",
+            what: "the same seeds give the same worlds in every build",
             budget: depth.budget(600),
-            steps: rust_tests::seeds(project),
+            steps: seeds(project),
         },
         Stage {
             name: "fuzz",
@@ -155,6 +156,9 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
 
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = rust_tests::explorer(project, nightly);
+    steps.push(Step::new("program-without-variants", |deadline| {
+        program::without_variants(project, deadline)
+    }));
     steps.push(Step::new("lane-gate", |deadline| {
         // Loom replaces the atomics, so it needs a build of its own.
         let target = project.scratch().join("loom");
@@ -164,6 +168,12 @@ fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         let log = project.scratch().join("lane-gate.log");
         run_command(command, log, deadline).outcome(|_| "the lane gate in every order".to_owned())
     }));
+    steps
+}
+
+fn seeds(project: &Project) -> Vec<Step<'_>> {
+    let mut steps = rust_tests::seeds(project);
+    steps.extend(determinism::steps(project));
     steps
 }
 

@@ -31,7 +31,7 @@ fn a_few_schedules_with_many_faults_break_nothing() {
         let scenario = Scenario::ALL[usize::try_from(seed).unwrap() % Scenario::ALL.len()];
         let seeded = Seeded { scenario, seed, events_max: 200, faults_max: 8 };
         let run = seeded.run(&mut Coverage::default());
-        assert_eq!(run.violation, None, "{}", seeded.line());
+        assert_eq!(run.violation, None, "{}", seeded.line(&run));
     }
 }
 
