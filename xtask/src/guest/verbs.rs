@@ -6,6 +6,8 @@ use crate::project::Project;
 use anyhow::{Context, Result};
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -34,8 +36,9 @@ impl VerbsBuild {
         let folder = HEADERS.ensure(project, deadline)?;
         let mut variables = Vec::new();
         // Installed packages are not downloaded, and then are where the defaults look.
-        let headers = folder.join("usr/include/infiniband/verbs.h").is_file();
+        let headers = folder.join(LIBRARIES).join("pkgconfig").is_dir();
         if headers {
+            link_installed(&folder.join(LIBRARIES), &Path::new("/").join(LIBRARIES))?;
             variables.push(("PKG_CONFIG_SYSROOT_DIR", folder.clone().into()));
             variables.push(("PKG_CONFIG_PATH", folder.join(LIBRARIES).join("pkgconfig").into()));
         }
@@ -59,6 +62,20 @@ impl VerbsBuild {
     }
 }
 
+/// Of a library whose headers alone were unpacked, the name for the linker leads nowhere: it is made
+/// to lead to the installed library.
+fn link_installed(unpacked: &Path, installed: &Path) -> Result<()> {
+    for name in ["libibverbs", "librdmacm"] {
+        let link = unpacked.join(format!("{name}.so"));
+        let library = installed.join(format!("{name}.so.1"));
+        if link.is_symlink() && !link.exists() && library.exists() {
+            fs::remove_file(&link)?;
+            symlink(library, &link)?;
+        }
+    }
+    Ok(())
+}
+
 /// The headers that belong to the compiler, such as stddef.h; their folder is named by a version.
 fn compiler_headers(folder: &Path) -> Result<PathBuf> {
     let versions = files_of(&folder.join("usr/lib/llvm-14/lib/clang"), "")?;
@@ -72,4 +89,27 @@ pub(crate) fn runner() -> Result<String> {
     let itself = itself.to_str().context("the path of this program is not text")?;
     let quoted = itself.replace('\\', r"\\").replace('"', r#"\""#);
     Ok(format!(r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", "--"]"#))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_nowhere_leads_to_the_installed_library_and_others_stay() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (unpacked, installed) = (scratch.path().join("unpacked"), scratch.path().join("there"));
+        for folder in [&unpacked, &installed] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+            fs::write(installed.join(name), "installed").unwrap();
+        }
+        symlink("libibverbs.so.1", unpacked.join("libibverbs.so")).unwrap();
+        symlink("librdmacm.so.1", unpacked.join("librdmacm.so")).unwrap();
+        fs::write(unpacked.join("librdmacm.so.1"), "unpacked").unwrap();
+        link_installed(&unpacked, &installed).unwrap();
+        assert_eq!(fs::read_to_string(unpacked.join("libibverbs.so")).unwrap(), "installed");
+        assert_eq!(fs::read_to_string(unpacked.join("librdmacm.so")).unwrap(), "unpacked");
+    }
 }
