@@ -1,12 +1,15 @@
 //! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
 //! each oracle means, `docs/simulation.md` how a failure is replayed and read.
 
+pub mod batches;
 pub mod case;
 mod circles;
 mod coverage;
 mod expectation;
 mod explorer;
 mod heal;
+#[cfg(feature = "mutants")]
+pub mod hunt;
 pub mod line;
 mod minimize;
 pub mod mutants;
@@ -20,6 +23,7 @@ mod snapshot;
 pub mod sweep;
 pub mod timeline;
 mod transcript;
+
 mod ways;
 
 pub use case::Case;

@@ -257,6 +257,7 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
         crash: any(|it| matches!(it, Action::Restart(_))),
         lane_error: any(|it| matches!(it, Action::LaneError(..))),
         early_timer: any(|it| matches!(it, Action::Timer(..))),
+        protection: any(|it| matches!(it, Action::ProtectionError(..))),
     }
 }
 

@@ -16,6 +16,7 @@ mod world;
 
 pub use action::{Action, Choice};
 pub use fabric::{QueuePair, Target};
+pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
 pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
 pub use view::InFlight;

@@ -46,10 +46,24 @@ pub struct Faults {
     pub lane_error: bool,
     /// A timer fires while what it waits for is still under way.
     pub early_timer: bool,
+    /// An access that is not allowed ends a published queue pair.
+    pub protection: bool,
 }
 
 impl Faults {
-    /// Every kind.
+    /// None.
+    pub const NONE: Self = Self {
+        loss: false,
+        duplication: false,
+        call_failure: false,
+        operation_failure: false,
+        operation_stall: false,
+        crash: false,
+        lane_error: false,
+        early_timer: false,
+        protection: false,
+    };
+    /// Every kind that the network, a device or a process brings about on its own.
     pub const ALL: Self = Self {
         loss: true,
         duplication: true,
@@ -59,6 +73,7 @@ impl Faults {
         crash: true,
         lane_error: true,
         early_timer: true,
+        protection: false,
     };
     /// What page-sized models know: loss, duplication and restart; reordering is free.
     pub const CLASSIC: Self = Self {
@@ -102,6 +117,8 @@ pub struct Setup {
     /// Answers that can only be ignored vanish at once. Sound as long as lifecycle numbers are
     /// never reused, and much cheaper; what it hides is that they are indeed ignored.
     pub prune: bool,
+    /// No lifecycle may end: the faults are such as every one is to survive.
+    pub lasting: bool,
     /// Makes the nodes.
     pub build: Build,
 }

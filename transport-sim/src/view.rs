@@ -57,6 +57,7 @@ impl World {
             | Action::Timer(site, _)
             | Action::Broken(site, _)
             | Action::LaneError(site, _)
+            | Action::ProtectionError(site, _)
             | Action::Restart(site) => *site,
         }
     }

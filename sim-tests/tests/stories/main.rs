@@ -1,11 +1,14 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
 mod application;
+mod batches;
+mod budgets;
 mod replay;
 mod shipping;
 mod short;
 mod sweep;
 mod transcripts;
+
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
