@@ -244,7 +244,9 @@ impl World {
         let own =
             message.echo.filter(|echo| good && echo.incarnation == self.sites[site].incarnation);
         let state = own.and_then(|own| self.sites[site].node.state_of(own.lifecycle));
-        if state.is_some_and(|state| state != StateKind::Retiring) {
+        // An established lane has what was asked for since: the refusal is late, and says nothing.
+        if state.is_some_and(|state| !matches!(state, StateKind::Established | StateKind::Retiring))
+        {
             let detail = format!("{} changes nothing", self.describe_message(message));
             step.violations.push(Violation::new(Oracle::RefusalSwallowed, detail));
         }
