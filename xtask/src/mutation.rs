@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// What is changed. The broken variants beside the rules are changes themselves.
 const FILES: [&str; 2] = ["core/src/node/*.rs", "core/src/transfer/*.rs"];
-const VARIANTS: &str = "core/src/node/mutants.rs";
+const VARIANTS: &str = "core/src/*/mutants.rs";
 /// What has to notice: every story of the core, and of the explorer's package all but these.
 const TESTS: [&str; 2] = ["handfast-core", "sim-tests"];
 const TOO_LONG: [&str; 5] = ["application::", "replay::", "shipping::", "sweep::", "variants::"];

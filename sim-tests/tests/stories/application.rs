@@ -234,10 +234,12 @@ impl Run {
         self.transcript.push_str(&self.world.describe(&choice.action));
         self.transcript.push('\n');
         let happening = match &choice.action {
-            Action::Ask(command) => match command.kind {
-                CommandKind::Open => Happening::Open((command.site, command.peer)),
-                CommandKind::Close => Happening::Close((command.site, command.peer)),
-            },
+            Action::Ask(Command { site, peer, kind: CommandKind::Open }) => {
+                Happening::Open((*site, *peer))
+            }
+            Action::Ask(Command { site, peer, kind: CommandKind::Close }) => {
+                Happening::Close((*site, *peer))
+            }
             Action::Restart(site) => {
                 self.runs[*site] += 1;
                 Happening::Crash(*site)
@@ -294,6 +296,6 @@ fn peer_about(event: &Event) -> Option<&NicPath> {
         | Event::RetireOverdue { peer, .. }
         | Event::PeerForgotten { peer }
         | Event::NameConflict { peer, .. } => Some(peer),
-        Event::Undeclared { .. } => None,
+        _ => None,
     }
 }
