@@ -50,7 +50,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     Ok(())
 }
 
-/// Says with `-v` which RDMA devices lie idle: lanes run over TCP in this version.
+/// Says with `-v` which RDMA devices lie idle, and why lanes run over TCP in this version.
 fn tell_of_rdma() {
     match handfast_transport_rdma::discover(Path::new("/")) {
         Ok(devices) => {
@@ -59,6 +59,9 @@ fn tell_of_rdma() {
             }
         }
         Err(error) => info!(%error, "lanes run over TCP"),
+    }
+    if let Err(error) = handfast_transport_rdma::availability() {
+        info!(%error, "lanes run over TCP");
     }
 }
 

@@ -112,8 +112,8 @@ impl Healer {
     }
 }
 
-/// The next event of a fair schedule without faults.
-pub(crate) fn next(world: &World) -> Option<Choice> {
+/// The next event of a fair schedule without faults; none when nothing is left to happen.
+pub fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::new();
     world.free_actions(&mut choices);
     let rank = |choice: &Choice| match &choice.action {

@@ -29,7 +29,7 @@ mod ways;
 pub use case::Case;
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
-pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
+pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use line::{Line, LineError, ReplayError, Schedule};
 pub use minimize::{MinimizeError, Minimized, minimize};
 pub use play::{Rules, Run, play, play_schedule};

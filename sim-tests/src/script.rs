@@ -9,7 +9,7 @@
 //! | `# …` | for the reader |
 //! | `with sites a b b`, `with lifecycles_max 1`, `with operations one by one` | the start |
 //! | `settle`, `settle within 9 events` | what needs no fault happens, in a fair order, until nothing is left |
-//! | `expect …` | what must hold here, see [`crate::script`]'s table of expectations |
+//! | `expect …` | what must hold here |
 //! | four blanks and more | what the event above caused; kept by the player, not by people |
 //!
 //! Expectations: `a established towards b`, `a not connected to b`, `a and b connected`,
@@ -22,11 +22,11 @@
 
 use crate::expectation::{self, Seen};
 use crate::heal::{HEAL_EVENTS_MAX, Healer, next};
-use crate::scenario::small_limits;
-use handfast_core::node::{Limits, Timing};
+use crate::scenario::Scenario;
+use handfast_core::node::Limits;
 use handfast_core::{Event, NicPath};
 use handfast_transport_sim::{
-    Action, Build, Choice, Command, CommandKind, Faults, Operations, Setup, Step, Violation, World,
+    Action, Build, Choice, Command, CommandKind, Operations, Setup, Step, Violation, World,
 };
 use std::fmt;
 
@@ -147,16 +147,11 @@ struct Stage {
 fn setup(build: Build) -> Setup {
     Setup {
         sites: sites(&["a", "b"]),
-        limits: small_limits(),
-        timing: Timing::default(),
         commands: Vec::new(),
         reopen: false,
-        faults: Faults::ALL,
-        faults_max: FAULTS_MAX,
         operations: Operations::AtOnce,
-        prune: false,
-        lasting: false,
         build,
+        ..Scenario::SimultaneousOpen.setup(FAULTS_MAX)
     }
 }
 

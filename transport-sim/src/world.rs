@@ -127,6 +127,11 @@ impl World {
         &self.sites[site].path
     }
 
+    /// The present run of a site.
+    pub fn incarnation(&self, site: usize) -> Incarnation {
+        self.sites[site].incarnation
+    }
+
     /// How many sites there are.
     pub fn sites(&self) -> usize {
         self.sites.len()
@@ -232,14 +237,18 @@ impl World {
         self.check_refusal(site, &message, step);
     }
 
+    /// A refusal for good ends what it is about (rule H10); superseded says nothing to a lane that
+    /// was established since.
     fn check_refusal(&self, site: usize, message: &Message, step: &mut Step) {
-        use RefusalReason::{Busy, Starting, Unproven};
-        let refused = message.refusal.as_ref().map(|refusal| refusal.reason);
-        let good = refused.is_some_and(|reason| !matches!(reason, Busy | Starting | Unproven));
-        let own =
-            message.echo.filter(|echo| good && echo.incarnation == self.sites[site].incarnation);
+        use RefusalReason::{Busy, Starting, Superseded, Unproven};
+        let Some(refusal) = &message.refusal else { return };
+        let own = message.echo.filter(|echo| echo.incarnation == self.sites[site].incarnation);
         let state = own.and_then(|own| self.sites[site].node.state_of(own.lifecycle));
-        if state.is_some_and(|state| state != StateKind::Retiring) {
+        let excused = match (refusal.reason, state) {
+            (Busy | Starting | Unproven, _) | (_, None | Some(StateKind::Retiring)) => true,
+            (reason, state) => reason == Superseded && state == Some(StateKind::Established),
+        };
+        if !excused {
             let detail = format!("{} changes nothing", self.describe_message(message));
             step.violations.push(Violation::new(Oracle::RefusalSwallowed, detail));
         }

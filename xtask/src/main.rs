@@ -4,6 +4,7 @@ mod checks;
 mod command;
 mod demo;
 mod fuzz;
+mod guest;
 mod mutation;
 mod project;
 mod report;
@@ -30,6 +31,7 @@ enum Task {
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
+    Guest(guest::Arguments),
     Mutation(mutation::Arguments),
     Demo(demo::Arguments),
     Sweep(sweep::Arguments),
@@ -39,20 +41,28 @@ enum Task {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = project::Project::find().and_then(|project| match arguments.task {
-        Task::Test(arguments) => stages::run(project, &arguments, stages::Depth::EveryChange),
-        Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
-        Task::Fuzz(arguments) => fuzz::run(project, &arguments),
-        Task::Mutation(arguments) => mutation::run(project, &arguments),
-        Task::Demo(arguments) => demo::run(project, &arguments),
-        Task::Sweep(arguments) => sweep::run(project, &arguments),
-        Task::Setup(arguments) => setup::run(project, &arguments),
+        Task::Guest(arguments) => guest::run(&project, &arguments),
+        Task::Test(arguments) => {
+            stages::run(project, &arguments, stages::Depth::EveryChange).map(passed)
+        }
+        Task::Nightly(arguments) => {
+            stages::run(project, &arguments, stages::Depth::Nightly).map(passed)
+        }
+        Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
+        Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
+        Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
+        Task::Sweep(arguments) => sweep::run(project, &arguments).map(passed),
+        Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(code) => code,
         Err(error) => {
             anstream::eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn passed(all: bool) -> ExitCode {
+    if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,6 +1,7 @@
 //! The programs that the stages use beside cargo itself.
 
 use crate::command::{answers, run as run_command};
+use crate::guest::{self, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
 use anyhow::Result;
@@ -15,7 +16,9 @@ const BUDGET: Duration = Duration::from_secs(900);
 ///
 /// rustfmt and clippy come with `rustup component add`. The rest comes with `cargo install
 /// --locked` and `apt-get install`, and only for root: any other user is told the commands. What is
-/// missing makes the steps that need it be skipped, with the reason, and nothing fail.
+/// missing makes the steps that need it be skipped, with the reason, and nothing fail. The virtual
+/// machine of `cargo xtask guest` and what builds the verbs backend are Debian packages that are
+/// unpacked below cargo's target folder, by any user; nothing of them is installed.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Also install what nothing needs: cargo-nextest (faster tests), iperf3 (the loopback's limit)
@@ -88,22 +91,35 @@ const TOOLS: [&Tool; 8] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEX
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let mut summary = Summary::default();
-    summary.run(stage(&project, |tool| tool.stage.is_some() || arguments.optional));
+    let unpacked = guest::packages(&["guest"]);
+    summary.run(stage(&project, |tool| tool.stage.is_some() || arguments.optional, unpacked));
     Ok(summary.finish())
 }
 
 /// The stage that installs what one of `stages` needs and is missing.
 pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> {
-    stage(project, |tool| tool.stage.is_some_and(|stage| stages.contains(&stage)))
+    let wanted = |tool: &Tool| tool.stage.is_some_and(|stage| stages.contains(&stage));
+    stage(project, wanted, guest::packages(stages))
 }
 
-fn stage(project: &Project, wanted: impl Fn(&Tool) -> bool) -> Stage<'_> {
+fn stage<'a>(
+    project: &'a Project,
+    wanted: impl Fn(&Tool) -> bool,
+    unpacked: &'static [&'static Packages],
+) -> Stage<'a> {
     let wanted = TOOLS.iter().filter(|tool| wanted(tool));
     let step = |tool: &&'static Tool| {
         let tool: &'static Tool = tool;
         Step::new(tool.name, move |deadline| tool.ensure(&project.scratch(), deadline))
     };
-    let steps = wanted.map(step).collect();
+    let unpacking = |packages: &&'static Packages| {
+        let packages: &'static Packages = packages;
+        Step::new(packages.name, move |deadline| match packages.ensure(project, deadline) {
+            Ok(_) => Outcome::Passed(String::new()),
+            Err(error) => Outcome::Skipped(format!("{error:#}")),
+        })
+    };
+    let steps = wanted.map(step).chain(unpacked.iter().map(unpacking)).collect();
     Stage { name: "setup", what: "the programs the other stages use", budget: BUDGET, steps }
 }
 

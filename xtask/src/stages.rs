@@ -3,11 +3,13 @@
 mod determinism;
 mod rust_tests;
 
+pub(crate) use rust_tests::judged;
+
 use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
-use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{fuzz, setup};
+use crate::report::{Stage, Step, Summary};
+use crate::{fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -116,10 +118,8 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(60),
-            steps: vec![Step::new("soft-roce", |_| {
-                Outcome::Skipped("the guest runner comes with the verbs backend".to_owned())
-            })],
+            budget: depth.budget(240),
+            steps: guest::steps(project),
         },
     ]
 }
@@ -139,6 +139,7 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             Some(&setup::DENY),
             &["deny", "check", "licenses", "bans", "sources"],
         ),
+        guest::lints(project),
         Step::new("documentation", |deadline| {
             let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
             command.env("RUSTDOCFLAGS", "-D warnings");

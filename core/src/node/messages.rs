@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// The lifecycle that an answer is about, unless it is gone or going.
+    /// The lifecycle that an answer is about, unless it is gone, going or not announced.
     fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
         if self.rebuilds_for_waiter() {
             return self.peers.get(from)?.open;
@@ -64,7 +64,9 @@ impl Node {
             return peer.bound.or(peer.open);
         }
         let lane = self.lanes.get(&echo)?;
-        let current = lane.peer == *from && (!gone || self.revives_ended());
+        // What nobody has heard of yet cannot have been answered, whatever a peer says.
+        let unheard = lane.state.kind() == StateKind::Raising;
+        let current = lane.peer == *from && !unheard && (!gone || self.revives_ended());
         current.then_some(echo)
     }
 
@@ -321,6 +323,12 @@ impl Node {
                 peer.first_failure.get_or_insert(Failure::Refused(refusal));
             }
             RefusalReason::Unproven => self.on_unproven(now, lifecycle, message.sender),
+            // Whoever refused it has been bound to it since.
+            RefusalReason::Superseded
+                if self.state_of(lifecycle) == Some(StateKind::Established) =>
+            {
+                self.counters.ignored += 1;
+            }
             _ => self.end(now, lifecycle, Failure::Refused(refusal)),
         }
     }

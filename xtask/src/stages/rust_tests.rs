@@ -2,6 +2,7 @@
 
 use super::run_cargo;
 use crate::command::{Finished, cargo, run as run_command};
+use crate::guest;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
@@ -31,7 +32,7 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
         let finished = run_cargo(project, "examples", &arguments, deadline);
         finished.outcome(|output| format!("{} examples", count(output)))
     };
-    vec![Step::new("tests", tests), Step::new("examples", examples)]
+    vec![Step::new("tests", tests), Step::new("examples", examples), guest::modules(project)]
 }
 
 /// The explorer and the sweeps, optimised; some explorations are for the night only.
@@ -65,7 +66,8 @@ pub(super) fn step<'a>(
     Step::new(name, move |deadline| judged(&run_cargo(project, name, arguments, deadline)))
 }
 
-fn judged(finished: &Finished) -> Outcome {
+/// What a run of tests came to; none at all is a failure.
+pub(crate) fn judged(finished: &Finished) -> Outcome {
     match finished.outcome(|output| format!("{} tests", count(output))) {
         Outcome::Passed(_) if count(&finished.output()) == 0 => Outcome::failed("no test ran", ""),
         outcome => outcome,

@@ -1,0 +1,125 @@
+//! The RDMA devices of a machine: what the kernel tells of them under `/sys/class/infiniband`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel lists RDMA devices, below the root of the file system.
+pub const DEVICES_FOLDER: &str = "sys/class/infiniband";
+/// Most devices, ports per device and GIDs per port that are read. A port's GID table has at most
+/// a few hundred entries on known devices; the bound keeps a broken listing from growing a report.
+pub const ENTRIES_MAX: usize = 1_024;
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, such as `mlx5_0`. Says nothing of the hardware: users rename devices.
+    pub name: String,
+    /// The kernel driver bound to it, empty for software devices, which have none.
+    pub driver: String,
+    /// Its ports, by number.
+    pub ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its number, counted from 1.
+    pub number: u32,
+    /// The logical state, such as `ACTIVE` or `DOWN`.
+    pub state: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// Addresses that are set.
+    pub gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u32,
+    /// The address in the kernel's text form.
+    pub text: String,
+    /// Such as `RoCE v2`; empty where the kernel does not tell.
+    pub kind: String,
+}
+
+/// A listing that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("RDMA devices cannot be listed, reading {path} failed: {error}", path = .path.display())]
+pub struct DiscoveryError {
+    /// What could not be read.
+    pub path: PathBuf,
+    /// Why.
+    pub error: io::Error,
+}
+
+impl Port {
+    /// Whether packets can pass.
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+}
+
+/// Lists the devices below `root`, by name. A machine without RDMA support has none.
+///
+/// # Errors
+/// A folder that exists and cannot be read. A device that vanishes meanwhile is left out.
+pub fn discover(root: &Path) -> Result<Vec<Device>, DiscoveryError> {
+    let folder = root.join(DEVICES_FOLDER);
+    let names = match entries(&folder) {
+        Err(DiscoveryError { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(Vec::new());
+        }
+        names => names?,
+    };
+    Ok(names.into_iter().filter_map(|name| device(&folder.join(&name), name)).collect())
+}
+
+fn device(folder: &Path, name: String) -> Option<Device> {
+    let mut numbers: Vec<u32> =
+        entries(&folder.join("ports")).ok()?.iter().filter_map(|text| text.parse().ok()).collect();
+    numbers.sort_unstable();
+    let driver = fs::read_link(folder.join("device/driver")).ok();
+    let driver = driver.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let ports = numbers.into_iter().map(|number| port(&folder.join("ports"), number)).collect();
+    Some(Device { name, driver: driver.unwrap_or_default().to_owned(), ports })
+}
+
+fn port(ports: &Path, number: u32) -> Port {
+    let folder = ports.join(number.to_string());
+    // The kernel writes `4: ACTIVE`.
+    let state = read(&folder.join("state"));
+    let state = state.split_once(": ").map_or(state.as_str(), |(_, word)| word).to_owned();
+    let mut indices: Vec<u32> = entries(&folder.join("gids"))
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    indices.sort_unstable();
+    let gids = indices.into_iter().filter_map(|index| gid(&folder, index)).collect();
+    Port { number, state, link_layer: read(&folder.join("link_layer")), gids }
+}
+
+fn gid(port: &Path, index: u32) -> Option<Gid> {
+    let text = read(&port.join("gids").join(index.to_string()));
+    let set = text.chars().any(|c| c.is_ascii_hexdigit() && c != '0');
+    let kind = read(&port.join("gid_attrs/types").join(index.to_string()));
+    set.then_some(Gid { index, text, kind })
+}
+
+/// One line; empty where there is none. An unset GID's type cannot be read, by design.
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn entries(folder: &Path) -> Result<Vec<String>, DiscoveryError> {
+    let failed = |error| DiscoveryError { path: folder.to_owned(), error };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)?.take(ENTRIES_MAX) {
+        names.extend(entry.map_err(failed)?.file_name().into_string().ok());
+    }
+    names.sort_unstable();
+    Ok(names)
+}

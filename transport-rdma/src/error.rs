@@ -1,0 +1,98 @@
+//! Why RDMA cannot be used, and what a call of the verbs library answered.
+
+use handfast_core::transport::{Side, TransportError};
+
+/// Why there are no lanes over RDMA in this process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RdmaUnavailable {
+    /// The program was built without the cargo feature `verbs`.
+    #[error("this program was built without RDMA (cargo feature 'verbs')")]
+    NotBuilt,
+    /// The library could not be loaded, or is too old.
+    #[error("RDMA needs the library {library}, and loading it failed: {detail}")]
+    NoLibrary {
+        /// Its file name.
+        library: &'static str,
+        /// What the loader said.
+        detail: String,
+    },
+    /// The kernel could not be asked for devices.
+    #[error("RDMA devices cannot be listed: error {code}")]
+    NoList {
+        /// The value of errno.
+        code: i32,
+    },
+    /// The library is there and the machine has no device.
+    #[error("this machine has no RDMA device")]
+    NoDevice,
+}
+
+/// A call of the verbs library that failed, or something the device reported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{device}: {call} failed: {detail}")]
+pub struct VerbsError {
+    /// Who is to blame as far as can be told here.
+    pub side: Side,
+    /// The call, such as `ibv_modify_qp(RTR)`.
+    pub call: &'static str,
+    /// What the call returned, made positive; the value of errno for calls that return a pointer
+    /// or a descriptor; the status of a completion; 0 where a check of ours failed.
+    pub code: i32,
+    /// The device, by name.
+    pub device: String,
+    /// What happened, in words.
+    pub detail: String,
+}
+
+impl From<VerbsError> for TransportError {
+    fn from(error: VerbsError) -> Self {
+        let VerbsError { side, call, code, device, detail } = error;
+        Self { side, call, code, detail: format!("{device}: {detail}") }
+    }
+}
+
+impl From<RdmaUnavailable> for VerbsError {
+    fn from(error: RdmaUnavailable) -> Self {
+        let code = if let RdmaUnavailable::NoList { code } = error { code } else { 0 };
+        Self {
+            side: Side::Local,
+            call: "ibv_get_device_list",
+            code,
+            device: String::new(),
+            detail: error.to_string(),
+        }
+    }
+}
+
+/// The error in what a verbs call returned: 0 is none, and the sign differs from driver to driver.
+/// What stands in errno is another call's.
+#[cfg(feature = "verbs")]
+pub(crate) fn code_of(returned: i32) -> Option<i32> {
+    (returned != 0).then_some(returned.saturating_abs())
+}
+
+/// An error number in words.
+#[cfg(feature = "verbs")]
+pub(crate) fn words_of(code: i32) -> String {
+    /// The kernel's own ENOTSUPP, which some drivers let through and the C library does not know.
+    const KERNEL_NOT_SUPPORTED: i32 = 524;
+    match code {
+        KERNEL_NOT_SUPPORTED => "the driver does not support this (error 524)".to_owned(),
+        code => std::io::Error::from_raw_os_error(code).to_string(),
+    }
+}
+
+#[cfg(all(test, feature = "verbs"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_return_value_is_the_error_whatever_its_sign() {
+        assert_eq!(code_of(0), None);
+        assert_eq!(code_of(libc::EINVAL), Some(libc::EINVAL));
+        assert_eq!(code_of(-libc::EIO), Some(libc::EIO));
+        assert_eq!(code_of(i32::MIN), Some(i32::MAX));
+        assert!(words_of(524).contains("not support"));
+        assert!(words_of(libc::ETIMEDOUT).contains("timed out"));
+    }
+}

@@ -1,0 +1,172 @@
+//! The only module that names rdma-sys and loads libibverbs.
+//!
+//! Types, constants and the three calls of the data path, which go through the objects' own
+//! functions, come from rdma-sys. Everything else is looked up in the library at run time, so that
+//! a program starts on a machine without it. rdma-sys's own "extended" calls are not used: they take
+//! every device for one that has none.
+
+use crate::error::RdmaUnavailable;
+use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};
+use std::sync::OnceLock;
+
+pub(super) use rdma_sys::{
+    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_gid, ibv_global_route, ibv_mr, ibv_pd, ibv_poll_cq, ibv_port_attr,
+    ibv_port_state, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr,
+    ibv_sge, ibv_wc, ibv_wr_opcode, rdma_t,
+};
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("the verbs backend is made for 64-bit machines alone");
+
+/// The library that is loaded.
+const LIBRARY: &str = "libibverbs.so.1";
+
+/// An entry of a GID table, as the library fills it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawGidEntry {
+    pub(super) gid: [u8; 16],
+    pub(super) gid_index: u32,
+    pub(super) port_num: u32,
+    pub(super) gid_type: u32,
+    pub(super) ndev_ifindex: u32,
+}
+
+/// An asynchronous event. rdma-sys has its kind as an enum, which a number from a newer library
+/// must not enter.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RawEvent {
+    /// A queue pair, a completion queue, or in its first four bytes the number of a port.
+    pub(super) element: *mut c_void,
+    pub(super) kind: u32,
+}
+
+macro_rules! library {
+    ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
+        /// The functions of the library, named as there. All follow the C declarations of
+        /// rdma-core's `verbs.h`, and are called under its rules.
+        pub(super) struct Library {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+        }
+
+        impl Library {
+            #[allow(unsafe_code)]
+            fn load() -> Result<Self, RdmaUnavailable> {
+                let failed = |error: libloading::Error| RdmaUnavailable::NoLibrary {
+                    library: LIBRARY,
+                    detail: error.to_string(),
+                };
+                // SAFETY: loading runs the library's constructors. libibverbs has none that need
+                // more than a running C library, and it is never unloaded: it is leaked below.
+                let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(failed)?;
+                let library: &'static libloading::Library = Box::leak(Box::new(library));
+                Ok(Self {
+                    $(
+                        $name: {
+                            let name = concat!(stringify!($name), "\0").as_bytes();
+                            type Function = unsafe extern "C" fn($($argument),*) -> $result;
+                            // SAFETY: the type is the symbol's, written from the declaration in
+                            // verbs.h; the ABI number in the library's name fixes it. The symbol
+                            // lives as long as the library, for ever.
+                            *unsafe { library.get::<Function>(name) }.map_err(failed)?
+                        },
+                    )*
+                })
+            }
+        }
+    };
+}
+
+library! {
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+    ibv_get_device_name: fn(*mut ibv_device) -> *const c_char;
+    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_close_device: fn(*mut ibv_context) -> c_int;
+    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibv_query_port: fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
+    _ibv_query_gid_table: fn(*mut ibv_context, *mut RawGidEntry, size_t, u32, size_t) -> ssize_t;
+    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+    ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
+    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, size_t, c_int) -> *mut ibv_mr;
+    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
+    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_get_async_event: fn(*mut ibv_context, *mut RawEvent) -> c_int;
+    ibv_ack_async_event: fn(*mut RawEvent) -> ();
+}
+
+/// The library, loaded at the first call.
+pub(super) fn library() -> Result<&'static Library, RdmaUnavailable> {
+    static LOADED: OnceLock<Result<Library, RdmaUnavailable>> = OnceLock::new();
+    LOADED.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+}
+
+/// What the rest of this crate takes for granted about the structures it hands over. The numbers
+/// are those of rdma-core's headers on 64-bit Linux; a replacement of this module must keep them.
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+    use rdma_sys::{ibv_async_event, ibv_event_type, ibv_mtu, ibv_wc_status};
+    use std::mem::{align_of, offset_of, size_of};
+
+    #[test]
+    fn work_requests_and_completions_are_laid_out_as_the_library_reads_them() {
+        assert_eq!((size_of::<ibv_send_wr>(), align_of::<ibv_send_wr>()), (128, 8));
+        assert_eq!(offset_of!(ibv_send_wr, next), 8);
+        assert_eq!(offset_of!(ibv_send_wr, sg_list), 16);
+        assert_eq!(offset_of!(ibv_send_wr, num_sge), 24);
+        assert_eq!(offset_of!(ibv_send_wr, opcode), 28);
+        assert_eq!(offset_of!(ibv_send_wr, send_flags), 32);
+        assert_eq!(offset_of!(ibv_send_wr, wr), 40);
+        assert_eq!(size_of::<ibv_sge>(), 16);
+        assert_eq!(size_of::<ibv_wc>(), 48);
+        assert_eq!(offset_of!(ibv_wc, status), 8);
+        assert_eq!(offset_of!(ibv_wc, vendor_err), 16);
+        assert_eq!(offset_of!(ibv_wc, qp_num), 28);
+    }
+
+    #[test]
+    fn attributes_are_laid_out_as_the_library_reads_them() {
+        assert_eq!(size_of::<ibv_qp_attr>(), 144);
+        assert_eq!(offset_of!(ibv_qp_attr, ah_attr), 56);
+        assert_eq!(offset_of!(ibv_qp_attr, port_num), 129);
+        assert_eq!(offset_of!(ibv_qp_attr, timeout), 130);
+        assert_eq!(size_of::<ibv_ah_attr>(), 32);
+        assert_eq!(size_of::<ibv_qp_init_attr>(), 64);
+        assert_eq!(size_of::<ibv_device_attr>(), 232);
+        assert_eq!(size_of::<ibv_port_attr>(), 52);
+        assert_eq!(offset_of!(ibv_port_attr, lid), 34);
+        assert_eq!(offset_of!(ibv_qp, qp_num), 52);
+        assert_eq!(offset_of!(ibv_mr, lkey), 36);
+        assert_eq!(offset_of!(ibv_context, async_fd), offset_of!(ibv_context, cmd_fd) + 4);
+    }
+
+    #[test]
+    fn our_own_structures_are_the_librarys() {
+        assert_eq!(size_of::<RawGidEntry>(), size_of::<rdma_sys::ibv_gid_entry>());
+        assert_eq!(size_of::<RawEvent>(), size_of::<ibv_async_event>());
+        assert_eq!(offset_of!(RawEvent, kind), offset_of!(ibv_async_event, event_type));
+        assert_eq!(size_of::<ibv_event_type>(), 4);
+        assert_eq!(ibv_event_type::IBV_EVENT_GID_CHANGE as u32, 18);
+    }
+
+    #[test]
+    fn numbers_that_other_modules_write_down_are_the_librarys() {
+        assert_eq!(ibv_wc_status::IBV_WC_WR_FLUSH_ERR, crate::status::FLUSHED);
+        assert_eq!(ibv_wc_status::IBV_WC_REM_ACCESS_ERR, 10);
+        assert_eq!(ibv_wc_status::IBV_WC_RETRY_EXC_ERR, 12);
+        assert_eq!(ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE, 23);
+        assert_eq!((ibv_mtu::IBV_MTU_256, ibv_mtu::IBV_MTU_4096), (1, 5));
+    }
+}

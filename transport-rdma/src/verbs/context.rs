@@ -1,0 +1,272 @@
+//! An open device, its port and its table of addresses.
+#![allow(unsafe_code)]
+
+use super::binding::{
+    Library, RawGidEntry, ibv_context, ibv_device_attr, ibv_port_attr, ibv_port_state, library,
+};
+use crate::error::{RdmaUnavailable, VerbsError, code_of, words_of};
+use crate::gid::{GidEntry, GidKind};
+use handfast_core::transport::Side;
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Ipv6Addr;
+use std::os::fd::RawFd;
+
+/// `link_layer` of a port that is not InfiniBand's (`IBV_LINK_LAYER_ETHERNET`).
+const LINK_LAYER_ETHERNET: u8 = 2;
+/// Most entries read of a GID table.
+const GIDS_MAX: usize = crate::ENTRIES_MAX;
+
+/// An open device, closed when dropped: after everything that was made with it, which holds it.
+pub(super) struct Context {
+    pub(super) verbs: &'static Library,
+    pub(super) device: String,
+    raw: *mut ibv_context,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation: any thread may use a context, also at the
+// same time. It is closed once, by the last holder.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// What a port is capable of at this moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PortFacts {
+    /// Path MTU in bytes.
+    pub(super) mtu: u32,
+    /// LID; 0 on Ethernet.
+    pub(super) lid: u16,
+    /// Longest message in bytes.
+    pub(super) message_max: u32,
+    pub(super) is_ethernet: bool,
+    pub(super) is_active: bool,
+}
+
+/// What a device is capable of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceFacts {
+    pub(super) queue_depth_max: u32,
+    pub(super) completions_max: u32,
+    /// Outstanding reads that both the initiator and the responder can hold.
+    pub(super) rd_atomic_max: u32,
+}
+
+/// The list of devices, freed when dropped.
+struct List {
+    verbs: &'static Library,
+    first: *mut *mut super::binding::ibv_device,
+    count: usize,
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from ibv_get_device_list and is freed once.
+        unsafe { (self.verbs.ibv_free_device_list)(self.first) }
+    }
+}
+
+impl List {
+    fn get() -> Result<Self, RdmaUnavailable> {
+        let verbs = library()?;
+        let mut count = 0;
+        // SAFETY: the call writes the count and returns a list of as many pointers, or null.
+        let first = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
+        if first.is_null() {
+            let code = errno();
+            // What a kernel without RDMA answers.
+            let absent = code == libc::ENOSYS || code == libc::ENOENT;
+            return Err(if absent {
+                RdmaUnavailable::NoDevice
+            } else {
+                RdmaUnavailable::NoList { code }
+            });
+        }
+        Ok(Self { verbs, first, count: usize::try_from(count).unwrap_or(0) })
+    }
+
+    /// The devices with their names.
+    fn devices(&self) -> impl Iterator<Item = (*mut super::binding::ibv_device, String)> + '_ {
+        (0..self.count).map(|place| {
+            // SAFETY: `place` is below the count, and the list lives as long as `self`; a device's
+            // name is a string that ends with a null byte and lives as long as the device.
+            unsafe {
+                let device = *self.first.add(place);
+                let name = CStr::from_ptr((self.verbs.ibv_get_device_name)(device));
+                (device, name.to_string_lossy().into_owned())
+            }
+        })
+    }
+}
+
+/// The names of all devices; at least one.
+pub(crate) fn devices() -> Result<Vec<String>, RdmaUnavailable> {
+    let names: Vec<String> = List::get()?.devices().map(|(_, name)| name).collect();
+    if names.is_empty() { Err(RdmaUnavailable::NoDevice) } else { Ok(names) }
+}
+
+/// What the last call of this thread left in errno. To be read before anything else runs.
+pub(super) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+impl Context {
+    pub(super) fn open(name: &str) -> Result<Self, VerbsError> {
+        let named = |error| VerbsError { device: name.to_owned(), ..VerbsError::from(error) };
+        let list = List::get().map_err(named)?;
+        let known: Vec<_> = list.devices().collect();
+        let Some((device, _)) = known.iter().find(|(_, known)| known == name) else {
+            let names: Vec<_> = known.iter().map(|(_, name)| name.as_str()).collect();
+            return Err(VerbsError {
+                side: Side::Configuration,
+                call: "ibv_get_device_list",
+                code: 0,
+                device: name.to_owned(),
+                detail: format!("there is no such device; there are: {}", names.join(", ")),
+            });
+        };
+        // SAFETY: the device is of the list, which is freed only after this.
+        let raw = unsafe { (list.verbs.ibv_open_device)(*device) };
+        let code = errno();
+        let context = Self { verbs: list.verbs, device: name.to_owned(), raw };
+        if raw.is_null() {
+            let error = context.failed("ibv_open_device", code);
+            std::mem::forget(context);
+            return Err(error);
+        }
+        Ok(context)
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.raw
+    }
+
+    /// The descriptor that is readable when an event waits.
+    pub(super) fn event_descriptor(&self) -> RawFd {
+        // SAFETY: the context is open while `self` lives.
+        unsafe { (*self.raw).async_fd }
+    }
+
+    /// A failure of our own side, in the words of the error number.
+    pub(super) fn failed(&self, call: &'static str, code: i32) -> VerbsError {
+        self.error(Side::Local, call, code, words_of(code))
+    }
+
+    pub(super) fn error(
+        &self,
+        side: Side,
+        call: &'static str,
+        code: i32,
+        detail: impl Into<String>,
+    ) -> VerbsError {
+        VerbsError { side, call, code, device: self.device.clone(), detail: detail.into() }
+    }
+
+    /// Judges what a call returned.
+    pub(super) fn check(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {
+        code_of(returned).map_or(Ok(()), |code| Err(self.failed(call, code)))
+    }
+
+    pub(super) fn device_facts(&self) -> Result<DeviceFacts, VerbsError> {
+        let mut facts = MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: the context is open; the call fills the structure it is given.
+        let returned = unsafe { (self.verbs.ibv_query_device)(self.raw, facts.as_mut_ptr()) };
+        self.check("ibv_query_device", returned)?;
+        // SAFETY: it is made of integers alone, so zeroes and what was written are valid.
+        let facts = unsafe { facts.assume_init() };
+        let positive = |number: i32| u32::try_from(number).unwrap_or(0);
+        Ok(DeviceFacts {
+            queue_depth_max: positive(facts.max_qp_wr),
+            completions_max: positive(facts.max_cqe),
+            rd_atomic_max: positive(facts.max_qp_rd_atom).min(positive(facts.max_qp_init_rd_atom)),
+        })
+    }
+
+    pub(super) fn port_facts(&self, port: u8) -> Result<PortFacts, VerbsError> {
+        let mut facts = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: the context is open; the call fills at most the structure it is given.
+        let returned = unsafe { (self.verbs.ibv_query_port)(self.raw, port, facts.as_mut_ptr()) };
+        self.check("ibv_query_port", returned)?;
+        // SAFETY: it is made of integers alone, so zeroes and what was written are valid.
+        let facts = unsafe { facts.assume_init() };
+        Ok(PortFacts {
+            mtu: mtu_bytes(facts.active_mtu),
+            lid: facts.lid,
+            message_max: facts.max_msg_sz,
+            is_ethernet: facts.link_layer == LINK_LAYER_ETHERNET,
+            is_active: facts.state == ibv_port_state::IBV_PORT_ACTIVE,
+        })
+    }
+
+    /// The addresses of a port that are set, at this moment.
+    pub(super) fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let none =
+            RawGidEntry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
+        let mut entries = vec![none; GIDS_MAX];
+        // SAFETY: the call writes at most as many entries as there are, each of the size it is told.
+        let count = unsafe {
+            let size = size_of::<RawGidEntry>();
+            (self.verbs._ibv_query_gid_table)(self.raw, entries.as_mut_ptr(), GIDS_MAX, 0, size)
+        };
+        let Ok(count) = usize::try_from(count) else {
+            let code = i32::try_from(count.saturating_neg()).unwrap_or(i32::MAX);
+            return Err(self.failed("ibv_query_gid_table", code));
+        };
+        entries.truncate(count);
+        let of_port = entries.iter().filter(|entry| entry.port_num == u32::from(port));
+        Ok(of_port.map(gid_entry).collect())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was opened by us, everything made with it held it and is gone, and this is the
+        // only close.
+        let returned = unsafe { (self.verbs.ibv_close_device)(self.raw) };
+        if returned != 0 {
+            tracing::warn!(device = self.device, returned, "ibv_close_device failed");
+        }
+    }
+}
+
+fn gid_entry(raw: &RawGidEntry) -> GidEntry {
+    let kind = match raw.gid_type {
+        0 => GidKind::InfiniBand,
+        1 => GidKind::RoceV1,
+        2 => GidKind::RoceV2,
+        other => GidKind::Unknown(other),
+    };
+    GidEntry {
+        index: raw.gid_index,
+        address: Ipv6Addr::from(raw.gid),
+        kind,
+        interface: raw.ndev_ifindex,
+    }
+}
+
+/// Bytes of a path MTU; 0 for a number that is none.
+fn mtu_bytes(number: u32) -> u32 {
+    if (1..=5).contains(&number) { 128 << number } else { 0 }
+}
+
+/// The largest path MTU of at most so many bytes, as the library counts them.
+pub(super) fn mtu_number(bytes: u32) -> Option<u32> {
+    (1..=5).rev().find(|number| mtu_bytes(*number) <= bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtus_are_the_five_there_are() {
+        assert_eq!([1, 2, 3, 4, 5].map(mtu_bytes), [256, 512, 1024, 2048, 4096]);
+        assert_eq!((mtu_bytes(0), mtu_bytes(6)), (0, 0));
+        assert_eq!(
+            (mtu_number(1024), mtu_number(1500), mtu_number(9000)),
+            (Some(3), Some(3), Some(5))
+        );
+        assert_eq!((mtu_number(255), mtu_number(0)), (None, None));
+    }
+}

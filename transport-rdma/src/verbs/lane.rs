@@ -1,0 +1,424 @@
+//! One lane: its queue pairs, what is in flight on them, and how it ends.
+
+use super::context::Context;
+use super::counters::{Counts, count};
+use super::objects::{CompletionQueue, Domain, Numbers, Patience, QueuePair, Route};
+use super::posting::{Completion, LaneSink, Posting, SliceEnd};
+use super::work::WorkRequest;
+use crate::error::VerbsError;
+use crate::status::{CompletionError, Ending, FLUSHED};
+use handfast_core::Lifecycle;
+use handfast_core::gate::LaneGate;
+use handfast_core::transfer::SliceId;
+use handfast_core::transport::Side;
+use handfast_memory::Direction;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Completions taken at a time.
+const COMPLETIONS_PER_POLL: usize = 32;
+/// Between two looks at what others still hold of a lane that ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Queue pairs before their completion queue: they are destroyed in this order.
+struct Objects {
+    queue_pairs: Vec<QueuePair>,
+    completions: Arc<CompletionQueue>,
+}
+
+struct InFlight {
+    /// Holds the memory.
+    _posting: Posting,
+    pair: usize,
+}
+
+struct State {
+    /// A queue pair is wired at most once.
+    wired: bool,
+    /// The lane's failure was told, or it is being retired and nobody wants to know any more.
+    over: bool,
+    in_flight: BTreeMap<u64, InFlight>,
+    /// Of each queue pair.
+    outstanding: Vec<u32>,
+    /// Of each queue pair: its first error was seen.
+    broken: Vec<bool>,
+    /// Threads that have taken completions and not reported them yet.
+    reporting: usize,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.reporting == 0
+    }
+}
+
+pub(super) struct Lane {
+    pub(super) lifecycle: Lifecycle,
+    /// The numbers of its queue pairs.
+    pub(super) numbers: Vec<u32>,
+    psns: Vec<u32>,
+    domain: Arc<Domain>,
+    sink: Arc<dyn LaneSink>,
+    counts: Arc<Counts>,
+    depth: u32,
+    message_max: u32,
+    /// Open from RTS to the first error or the retirement.
+    gate: LaneGate,
+    objects: Mutex<Option<Arc<Objects>>>,
+    state: Mutex<State>,
+    idle: Condvar,
+    /// Held by the one thread that retires.
+    retiring: Mutex<()>,
+}
+
+/// A completion as the device told it.
+struct Told {
+    name: u64,
+    status: u32,
+    vendor: u32,
+    number: u32,
+}
+
+/// What a lane is made with.
+pub(super) struct LaneSetup {
+    pub(super) domain: Arc<Domain>,
+    pub(super) sink: Arc<dyn LaneSink>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) depth: u32,
+    pub(super) message_max: u32,
+    pub(super) port: u8,
+}
+
+impl Lane {
+    /// Makes one queue pair for each of `psns`.
+    pub(super) fn new(
+        lifecycle: Lifecycle,
+        psns: &[u32],
+        completions: Arc<CompletionQueue>,
+        setup: LaneSetup,
+    ) -> Result<Self, VerbsError> {
+        let LaneSetup { domain, sink, counts, depth, message_max, port } = setup;
+        completions.arm()?;
+        let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(&completions), depth, port);
+        let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
+        let state = State {
+            wired: false,
+            over: false,
+            in_flight: BTreeMap::new(),
+            outstanding: vec![0; psns.len()],
+            broken: vec![false; psns.len()],
+            reporting: 0,
+        };
+        Ok(Self {
+            lifecycle,
+            numbers: queue_pairs.iter().map(QueuePair::number).collect(),
+            psns: psns.to_vec(),
+            domain,
+            sink,
+            counts,
+            depth,
+            message_max,
+            gate: LaneGate::new(),
+            objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, completions }))),
+            state: Mutex::new(state),
+            idle: Condvar::new(),
+            retiring: Mutex::new(()),
+        })
+    }
+
+    fn context(&self) -> &Context {
+        &self.domain.context
+    }
+
+    fn objects(&self) -> Option<Arc<Objects>> {
+        lock(&self.objects).clone()
+    }
+
+    /// Wires each queue pair to the peer's of the same place. Queue pairs beyond those of the peer
+    /// stay as they are and are never used.
+    pub(super) fn wire(
+        &self,
+        route: &Route,
+        peers: &[Numbers],
+        patience: Patience,
+    ) -> Result<(), VerbsError> {
+        let refused = |detail: &str| self.context().error(Side::Local, "wire", 0, detail);
+        if std::mem::replace(&mut lock(&self.state).wired, true) {
+            return Err(refused("the lane was wired before"));
+        }
+        let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
+        for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
+            pair.receive_ready(route, *peer)?;
+            pair.send_ready(route, *psn, patience)?;
+        }
+        // What the peer has none for takes nothing.
+        let mut state = lock(&self.state);
+        state.outstanding.truncate(peers.len());
+        if state.over || self.gate.open().is_none() {
+            return Err(refused("the lane is retired"));
+        }
+        Ok(())
+    }
+
+    /// Takes postings and leaves none; those that cannot be posted end at once.
+    pub(super) fn post(&self, postings: &mut Vec<Posting>) {
+        let mut ended = Vec::new();
+        let mut failure = None;
+        if let Some(ticket) = self.gate.enter()
+            && let Some(objects) = self.objects()
+        {
+            let admitted = self.admit(postings, &mut ended);
+            for (pair, requests) in objects.queue_pairs.iter().zip(admitted) {
+                if let Err(error) = pair.post(&requests) {
+                    failure.get_or_insert(error);
+                }
+            }
+            drop(objects);
+            drop(ticket);
+        }
+        let unposted = postings.drain(..);
+        ended.extend(unposted.map(|p| Completion { slice: p.slice, end: SliceEnd::NotPosted }));
+        self.report(&mut ended);
+        if let Some(error) = failure {
+            self.fail(error);
+        }
+    }
+
+    /// Takes from `postings` what there is room for, as requests of each queue pair, and remembers
+    /// it with its memory. What there is no room for stays.
+    fn admit(
+        &self,
+        postings: &mut Vec<Posting>,
+        ended: &mut Vec<Completion>,
+    ) -> Vec<Vec<WorkRequest>> {
+        let mut state = lock(&self.state);
+        let mut admitted = vec![Vec::new(); state.outstanding.len()];
+        let mut left = Vec::new();
+        for posting in postings.drain(..) {
+            let (slice, name) = (posting.slice, posting.slice.to_bits());
+            let least = (0..state.outstanding.len()).min_by_key(|pair| state.outstanding[*pair]);
+            let request = match self.request(&posting) {
+                Ok(_) if state.in_flight.contains_key(&name) => {
+                    Err(self.refusal("a slice of this name is in flight".to_owned()))
+                }
+                request => request,
+            };
+            match (request, least) {
+                (Err(error), _) => {
+                    ended.push(Completion { slice, end: SliceEnd::Refused(error) });
+                }
+                (Ok(request), Some(pair)) if state.outstanding[pair] < self.depth => {
+                    state.outstanding[pair] += 1;
+                    state.in_flight.insert(name, InFlight { _posting: posting, pair });
+                    admitted[pair].push(request);
+                }
+                (Ok(_), _) => left.push(posting),
+            }
+        }
+        *postings = left;
+        admitted
+    }
+
+    /// The work request of a posting, or why it can never be one.
+    fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
+        let Posting { slice, direction, local, offset, length, remote } = posting;
+        if !local.is_of(&self.domain) {
+            return Err(self.refusal("the memory is registered with another NIC".to_owned()));
+        }
+        if *direction == Direction::Read && !local.span().is_writable() {
+            return Err(self.refusal("the local memory of a read is read-only".to_owned()));
+        }
+        let fits = u32::try_from(*length).ok().filter(|n| (1..=self.message_max).contains(n));
+        let Some(wire_length) = fits else {
+            let max = self.message_max;
+            return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
+        };
+        let address =
+            local.address(*offset, *length).map_err(|error| self.refusal(error.to_string()))?;
+        Ok(WorkRequest {
+            name: slice.to_bits(),
+            direction: *direction,
+            address,
+            length: wire_length,
+            local_key: local.local_key(),
+            remote_address: remote.address,
+            remote_key: remote.key,
+        })
+    }
+
+    fn refusal(&self, detail: String) -> VerbsError {
+        self.context().error(Side::Local, "post", 0, detail)
+    }
+
+    /// Its completion queue has told of something: takes and reports all there is.
+    pub(super) fn on_completion_event(&self) {
+        let Some(objects) = self.objects() else { return };
+        // Armed first: what comes after the last look brings an event.
+        if let Err(error) = objects.completions.arm() {
+            self.fail(error);
+        }
+        loop {
+            let mut told = Vec::with_capacity(COMPLETIONS_PER_POLL);
+            lock(&self.state).reporting += 1;
+            let taken =
+                objects.completions.poll::<COMPLETIONS_PER_POLL>(|name, status, vendor, number| {
+                    told.push(Told { name, status, vendor, number })
+                });
+            let failure = self.account(&told);
+            {
+                let mut state = lock(&self.state);
+                state.reporting -= 1;
+                if state.is_idle() {
+                    self.idle.notify_all();
+                }
+            }
+            if let Some(error) = failure.or_else(|| taken.as_ref().err().cloned()) {
+                self.fail(error);
+            }
+            if !matches!(taken, Ok(1..)) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the slices that the device told of, and returns the lane's failure if this was it.
+    fn account(&self, told: &[Told]) -> Option<VerbsError> {
+        let mut ended = Vec::with_capacity(told.len());
+        let mut failure = None;
+        // Dropped without the lock: the last holder of a registration gives it back.
+        let mut released = Vec::with_capacity(told.len());
+        let mut state = lock(&self.state);
+        for told in told {
+            // A name that is not in flight is of a former life and says so by itself.
+            let Some(in_flight) = state.in_flight.remove(&told.name) else {
+                count(&self.counts.completions_stale);
+                continue;
+            };
+            let pair = in_flight.pair;
+            released.push(in_flight);
+            if let Some(outstanding) = state.outstanding.get_mut(pair) {
+                *outstanding -= 1;
+            }
+            let ending = Ending::of(told.status, &mut state.broken[pair]);
+            if matches!(ending, Ending::FirstError | Ending::FirstFlush) && !state.over {
+                failure.get_or_insert_with(|| self.completion_error(told));
+            }
+            let end = match ending {
+                Ending::Done => SliceEnd::Done,
+                Ending::FirstError => SliceEnd::Failed(self.completion_error(told)),
+                Ending::FirstFlush | Ending::Consequence => {
+                    count(&self.counts.slices_flushed);
+                    SliceEnd::Flushed
+                }
+            };
+            ended.push(Completion { slice: SliceId::from_bits(told.name), end });
+        }
+        drop(state);
+        self.report(&mut ended);
+        failure
+    }
+
+    fn completion_error(&self, told: &Told) -> VerbsError {
+        let error = CompletionError { status: told.status, vendor: told.vendor };
+        let code = i32::try_from(told.status).unwrap_or(i32::MAX);
+        let mut detail = format!(
+            "{} (vendor error {:#x}, queue pair {})",
+            error.words(),
+            told.vendor,
+            told.number
+        );
+        if told.status == FLUSHED {
+            detail.push_str("; the first error was not told");
+        }
+        self.context().error(error.side(), "completion", code, detail)
+    }
+
+    /// The lane is broken: nobody posts any more, and the first failure is told.
+    pub(super) fn fail(&self, error: VerbsError) {
+        // First of all, so that a Wire under way does not open the gate again.
+        let first = !std::mem::replace(&mut lock(&self.state).over, true);
+        self.gate.revoke();
+        if first {
+            count(&self.counts.lanes_failed);
+            tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
+            self.sink.on_lane_failed(self.lifecycle, error.into());
+        }
+    }
+
+    fn report(&self, ended: &mut Vec<Completion>) {
+        if !ended.is_empty() {
+            self.sink.on_completions(self.lifecycle, ended);
+            ended.clear();
+        }
+    }
+
+    /// Lets nobody post any more.
+    pub(super) fn revoke(&self) {
+        // First of all, so that a Wire under way does not open the gate again.
+        lock(&self.state).over = true;
+        self.gate.revoke();
+    }
+
+    /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
+    /// pairs are gone, unless an error says that the kernel keeps one. `Ok(false)`: somebody still
+    /// uses them, as a Wire does that the kernel holds up; to be called again.
+    pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
+        let _one_at_a_time = lock(&self.retiring);
+        self.revoke();
+        // Posters inside only hand requests over; what they posted is drained below.
+        while !self.gate.is_drained() && Instant::now() < deadline {
+            thread::sleep(LOOK_AGAIN);
+        }
+        let Some(objects) = self.objects() else { return Ok(true) };
+        let failed = objects.queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and);
+        drop(objects);
+        self.drain(deadline);
+        let destroyed = self.destroy(deadline);
+        failed.and(destroyed)
+    }
+
+    /// Waits until everything in flight has ended and is reported.
+    fn drain(&self, deadline: Instant) {
+        let mut state = lock(&self.state);
+        while !state.is_idle() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.idle.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Destroys the queue pairs once nobody else uses them, and gives up what was not drained.
+    fn destroy(&self, deadline: Instant) -> Result<bool, VerbsError> {
+        let Some(mut shared) = lock(&self.objects).take() else { return Ok(true) };
+        let Objects { queue_pairs, completions } = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(objects) => break objects,
+                Err(used) if Instant::now() < deadline => shared = used,
+                Err(used) => {
+                    *lock(&self.objects) = Some(used);
+                    return Ok(false);
+                }
+            }
+            thread::sleep(LOOK_AGAIN);
+        };
+        let destroyed = queue_pairs.into_iter().map(QueuePair::destroy).fold(Ok(()), Result::and);
+        drop(completions);
+        let abandoned = std::mem::take(&mut lock(&self.state).in_flight);
+        let abandon = |name: &u64| {
+            count(&self.counts.slices_abandoned);
+            Completion { slice: SliceId::from_bits(*name), end: SliceEnd::Abandoned }
+        };
+        self.report(&mut abandoned.keys().map(abandon).collect());
+        destroyed.map(|()| true)
+    }
+}

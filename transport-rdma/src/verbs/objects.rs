@@ -1,0 +1,512 @@
+//! What is made with an open device: each object holds what it was made from, so that nothing is
+//! destroyed before its users, and is destroyed once.
+#![allow(unsafe_code)]
+
+use super::binding::{
+    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_gid, ibv_global_route, ibv_mr,
+    ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
+};
+use super::context::{Context, errno};
+use crate::error::{VerbsError, code_of, words_of};
+use handfast_core::transport::Side;
+use handfast_memory::{Access, MemoryError, Span};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::net::Ipv6Addr;
+use std::ptr;
+use std::sync::Arc;
+
+/// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
+const HOP_LIMIT: u8 = 64;
+/// How long a sender of ours is told to wait for a receive, code 12 is 0.64 ms. One-sided work
+/// never waits for one.
+const RECEIVER_NOT_READY_TIMER: u8 = 12;
+/// Retries for lack of a receive; 7 would be for ever.
+const RECEIVER_NOT_READY_RETRIES: u8 = 6;
+
+/// Destroys what `$field` points to when its owner is dropped.
+macro_rules! destroyed_by {
+    ($object:ty, $call:ident, $context:ident) => {
+        impl Drop for $object {
+            fn drop(&mut self) {
+                if self.raw.is_null() {
+                    return;
+                }
+                let context = $context(self);
+                // SAFETY: made by the matching call, destroyed here alone, and everything made from
+                // it held it and is gone.
+                let returned = unsafe { (context.verbs.$call)(self.raw) };
+                if returned != 0 {
+                    let device = &context.device;
+                    tracing::warn!(device, returned, concat!(stringify!($call), " failed"));
+                }
+            }
+        }
+    };
+}
+
+/// A protection domain: what may be used together.
+pub(super) struct Domain {
+    pub(super) context: Arc<Context>,
+    raw: *mut ibv_pd,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, and the domain is freed once, by the last
+// holder.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
+        // SAFETY: the context is open while it is held.
+        let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
+        let code = errno();
+        if raw.is_null() {
+            return Err(context.failed("ibv_alloc_pd", code));
+        }
+        Ok(Self { context, raw })
+    }
+}
+
+fn context_of_domain(domain: &Domain) -> &Context {
+    &domain.context
+}
+destroyed_by!(Domain, ibv_dealloc_pd, context_of_domain);
+
+/// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
+/// flight does. Dropping the last clone takes the key from peers.
+#[derive(Clone)]
+pub struct Registration {
+    inner: Arc<Registered>,
+}
+
+struct Registered {
+    domain: Arc<Domain>,
+    raw: *mut ibv_mr,
+    span: Span,
+    access: Access,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, the registration is dropped once, and the
+// memory is named by a span, which may be held anywhere.
+unsafe impl Send for Registered {}
+// SAFETY: as above.
+unsafe impl Sync for Registered {}
+
+fn context_of_registration(registered: &Registered) -> &Context {
+    &registered.domain.context
+}
+destroyed_by!(Registered, ibv_dereg_mr, context_of_registration);
+
+impl Registration {
+    pub(super) fn new(domain: Arc<Domain>, span: Span, access: Access) -> Result<Self, VerbsError> {
+        let context = &domain.context;
+        let refused = |detail: &str| context.error(Side::Local, "ibv_reg_mr", 0, detail);
+        if span.is_empty() {
+            return Err(refused("no bytes are named"));
+        }
+        if access.remote_write && !span.is_writable() {
+            return Err(refused("read-only memory cannot accept remote writes"));
+        }
+        let mut flags = 0;
+        for (wanted, flag) in [
+            (span.is_writable(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+            (access.remote_read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+            (access.remote_write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+        ] {
+            flags |= if wanted { flag.0 } else { 0 };
+        }
+        let address = span.as_ptr().cast::<c_void>();
+        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
+        // registration. The NIC touches them as a peer does: through no reference of ours.
+        let raw = unsafe {
+            (context.verbs.ibv_reg_mr)(domain.raw, address, span.len(), flags.cast_signed())
+        };
+        let code = errno();
+        if raw.is_null() {
+            return Err(context.failed("ibv_reg_mr", code));
+        }
+        Ok(Self { inner: Arc::new(Registered { domain, raw, span, access }) })
+    }
+
+    /// The bytes.
+    pub fn span(&self) -> &Span {
+        &self.inner.span
+    }
+
+    /// What a peer may do.
+    pub fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// What a peer names the memory by.
+    pub fn remote_key(&self) -> u32 {
+        // SAFETY: the registration lives while `self` does, and its keys never change.
+        unsafe { (*self.inner.raw).rkey }
+    }
+
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.inner.raw).lkey }
+    }
+
+    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.inner.domain, domain)
+    }
+
+    /// Address of `length` bytes from `offset`.
+    pub(super) fn address(&self, offset: usize, length: usize) -> Result<u64, MemoryError> {
+        Ok(self.inner.span.slice(offset, length)?.address())
+    }
+}
+
+/// Where completion queues tell that something happened.
+pub(super) struct Channel {
+    pub(super) context: Arc<Context>,
+    raw: *mut ibv_comp_channel,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, and the channel is destroyed once.
+unsafe impl Send for Channel {}
+// SAFETY: as above.
+unsafe impl Sync for Channel {}
+
+fn context_of_channel(channel: &Channel) -> &Context {
+    &channel.context
+}
+destroyed_by!(Channel, ibv_destroy_comp_channel, context_of_channel);
+
+impl Channel {
+    pub(super) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
+        // SAFETY: the context is open while it is held.
+        let raw = unsafe { (context.verbs.ibv_create_comp_channel)(context.raw()) };
+        let code = errno();
+        if raw.is_null() {
+            return Err(context.failed("ibv_create_comp_channel", code));
+        }
+        Ok(Self { context, raw })
+    }
+
+    pub(super) fn descriptor(&self) -> i32 {
+        // SAFETY: the channel lives while `self` does.
+        unsafe { (*self.raw).fd }
+    }
+
+    /// Takes one event, already acknowledged: the name of the queue that has one. The descriptor
+    /// must not block.
+    ///
+    /// # Errors
+    /// The value of errno, `EAGAIN` if there is none.
+    pub(super) fn take(&self) -> Result<u64, i32> {
+        let (mut queue, mut name) = (ptr::null_mut(), ptr::null_mut());
+        let verbs = self.context.verbs;
+        // SAFETY: the channel lives; on success the call writes both, and the queue cannot be
+        // destroyed before its event is acknowledged, which happens at once.
+        unsafe {
+            if (verbs.ibv_get_cq_event)(self.raw, &raw mut queue, &raw mut name) != 0 {
+                return Err(errno());
+            }
+            (verbs.ibv_ack_cq_events)(queue, 1);
+        }
+        Ok(name.addr() as u64)
+    }
+}
+
+/// A completion queue.
+pub(super) struct CompletionQueue {
+    channel: Arc<Channel>,
+    raw: *mut ibv_cq,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, and the queue is destroyed once.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+
+fn context_of_queue(queue: &CompletionQueue) -> &Context {
+    &queue.channel.context
+}
+destroyed_by!(CompletionQueue, ibv_destroy_cq, context_of_queue);
+
+impl CompletionQueue {
+    /// Makes a queue with room for `entries`, whose events carry `name`.
+    pub(super) fn new(channel: Arc<Channel>, entries: u32, name: u64) -> Result<Self, VerbsError> {
+        let context = &channel.context;
+        let entries = i32::try_from(entries).unwrap_or(i32::MAX);
+        // The name is never followed as a pointer.
+        let name = ptr::without_provenance_mut(usize::try_from(name).unwrap_or(usize::MAX));
+        // SAFETY: context and channel live; vector 0 always exists.
+        let raw =
+            unsafe { (context.verbs.ibv_create_cq)(context.raw(), entries, name, channel.raw, 0) };
+        let code = errno();
+        if raw.is_null() {
+            return Err(context.failed("ibv_create_cq", code));
+        }
+        Ok(Self { channel, raw })
+    }
+
+    /// Asks for an event at the next completion. One that came before brings none: poll afterwards.
+    pub(super) fn arm(&self) -> Result<(), VerbsError> {
+        // SAFETY: the queue lives while `self` does.
+        let returned = unsafe { ibv_req_notify_cq(self.raw, 0) };
+        self.channel.context.check("ibv_req_notify_cq", returned)
+    }
+
+    /// Takes up to `N` completions, each as work request, status, driver's detail and queue pair.
+    pub(super) fn poll<const N: usize>(
+        &self,
+        mut take: impl FnMut(u64, u32, u32, u32),
+    ) -> Result<usize, VerbsError> {
+        let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
+        let room = i32::try_from(N).unwrap_or(i32::MAX);
+        // SAFETY: the queue lives while `self` does; the call writes at most N entries.
+        let count = unsafe { ibv_poll_cq(self.raw, room, entries.as_mut_ptr().cast()) };
+        let Ok(count) = usize::try_from(count) else {
+            let code = code_of(count).unwrap_or(0);
+            return Err(self.channel.context.failed("ibv_poll_cq", code));
+        };
+        for entry in entries.iter().take(count) {
+            // SAFETY: the first `count` entries were written. Of a failed one only these four
+            // fields mean anything.
+            let entry = unsafe { entry.assume_init_ref() };
+            take(entry.wr_id, entry.status, entry.vendor_err, entry.qp_num);
+        }
+        Ok(count)
+    }
+}
+
+/// A reliable-connected queue pair. It is wired at most once and never reset.
+pub(super) struct QueuePair {
+    domain: Arc<Domain>,
+    _completions: Arc<CompletionQueue>,
+    raw: *mut ibv_qp,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, and the queue pair is destroyed once.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+fn context_of_pair(pair: &QueuePair) -> &Context {
+    &pair.domain.context
+}
+destroyed_by!(QueuePair, ibv_destroy_qp, context_of_pair);
+
+/// Where a queue pair is wired to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) port: u8,
+    pub(super) own_gid_index: u8,
+    pub(super) peer_gid: Ipv6Addr,
+    pub(super) peer_lid: u16,
+    /// Whether packets carry a GID: always on Ethernet.
+    pub(super) is_global: bool,
+    /// As the library counts.
+    pub(super) mtu_number: u32,
+    pub(super) rd_atomic: u8,
+}
+
+/// The limits of a queue pair's patience with a silent peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// One wait is 4.096 µs times two to the power of this.
+    pub(super) timeout_exponent: u8,
+    pub(super) retries: u8,
+}
+
+/// One end's number and first packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) queue_pair: u32,
+    pub(super) psn: u32,
+}
+
+impl QueuePair {
+    /// Makes a queue pair for one-sided work of up to `depth` requests, in INIT.
+    pub(super) fn new(
+        domain: Arc<Domain>,
+        completions: Arc<CompletionQueue>,
+        depth: u32,
+        port: u8,
+    ) -> Result<Self, VerbsError> {
+        let context = Arc::clone(&domain.context);
+        let mut wanted = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: completions.raw,
+            recv_cq: completions.raw,
+            srq: ptr::null_mut(),
+            // Nothing is ever received, but some drivers refuse a queue of none.
+            cap: ibv_qp_cap {
+                max_send_wr: depth,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queue live, and what they are named in lives through the call.
+        let raw = unsafe { (context.verbs.ibv_create_qp)(domain.raw, &raw mut wanted) };
+        let code = errno();
+        if raw.is_null() {
+            return Err(context.failed("ibv_create_qp", code));
+        }
+        let pair = Self { domain, _completions: completions, raw };
+        let mut attributes = no_attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        attributes.port_num = port;
+        let remote = ibv_access_flags::IBV_ACCESS_REMOTE_READ
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        attributes.qp_access_flags = remote.0;
+        let mask = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_PKEY_INDEX
+            | Mask::IBV_QP_PORT
+            | Mask::IBV_QP_ACCESS_FLAGS;
+        pair.modify("ibv_modify_qp(INIT)", attributes, mask)?;
+        Ok(pair)
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_qp {
+        self.raw
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.domain.context
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the queue pair lives while `self` does, and its number never changes.
+        unsafe { (*self.raw).qp_num }
+    }
+
+    /// To RTR: answers the peer's requests. May block for a second while the kernel looks for the
+    /// peer's address.
+    pub(super) fn receive_ready(&self, route: &Route, peer: Numbers) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        attributes.path_mtu = route.mtu_number;
+        attributes.dest_qp_num = peer.queue_pair;
+        attributes.rq_psn = peer.psn;
+        attributes.max_dest_rd_atomic = route.rd_atomic;
+        attributes.min_rnr_timer = RECEIVER_NOT_READY_TIMER;
+        attributes.ah_attr = ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: route.peer_gid.octets() },
+                flow_label: 0,
+                sgid_index: route.own_gid_index,
+                hop_limit: HOP_LIMIT,
+                traffic_class: 0,
+            },
+            dlid: route.peer_lid,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            is_global: u8::from(route.is_global),
+            port_num: route.port,
+        };
+        let mask = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_AV
+            | Mask::IBV_QP_PATH_MTU
+            | Mask::IBV_QP_DEST_QPN
+            | Mask::IBV_QP_RQ_PSN
+            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | Mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify("ibv_modify_qp(RTR)", attributes, mask).map_err(|error| {
+            let (side, hint) = blame(error.code);
+            let peer = format!("towards {} queue pair {}", route.peer_gid, peer.queue_pair);
+            let detail = format!("{peer}: {}{hint}", words_of(error.code));
+            VerbsError { side, detail, ..error }
+        })
+    }
+
+    /// To RTS: may send.
+    pub(super) fn send_ready(
+        &self,
+        route: &Route,
+        own_psn: u32,
+        patience: Patience,
+    ) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        attributes.sq_psn = own_psn;
+        attributes.timeout = patience.timeout_exponent;
+        attributes.retry_cnt = patience.retries;
+        attributes.rnr_retry = RECEIVER_NOT_READY_RETRIES;
+        attributes.max_rd_atomic = route.rd_atomic;
+        let mask = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_SQ_PSN
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("ibv_modify_qp(RTS)", attributes, mask).map_err(|error| {
+            // What iWARP devices say, whose connections only the kernel can make.
+            let side = if error.code == libc::EINVAL { Side::Configuration } else { error.side };
+            VerbsError { side, ..error }
+        })
+    }
+
+    /// To ERR: what is outstanding is flushed.
+    pub(super) fn fail(&self) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        self.modify("ibv_modify_qp(ERR)", attributes, Mask::IBV_QP_STATE)
+    }
+
+    /// Destroys it, and tells a failure, after which the kernel keeps it until the process ends.
+    pub(super) fn destroy(mut self) -> Result<(), VerbsError> {
+        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
+        let context = &self.domain.context;
+        // SAFETY: it was made by us, and with the pointer taken out this is the only destruction.
+        let returned = unsafe { (context.verbs.ibv_destroy_qp)(raw) };
+        context.check("ibv_destroy_qp", returned)
+    }
+
+    fn modify(
+        &self,
+        call: &'static str,
+        mut attributes: ibv_qp_attr,
+        mask: Mask,
+    ) -> Result<(), VerbsError> {
+        let context = &self.domain.context;
+        // SAFETY: the queue pair lives while `self` does; the call reads the attributes in the mask.
+        let returned = unsafe {
+            (context.verbs.ibv_modify_qp)(self.raw, &raw mut attributes, mask.0.cast_signed())
+        };
+        context.check(call, returned)
+    }
+}
+
+fn no_attributes() -> ibv_qp_attr {
+    // SAFETY: the structure is made of integers, of which all zeroes are one value.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+/// Whose fault it is that the way to the peer cannot be set up.
+fn blame(code: i32) -> (Side, &'static str) {
+    match code {
+        libc::ETIMEDOUT => (Side::Peer, "; the peer's address was asked for and nobody answered"),
+        libc::ENETUNREACH | libc::EHOSTUNREACH => (Side::Peer, "; no route leads to the peer"),
+        libc::ENODATA => (Side::Local, "; our own address has left the port"),
+        libc::EINVAL => (Side::Configuration, "; are both addresses of one family and kind?"),
+        _ => (Side::Local, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_peer_is_the_peers_fault_and_a_lost_address_our_own() {
+        assert_eq!(blame(libc::ETIMEDOUT).0, Side::Peer);
+        assert_eq!(blame(libc::ENETUNREACH).0, Side::Peer);
+        assert_eq!(blame(libc::ENODATA).0, Side::Local);
+        assert_eq!(blame(libc::EINVAL).0, Side::Configuration);
+        assert_eq!(blame(libc::ENOMEM).0, Side::Local);
+    }
+}

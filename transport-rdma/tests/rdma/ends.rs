@@ -1,0 +1,131 @@
+//! How lanes end.
+
+use crate::support::{BYTES, LANE, Site, config, pattern, wired};
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_memory::Direction;
+use handfast_transport_rdma::{NicConfig, SliceEnd};
+use std::process::Command;
+
+/// Of `ibv_wc_status`.
+const REMOTE_ACCESS_ERROR: i32 = 10;
+const RETRY_EXCEEDED: i32 = 12;
+
+#[test]
+fn a_peer_whose_queue_pairs_are_gone_is_the_first_error_and_the_rest_is_flushed() {
+    let impatient = NicConfig { retries: 1, ..config("rxe0") };
+    let (one, other) = wired(impatient, config("rxe1"), 1);
+    other.nic.retire(LANE).unwrap();
+    one.memory.copy_in(0, &pattern(1)).unwrap();
+    one.post_all(&other, Direction::Write, 8);
+    let ends = one.told.ends(8);
+    let SliceEnd::Failed(first) = &ends[0] else { panic!("{ends:?}") };
+    assert_eq!((first.side, first.code), (Side::Peer, RETRY_EXCEEDED), "{first}");
+    assert_eq!((first.call, first.device.as_str()), ("completion", "rxe0"));
+    assert!(ends[1..].iter().all(|end| *end == SliceEnd::Flushed), "{ends:?}");
+    one.told.wait("the lane's failure", |told| !told.failures.is_empty());
+    let failures = one.told.failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert_eq!((failures[0].0, failures[0].1.code), (LANE, RETRY_EXCEEDED));
+    assert!(other.bytes() == vec![0; BYTES], "nothing reached memory without a queue pair");
+    assert_eq!(one.nic.counters().slices_flushed, 7);
+
+    one.told.forget();
+    one.post_all(&other, Direction::Write, 4);
+    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::NotPosted));
+    one.nic.retire(LANE).unwrap();
+    assert_eq!((one.nic.lanes(), one.nic.counters().slices_abandoned), (0, 0));
+}
+
+#[test]
+fn a_lane_retired_with_work_in_flight_ends_every_slice_once_and_abandons_none() {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    one.nic.bring_up(LANE, &[1, 2]).unwrap();
+    // Until the peer wires, its NIC drops what comes, so everything stays in flight.
+    let theirs = other.nic.bring_up(LANE, &[3, 4]).unwrap();
+    one.nic.wire(LANE, &theirs).unwrap();
+    one.memory.copy_in(0, &pattern(2)).unwrap();
+    one.post_all(&other, Direction::Write, 128);
+    one.nic.retire(LANE).unwrap();
+    let ends = one.told.ends(128);
+    assert!(ends.iter().all(|end| *end == SliceEnd::Flushed), "{ends:?}");
+    assert_eq!(one.told.failures(), [], "a retired lane tells no failure");
+    let counters = one.nic.counters();
+    assert_eq!((counters.slices_abandoned, counters.lanes_retired), (0, 1));
+    one.nic.retire(LANE).unwrap();
+    assert!(other.bytes() == vec![0; BYTES]);
+}
+
+#[test]
+fn an_access_the_peer_does_not_allow_is_nobodys_to_retry() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
+    posting.remote.address += BYTES as u64;
+    let behind = one.posting(&other, 2, Direction::Write, 0, 4096);
+    one.nic.post(LANE, &mut vec![posting, behind]);
+    let ends = one.told.ends(2);
+    let SliceEnd::Failed(error) = &ends[0] else { panic!("{ends:?}") };
+    assert_eq!((error.side, error.code), (Side::Protection, REMOTE_ACCESS_ERROR), "{error}");
+    assert_eq!(ends[1], SliceEnd::Flushed);
+}
+
+#[test]
+fn a_second_life_over_the_same_nics_starts_clean() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    one.post_all(&other, Direction::Write, 64);
+    one.nic.retire(LANE).unwrap();
+    other.nic.retire(LANE).unwrap();
+    one.told.ends(64);
+    one.told.forget();
+    let next = Lifecycle(8);
+    let mine = one.nic.bring_up(next, &[0x0012_3456]).unwrap();
+    let theirs = other.nic.bring_up(next, &[0x0065_4321]).unwrap();
+    one.nic.wire(next, &theirs).unwrap();
+    other.nic.wire(next, &mine).unwrap();
+    one.memory.copy_in(0, &pattern(3)).unwrap();
+    one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert!(other.bytes() == pattern(3));
+}
+
+#[test]
+fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
+    const LANES: u64 = 250;
+    let mine = || resources_of_this_thread();
+    assert_eq!(mine(), 0);
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    for lane in (0..LANES).map(Lifecycle) {
+        let a = one.nic.bring_up(lane, &[1, 2]).unwrap();
+        let b = other.nic.bring_up(lane, &[3, 4]).unwrap();
+        one.nic.wire(lane, &b).unwrap();
+        other.nic.wire(lane, &a).unwrap();
+    }
+    // Two queue pairs and a completion queue per lane and side, a domain and a region per side.
+    assert_eq!(mine(), LANES as usize * 2 * 3 + 4);
+    for lane in (0..LANES).map(Lifecycle) {
+        one.nic.post(lane, &mut vec![one.posting(&other, lane.0, Direction::Write, 0, 64)]);
+    }
+    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == SliceEnd::Done));
+    for lane in (0..LANES).map(Lifecycle) {
+        one.nic.retire(lane).unwrap();
+        other.nic.retire(lane).unwrap();
+    }
+    assert_eq!(mine(), 4);
+    assert_eq!((one.nic.lanes(), other.nic.counters().lanes_retired), (0, LANES));
+    drop((one, other));
+    assert_eq!(mine(), 0);
+}
+
+/// What the kernel counts for this thread, whose test makes everything itself: queue pairs,
+/// completion queues, regions and domains.
+fn resources_of_this_thread() -> usize {
+    let thread = std::fs::read_link("/proc/thread-self").unwrap();
+    let own = format!("pid {} ", thread.file_name().unwrap().to_str().unwrap());
+    let lines = |kind: &str| {
+        let shown = Command::new("rdma").args(["resource", "show", kind]).output().unwrap();
+        assert!(shown.status.success(), "{shown:?}");
+        let text = String::from_utf8(shown.stdout).unwrap();
+        text.lines().filter(|line| line.contains(&own)).count()
+    };
+    ["qp", "cq", "mr", "pd"].map(lines).iter().sum()
+}

@@ -1,0 +1,117 @@
+//! Bytes over lanes.
+
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wired};
+use handfast_core::transport::Side;
+use handfast_memory::{Access, Direction, Memory};
+use handfast_transport_rdma::{DeviceEvent, SliceEnd};
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+
+#[test]
+fn what_is_written_is_there_and_what_is_read_comes_back() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 2);
+    one.memory.copy_in(0, &pattern(1)).unwrap();
+    one.post_all(&other, Direction::Write, 32);
+    assert!(one.told.ends(32).iter().all(|end| *end == SliceEnd::Done));
+    assert!(other.bytes() == pattern(1));
+
+    other.memory.copy_in(0, &pattern(2)).unwrap();
+    one.told.forget();
+    one.post_all(&other, Direction::Read, 32);
+    assert!(one.told.ends(32).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.bytes() == pattern(2));
+    assert_eq!(one.told.failures(), []);
+}
+
+#[test]
+fn both_sides_write_at_once_over_one_lane() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 2);
+    one.memory.copy_in(0, &pattern(3)[..BYTES / 2]).unwrap();
+    other.memory.copy_in(BYTES / 2, &pattern(4)[BYTES / 2..]).unwrap();
+    let start = Arc::new(Barrier::new(2));
+    let half = |site: &Site, peer: &Site, first: usize| {
+        let length = BYTES / 2 / 16;
+        let slice = |n: usize| {
+            let offset = first + n * length;
+            site.posting(peer, n as u64, Direction::Write, offset, length)
+        };
+        start.wait();
+        site.nic.post(LANE, &mut (0..16).map(slice).collect());
+        assert!(site.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| half(&one, &other, 0));
+        scope.spawn(|| half(&other, &one, BYTES / 2));
+    });
+    assert!(one.bytes() == other.bytes());
+}
+
+#[test]
+fn a_lane_of_fewer_queue_pairs_on_one_side_uses_those_that_both_have() {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    let mine = one.nic.bring_up(LANE, &[1, 2, 3]).unwrap();
+    let theirs = other.nic.bring_up(LANE, &[4]).unwrap();
+    other.nic.wire(LANE, &mine).unwrap();
+    one.nic.wire(LANE, &theirs).unwrap();
+    one.memory.copy_in(0, &pattern(5)).unwrap();
+    one.post_all(&other, Direction::Write, 16);
+    assert!(one.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+    assert!(other.bytes() == pattern(5));
+}
+
+#[test]
+fn a_registration_may_outlive_its_nic_and_its_memory_the_registration() {
+    let site = Site::new(config("rxe0"));
+    let Site { nic, registration, memory, .. } = site;
+    drop(nic);
+    assert_ne!(registration.span().len(), 0);
+    drop(registration);
+    memory.copy_in(0, &pattern(6)).unwrap();
+}
+
+#[test]
+fn memory_registered_for_reading_is_not_written() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let guarded = Memory::zeroed(4096).unwrap();
+    let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
+    one.memory.copy_in(0, &pattern(7)).unwrap();
+    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
+    posting.remote.key = guarded_key.remote_key();
+    posting.remote.address = guarded.address();
+    one.nic.post(LANE, &mut vec![posting]);
+    let ends = one.told.ends(1);
+    let SliceEnd::Failed(error) = &ends[0] else { panic!("{ends:?}") };
+    assert_eq!(error.side, Side::Protection, "{error}");
+    let mut bytes = [1; 4096];
+    guarded.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4096]);
+}
+
+#[test]
+fn a_new_address_of_the_port_is_told() {
+    let site = Site::new(config("rxe1"));
+    let run = |words: &str| {
+        let status = Command::new("ip").args(words.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {words}: {status}");
+    };
+    run("address add 10.9.9.9/32 dev veth1");
+    let changed = DeviceEvent::AddressesChanged { port: 1 };
+    site.told.wait("a change of addresses", |told| told.events.contains(&changed));
+    run("address del 10.9.9.9/32 dev veth1");
+    assert!(site.nic.counters().events >= 1);
+}
+
+#[test]
+fn an_address_where_nobody_answers_is_the_peers_failure_and_takes_bounded_time() {
+    let one = Site::new(config("rxe0"));
+    let mut nobody = one.nic.bring_up(LANE, &[1]).unwrap();
+    nobody.gid = "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:4d".to_owned();
+    let started = Instant::now();
+    let error = one.nic.wire(LANE, &nobody).unwrap_err();
+    assert!(started.elapsed() < PATIENCE);
+    assert_eq!(error.side, Side::Peer, "{error}");
+    assert_eq!(error.call, "ibv_modify_qp(RTR)");
+    assert!(error.to_string().contains("10.0.0.77"), "{error}");
+    one.nic.retire(LANE).unwrap();
+}

@@ -1,0 +1,128 @@
+//! Limits, and what is refused.
+
+use crate::support::{BYTES, LANE, Site, config, wired};
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use handfast_memory::{Access, Direction, Memory};
+use handfast_transport_rdma::{Nic, NicConfig, SliceEnd};
+use std::process::Command;
+use std::sync::Arc;
+
+#[test]
+fn a_lane_takes_as_many_slices_as_its_queue_pairs_hold_and_gives_the_next_back() {
+    let (one, other) = wired(NicConfig { depth: 4, ..config("rxe0") }, config("rxe1"), 2);
+    // The peer is cut off, so that nothing ends meanwhile.
+    other.nic.retire(LANE).unwrap();
+    one.post_all(&other, Direction::Write, 16);
+    let ends = one.told.ends(16);
+    let not_posted = ends.iter().filter(|end| **end == SliceEnd::NotPosted).count();
+    assert_eq!(not_posted, 16 - 2 * 4, "{ends:?}");
+}
+
+#[test]
+fn lanes_are_made_up_to_the_limit_and_once_each() {
+    let site = Site::new(NicConfig { lanes_max: 2, ..config("rxe0") });
+    site.nic.bring_up(Lifecycle(1), &[1]).unwrap();
+    let twice = site.nic.bring_up(Lifecycle(1), &[1]).unwrap_err();
+    assert!(twice.detail.contains("exists"), "{twice}");
+    site.nic.bring_up(Lifecycle(2), &[1]).unwrap();
+    let third = site.nic.bring_up(Lifecycle(3), &[1]).unwrap_err();
+    assert!(third.detail.contains("limit of 2"), "{third}");
+    site.nic.retire(Lifecycle(1)).unwrap();
+    site.nic.bring_up(Lifecycle(3), &[1]).unwrap();
+    assert!(site.nic.bring_up(Lifecycle(4), &[]).is_err());
+    assert!(site.nic.bring_up(Lifecycle(4), &[1; 65]).is_err());
+    assert!(site.nic.bring_up(Lifecycle(4), &[0x0100_0000]).is_err());
+    assert_eq!(site.nic.lanes(), 2);
+}
+
+#[test]
+fn a_lane_is_wired_once_and_only_towards_what_can_be_wired() {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    let mine = one.nic.bring_up(LANE, &[1]).unwrap();
+    let theirs = other.nic.bring_up(LANE, &[2]).unwrap();
+    for wrong in [
+        Body { mtu: 255, ..theirs.clone() },
+        Body { rd_atomic: 0, ..theirs.clone() },
+        Body { gid: "10.0.0.2".to_owned(), ..theirs.clone() },
+        Body { queue_pairs: vec![1 << 24], ..theirs.clone() },
+        Body { psns: vec![], ..theirs.clone() },
+        Body { lid: 1 << 16, ..theirs.clone() },
+    ] {
+        let error = one.nic.wire(LANE, &wrong).unwrap_err();
+        assert_eq!(error.side, Side::Peer, "{error}");
+    }
+    one.nic.wire(LANE, &theirs).unwrap();
+    let again = one.nic.wire(LANE, &theirs).unwrap_err();
+    assert!(again.detail.contains("wired before"), "{again}");
+    assert!(one.nic.wire(Lifecycle(99), &theirs).is_err());
+    other.nic.wire(LANE, &mine).unwrap();
+}
+
+#[test]
+fn what_can_never_be_posted_is_refused_and_the_lane_goes_on() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let foreign = other.nic.register(one.memory.whole(), Access::READ).unwrap();
+    let write = |slice| one.posting(&other, slice, Direction::Write, 0, 64);
+    let mut wrong = vec![write(1), write(2), write(3), write(4)];
+    wrong[0].local = foreign;
+    wrong[1].length = 0;
+    wrong[2].offset = BYTES - 63;
+    wrong[3].length = usize::MAX;
+    one.nic.post(LANE, &mut wrong);
+    assert!(wrong.is_empty());
+    let ends = one.told.ends(4);
+    assert!(ends.iter().all(|end| matches!(end, SliceEnd::Refused(_))), "{ends:?}");
+    one.told.forget();
+    one.nic.post(LANE, &mut vec![write(5)]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+}
+
+#[test]
+fn nothing_is_posted_before_the_lane_is_wired() {
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
+    one.nic.bring_up(LANE, &[1]).unwrap();
+    one.nic.post(LANE, &mut vec![one.posting(&other, 2, Direction::Write, 0, 64)]);
+    assert_eq!(one.told.ends(2), [SliceEnd::NotPosted, SliceEnd::NotPosted]);
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_told() {
+    let site = Site::new(config("rxe0"));
+    let memory = Memory::zeroed(4096).unwrap();
+    let nothing = memory.span(0, 0).unwrap();
+    assert!(site.nic.register(nothing, Access::READ).is_err());
+}
+
+#[test]
+fn a_device_that_is_not_there_is_told_with_those_that_are() {
+    let sink = Arc::new(crate::support::Recorder::default());
+    let Err(error) = Nic::open(NicConfig::new("mlx5_9"), sink) else { panic!("it was opened") };
+    assert_eq!((error.side, error.device.as_str()), (Side::Configuration, "mlx5_9"));
+    assert!(error.detail.contains("rxe0") && error.detail.contains("rxe1"), "{error}");
+}
+
+#[test]
+fn the_ipv4_address_is_chosen_and_explained() {
+    let site = Site::new(config("rxe0"));
+    let gid = site.nic.gid();
+    assert_eq!(gid.entry.address.to_ipv4_mapped(), Some([10, 0, 0, 1].into()), "{}", gid.why);
+    assert!(gid.why.contains("an IPv4 address; passed over: index 0 fe80"), "{}", gid.why);
+}
+
+#[test]
+fn a_machine_without_the_library_is_told_so() {
+    let script = "for library in /usr/lib/*/libibverbs.so.1; do \
+                  mount --bind /dev/null $library; done; exec \"$0\" --exact --nocapture \
+                  program::what_is_missing_for_rdma_is_told_and_nothing_else_happens";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env("HANDFAST_WITHOUT_LIBRARY", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("libibverbs.so.1"), "{output:?}");
+}

@@ -1,0 +1,15 @@
+//! What the kernel tells of devices, what a program needs to start, and lanes over real devices.
+//!
+//! With the feature `verbs` this needs the NICs rxe0 and rxe1 of `cargo xtask guest`;
+//! `cargo xtask test --stage guest` runs it there.
+
+mod discovery;
+#[cfg(feature = "verbs")]
+mod ends;
+#[cfg(feature = "verbs")]
+mod lanes;
+#[cfg(feature = "verbs")]
+mod limits;
+mod program;
+#[cfg(feature = "verbs")]
+mod support;

@@ -1,0 +1,164 @@
+//! Two NICs of one machine, what they told, and memory with a pattern.
+
+use handfast_core::Lifecycle;
+use handfast_core::transfer::SliceId;
+use handfast_core::transport::TransportError;
+use handfast_memory::{Access, Direction, Memory};
+use handfast_transport_rdma::{
+    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, Registration, RemoteSpan, SliceEnd,
+};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Longest wait for anything; the guest's processors are emulated and shared.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything a NIC told.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) ends: BTreeMap<u64, Vec<SliceEnd>>,
+    pub(crate) failures: Vec<(Lifecycle, TransportError)>,
+    pub(crate) events: Vec<DeviceEvent>,
+}
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    told: Mutex<Told>,
+    more: Condvar,
+}
+
+impl LaneSink for Recorder {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        let mut told = self.told.lock().unwrap();
+        for Completion { slice, end } in completions.drain(..) {
+            told.ends.entry(slice.to_bits()).or_default().push(end);
+        }
+        self.more.notify_all();
+    }
+
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+        self.told.lock().unwrap().failures.push((lane, error));
+        self.more.notify_all();
+    }
+
+    fn on_device_event(&self, event: DeviceEvent) {
+        self.told.lock().unwrap().events.push(event);
+        self.more.notify_all();
+    }
+}
+
+impl Recorder {
+    /// Waits until `enough` holds of what was told.
+    pub(crate) fn wait(&self, what: &str, enough: impl Fn(&Told) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut told = self.told.lock().unwrap();
+        while !enough(&told) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{what} was not told; ends: {:?}", told.ends);
+            told = self.more.wait_timeout(told, left).unwrap().0;
+        }
+    }
+
+    /// Waits until as many slices have ended, and returns the ends by slice. None ends twice.
+    pub(crate) fn ends(&self, count: usize) -> Vec<SliceEnd> {
+        self.wait("the end of slices", |told| told.ends.len() >= count);
+        let told = self.told.lock().unwrap();
+        assert_eq!(told.ends.len(), count);
+        let once = |ends: &Vec<SliceEnd>| {
+            assert_eq!(ends.len(), 1, "{ends:?}");
+            ends[0].clone()
+        };
+        told.ends.values().map(once).collect()
+    }
+
+    pub(crate) fn failures(&self) -> Vec<(Lifecycle, TransportError)> {
+        self.told.lock().unwrap().failures.clone()
+    }
+
+    pub(crate) fn forget(&self) {
+        *self.told.lock().unwrap() = Told::default();
+    }
+}
+
+/// A NIC with its memory.
+pub(crate) struct Site {
+    pub(crate) nic: Nic,
+    pub(crate) told: Arc<Recorder>,
+    pub(crate) memory: Memory,
+    pub(crate) registration: Registration,
+}
+
+pub(crate) const BYTES: usize = 1 << 20;
+pub(crate) const LANE: Lifecycle = Lifecycle(7);
+
+/// Patient enough for emulated processors that others use too.
+pub(crate) fn config(device: &str) -> NicConfig {
+    NicConfig { timeout_exponent: 16, ..NicConfig::new(device) }
+}
+
+impl Site {
+    pub(crate) fn new(config: NicConfig) -> Self {
+        let told = Arc::new(Recorder::default());
+        let device = config.device.clone();
+        let nic = Nic::open(config, told.clone()).unwrap_or_else(|error| {
+            panic!("{error}; these tests need {device}, which `cargo xtask guest` makes")
+        });
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let registration = nic.register(memory.whole(), Access::READ_WRITE).unwrap();
+        Self { nic, told, memory, registration }
+    }
+
+    /// A slice from our memory to the same place of the peer's, or the other way.
+    pub(crate) fn posting(
+        &self,
+        peer: &Self,
+        slice: u64,
+        direction: Direction,
+        offset: usize,
+        length: usize,
+    ) -> Posting {
+        Posting {
+            slice: SliceId::from_bits(slice),
+            direction,
+            local: self.registration.clone(),
+            offset,
+            length,
+            remote: RemoteSpan {
+                key: peer.registration.remote_key(),
+                address: peer.memory.address() + offset as u64,
+            },
+        }
+    }
+
+    /// Posts `count` slices that cover the memory.
+    pub(crate) fn post_all(&self, peer: &Self, direction: Direction, count: usize) {
+        let length = BYTES / count;
+        let slice = |n| self.posting(peer, n as u64, direction, n * length, length);
+        self.nic.post(LANE, &mut (0..count).map(slice).collect());
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        self.memory.copy_out(0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Two sites with a wired lane of `queue_pairs` between them.
+pub(crate) fn wired(one: NicConfig, other: NicConfig, queue_pairs: usize) -> (Site, Site) {
+    let (one, other) = (Site::new(one), Site::new(other));
+    let psns = |first: u32| (0..queue_pairs as u32).map(|n| first + n).collect::<Vec<_>>();
+    let one_body = one.nic.bring_up(LANE, &psns(0x00a1_0000)).unwrap();
+    let other_body = other.nic.bring_up(LANE, &psns(0x0001_b000)).unwrap();
+    let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
+    assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
+    other.nic.wire(LANE, &one_body).unwrap();
+    one.nic.wire(LANE, &other_body).unwrap();
+    (one, other)
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(seed: u8) -> Vec<u8> {
+    (0..BYTES).map(|n| (n as u8).wrapping_mul(31) ^ (n >> 8) as u8 ^ seed).collect()
+}

@@ -1,0 +1,184 @@
+//! `cargo xtask guest`: a virtual machine with two soft-RoCE NICs, for machines that have none.
+
+mod kernel;
+mod machine;
+mod packages;
+mod start;
+mod verbs;
+
+pub(crate) use packages::Packages;
+
+use crate::command::{Finished, cargo, run as run_command};
+use crate::project::Project;
+use crate::report::{Outcome, Step};
+use crate::setup;
+use crate::stages::judged;
+use anyhow::Result;
+use machine::{DRIVERS, MACHINE, Machine};
+use start::GuestCommand;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+use verbs::{HEADERS, VerbsBuild};
+
+const PACKAGE: &str = "handfast-transport-rdma";
+/// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
+const EXAMPLE: &str = "numbers_apart";
+/// Of a failure to boot, as opposed to one of the command.
+const NOT_RUN: u8 = 125;
+/// Downloading and unpacking a hundred megabytes.
+const PACKAGES_MAX: Duration = Duration::from_secs(600);
+
+/// Run a command in a virtual machine that has RDMA devices
+///
+/// Boots the distribution's kernel in QEMU, with KVM where that works and in software elsewhere,
+/// makes two soft-RoCE NICs in it (rxe0 at 10.0.0.1, rxe1 at 10.0.0.2, joined by a wire), and runs
+/// the command in the folder where you are. The guest sees the host's files as they are; what it
+/// writes is in its memory and gone with it. Queue-pair numbers of the two NICs differ. A boot takes
+/// seven seconds on two idle processors.
+///
+/// QEMU, the kernel and the user-space drivers are Debian packages, unpacked below cargo's target
+/// folder at the first use: nothing is installed, and no root is needed.
+///
+/// Exit code: the command's; 125 if the guest could not be had or did not answer in time.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How long the command may take, in seconds; the guest is ended then
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    limit: u64,
+    /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2) and
+    /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    hosts: u8,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    command: Vec<OsString>,
+}
+
+/// `cargo xtask guest`.
+pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> {
+    let code = Machine::prepare(project, Instant::now() + PACKAGES_MAX).and_then(|machine| {
+        let command = GuestCommand {
+            words: arguments.command.clone(),
+            limit: Duration::from_secs(arguments.limit),
+            numbers_apart: numbers_apart(project),
+            hosts: arguments.hosts,
+        };
+        machine.run(&command, &verdict(project))
+    });
+    Ok(ExitCode::from(code.unwrap_or_else(|error| {
+        anstream::eprintln!("error: {error:#}");
+        NOT_RUN
+    })))
+}
+
+/// What the setup of these stages unpacks.
+pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
+    let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
+    match (any(&["guest"]), any(&["checks", "tests"])) {
+        (true, _) => &[&HEADERS, &MACHINE, &DRIVERS],
+        (false, true) => &[&HEADERS],
+        (false, false) => &[],
+    }
+}
+
+/// The stage `guest`: the tests of the verbs backend on soft-RoCE.
+pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
+    vec![
+        Step::new("soft-roce", |deadline| either(tests(project, deadline))),
+        Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
+    ]
+}
+
+/// Lints with the feature that the workspace's lints leave out.
+pub(crate) fn lints(project: &Project) -> Step<'_> {
+    Step::new("verbs-lints", |deadline| {
+        if !setup::CLIPPY.is_present() {
+            return setup::CLIPPY.missing();
+        }
+        let arguments = ["clippy", "--all-targets", "--package", PACKAGE, "--features", "verbs"];
+        let arguments = [&arguments[..], &["--", "-D", "warnings"]].concat();
+        let linted = built(project, "verbs-lints", &arguments, deadline);
+        either(linted.map(|done| done.outcome(|_| String::new())))
+    })
+}
+
+/// Tests with that feature which need no device.
+pub(crate) fn modules(project: &Project) -> Step<'_> {
+    Step::new("verbs-modules", |deadline| {
+        let arguments = ["test", "--package", PACKAGE, "--features", "verbs", "--lib"];
+        either(built(project, "verbs-modules", &arguments, deadline).map(|done| judged(&done)))
+    })
+}
+
+fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
+    let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
+    let examples = built(project, "verbs-examples", &examples, deadline)?;
+    if !examples.succeeded() {
+        return Ok(examples.outcome(str::to_owned));
+    }
+    let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
+    let tests = [&tests[..], &["--config", &runner]].concat();
+    Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
+}
+
+fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
+    command.arg(project.target().join("debug/examples/two_hosts"));
+    let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
+    Ok(done.outcome(|_| "two hosts".to_owned()))
+}
+
+fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
+    outcome.unwrap_or_else(|outcome| outcome)
+}
+
+/// Runs cargo on the verbs backend, or says why that is skipped.
+fn built(
+    project: &Project,
+    name: &str,
+    arguments: &[&str],
+    deadline: Instant,
+) -> Result<Finished, Outcome> {
+    if let Some(skipped) = missing(project, &["checks"]) {
+        return Err(skipped);
+    }
+    let verbs = VerbsBuild::prepare(project, deadline)
+        .map_err(|error| Outcome::failed("the headers cannot be used", format!("{error:#}")))?;
+    let mut command = cargo(project.root(), arguments.iter().copied());
+    verbs.apply(&mut command);
+    Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
+}
+
+/// Why a step is skipped, if what these stages unpack is not there.
+fn missing(project: &Project, stages: &[&str]) -> Option<Outcome> {
+    let missing = packages(stages).iter().find(|packages| !packages.is_present(project))?;
+    let names = missing.packages.join(", ");
+    Some(Outcome::Skipped(format!("these packages could not be unpacked: {names}")))
+}
+
+/// Where it is kept whether KVM works here.
+fn verdict(project: &Project) -> PathBuf {
+    project.scratch().join("guest-accelerator")
+}
+
+/// The program that makes the NICs' numbers differ, where it could be built.
+fn numbers_apart(project: &Project) -> Option<PathBuf> {
+    let program = project.target().join("debug/examples").join(EXAMPLE);
+    program.is_file().then_some(program)
+}

@@ -1,0 +1,164 @@
+//! The kernel that the guest boots, and its first file system.
+
+use super::packages::files_of;
+use crate::command::run as run_command;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
+/// to add a link, with a misleading "No such file or directory".
+const MODULES: [&str; 9] = [
+    "crc32_generic",
+    "rdma_rxe",
+    "rdma_ucm",
+    "veth",
+    "virtio_pci",
+    "virtio_net",
+    "9p",
+    "9pnet_virtio",
+    "overlay",
+];
+/// Precedes, in a module's file, the names of those that it needs.
+const DEPENDS: &[u8] = b"\0depends=";
+/// Folders below one another in which modules are looked for.
+const DEPTH_MAX: usize = 16;
+
+/// A kernel unpacked from its package.
+pub(super) struct Kernel {
+    pub(super) image: PathBuf,
+    /// Modules by name, with `_` for `-`.
+    pub(super) modules: BTreeMap<String, PathBuf>,
+}
+
+impl Kernel {
+    pub(super) fn find(packages: &Path) -> Result<Self> {
+        let images = fs::read_dir(packages.join("boot"))
+            .with_context(|| format!("{} holds no kernel", packages.display()))?;
+        let images = images.filter_map(|entry| Some(entry.ok()?.path()));
+        let image = images.filter(|path| path.to_string_lossy().contains("/vmlinuz-")).max();
+        let image = image.with_context(|| format!("{} holds no kernel", packages.display()))?;
+        let mut modules = BTreeMap::new();
+        collect(&packages.join("lib/modules"), DEPTH_MAX, &mut modules)?;
+        Ok(Self { image, modules })
+    }
+
+    /// Writes the archive that the kernel unpacks and whose `/init` it starts, as `folder`.cpio.
+    pub(super) fn first_files(
+        &self,
+        busybox: &Path,
+        folder: &Path,
+        deadline: Instant,
+    ) -> Result<PathBuf> {
+        for name in ["bin", "modules"] {
+            fs::create_dir_all(folder.join(name))?;
+        }
+        fs::copy(busybox, folder.join("bin/busybox")).context("copying busybox")?;
+        fs::write(folder.join("init"), include_str!("init.sh"))?;
+        fs::set_permissions(folder.join("init"), fs::Permissions::from_mode(0o755))?;
+        let mut order = Vec::new();
+        for module in MODULES {
+            self.with_needed(module, &mut order)?;
+        }
+        let mut list = String::new();
+        for name in order {
+            fs::copy(&self.modules[&name], folder.join("modules").join(&name))?;
+            list.push_str(&name);
+            list.push('\n');
+        }
+        fs::write(folder.join("modules/order"), list)?;
+        let archive = folder.with_extension("cpio");
+        let mut names = String::from(".\n./bin\n./bin/busybox\n./init\n./modules\n");
+        for file in files_of(&folder.join("modules"), "")? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            names.push_str(&format!("./modules/{name}\n"));
+        }
+        let listing = folder.with_extension("files");
+        fs::write(&listing, names)?;
+        let mut pack = Command::new("sh");
+        pack.current_dir(folder).args(["-c", r#""$1" cpio -o -H newc <"$2" >"$3""#, "sh"]);
+        pack.arg(busybox).arg(&listing).arg(&archive).stdin(Stdio::null());
+        let packed = run_command(pack, folder.with_extension("log"), deadline);
+        ensure!(packed.succeeded(), "packing the guest's first files failed: {}", packed.output());
+        ensure!(File::open(&archive)?.metadata()?.len() > 0, "{} is empty", archive.display());
+        Ok(archive)
+    }
+
+    /// Puts a module behind those it needs. One that is built into the kernel has no file.
+    fn with_needed(&self, name: &str, order: &mut Vec<String>) -> Result<()> {
+        let name = name.replace('-', "_");
+        if order.contains(&name) {
+            return Ok(());
+        }
+        let Some(path) = self.modules.get(&name) else {
+            ensure!(name != "rdma_rxe", "the kernel's package has no rdma_rxe.ko");
+            return Ok(());
+        };
+        let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        for needed in needed_by(&bytes) {
+            self.with_needed(&needed, order)?;
+        }
+        order.push(name);
+        Ok(())
+    }
+}
+
+fn collect(folder: &Path, depth: usize, into: &mut BTreeMap<String, PathBuf>) -> Result<()> {
+    for path in files_of(folder, "")? {
+        if path.is_dir() && !path.is_symlink() {
+            ensure!(depth > 0, "{} is too deep", path.display());
+            collect(&path, depth - 1, into)?;
+        } else if path.extension().is_some_and(|extension| extension == "ko") {
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
+            into.insert(name, path);
+        }
+    }
+    Ok(())
+}
+
+/// The names of the modules that the module in `file` needs.
+fn needed_by(file: &[u8]) -> Vec<String> {
+    let Some(start) = file.windows(DEPENDS.len()).position(|window| window == DEPENDS) else {
+        return Vec::new();
+    };
+    let rest = &file[start + DEPENDS.len()..];
+    let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
+    let names = String::from_utf8_lossy(&rest[..end]).into_owned();
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_those_they_need_and_built_in_ones_are_left_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("lib/modules/6/kernel/drivers");
+        fs::create_dir_all(&folder).unwrap();
+        let module = |name: &str, needs: &str| {
+            fs::write(folder.join(name), format!("ELF\0license=GPL\0depends={needs}\0rest"))
+        };
+        module("rdma_rxe.ko", "ib_core,udp-tunnel,built_in").unwrap();
+        module("ib-core.ko", "").unwrap();
+        module("udp_tunnel.ko", "ib_core").unwrap();
+        fs::create_dir_all(scratch.path().join("boot")).unwrap();
+        fs::write(scratch.path().join("boot/vmlinuz-6"), "").unwrap();
+        let kernel = Kernel::find(scratch.path()).unwrap();
+        let mut order = Vec::new();
+        kernel.with_needed("rdma_rxe", &mut order).unwrap();
+        assert_eq!(order, ["ib_core", "udp_tunnel", "rdma_rxe"]);
+    }
+
+    #[test]
+    fn a_kernel_without_soft_roce_is_named() {
+        let kernel = Kernel { image: PathBuf::new(), modules: BTreeMap::new() };
+        let error = kernel.with_needed("rdma_rxe", &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("rdma_rxe.ko"), "{error}");
+        assert_eq!(needed_by(b"depends=but not at the start of a string"), [""; 0]);
+    }
+}

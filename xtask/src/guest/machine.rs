@@ -1,0 +1,275 @@
+//! The virtual machine: started, watched and ended.
+
+use super::kernel::Kernel;
+use super::packages::{KERNEL, Packages};
+use super::start::{GuestCommand, start_script};
+use crate::project::Project;
+use anyhow::{Context, Result, bail, ensure};
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The machine's own programs.
+pub(crate) const MACHINE: Packages =
+    Packages { name: "machine", packages: &["qemu-system-x86", "busybox-static", KERNEL] };
+/// What RDMA programs load in the guest, where the host has none.
+pub(crate) const DRIVERS: Packages = Packages {
+    name: "drivers",
+    packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2"],
+};
+
+/// From the start of the machine to that of the command. Seven seconds on two idle processors
+/// without a hardware accelerator, half a minute where six others use them.
+const BOOT_MAX: Duration = Duration::from_secs(100);
+/// From the command's end to that of the machine.
+const SWITCH_OFF_MAX: Duration = Duration::from_secs(30);
+/// Of a boot that decides whether the hardware accelerator works; where it does it takes two.
+const TRIAL_MAX: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_millis(50);
+const MEMORY_MIB: &str = "1024";
+/// Lines of the guest's console that are shown when it fails.
+const CONSOLE_LINES: usize = 15;
+
+/// A machine that can be started.
+pub(crate) struct Machine {
+    qemu: PathBuf,
+    packages: PathBuf,
+    drivers: PathBuf,
+    kernel: Kernel,
+    folder: PathBuf,
+}
+
+/// A running machine, ended when dropped.
+struct Host {
+    process: Child,
+    /// Its console, and what it shares with us.
+    folder: PathBuf,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Either call fails only when the machine is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Machine {
+    /// Finds or unpacks everything that the machine needs.
+    pub(crate) fn prepare(project: &Project, deadline: Instant) -> Result<Self> {
+        let packages = MACHINE.ensure(project, deadline)?;
+        let drivers = DRIVERS.ensure(project, deadline)?;
+        let name = "qemu-system-x86_64";
+        let qemu = found(&packages, name).with_context(|| format!("no {name} was unpacked"))?;
+        let kernel = Kernel::find(&packages)?;
+        let folder = project.scratch().join(format!("guest-{}", std::process::id()));
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir_all(&folder)?;
+        Ok(Self { qemu, packages, drivers, kernel, folder })
+    }
+
+    /// Boots as many hosts as the command asks for, runs the command in each when all are up,
+    /// switches off, and returns the first exit code that is not 0.
+    pub(crate) fn run(&self, command: &GuestCommand, verdict: &Path) -> Result<u8> {
+        let busybox = found(&self.packages, "busybox").context("no busybox was unpacked")?;
+        let deadline = Instant::now() + BOOT_MAX;
+        let files = self.kernel.first_files(&busybox, &self.folder.join("first"), deadline)?;
+        let accelerator = self.accelerator(&files, verdict)?;
+        let hosts = 0..command.hosts;
+        let hosts: Result<Vec<_>> =
+            hosts.map(|number| self.start(number, command, accelerator, &files)).collect();
+        let mut hosts = hosts?;
+        for host in &mut hosts {
+            host.wait("ready", BOOT_MAX, "to boot")?;
+            let arrived = host.shared("ready").exists();
+            ensure!(arrived, host.told("the guest did not come to the command"));
+        }
+        for host in &hosts {
+            fs::write(host.shared("go"), "")?;
+        }
+        let deadline = Instant::now() + command.limit;
+        for host in &mut hosts {
+            let left = deadline.saturating_duration_since(Instant::now());
+            host.wait("exit", left, "for the command")?;
+        }
+        let mut first = 0;
+        for host in &mut hosts {
+            host.wait("never", SWITCH_OFF_MAX, "to switch off")?;
+            // Read now, for the file is there before its content.
+            let code = fs::read_to_string(host.shared("exit")).unwrap_or_default();
+            let code = code.trim().parse().with_context(|| host.told("no exit code came"))?;
+            first = if first == 0 { code } else { first };
+        }
+        Ok(first)
+    }
+
+    fn start(
+        &self,
+        number: u8,
+        command: &GuestCommand,
+        accelerator: &str,
+        files: &Path,
+    ) -> Result<Host> {
+        let folder = self.folder.join(format!("host-{number}"));
+        let shared = folder.join("shared");
+        fs::create_dir_all(&shared)?;
+        let drivers = self.drivers.join("usr/lib").exists().then_some(self.drivers.as_path());
+        let here = env::current_dir()?;
+        let start = start_script(command, number, drivers, &here, env::vars_os())?;
+        fs::write(shared.join("start"), start)?;
+        let seconds = (BOOT_MAX * 2 + command.limit + SWITCH_OFF_MAX).as_secs();
+        let words = format!("handfast.seconds={seconds}");
+        let mut qemu = self.qemu(accelerator, files, &words, &folder);
+        qemu.args(["-serial", "stdio", "-virtfs"]).arg(share("host", Path::new("/"), true));
+        qemu.arg("-virtfs").arg(share("run", &shared, false)).stdout(Stdio::inherit());
+        if command.hosts == 2 {
+            // The wire is a pair of sockets, named from the folder that the machines run in: names
+            // of sockets are short.
+            let (own, other) = (number, 1 - number);
+            let wire = format!(
+                "dgram,id=wire,local.type=unix,local.path=wire-{own},\
+                 remote.type=unix,remote.path=wire-{other}"
+            );
+            let card = format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:00:0{own}");
+            qemu.current_dir(&self.folder).args(["-netdev", &wire, "-device", &card]);
+        }
+        let process = qemu.spawn().context("starting the virtual machine")?;
+        Ok(Host { process, folder })
+    }
+
+    /// The accelerator to use. A device for the hardware's is no proof that it works: one boot is,
+    /// and its verdict is kept.
+    fn accelerator(&self, files: &Path, verdict: &Path) -> Result<&'static str> {
+        const KVM: &str = "kvm";
+        const TCG: &str = "tcg,thread=multi";
+        if let Ok(kept) = fs::read_to_string(verdict) {
+            return Ok(if kept == KVM { KVM } else { TCG });
+        }
+        let device = File::options().read(true).write(true).open("/dev/kvm");
+        let works = device.is_ok() && {
+            let folder = self.folder.join("trial");
+            fs::create_dir_all(&folder)?;
+            let mut trial = self.qemu(KVM, files, "handfast.trial", &folder);
+            let process = trial.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+            let mut host = Host { process, folder };
+            let ended = host.wait("never", TRIAL_MAX, "to try");
+            ended.is_ok() && host.console().contains("the trial boot works")
+        };
+        let chosen = if works { KVM } else { TCG };
+        fs::write(verdict, chosen)?;
+        Ok(chosen)
+    }
+
+    fn qemu(&self, accelerator: &str, files: &Path, words: &str, folder: &Path) -> Command {
+        let mut qemu = Command::new(&self.qemu);
+        if self.qemu.starts_with(&self.packages) {
+            let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+            let libraries = libraries.map(|folder| self.packages.join(folder));
+            // Fails only for a path with a colon, of which cargo itself complains earlier.
+            qemu.env("LD_LIBRARY_PATH", env::join_paths(libraries).unwrap_or_default());
+            for folder in ["usr/share/qemu", "usr/share/seabios"] {
+                qemu.arg("-L").arg(self.packages.join(folder));
+            }
+        }
+        qemu.args(["-accel", accelerator]);
+        qemu.args(["-cpu", if accelerator == "kvm" { "host" } else { "max" }, "-smp", "2"]);
+        qemu.args(["-m", MEMORY_MIB, "-nographic", "-no-reboot", "-nodefaults"]);
+        qemu.args(["-monitor", "none", "-kernel"]).arg(&self.kernel.image);
+        qemu.arg("-initrd").arg(files).arg("-append");
+        // Without a check of its timer: a busy host is late with interrupts, and the kernel panics.
+        qemu.arg(format!("console=ttyS0 quiet panic=-1 no_timer_check {words}"));
+        let mut console = OsString::from("file:");
+        console.push(folder.join("console"));
+        qemu.arg("-serial").arg(console).stdin(Stdio::null());
+        qemu
+    }
+}
+
+impl Host {
+    fn shared(&self, name: &str) -> PathBuf {
+        self.folder.join("shared").join(name)
+    }
+
+    /// Waits until the guest has made the file `mark`, or has ended.
+    fn wait(&mut self, mark: &str, limit: Duration, what: &str) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        while !self.shared(mark).exists() {
+            if self.process.try_wait()?.is_some() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let seconds = limit.as_secs();
+                bail!(self.told(&format!("the guest was given {seconds} s {what}; it was ended")));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    fn console(&self) -> String {
+        let bytes = fs::read(self.folder.join("console")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A failure with the end of the guest's console.
+    fn told(&self, what: &str) -> String {
+        let console = self.console();
+        let lines: Vec<_> = console.lines().collect();
+        let last = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n  ");
+        format!("{what}; its console ended with:\n  {last}")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // What remains is in the way of nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A program that was unpacked or that the system has.
+fn found(packages: &Path, name: &str) -> Option<PathBuf> {
+    let folders = ["usr/bin", "bin"].map(|folder| packages.join(folder));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = folders.into_iter().chain(env::split_paths(&path));
+    places.find_map(|folder| Some(folder.join(name)).filter(|program| program.is_file()))
+}
+
+/// A folder of the host as QEMU wants it named: a comma in its path is doubled.
+fn share(tag: &str, folder: &Path, readonly: bool) -> OsString {
+    let path = folder.to_string_lossy().replace(',', ",,");
+    let readonly = if readonly { ",readonly=on,multidevs=remap" } else { "" };
+    format!("local,path={path},mount_tag={tag},security_model=none{readonly}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_does_not_boot_is_ended_at_its_bound_and_its_console_shown() {
+        let scratch = tempfile::tempdir().unwrap();
+        fs::write(scratch.path().join("console"), "Kernel panic\n").unwrap();
+        let process = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut host = Host { process, folder: scratch.path().to_owned() };
+        let (limit, started) = (Duration::from_millis(200), Instant::now());
+        let error = host.wait("ready", limit, "to boot").unwrap_err().to_string();
+        assert!(error.contains("to boot") && error.contains("Kernel panic"), "{error}");
+        let process = host.process.id();
+        drop(host);
+        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(!Path::new(&format!("/proc/{process}")).exists(), "it still runs");
+    }
+
+    #[test]
+    fn a_folder_with_a_comma_is_shared_under_its_name() {
+        let shared = share("run", Path::new("/a,b"), false).into_string().unwrap();
+        assert_eq!(shared, "local,path=/a,,b,mount_tag=run,security_model=none");
+    }
+}

@@ -1,0 +1,92 @@
+//! What a guest's shell is told to do.
+
+use anyhow::{Context, Result, ensure};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Queue pairs made and destroyed on one NIC before the command: the NICs' numbers differ by it.
+const NUMBERS_APART: u32 = 1_000;
+/// What of the environment goes along with the command, by prefix.
+const ENVIRONMENT: [&str; 6] = ["CARGO", "HANDFAST_", "HOME", "PROPTEST_", "RUST", "USER"];
+
+/// What the guest is to do.
+pub(crate) struct GuestCommand {
+    pub(crate) words: Vec<OsString>,
+    /// One guest with two NICs, or two with one each.
+    pub(crate) hosts: u8,
+    /// The command's own time.
+    pub(crate) limit: Duration,
+    /// Makes and destroys queue pairs.
+    pub(crate) numbers_apart: Option<PathBuf>,
+}
+
+/// What the guest's shell runs: the network, then the command where it was asked for.
+pub(super) fn start_script(
+    command: &GuestCommand,
+    host: u8,
+    drivers: Option<&Path>,
+    folder: &Path,
+    environment: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<String> {
+    let text = |path: Option<&Path>| quoted(path.unwrap_or(Path::new("")).as_os_str());
+    let mut script = format!("DRIVERS={}\n", text(drivers)?);
+    script.push_str(&format!("NUMBERS_APART={}\n", text(command.numbers_apart.as_deref())?));
+    script.push_str(&format!("HOSTS={}\nHOST={host}\n", command.hosts));
+    script.push_str(&format!("NUMBERS_APART_COUNT={NUMBERS_APART}\n"));
+    script.push_str(include_str!("network.sh"));
+    for (name, value) in environment {
+        let name = name.to_string_lossy().into_owned();
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if plain && ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix)) {
+            script.push_str(&format!("export {name}={}\n", quoted(&value)?));
+        }
+    }
+    script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
+    script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
+    script.push_str("while [ ! -e /run/guest/go ]; do sleep 0.1; done\n");
+    let words: Result<Vec<_>> = command.words.iter().map(|word| quoted(word)).collect();
+    script.push_str(&format!("{}\n", words?.join(" ")));
+    Ok(script)
+}
+
+/// A word that the shell takes as it is.
+fn quoted(word: &std::ffi::OsStr) -> Result<String> {
+    let word = word.to_str().context("only text can be handed to the guest")?;
+    ensure!(!word.contains('\0'), "a word with a null byte cannot be handed to the guest");
+    Ok(format!("'{}'", word.replace('\'', r"'\''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_shell_gets_back_every_word_as_it_was() {
+        let words = ["plain", "two words", "it's", "$HOME `x` \"q\" \\", ""];
+        let quoted: Vec<_> = words.iter().map(|word| quoted(word.as_ref()).unwrap()).collect();
+        let script = format!("for word in {}; do echo \"[$word]\"; done", quoted.join(" "));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let expected: String = words.iter().map(|word| format!("[{word}]\n")).collect();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+
+    #[test]
+    fn only_named_parts_of_the_environment_go_along() {
+        let command = GuestCommand {
+            words: vec!["echo".into(), "it".into()],
+            limit: Duration::from_secs(1),
+            numbers_apart: None,
+            hosts: 1,
+        };
+        let environment = [("RUST_BACKTRACE", "1"), ("SECRET_KEY", "k"), ("HANDFAST_A-B", "x")];
+        let environment = environment.map(|(name, value)| (name.into(), value.into()));
+        let script =
+            start_script(&command, 0, None, Path::new("/a b"), environment.into_iter()).unwrap();
+        assert!(script.contains("export RUST_BACKTRACE='1'\n"));
+        assert!(!script.contains("SECRET") && !script.contains("A-B"));
+        assert!(script.contains("cd '/a b' || exit 125\n"));
+        assert!(script.ends_with("'echo' 'it'\n"));
+    }
+}
