@@ -11,6 +11,7 @@ mod fabric;
 mod fingerprint;
 mod oracle;
 mod setup;
+pub mod verbs;
 mod world;
 
 pub use action::{Action, Choice};
