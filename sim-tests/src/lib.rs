@@ -10,6 +10,7 @@ mod seen;
 mod snapshot;
 pub mod sweep;
 mod transcript;
+mod transfers;
 mod ways;
 
 pub use coverage::Coverage;
@@ -18,3 +19,4 @@ pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
 pub use scenario::Scenario;
 pub use snapshot::{assert_document, assert_snapshot};
 pub use transcript::transcript;
+pub use transfers::Traffic;

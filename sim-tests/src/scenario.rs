@@ -3,8 +3,9 @@
 use crate::heal::next;
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
+use handfast_transport_sim::verbs::{Rebirth, STRICT};
 use handfast_transport_sim::{
-    Action, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
+    Action, Backend, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
 };
 use std::sync::Arc;
 
@@ -73,6 +74,11 @@ impl Scenario {
             faults_max,
             operations: Operations::Stepwise,
             prune: false,
+            transfers: None,
+            profile: &STRICT,
+            backend: Backend::Shipping,
+            rebirth: Rebirth::Anew,
+            random_psns: false,
             build: Arc::new(Node::new),
         }
     }

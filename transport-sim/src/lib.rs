@@ -7,14 +7,23 @@
 //! an explorer tries all of them, a sweep draws them from a seed.
 
 mod action;
+mod backend;
+mod data;
+mod data_check;
+mod device;
 mod fabric;
 mod fingerprint;
+mod operate;
 mod oracle;
+mod refinement;
 mod setup;
 pub mod verbs;
 mod world;
 
 pub use action::{Action, Choice};
+pub use backend::Backend;
+pub use data::{Transfer, TransferSetup};
+pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
 pub use oracle::{Oracle, Violation};
 pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};

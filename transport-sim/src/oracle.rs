@@ -23,6 +23,10 @@ pub enum Oracle {
     GhostHit,
     /// H12: an established lane proves that the peer's earlier lanes to us are gone.
     Fence,
+    /// O3: a transfer ends exactly once, says the truth, and gives its buffer back only then.
+    Transfer,
+    /// O7: no byte changes that was promised not to.
+    GhostByte,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.

@@ -1,7 +1,9 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
+mod refinement;
 mod shipping;
 mod sweep;
+mod transfers;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.

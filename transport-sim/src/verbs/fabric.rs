@@ -4,7 +4,7 @@ use super::attributes::Access;
 use super::errors::{Call, Errno, VerbsError};
 use super::laws::Law;
 use super::objects::{
-    AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region,
+    AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
 };
 use super::profile::{Completions, Numbers, Profile};
 use super::states::QpState;
@@ -224,8 +224,10 @@ impl Fabric {
         if owner.profile.completions_at_destroy == Completions::Removed {
             owner.completions.retain(|completion| completion.number != number);
         }
-        if gone.unsettled > 0 {
-            self.note(Law::DroppedWork { nic, number, pieces: gone.unsettled });
+        // What the device lost no drain can wait for.
+        let pieces = gone.unsettled - gone.lost.min(gone.unsettled);
+        if pieces > 0 {
+            self.note(Law::DroppedWork { nic, number, pieces });
         }
         Ok(())
     }
@@ -283,6 +285,29 @@ impl Fabric {
         Some(completion)
     }
 
+    /// Takes the completions of one queue pair, oldest first, as a drain does.
+    pub fn poll_queue_pair(&mut self, nic: usize, number: u32) -> Vec<Completion> {
+        let nic = self.nic_mut(nic);
+        let of = |completion: &Completion| completion.number == number;
+        let taken: Vec<Completion> = nic.completions.iter().copied().filter(of).collect();
+        nic.completions.retain(|completion| !of(completion));
+        if let Some(qp) = nic.queue_pairs.get_mut(&number) {
+            qp.unsettled = qp.unsettled.saturating_sub(taken.len() as u32);
+        }
+        taken
+    }
+
+    /// Whether work that is outstanding on a NIC reads or writes local addresses of a range.
+    pub fn holds(&self, nic: usize, range: &std::ops::Range<u64>) -> bool {
+        let within = |request: &WorkRequest| {
+            request.local < range.end && range.start < request.local + u64::from(request.length)
+        };
+        self.nic(nic).queue_pairs().any(|(_, qp)| {
+            let sent = qp.sent.iter().map(|sent| &sent.request);
+            sent.chain(&qp.held).chain(&qp.early).any(within)
+        })
+    }
+
     /// Limits a NIC's completion queue; what does not fit is lost.
     pub fn limit_completions(&mut self, nic: usize, completions_max: usize) {
         self.nic_mut(nic).completions_max = completions_max;
@@ -337,6 +362,11 @@ impl Fabric {
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         let up = |nic: usize| self.nics.get(nic).is_some_and(|nic| nic.port_up);
         up(from) && up(to) && !self.cuts.contains(&(from, to))
+    }
+
+    /// Whether the way from one NIC to another is cut.
+    pub fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.contains(&(from, to))
     }
 
     /// Cuts the way from one NIC to another, one way only.
@@ -468,7 +498,7 @@ fn new_queue_pair(profile: &Profile, send_depth: u32, receive_depth: u32) -> Que
         rnr_tries: 0,
         rnr_waits: false,
         ring_broken: false,
-        lost: Vec::new(),
+        lost: 0,
         unsettled: 0,
     }
 }

@@ -300,7 +300,7 @@ pub struct QueuePair {
     pub(super) rnr_waits: bool,
     pub(super) ring_broken: bool,
     /// Accepted and never to complete.
-    pub(super) lost: Vec<u64>,
+    pub(super) lost: u32,
     /// Accepted and not polled: what a destroy would drop without a word.
     pub(super) unsettled: u32,
 }

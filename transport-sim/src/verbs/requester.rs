@@ -31,6 +31,8 @@ impl Fabric {
             return Err(refused(Errno::Einval));
         };
         let state = qp.state;
+        // A backend cannot know of an error that its device has not told it of.
+        let outside = qp.asked != QpState::Rts;
         if let (QpState::Err, Some(errno)) = (qp.asked, profile.post_after_own_error) {
             self.note(Law::PostedOutsideRts { nic, number, state });
             return Err(refused(errno));
@@ -42,7 +44,7 @@ impl Fabric {
         qp.unsettled += 1;
         let result = match state {
             QpState::Rts if qp.ring_broken => {
-                qp.lost.push(request.wr_id);
+                qp.lost += 1;
                 return Ok(());
             }
             QpState::Rts => {
@@ -75,7 +77,9 @@ impl Fabric {
                 }
             },
         };
-        self.note(Law::PostedOutsideRts { nic, number, state });
+        if outside {
+            self.note(Law::PostedOutsideRts { nic, number, state });
+        }
         result
     }
 

@@ -219,3 +219,23 @@ fn fresh_sequence_numbers_keep_late_writes_out_except_where_they_are_ignored() {
         assert_eq!(duo.at_b(0, 8) == [0x22; 8], !ignored, "{}", profile.name);
     }
 }
+
+#[test]
+fn an_acknowledgement_does_not_stand_for_the_bytes_of_an_earlier_read() {
+    let mut duo = connected(&STRICT);
+    duo.post(duo.read_request(1, 64, 8)).expect("posted");
+    duo.write(2, 0, 8);
+    duo.fabric.deliver(0);
+    duo.fabric.deliver(0);
+    let answers: Vec<bool> = duo
+        .fabric
+        .packets()
+        .iter()
+        .map(|packet| matches!(packet.body, PacketBody::ReadResponse { .. }))
+        .collect();
+    assert_eq!(answers, [true, false]);
+    duo.fabric.deliver(1);
+    assert_eq!(duo.ends(duo.a), [], "the write is not done before the read");
+    duo.fabric.deliver(0);
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+}
