@@ -10,6 +10,18 @@ use handfast_transport_sim::{
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
 
+/// Lifecycles that may end, both sides together, until all is well again: two per side and
+/// disturbance, the commands of the scenario counting as one disturbance.
+const ENDED_PER_DISTURBANCE: u32 = 4;
+
+/// What is wrong with a healing on which too many lifecycles end.
+pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
+    let allowed = ENDED_PER_DISTURBANCE * (world.faults_spent() + 1);
+    let detail = format!("{} lifecycles end on the way to rest", healing.ended);
+    let wasteful = healing.ended > allowed && !world.has_twins();
+    wasteful.then_some(Violation { oracle: Oracle::Liveness, detail })
+}
+
 /// How a world settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healing {

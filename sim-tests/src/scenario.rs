@@ -3,9 +3,8 @@
 use crate::heal::next;
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
-use handfast_transport_sim::verbs::{Rebirth, STRICT};
 use handfast_transport_sim::{
-    Action, Backend, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
+    Action, Choice, Command, CommandKind, Devices, Faults, Operations, Setup, Step, World,
 };
 use std::sync::Arc;
 
@@ -46,6 +45,12 @@ impl Scenario {
         Self::SelfConnection,
     ];
 
+    /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
+    pub fn named(name: &str) -> Option<Self> {
+        let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(is)
+    }
+
     /// What the world starts with, with small limits and every kind of fault.
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
@@ -75,10 +80,7 @@ impl Scenario {
             operations: Operations::Stepwise,
             prune: false,
             transfers: None,
-            profile: &STRICT,
-            backend: Backend::Shipping,
-            rebirth: Rebirth::Anew,
-            random_psns: false,
+            devices: Devices::default(),
             build: Arc::new(Node::new),
         }
     }

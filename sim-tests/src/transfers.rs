@@ -2,8 +2,8 @@
 
 use crate::scenario::Scenario;
 use handfast_core::transfer::{Direction, TransferLimits};
-use handfast_transport_sim::verbs::{Profile, Rebirth};
-use handfast_transport_sim::{Faults, Operations, Setup, Transfer, TransferSetup};
+use handfast_transport_sim::verbs::Profile;
+use handfast_transport_sim::{Devices, Faults, Operations, Setup, Transfer, TransferSetup};
 
 /// What is transferred; the lane is opened by the transfer itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,7 @@ impl Traffic {
             faults,
             operations: Operations::AtOnce,
             prune: true,
-            profile,
-            rebirth: Rebirth::Anew,
-            random_psns: true,
+            devices: Devices { profile, random_psns: true, ..Devices::default() },
             transfers: Some(TransferSetup { transfers: self.transfers(), limits }),
             ..Scenario::LowerOpens.setup(faults_max)
         }

@@ -275,7 +275,7 @@ impl World {
         }
         let cause = error(Side::Local, "retire");
         self.input(site, at, TransferInput::LaneDown { lane, cause }, step);
-        if self.setup.backend.takes_gone_for_fenced() {
+        if self.setup.devices.backend.takes_gone_for_fenced() {
             self.input(site, at, TransferInput::LaneFenced { lane }, step);
         }
         self.pump(site, at, step);
@@ -428,7 +428,7 @@ impl World {
 
     /// Posts on a lane that is in use; one that is not gives the slice back.
     fn post(&mut self, site: usize, lane: Lifecycle, request: WorkRequest) -> bool {
-        let early = self.setup.backend.posts_early();
+        let early = self.setup.devices.backend.posts_early();
         let usable = self.fabric.of(site, lane).filter(|qp| (qp.published || early) && !qp.revoked);
         let Some(number) = usable.map(|qp| qp.number) else { return false };
         self.fabric.verbs.post_send(site, number, request).is_ok()

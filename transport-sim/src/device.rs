@@ -30,6 +30,20 @@ impl Disturbance {
     pub const fn is_end(self) -> bool {
         matches!(self, Self::PortUp(_) | Self::AddressBack(_) | Self::Mended(..) | Self::GoesOn(_))
     }
+
+    /// The site it begins at.
+    pub const fn site(self) -> usize {
+        match self {
+            Self::PortDown(site)
+            | Self::PortUp(site)
+            | Self::AddressGone(site)
+            | Self::AddressBack(site)
+            | Self::Cut(site, _)
+            | Self::Mended(site, _)
+            | Self::Mute(site)
+            | Self::GoesOn(site) => site,
+        }
+    }
 }
 
 impl World {
@@ -38,7 +52,7 @@ impl World {
     }
 
     fn address_index(&self) -> usize {
-        usize::from(self.setup.profile.gid_index.unwrap_or(0))
+        usize::from(self.setup.devices.profile.gid_index.unwrap_or(0))
     }
 
     fn has_address(&self, site: usize) -> bool {
@@ -97,25 +111,24 @@ impl World {
         }
     }
 
-    /// Whether nothing of a site can happen, because its process is stopped.
+    /// Whether an action is the doing of a process that is stopped.
     pub(crate) fn stopped(&self, action: &Action) -> bool {
-        let site = match action {
-            Action::Command(at) => self.commands[*at].site,
-            Action::Answer(at) => self.site_of(self.answers[*at].0),
-            Action::Operation(at) => self.operations[*at].site,
-            Action::FailOperation(at) | Action::StallOperation(at) | Action::FailStep(at, _) => {
-                self.operations[*at].site
-            }
-            Action::Timer(site, _) | Action::Broken(site, _) | Action::Completion(site) => *site,
-            Action::Submit(index) | Action::Cancel(index) | Action::Deadline(index) => {
-                match self.transfer_setup() {
-                    Some(setup) => setup.transfers[*index].site,
-                    None => return false,
-                }
-            }
-            _ => return false,
-        };
-        self.mute.contains(&site)
+        let by_process = matches!(
+            action,
+            Action::Command(_)
+                | Action::Answer(_)
+                | Action::Operation(_)
+                | Action::FailOperation(_)
+                | Action::StallOperation(_)
+                | Action::FailStep(..)
+                | Action::Timer(..)
+                | Action::Broken(..)
+                | Action::Completion(_)
+                | Action::Submit(_)
+                | Action::Cancel(_)
+                | Action::Deadline(_)
+        );
+        by_process && self.mute.contains(&self.actor(action))
     }
 
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
@@ -142,7 +155,7 @@ impl World {
     fn return_address(&mut self, site: usize) {
         let index = self.address_index();
         let (kind, version) =
-            self.setup.profile.gids.get(index).copied().unwrap_or((GidKind::Ipv4, 2));
+            self.setup.devices.profile.gids.get(index).copied().unwrap_or((GidKind::Ipv4, 2));
         let gid = crate::verbs::Gid { kind, host: site as u16, version };
         self.fabric.verbs.add_gid(site, gid);
     }

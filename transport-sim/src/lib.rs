@@ -18,6 +18,7 @@ mod oracle;
 mod refinement;
 mod setup;
 pub mod verbs;
+mod view;
 mod world;
 
 pub use action::{Action, Choice};
@@ -26,5 +27,6 @@ pub use data::{Transfer, TransferSetup};
 pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
 pub use oracle::{Oracle, Violation};
-pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
+pub use setup::{Build, Command, CommandKind, Devices, Faults, Operations, Setup};
+pub use view::InFlight;
 pub use world::{Demand, Step, World};

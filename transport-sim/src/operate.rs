@@ -35,7 +35,7 @@ impl World {
     /// The first sequence number of a lifecycle: a function of it where numbers are exchanged, and
     /// zero otherwise, which is the harder choice.
     pub(crate) fn psn(&self, pair: Pair) -> u32 {
-        if !self.setup.random_psns {
+        if !self.setup.devices.random_psns {
             return 0;
         }
         let run = pair.incarnation.0 as u64;
@@ -64,7 +64,7 @@ impl World {
 
     fn bring_up(&mut self, site: usize, lifecycle: Lifecycle) -> Result<Outcome, VerbsError> {
         let number = self.fabric.create(site, lifecycle)?;
-        let psns = match self.setup.random_psns {
+        let psns = match self.setup.devices.random_psns {
             true => vec![self.psn(self.pair(site, lifecycle))],
             false => Vec::new(),
         };
@@ -102,7 +102,7 @@ impl World {
             return Ok(Outcome::Wired);
         }
         let theirs = body.psns.first().copied().unwrap_or(0);
-        if self.setup.backend.posts_early() {
+        if self.setup.devices.backend.posts_early() {
             self.lane_up(site, local.lifecycle, remote.incarnation, step);
         }
         let psns = Psns { ours: self.psn(local), theirs };

@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::data::TransferSetup;
-use crate::verbs::{Profile, Rebirth};
+use crate::verbs::{Profile, Rebirth, STRICT};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node, NodeConfig};
 use std::sync::Arc;
@@ -120,6 +120,32 @@ pub enum Operations {
     AtOnce,
 }
 
+/// What the sites have for devices, and how they use them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// The device of every site.
+    pub profile: &'static Profile,
+    /// The backend of every site.
+    pub backend: Backend,
+    /// What a restart does to the numbers and keys of the site's device.
+    pub rebirth: Rebirth,
+    /// Sequence numbers are drawn per lifecycle and exchanged, as between nodes that know each
+    /// other's key (rule H13); otherwise all begin at zero.
+    pub random_psns: bool,
+}
+
+impl Default for Devices {
+    /// The strict device, numbers that a restart brings back, and sequence numbers from zero.
+    fn default() -> Self {
+        Self {
+            profile: &STRICT,
+            backend: Backend::Shipping,
+            rebirth: Rebirth::Anew,
+            random_psns: false,
+        }
+    }
+}
+
 /// What a world starts with.
 #[derive(Clone)]
 pub struct Setup {
@@ -144,15 +170,8 @@ pub struct Setup {
     pub prune: bool,
     /// What is transferred; without it lanes carry nothing.
     pub transfers: Option<TransferSetup>,
-    /// The device of every site.
-    pub profile: &'static Profile,
-    /// The backend of every site.
-    pub backend: Backend,
-    /// What a restart does to the numbers and keys of the site's device.
-    pub rebirth: Rebirth,
-    /// Sequence numbers are drawn per lifecycle and exchanged, as between nodes that know each
-    /// other's key (rule H13); otherwise all begin at zero.
-    pub random_psns: bool,
+    /// What the sites have for devices.
+    pub devices: Devices,
     /// Makes the nodes.
     pub build: Build,
 }
@@ -161,8 +180,8 @@ impl Setup {
     /// Whether the devices are more than what the table of queue pairs says of them.
     pub(crate) fn devices_differ(&self) -> bool {
         let faults = self.faults;
-        *self.profile != crate::verbs::STRICT
-            || self.random_psns
+        *self.devices.profile != STRICT
+            || self.devices.random_psns
             || self.transfers.is_some()
             || faults.step_failure
             || faults.port

@@ -13,7 +13,7 @@ use handfast_core::{
 use std::sync::Arc;
 
 /// Restarts a site can count; the rest of an incarnation names the site.
-const RUNS_MAX: u128 = 256;
+pub(crate) const RUNS_MAX: u128 = 256;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ impl World {
             answers: Vec::new(),
             operations: Vec::new(),
             held: Vec::new(),
-            fabric: Fabric::new(setup.profile, setup.backend, setup.sites.len()),
+            fabric: Fabric::new(setup.devices.profile, setup.devices.backend, setup.sites.len()),
             commands: setup.commands.clone(),
             stuck: Vec::new(),
             mute: Vec::new(),
@@ -126,6 +126,11 @@ impl World {
     /// The node of a site.
     pub fn node(&self, site: usize) -> &Node {
         &self.sites[site].node
+    }
+
+    /// The NIC of a site.
+    pub fn path(&self, site: usize) -> &NicPath {
+        &self.sites[site].path
     }
 
     /// How many sites there are.
@@ -321,7 +326,7 @@ impl World {
         self.operations.retain(|pending| pending.site != site);
         self.answers.retain(|(to, _)| *to != old.incarnation);
         self.held.retain(|held| held.site != site);
-        self.fabric.forget_site(site, self.setup.rebirth);
+        self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
         self.mute.retain(|mute| *mute != site);
         self.restart_data(site);

@@ -1,8 +1,11 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
 mod refinement;
+mod replay;
 mod shipping;
+mod short;
 mod sweep;
+mod transcripts;
 mod transfers;
 mod variants;
 

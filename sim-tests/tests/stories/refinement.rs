@@ -1,8 +1,8 @@
 //! The table that the oracles look at says what the devices do, on random schedules with every
 //! kind of fault.
 
-use handfast_transport_sim::verbs::{PROFILES, STRICT};
-use handfast_transport_sim::{Faults, Operations, Setup, Step, World};
+use handfast_transport_sim::verbs::PROFILES;
+use handfast_transport_sim::{Devices, Faults, Operations, Setup, Step, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use sim_tests::Scenario;
@@ -15,11 +15,12 @@ fn the_table_of_queue_pairs_agrees_with_the_devices() {
     let mut compared = 0;
     for scenario in [Scenario::SimultaneousOpen, Scenario::Established, Scenario::SelfConnection] {
         for profile in PROFILES {
+            let devices = Devices { profile, ..Devices::default() };
             for operations in [Operations::Stepwise, Operations::AtOnce] {
                 for seed in 0..seeds() {
                     let faults =
                         Faults { lane_error: true, crash: true, loss: true, ..Faults::DEVICE };
-                    let setup = Setup { profile, faults, operations, ..scenario.setup(6) };
+                    let setup = Setup { devices, faults, operations, ..scenario.setup(6) };
                     let mut rng = ChaCha8Rng::seed_from_u64(seed);
                     compared += walk(&mut scenario.begin(setup), &mut rng);
                 }
@@ -50,7 +51,7 @@ fn walk(world: &mut World, rng: &mut ChaCha8Rng) -> u32 {
 #[test]
 fn a_step_that_fails_is_named_to_the_node() {
     let faults = Faults { step_failure: true, ..Faults::NONE };
-    let setup = Setup { profile: &STRICT, faults, ..Scenario::LowerOpens.setup(1) };
+    let setup = Setup { faults, ..Scenario::LowerOpens.setup(1) };
     let mut named = Vec::new();
     let mut worlds = vec![Scenario::LowerOpens.begin(setup)];
     let mut choices = Vec::new();

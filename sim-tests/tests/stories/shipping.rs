@@ -5,7 +5,7 @@ use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Faults, Operations, Setup};
 use sim_tests::sweep::Seeded;
-use sim_tests::{Coverage, Ending, Explorer, Scenario, assert_document};
+use sim_tests::{Case, Coverage, Ending, Explorer, Scenario, assert_document};
 use std::fmt::Write as _;
 
 #[test]
@@ -115,7 +115,7 @@ fn every_declared_transition_timer_and_refusal_is_reached() {
         for seed in 0..SEEDS {
             let seeded = Seeded { scenario, seed, events_max: 300, faults_max: 10 };
             let run = seeded.run(&mut reached);
-            assert_eq!(run.violation, None, "{}", seeded.line());
+            assert_eq!(run.violation, None, "{}", seeded.line(&run));
         }
     }
     let missed: Vec<&Transition> = TRANSITIONS
@@ -208,6 +208,7 @@ fn holds(scenario: Scenario, setup: Setup) {
 fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     let all = setup.faults == Faults::ALL;
     let (faults, operations) = (setup.faults_max, setup.operations);
+    let case = Case::of_setup(scenario, &setup);
     let report = explorer.explore(&scenario.begin(setup));
     println!(
         "{scenario:?} K={faults} all faults: {all} {operations:?}: {} states, {} transitions, depth {}, longest \
@@ -221,7 +222,7 @@ fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     );
     match report.ending {
         Ending::Fixpoint => assert!(report.longest_free.is_some(), "circles were not looked for"),
-        Ending::Violation(found) => panic!("{}", found.transcript),
+        Ending::Violation(found) => panic!("{}", found.report(&case)),
         Ending::StatesMax => panic!("the bound on states was reached at {}", report.states),
     }
 }

@@ -4,7 +4,9 @@ use handfast_core::Event;
 use handfast_transport_sim::verbs::{
     ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, PsnSource, Rebirth, STRICT,
 };
-use handfast_transport_sim::{Action, Backend, Choice, Faults, Oracle, Setup, Step, World};
+use handfast_transport_sim::{
+    Action, Backend, Choice, Devices, Faults, Oracle, Setup, Step, World,
+};
 use sim_tests::{Ending, Explorer, Report, Traffic};
 
 /// Profiles on which queue pairs can be connected without a connection manager.
@@ -29,11 +31,13 @@ fn setup(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max
         PsnSource::Attributes => Rebirth::Anew,
         PsnSource::Constant => Rebirth::GoesOn,
     };
-    Setup { rebirth, ..traffic.setup(profile, faults, faults_max) }
+    let mut setup = traffic.setup(profile, faults, faults_max);
+    setup.devices.rebirth = rebirth;
+    setup
 }
 
 fn explore(setup: Setup) -> Report {
-    let (profile, faults_max) = (setup.profile.name, setup.faults_max);
+    let (profile, faults_max) = (setup.devices.profile.name, setup.faults_max);
     let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
     let report = explorer.explore(&World::new(setup));
     println!(
@@ -127,8 +131,8 @@ fn a_lane_that_cannot_be_had_is_reported_and_ends_the_transfer() {
 #[test]
 fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process() {
     for profile in connectable() {
-        let setup = setup(Traffic::Write, profile, HARSH, 1);
-        let setup = Setup { random_psns: false, rebirth: Rebirth::Anew, ..setup };
+        let mut setup = setup(Traffic::Write, profile, HARSH, 1);
+        setup.devices = Devices { profile, ..Devices::default() };
         let (oracle, transcript) = found(setup);
         assert_eq!(oracle, Oracle::GhostByte, "{}: {transcript}", profile.name);
     }
@@ -138,8 +142,9 @@ fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process
 /// numbers, and after a restart of the host both are those of before.
 #[test]
 fn on_erdma_a_late_write_gets_into_a_host_that_began_its_numbers_anew() {
-    let setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
-    let (oracle, transcript) = found(Setup { rebirth: Rebirth::Anew, ..setup });
+    let mut setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
+    setup.devices.rebirth = Rebirth::Anew;
+    let (oracle, transcript) = found(setup);
     assert_eq!(oracle, Oracle::GhostByte, "{transcript}");
     println!("{transcript}");
 }
@@ -182,9 +187,10 @@ fn a_write_whose_lane_ends_under_it_is_tried_again_and_succeeds() {
 /// The negative control of the rule that queue pairs are destroyed and never reset.
 #[test]
 fn a_backend_that_only_resets_does_not_reconnect_on_erdma() {
-    let setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
+    let mut setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
     holds(setup.clone());
-    let (oracle, transcript) = found(Setup { backend: Backend::ResetReuse, ..setup });
+    setup.devices.backend = Backend::ResetReuse;
+    let (oracle, transcript) = found(setup);
     assert_eq!(oracle, Oracle::PublishedUnwired, "every step returned 0: {transcript}");
 }
 
@@ -197,8 +203,9 @@ fn backends_that_are_wrong_are_found_out() {
         (Backend::SuccessBeforeFence, Oracle::GhostByte),
     ];
     for (backend, expected) in expected {
-        let setup = setup(Traffic::GivenUp, &STRICT, HARSH, 1);
-        let (oracle, transcript) = found(Setup { backend, ..setup });
+        let mut setup = setup(Traffic::GivenUp, &STRICT, HARSH, 1);
+        setup.devices.backend = backend;
+        let (oracle, transcript) = found(setup);
         assert_eq!(oracle, expected, "{backend:?}: {transcript}");
     }
 }
