@@ -197,15 +197,16 @@ fn a_backend_that_only_resets_does_not_reconnect_on_erdma() {
 #[test]
 fn backends_that_are_wrong_are_found_out() {
     let expected = [
-        (Backend::ResetReuse, Oracle::FabricLaw),
-        (Backend::DestroyWithWorkOutstanding, Oracle::FabricLaw),
-        (Backend::PostBeforeReady, Oracle::FabricLaw),
-        (Backend::SuccessBeforeFence, Oracle::GhostByte),
+        (Backend::ResetReuse, Oracle::FabricLaw, "Reset {"),
+        (Backend::DestroyWithWorkOutstanding, Oracle::FabricLaw, "DroppedWork"),
+        (Backend::PostBeforeReady, Oracle::FabricLaw, "PostedOutsideRts"),
+        (Backend::SuccessBeforeFence, Oracle::GhostByte, "the memory of B holds"),
     ];
-    for (backend, expected) in expected {
+    for (backend, expected, words) in expected {
         let mut setup = setup(Traffic::GivenUp, &STRICT, HARSH, 1);
         setup.devices.backend = backend;
         let (oracle, transcript) = found(setup);
         assert_eq!(oracle, expected, "{backend:?}: {transcript}");
+        assert!(transcript.contains(words), "{backend:?}: {transcript}");
     }
 }
