@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::place::Place;
+use crate::sim::Sim;
 use crate::size;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -80,6 +81,7 @@ pub(crate) enum Command {
     Put(Put),
     Get(Get),
     Bench(Bench),
+    Sim(Sim),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {

@@ -2,6 +2,7 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
+use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +32,21 @@ pub(crate) enum Failure {
     Usage(String),
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },
+    #[error("an oracle does not hold: {oracle}: {detail}\n{line}")]
+    Broken { oracle: String, detail: String, line: String },
+    #[error(
+        "the bound of {worlds} worlds was reached: allow more with --states-max, or explore with \
+         fewer faults"
+    )]
+    WorldsMax { worlds: usize },
+    #[error(transparent)]
+    Line(#[from] sim_tests::LineError),
+    #[error(transparent)]
+    Replay(#[from] sim_tests::ReplayError),
+    #[error(transparent)]
+    Minimize(#[from] sim_tests::MinimizeError),
+    #[error("not found out: {0}")]
+    NotFoundOut(String),
     #[error("interrupted")]
     Interrupted,
     #[error("terminated")]
@@ -55,6 +71,11 @@ impl Failure {
             Self::Checksum { .. } => 7,
             Self::Usage(_) => 2,
             Self::System { .. } => 1,
+            Self::Broken { .. } | Self::NotFoundOut(_) => 10,
+            Self::WorldsMax { .. } => 11,
+            Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
+            Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
+            Self::Minimize(MinimizeError::Line(_)) => 1,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

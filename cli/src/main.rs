@@ -15,6 +15,7 @@ mod progress;
 mod put;
 mod runtime;
 mod serve;
+mod sim;
 mod size;
 
 use arguments::{Arguments, Command};
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Put(arguments) => runtime::block_on(runtime::until_stopped(put::run(arguments))),
         Command::Get(arguments) => runtime::block_on(runtime::until_stopped(get::run(arguments))),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Sim(arguments) => sim::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

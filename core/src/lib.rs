@@ -13,6 +13,7 @@ mod entropy;
 pub mod gate;
 pub mod identity;
 pub mod node;
+mod questions;
 mod time;
 pub mod transfer;
 pub mod transport;

@@ -11,12 +11,16 @@
 
 mod batch;
 mod events;
+mod fingerprint;
 mod lanes;
 mod machine;
+mod mutants;
 mod slab;
 mod types;
 
 pub use machine::Transfers;
+#[cfg(feature = "mutants")]
+pub use mutants::TransferMutant;
 pub use types::{
     BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
     Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError, TransferCounters,

@@ -63,6 +63,7 @@ impl Case {
         };
         if let Some(entry) = self.variant {
             setup.build = (entry.build)();
+            setup.lasting = entry.lasting;
         }
         setup
     }
@@ -85,7 +86,7 @@ struct Kind {
     switch: fn(&mut Faults) -> &mut bool,
 }
 
-const KINDS: [Kind; 13] = [
+const KINDS: [Kind; 14] = [
     Kind { name: "loss", switch: |faults| &mut faults.loss },
     Kind { name: "duplication", switch: |faults| &mut faults.duplication },
     Kind { name: "call-failure", switch: |faults| &mut faults.call_failure },
@@ -94,6 +95,7 @@ const KINDS: [Kind; 13] = [
     Kind { name: "crash", switch: |faults| &mut faults.crash },
     Kind { name: "lane-error", switch: |faults| &mut faults.lane_error },
     Kind { name: "early-timer", switch: |faults| &mut faults.early_timer },
+    Kind { name: "protection", switch: |faults| &mut faults.protection },
     Kind { name: "step-failure", switch: |faults| &mut faults.step_failure },
     Kind { name: "port", switch: |faults| &mut faults.port },
     Kind { name: "address", switch: |faults| &mut faults.address },
@@ -118,6 +120,7 @@ pub fn bits_of(mut faults: Faults) -> u32 {
         crash: _,
         lane_error: _,
         early_timer: _,
+        protection: _,
         step_failure: _,
         port: _,
         address: _,

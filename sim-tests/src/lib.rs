@@ -1,12 +1,15 @@
 //! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
 //! each oracle means, `docs/simulation.md` how a failure is replayed and read.
 
+pub mod batches;
 pub mod case;
 mod circles;
 mod coverage;
 mod expectation;
 mod explorer;
 mod heal;
+#[cfg(feature = "mutants")]
+pub mod hunt;
 pub mod line;
 mod minimize;
 pub mod mutants;
@@ -26,7 +29,7 @@ mod ways;
 pub use case::Case;
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
-pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
+pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use line::{Line, LineError, ReplayError, Schedule};
 pub use minimize::{MinimizeError, Minimized, minimize};
 pub use play::{Rules, Run, play, play_schedule};

@@ -75,7 +75,7 @@ pub enum LineError {
     /// It names a scenario that this build does not have.
     #[error(
         "there is no scenario '{name}' in this build: replay the line with the version of handfast \
-         that printed it; `handfast sim explore --help` lists the scenarios"
+         that printed it; `handfast sim explore --scenario list` lists those of this one"
     )]
     UnknownScenario {
         /// Its name.

@@ -29,11 +29,15 @@ pub enum Scenario {
     TightLimits,
     /// A node connects to itself (rule H14).
     SelfConnection,
+    /// Three nodes open in a circle, each towards the next (rule H7).
+    Circle,
+    /// Two nodes open towards a third, whose table of peers has room for one.
+    Crowd,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
@@ -43,6 +47,8 @@ impl Scenario {
         Self::Twins,
         Self::TightLimits,
         Self::SelfConnection,
+        Self::Circle,
+        Self::Crowd,
     ];
 
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
@@ -64,14 +70,18 @@ impl Scenario {
             Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
             Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
+            Self::Circle => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
+            Self::Crowd => (3, vec![open(1, 0), open(2, 0)]),
         };
+        let third = if self == Self::Twins { "b:1@nic" } else { "c:1@nic" };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
-            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count]
-                .iter()
-                .map(|name| path(name))
-                .collect(),
-            limits: if self == Self::TightLimits { tight_limits() } else { small_limits() },
+            sites: ["a:1@nic", "b:1@nic", third][..count].iter().map(|name| path(name)).collect(),
+            limits: match self {
+                Self::TightLimits => tight_limits(),
+                Self::Crowd => Limits { peers_max: 1, ..small_limits() },
+                _ => small_limits(),
+            },
             timing: Timing::default(),
             commands,
             reopen: true,
@@ -81,6 +91,7 @@ impl Scenario {
             prune: false,
             transfers: None,
             devices: Devices::default(),
+            lasting: false,
             build: Arc::new(Node::new),
         }
     }

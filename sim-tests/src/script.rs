@@ -9,7 +9,7 @@
 //! | `# …` | for the reader |
 //! | `with sites a b b`, `with lifecycles_max 1`, `with operations one by one` | the start |
 //! | `settle`, `settle within 9 events` | what needs no fault happens, in a fair order, until nothing is left |
-//! | `expect …` | what must hold here, see [`crate::script`]'s table of expectations |
+//! | `expect …` | what must hold here |
 //! | four blanks and more | what the event above caused; kept by the player, not by people |
 //!
 //! Expectations: `a established towards b`, `a not connected to b`, `a and b connected`,
@@ -158,6 +158,7 @@ fn setup(build: Build) -> Setup {
         prune: false,
         transfers: None,
         devices: Devices::default(),
+        lasting: false,
         build,
     }
 }

@@ -29,13 +29,38 @@ impl Random {
         self.run_in(case.start(), rules, coverage)
     }
 
+    /// The same, except that `disturb` has the last word: it is given how many events have happened,
+    /// the place that was chosen and how many there are. For checks that a run is reproducible,
+    /// which must notice when it is not.
+    pub fn run_disturbed(
+        &self,
+        case: &Case,
+        coverage: &mut Coverage,
+        disturb: impl FnMut(u32, usize, usize) -> usize,
+    ) -> Run {
+        let rules = Rules { events_max: self.events_max, oracles: case.oracles() };
+        self.run_choosing(case.start(), rules, coverage, disturb)
+    }
+
     fn run_in(&self, start: World, rules: Rules<'_>, coverage: &mut Coverage) -> Run {
+        self.run_choosing(start, rules, coverage, |_, place, _| place)
+    }
+
+    fn run_choosing(
+        &self,
+        start: World,
+        rules: Rules<'_>,
+        coverage: &mut Coverage,
+        mut disturb: impl FnMut(u32, usize, usize) -> usize,
+    ) -> Run {
         let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
         let mut event = 0;
         play(start, rules, coverage, |world, choices| {
             let at = (event, self.events_max);
+            let place = self.scheduler.choose(&mut generator, at, world, choices)?;
+            let place = disturb(event, place, choices.len());
             event += 1;
-            self.scheduler.choose(&mut generator, at, world, choices)
+            Some(place)
         })
     }
 }

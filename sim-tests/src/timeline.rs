@@ -10,6 +10,26 @@ use std::fmt::Write as _;
 pub use html::html;
 pub use mermaid::mermaid;
 
+/// Every event, with what it made the nodes do below it.
+pub fn story(record: &Record) -> String {
+    let mut text = String::new();
+    for (number, row) in record.rows.iter().enumerate() {
+        let mark = match (row.fault, row.healing) {
+            (true, _) => " [fault]",
+            (_, true) => " [heals]",
+            _ => "",
+        };
+        let _ = writeln!(text, "{:>3}. {}{mark}", number + 1, row.words);
+        for note in &row.notes {
+            let _ = writeln!(text, "       {note}");
+        }
+        for violation in &row.violations {
+            let _ = writeln!(text, "  !! {:?}: {}", violation.oracle, violation.detail);
+        }
+    }
+    text
+}
+
 /// One line per event: its number, what it is, what happens, and the lifecycles of every site.
 /// States are left out where a line would be longer than `columns` characters, and what is still
 /// longer is cut; without `columns` nothing is.

@@ -38,6 +38,8 @@ pub enum Action {
     Restart(usize),
     /// A sound queue pair goes to error.
     LaneError(usize, Lifecycle),
+    /// An access that is not allowed ends a published queue pair.
+    ProtectionError(usize, Lifecycle),
     /// One verbs step of an operation fails.
     FailStep(usize, Call),
     /// Something happens to a device, a way or a process.
@@ -176,6 +178,10 @@ impl World {
             let sound = self.live_lanes().filter(|(_, _, sound)| *sound);
             sound.for_each(|(site, lifecycle, _)| charged(Action::LaneError(site, lifecycle)));
         }
+        if faults.protection {
+            let published = self.fabric.table.iter().filter(|qp| qp.published && !qp.revoked);
+            published.for_each(|qp| charged(Action::ProtectionError(qp.site, qp.lifecycle)));
+        }
         if faults.crash {
             (0..self.sites.len()).for_each(|site| charged(Action::Restart(site)));
         }
@@ -232,6 +238,9 @@ impl World {
             Action::Broken(site, lifecycle) | Action::LaneError(site, lifecycle) => {
                 self.lane_error(*site, *lifecycle, step);
             }
+            Action::ProtectionError(site, lifecycle) => {
+                self.protection_error(*site, *lifecycle, step);
+            }
             Action::LoseCall(at, told) => self.lose_call(*at, *told, step),
             Action::LoseAnswer(at, told) => self.lose_answer(*at, *told, step),
             Action::Restart(site) => self.restart(*site),
@@ -281,6 +290,9 @@ impl World {
                 format!("{} sees an error: its peer is not wired back", lane(at, lifecycle))
             }
             Action::LaneError(at, lifecycle) => format!("{} sees an error", lane(at, lifecycle)),
+            Action::ProtectionError(at, lifecycle) => {
+                format!("{} was used for an access that is not allowed", lane(at, lifecycle))
+            }
             Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), told(is_told)),
             Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
             Action::Restart(at) => format!("{} crashes and restarts", site(at)),

@@ -13,12 +13,13 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 /// Collects what is hashed as little-endian bytes, so that the digest of the whole does not depend
 /// on the platform, and lengths and numbers of any width are written alike everywhere.
 #[derive(Default)]
-struct Encoder {
+pub struct Encoder {
     bytes: Vec<u8>,
 }
 
 impl Encoder {
-    fn digest(&self) -> u128 {
+    /// The digest of what was written.
+    pub fn digest(&self) -> u128 {
         xxh3_128(&self.bytes)
     }
 }

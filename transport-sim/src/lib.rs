@@ -26,6 +26,7 @@ pub use backend::Backend;
 pub use data::{Transfer, TransferSetup};
 pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
+pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
 pub use setup::{Build, Command, CommandKind, Devices, Faults, Operations, Setup};
 pub use view::InFlight;

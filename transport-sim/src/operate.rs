@@ -77,6 +77,10 @@ impl World {
         lifecycle: Lifecycle,
         step: &mut Step,
     ) -> Result<Outcome, VerbsError> {
+        if self.fabric.of(site, lifecycle).is_some_and(|qp| qp.published && !qp.revoked) {
+            let detail = format!("site {site} destroys {lifecycle:?}, still published");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+        }
         let drained = self.fabric.destroy(site, lifecycle)?;
         self.lane_down(site, lifecycle, &drained, step);
         Ok(Outcome::Retired)

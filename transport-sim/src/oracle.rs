@@ -17,6 +17,10 @@ pub enum Oracle {
     RefusalChanged,
     /// O5: when faults stop, every demand is met or reported within a bound.
     Liveness,
+    /// O5: faults that a lane is to survive end no lifecycle; asked for by [`Setup::lasting`].
+    ///
+    /// [`Setup::lasting`]: crate::Setup::lasting
+    Lasting,
     /// H6: no wiring while an earlier queue pair to that peer remains.
     StaleLane,
     /// H6: no published queue pair aims at a number that another lifecycle has wired since.
@@ -27,6 +31,16 @@ pub enum Oracle {
     Transfer,
     /// O7: no byte changes that was promised not to.
     GhostByte,
+    /// H3: no message gives leave to wire towards queue pairs that are ending.
+    DeadOffer,
+    /// H7: when nothing is under way, no call is left waiting for its answer.
+    Unanswered,
+    /// H9: what fails on our own side ends no lifecycle of a peer.
+    PeerBlamed,
+    /// H9: a protection error is reported, and nothing is tried again.
+    Reconnected,
+    /// H10: a refusal for good ends the lifecycle that it is about.
+    RefusalSwallowed,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.
@@ -58,6 +72,25 @@ impl World {
             }
         }
         self.check_ghosts(violations);
+        self.check_held(violations);
+    }
+
+    /// A call may wait for operations of the node it was made to, and for nobody else's answer.
+    fn check_held(&self, violations: &mut Vec<Violation>) {
+        let busy = |site: usize| {
+            self.sites[site].node.lifecycles().any(|(_, state, ..)| {
+                use StateKind::{Fencing, Raising, Retiring, Wiring};
+                matches!(state, Raising | Fencing | Wiring | Retiring)
+            })
+        };
+        for held in self.held.iter().filter(|held| self.quiet() && !busy(held.site)) {
+            let detail = format!(
+                "{} has not answered {}, and nothing is under way",
+                self.describe_site(held.site),
+                self.describe_pair(held.sender)
+            );
+            violations.push(Violation::new(Oracle::Unanswered, detail));
+        }
     }
 
     fn established(&self, site: usize, peer: usize) -> impl Iterator<Item = (Lifecycle, Pair)> {

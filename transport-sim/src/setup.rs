@@ -59,6 +59,8 @@ pub struct Faults {
     pub partition: bool,
     /// A process is stopped: it accepts calls and never answers, and goes on for nothing.
     pub mute: bool,
+    /// An access that is not allowed ends a published queue pair.
+    pub protection: bool,
 }
 
 impl Faults {
@@ -72,6 +74,7 @@ impl Faults {
         crash: false,
         lane_error: false,
         early_timer: false,
+        protection: false,
         step_failure: false,
         port: false,
         address: false,
@@ -172,6 +175,8 @@ pub struct Setup {
     pub transfers: Option<TransferSetup>,
     /// What the sites have for devices.
     pub devices: Devices,
+    /// No lifecycle may end: the faults are such as every one is to survive.
+    pub lasting: bool,
     /// Makes the nodes.
     pub build: Build,
 }

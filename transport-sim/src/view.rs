@@ -68,6 +68,7 @@ impl World {
             | Action::LaneError(site, _)
             | Action::Completion(site)
             | Action::Exhaust(site, _)
+            | Action::ProtectionError(site, _)
             | Action::Restart(site) => *site,
         }
     }

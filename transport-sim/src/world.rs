@@ -133,6 +133,11 @@ impl World {
         &self.sites[site].path
     }
 
+    /// The present run of a site.
+    pub fn incarnation(&self, site: usize) -> Incarnation {
+        self.sites[site].incarnation
+    }
+
     /// How many sites there are.
     pub fn sites(&self) -> usize {
         self.sites.len()
@@ -191,6 +196,14 @@ impl World {
         (0..self.sites.len()).any(|site| self.twinned(site))
     }
 
+    /// More nodes than a table of peers has room for.
+    pub fn is_crowded(&self) -> bool {
+        let first =
+            |site: &usize| (0..*site).all(|at| self.sites[at].path != self.sites[*site].path);
+        let nodes = (0..self.sites.len()).filter(first).count();
+        nodes > self.setup.limits.peers_max + 1
+    }
+
     pub(crate) fn twinned(&self, site: usize) -> bool {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }
@@ -233,6 +246,20 @@ impl World {
         let (run, message) = self.answers.remove(index);
         let site = self.site_of(run);
         self.deliver(site, Input::CallAnswered(Message::clone(&message)), step);
+        self.check_refusal(site, &message, step);
+    }
+
+    fn check_refusal(&self, site: usize, message: &Message, step: &mut Step) {
+        use RefusalReason::{Busy, Starting, Unproven};
+        let refused = message.refusal.as_ref().map(|refusal| refusal.reason);
+        let good = refused.is_some_and(|reason| !matches!(reason, Busy | Starting | Unproven));
+        let own =
+            message.echo.filter(|echo| good && echo.incarnation == self.sites[site].incarnation);
+        let state = own.and_then(|own| self.sites[site].node.state_of(own.lifecycle));
+        if state.is_some_and(|state| state != StateKind::Retiring) {
+            let detail = format!("{} changes nothing", self.describe_message(message));
+            step.violations.push(Violation::new(Oracle::RefusalSwallowed, detail));
+        }
     }
 
     /// Delivers a message; what is refused or ignored must leave the node as it was (O4).
@@ -279,7 +306,13 @@ impl World {
         } else {
             self.fail(site, id)
         };
+        let before = step.refusals.len();
         self.tell(site, Input::OperationDone { id, outcome }, step);
+        let gone = step.refusals[before..].contains(&RefusalReason::Gone);
+        if gone && !succeeds && id.kind == OperationKind::BringUp {
+            let detail = format!("site {site} failed, and told its peer that it is gone");
+            step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
+        }
     }
 
     pub(crate) fn stall(&mut self, index: usize) {
@@ -317,6 +350,18 @@ impl World {
         self.fabric.break_down(site, lifecycle);
         let error = error(Side::Peer, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+    }
+
+    /// An access that is not allowed: whatever was wanted is to be reported as failed (rule H9).
+    pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        self.fabric.break_down(site, lifecycle);
+        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let error = error(Side::Protection, "simulated access");
+        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+        if peer.is_some_and(|peer| self.sites[site].demands[peer] == Demand::Wanted) {
+            let detail = format!("site {site} goes on after an access that is not allowed");
+            step.violations.push(Violation::new(Oracle::Reconnected, detail));
+        }
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
@@ -366,8 +411,16 @@ impl World {
     }
 
     fn drain(&mut self, site: usize, step: &mut Step) {
+        let mut dead: Vec<(Lifecycle, String)> = Vec::new();
         while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
+            if let Some(offered) = self.dead_offer(site, &output) {
+                dead.push(offered);
+            }
+            if let Output::Event(Event::Ended { lifecycle, .. }) = &output {
+                // It was offered first, and ended then.
+                dead.retain(|(offered, _)| offered != lifecycle);
+            }
             match output {
                 Output::Call(message) => self.calls.push(Arc::new(message)),
                 Output::Answer { token, message } => self.answer(site, token, message, step),
@@ -387,6 +440,8 @@ impl World {
                 Output::Event(event) => self.observe(site, event, step),
             }
         }
+        let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
+        step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
         if self.setup.operations == Operations::AtOnce
             && let Some(index) = self.operations.iter().position(|pending| pending.site == site)
         {
@@ -409,6 +464,16 @@ impl World {
         if self.sites.get(caller).is_some_and(|site| site.incarnation == run) {
             self.answers.push((run, Arc::new(message)));
         }
+    }
+
+    /// A request and a reply invite the peer to wire towards their sender: one that is ending.
+    fn dead_offer(&self, site: usize, output: &Output) -> Option<(Lifecycle, String)> {
+        let (Output::Call(message) | Output::Answer { message, .. }) = output else { return None };
+        let lifecycle = message.sender.lifecycle;
+        let state = self.sites[site].node.state_of(lifecycle);
+        let ending = state.is_none_or(|state| state == StateKind::Retiring);
+        let offers = matches!(message.op, Op::Request | Op::Reply);
+        (offers && ending).then(|| (lifecycle, self.describe_message(message)))
     }
 
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
@@ -471,6 +536,13 @@ impl World {
             for peer in peers {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
+        }
+        if let Event::Ended { lifecycle, failure, .. } = &event
+            && self.setup.lasting
+        {
+            let detail =
+                format!("{} ends: {failure}", self.describe_pair(self.pair(site, *lifecycle)));
+            step.violations.push(Violation::new(Oracle::Lasting, detail));
         }
         if let Event::RetireFailed { lifecycle, .. } = &event {
             self.stuck.push((site, *lifecycle));

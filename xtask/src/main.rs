@@ -9,6 +9,7 @@ mod project;
 mod report;
 mod setup;
 mod stages;
+mod sweep;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ enum Task {
     Fuzz(fuzz::Arguments),
     Mutation(mutation::Arguments),
     Demo(demo::Arguments),
+    Sweep(sweep::Arguments),
     Setup(setup::Arguments),
 }
 
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(project, &arguments),
         Task::Mutation(arguments) => mutation::run(project, &arguments),
         Task::Demo(arguments) => demo::run(project, &arguments),
+        Task::Sweep(arguments) => sweep::run(project, &arguments),
         Task::Setup(arguments) => setup::run(project, &arguments),
     });
     match result {

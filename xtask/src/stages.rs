@@ -1,8 +1,9 @@
 //! `cargo xtask test` and `cargo xtask nightly`: every check there is, stage by stage.
 
+mod determinism;
 mod rust_tests;
 
-use crate::checks::{core_source, graph, texts};
+use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
@@ -102,9 +103,9 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         },
         Stage {
             name: "seeds",
-            what: "the same seeds twice give the same output",
+            what: "the same seeds give the same worlds in every build",
             budget: depth.budget(600),
-            steps: rust_tests::seeds(project),
+            steps: seeds(project),
         },
         Stage {
             name: "fuzz",
@@ -154,6 +155,9 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
 
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = rust_tests::explorer(project, nightly);
+    steps.push(Step::new("program-without-variants", |deadline| {
+        program::without_variants(project, deadline)
+    }));
     steps.push(Step::new("lane-gate", |deadline| {
         // Loom replaces the atomics, so it needs a build of its own.
         let target = project.scratch().join("loom");
@@ -163,6 +167,12 @@ fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         let log = project.scratch().join("lane-gate.log");
         run_command(command, log, deadline).outcome(|_| "the lane gate in every order".to_owned())
     }));
+    steps
+}
+
+fn seeds(project: &Project) -> Vec<Step<'_>> {
+    let mut steps = rust_tests::seeds(project);
+    steps.extend(determinism::steps(project));
     steps
 }
 

@@ -11,4 +11,5 @@ mod loss;
 mod nodes;
 mod output;
 mod serving;
+mod sim;
 mod stopped;

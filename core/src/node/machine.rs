@@ -155,13 +155,13 @@ impl Node {
     }
 
     /// Does what an unmet demand needs next.
-    fn pursue(&mut self, now: Instant, path: &NicPath) {
+    pub(super) fn pursue(&mut self, now: Instant, path: &NicPath) {
         let Some(peer) = self.peers.get(path) else { return };
         if !peer.wanted || peer.bound.is_some() || peer.backoff.is_some() {
             return;
         }
         match peer.open {
-            Some(_) if self.leaves_initiative(path) => {}
+            Some(_) if self.leaves_initiative() && self.config.path > *path => {}
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
                 if self.raise(now, path).is_none() {
@@ -182,7 +182,7 @@ impl Node {
             lifecycle = Lifecycle((1..).find(free).unwrap_or(self.next_lifecycle));
         }
         self.next_lifecycle = self.next_lifecycle.max(lifecycle.0 + 1);
-        let timer = Some((now + self.config.timing.operation, TimerKind::Operation));
+        let timer = self.timer(now + self.config.timing.operation, TimerKind::Operation);
         let lane = Lane {
             peer: path.clone(),
             state: State::Raising,
@@ -195,6 +195,8 @@ impl Node {
         self.record(lifecycle, None, Trigger::Raised, Some(StateKind::Raising));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
         let peer = path.clone();
+        self.publish_at_once(lifecycle, path);
+        self.retire_ended();
         self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer }));
         Some(lifecycle)
     }
@@ -242,6 +244,10 @@ impl Node {
     fn handle_call_failed(&mut self, now: Instant, lifecycle: Lifecycle, failure: CallFailure) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
+        if self.ends_for_failed_call() {
+            self.end(now, lifecycle, Failure::Call(failure));
+            return;
+        }
         match lane.state {
             State::Announced(_) | State::Wired { .. } => {
                 let peer = self.peers.entry(path).or_default();
@@ -283,10 +289,10 @@ impl Node {
     }
 
     fn on_brought_up(&mut self, now: Instant, lifecycle: Lifecycle, body: Body) {
-        let half_open = now + self.config.timing.half_open;
+        let half_open = self.timer(now + self.config.timing.half_open, TimerKind::HalfOpen);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         lane.body = body;
-        lane.timer = Some((half_open, TimerKind::HalfOpen));
+        lane.timer = half_open;
         let path = lane.peer.clone();
         let next = State::Announced(Announcement::default());
         self.transit(lifecycle, Trigger::BroughtUp, next);
@@ -346,24 +352,27 @@ impl Node {
 
     /// Ends a lifecycle: revoke, then retire. Absorbing; a second call changes nothing.
     pub(super) fn end(&mut self, now: Instant, lifecycle: Lifecycle, failure: Failure) {
+        let overdue = self.timer(now + self.config.timing.operation, TimerKind::Operation);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         if lane.state.kind() == StateKind::Retiring {
             return;
         }
         let published = lane.state.kind() == StateKind::Established;
         let next = State::Retiring { remote: lane.state.remote(), attempts: 1 };
-        lane.timer = Some((now + self.config.timing.operation, TimerKind::Operation));
+        lane.timer = overdue;
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
         self.transit(lifecycle, Trigger::of(&failure), next);
-        if published {
+        if published && !self.retires_unrevoked() {
             self.outputs.push_back(Output::Revoke(lifecycle));
         }
-        self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
+        if !self.retires_on_insert() {
+            self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
+        }
         for held in held {
             let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
             let reason = match held.message.op {
-                Op::Request => RefusalReason::Busy,
+                Op::Request if !self.blames_peer() => RefusalReason::Busy,
                 _ => RefusalReason::Gone,
             };
             self.refuse(held.token, self.pair(Lifecycle(0)), &held.message, reason, detail);
@@ -377,9 +386,12 @@ impl Node {
     fn after_end(&mut self, now: Instant, path: &NicPath, lifecycle: Lifecycle, cause: Failure) {
         let opens_max = self.config.limits.opens_max;
         let base = self.config.timing.backoff;
+        let finds_ended = self.finds_ended();
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.bound = peer.bound.filter(|bound| *bound != lifecycle);
-        peer.open = peer.open.filter(|open| *open != lifecycle);
+        if !finds_ended {
+            peer.open = peer.open.filter(|open| *open != lifecycle);
+        }
         if !peer.wanted || peer.bound.is_some() {
             return;
         }
@@ -398,12 +410,14 @@ impl Node {
             }
             _ => false,
         };
+        let final_word = final_word && !self.retries_for_ever();
         if final_word || attempt > opens_max {
             self.fail_demand(path, if final_word { cause } else { first });
             return;
         }
         let wait = self.jittered(base, lifecycle, Purpose::BackoffJitter, attempt);
-        if let Some(peer) = self.peers.get_mut(path) {
+        let forgotten = self.forgets_demand();
+        if let Some(peer) = self.peers.get_mut(path).filter(|_| !forgotten) {
             peer.backoff = Some(now + wait);
         }
     }
@@ -420,6 +434,7 @@ impl Node {
     fn on_retired(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.remove(&lifecycle) else { return };
         self.record(lifecycle, Some(lane.state.kind()), Trigger::Retired, None);
+        self.lose_sight(now, &lane.peer, lifecycle);
         let Some(name) = self.names.get_mut(&lane.peer.node) else { return };
         name.lanes.retain(|own| *own != lifecycle);
         for waiting in name.lanes.clone() {
@@ -437,9 +452,13 @@ impl Node {
     /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
     fn on_retire_failed(&mut self, now: Instant, lifecycle: Lifecycle, error: TransportError) {
         let base = self.config.timing.backoff;
+        let gives_up = self.gives_up_retire();
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Retiring { attempts, .. } = lane.state else { return };
         lane.timer = None;
+        if gives_up {
+            return self.on_retired(now, lifecycle);
+        }
         if attempts >= self.config.limits.retires_max {
             let peer = lane.peer.clone();
             self.emit(Event::RetireFailed { peer, lifecycle, error });
@@ -462,9 +481,14 @@ impl Node {
     }
 
     pub(super) fn arm(&mut self, lifecycle: Lifecycle, at: Instant, kind: TimerKind) {
+        let timer = self.timer(at, kind);
         if let Some(lane) = self.lanes.get_mut(&lifecycle) {
-            lane.timer = Some((at, kind));
+            lane.timer = timer;
         }
+    }
+
+    fn timer(&self, at: Instant, kind: TimerKind) -> Option<(Instant, TimerKind)> {
+        (!self.forgets_timer(kind)).then_some((at, kind))
     }
 
     fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {

@@ -25,6 +25,9 @@ impl Node {
             self.reject(token, &message, RefusalReason::Superseded, detail);
             return;
         }
+        if let Some(busy) = self.looking_up() {
+            return self.hold(busy, Held { token, message });
+        }
         match message.op {
             Op::Request => self.on_request(now, Held { token, message }),
             Op::Ready => self.on_ready(now, Held { token, message }),
@@ -50,13 +53,20 @@ impl Node {
         }
     }
 
-    /// The lifecycle that an answer is about, unless it is gone or going.
+    /// The lifecycle that an answer is about, unless it is gone, going or not announced.
     fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
         if self.rebuilds_for_waiter() {
             return self.peers.get(from)?.open;
         }
+        let gone = self.state_of(echo).is_none_or(|state| state == StateKind::Retiring);
+        if gone && self.misdirects_answers() {
+            let peer = self.peers.get(from)?;
+            return peer.bound.or(peer.open);
+        }
         let lane = self.lanes.get(&echo)?;
-        let current = lane.peer == *from && lane.state.kind() != StateKind::Retiring;
+        // What nobody has heard of yet cannot have been answered, whatever a peer says.
+        let unheard = lane.state.kind() == StateKind::Raising;
+        let current = lane.peer == *from && !unheard && (!gone || self.revives_ended());
         current.then_some(echo)
     }
 
@@ -65,7 +75,8 @@ impl Node {
         let open = self.peers.get(&path).and_then(|peer| peer.open);
         let bound = self.bound(&path);
         let current = bound.filter(|(_, remote)| remote.incarnation == sender.incarnation);
-        let same = current.filter(|(_, remote)| *remote == sender && !self.replaces_on_request());
+        let same = bound.filter(|(_, remote)| self.is_same(*remote, sender));
+        let same = same.filter(|_| !self.replaces_on_request() && !self.rebuilds_for_duplicate());
         if let Some((bound, _)) = same {
             self.answer_request(now, bound, call);
             return;
@@ -85,6 +96,13 @@ impl Node {
                 proof => self.reject_unproven(call, proof),
             }
             return;
+        }
+        if self.drops_crossing() && self.wants(&path) && open.is_some() {
+            self.reject_busy(call);
+            return;
+        }
+        if let Some((bound, _)) = current.filter(|_| self.ends_before_room()) {
+            self.end(now, bound, Failure::Superseded);
         }
         if open.is_none() && !self.has_room() {
             let detail = "the table of lifecycles is full".into();
@@ -117,10 +135,13 @@ impl Node {
     /// The pair that a request comes too late after: the last one bound, or a later one that the
     /// open lifecycle was offered to.
     fn passed_over(&self, path: &NicPath, open: Option<Lifecycle>, sender: Pair) -> Option<Pair> {
-        if self.ignores_order() || self.replaces_on_request() {
+        if self.ignores_order() {
             return None;
         }
-        let last = self.peers.get(path).and_then(|peer| peer.last);
+        let last = match self.forgets_last() {
+            true => self.bound(path).map(|(_, remote)| remote),
+            false => self.peers.get(path).and_then(|peer| peer.last),
+        };
         let last = last.filter(|last| sender == *last || is_older(sender, *last));
         let offered = open.and_then(|open| self.offered(open));
         last.or_else(|| offered.filter(|offered| is_older(sender, *offered)))
@@ -134,8 +155,12 @@ impl Node {
             StateKind::Announced if self.wires_on_request() => {
                 self.bind(now, lifecycle, &call.message, false);
             }
+            StateKind::Announced if self.looks_up() && !self.wants(&call.message.from) => {
+                self.send_request(now, lifecycle);
+                return self.hold(lifecycle, call);
+            }
             StateKind::Announced => {
-                let offered = self.offered(lifecycle);
+                let offered = self.offered(lifecycle).filter(|_| !self.offers_twice());
                 let taken = offered.is_some_and(|to| to.incarnation != sender.incarnation);
                 match self.fence(lifecycle, &call.message.from, sender) {
                     _ if self.offers_unfenced() => {}
@@ -209,11 +234,16 @@ impl Node {
     fn on_ready(&mut self, now: Instant, call: Held) {
         let message = &call.message;
         let echo = message.echo.filter(|echo| echo.incarnation == self.config.incarnation);
-        let lane = echo.and_then(|echo| Some((echo.lifecycle, self.lanes.get(&echo.lifecycle)?)));
+        let bound = self.bound(&message.from).filter(|_| self.takes_stale_ready());
+        let own = bound.map(|(bound, _)| bound).or(echo.map(|echo| echo.lifecycle));
+        let lane = own.and_then(|own| Some((own, self.lanes.get(&own)?)));
         let Some((lifecycle, lane)) = lane.filter(|(_, lane)| {
             let gone = matches!(lane.state.kind(), StateKind::Raising | StateKind::Retiring);
             lane.peer == message.from && !gone
         }) else {
+            if self.raises_for_ready() {
+                self.raise(now, &message.from);
+            }
             let detail = "the echoed lifecycle does not exist".into();
             self.reject(call.token, message, RefusalReason::Gone, detail);
             return;
@@ -230,13 +260,16 @@ impl Node {
                     proof => self.reject_unproven(call, proof),
                 }
             }
-            Some(remote) if remote == message.sender => self.on_peer_wired(now, lifecycle, call),
+            Some(remote) if self.is_same(remote, message.sender) || self.takes_stale_ready() => {
+                self.on_peer_wired(now, lifecycle, call);
+            }
             Some(remote) => self.reject_superseded(call, remote),
         }
     }
 
     fn on_peer_wired(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
         let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
+        let once = self.acknowledges_once();
         match self.state_mut(lifecycle) {
             Some(State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. }) => {
                 *peer_wired = true;
@@ -247,14 +280,21 @@ impl Node {
                 self.outputs.push_back(Output::Answer { token: call.token, message });
                 self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
+            _ if once => {
+                let detail = "a ready was acknowledged already".into();
+                self.reject(call.token, &call.message, RefusalReason::Gone, detail);
+            }
             _ => self.outputs.push_back(Output::Answer { token: call.token, message }),
         }
     }
 
     fn on_reply(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message) {
+        if self.takes_reply_for_ack(lifecycle) {
+            return self.on_ack(now, lifecycle, message.sender);
+        }
         let offered = self.offered(lifecycle);
         let older = offered.is_some_and(|offered| is_older(message.sender, offered));
-        if older || !self.is_announced(lifecycle) {
+        if older || !self.is_announced(lifecycle) && !self.is_revived(lifecycle) {
             self.counters.ignored += 1;
             return;
         }
@@ -267,7 +307,7 @@ impl Node {
 
     fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
         match self.lanes[&lifecycle].state {
-            State::Wired { remote, .. } if remote == sender => {
+            State::Wired { remote, .. } if self.is_same(remote, sender) => {
                 self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
             _ => self.counters.ignored += 1,
@@ -275,7 +315,7 @@ impl Node {
     }
 
     fn on_refuse(&mut self, now: Instant, lifecycle: Lifecycle, message: Message) {
-        let Some(refusal) = message.refusal else { return };
+        let Some(refusal) = message.refusal.filter(|_| !self.swallows_refusals()) else { return };
         match refusal.reason {
             RefusalReason::Busy | RefusalReason::Starting => {
                 let path = self.lanes[&lifecycle].peer.clone();
@@ -283,6 +323,12 @@ impl Node {
                 peer.first_failure.get_or_insert(Failure::Refused(refusal));
             }
             RefusalReason::Unproven => self.on_unproven(now, lifecycle, message.sender),
+            // Whoever refused it has been bound to it since.
+            RefusalReason::Superseded
+                if self.state_of(lifecycle) == Some(StateKind::Established) =>
+            {
+                self.counters.ignored += 1;
+            }
             _ => self.end(now, lifecycle, Failure::Refused(refusal)),
         }
     }
@@ -324,8 +370,8 @@ impl Node {
             let offered = announcement.offered;
             offered.is_none_or(|to| to.incarnation == prove.incarnation && !is_older(prove, to))
         };
-        let prove = announcement.prove.filter(|prove| latest(*prove));
-        prove.filter(|prove| clear(*prove) || self.offers_unfenced())
+        let prove = announcement.prove.filter(|to| latest(*to) || self.repeats_old_echo());
+        prove.filter(|prove| clear(*prove) || self.proves_unfenced())
     }
 
     /// An unbound lifecycle of ours was echoed. It was issued after the present holder of the name
@@ -376,7 +422,8 @@ impl Node {
     pub(super) fn wire_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Fencing { remote, body, peer_wired } = lane.state.clone() else { return };
-        if self.fence(lifecycle, &lane.peer, remote) != Fence::Clear {
+        let fence = self.fence(lifecycle, &lane.peer, remote);
+        if fence != Fence::Clear && !self.wires_unfenced() {
             return;
         }
         let local = self.pair(lifecycle);
@@ -388,6 +435,15 @@ impl Node {
 
     fn is_announced(&self, lifecycle: Lifecycle) -> bool {
         self.state_of(lifecycle) == Some(StateKind::Announced)
+    }
+
+    fn wants(&self, path: &NicPath) -> bool {
+        self.peers.get(path).is_some_and(|peer| peer.wanted)
+    }
+
+    /// Whether two pairs are one: the same lifecycle of the same incarnation.
+    fn is_same(&self, pair: Pair, sender: Pair) -> bool {
+        pair == sender || self.knows_by_number() && pair.lifecycle == sender.lifecycle
     }
 
     fn reject_superseded(&mut self, call: Held, by: Pair) {

@@ -77,7 +77,8 @@ impl Node {
         let mut idle = self
             .peers
             .iter()
-            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path));
+            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path))
+            .chain(self.peers.iter().filter(|_| self.evicts_busy()));
         let Some((idle, _)) = idle.next() else { return false };
         let idle = idle.clone();
         self.peers.remove(&idle);
@@ -142,7 +143,8 @@ impl Node {
             let wired = lane.state.remote();
             **number != lifecycle
                 && wired.is_some_and(|wired| {
-                    lane.peer == *path || wired.incarnation != remote.incarnation
+                    let another = wired.incarnation != remote.incarnation;
+                    (lane.peer == *path || another) && !(another && self.forgets_earlier_runs())
                 })
         };
         let mut fence = Fence::Clear;

@@ -73,6 +73,11 @@ impl Batch {
         self.next_request as usize == self.requests.len()
     }
 
+    /// The request and the offset of the first byte no slice was cut for.
+    pub(super) fn uncut_from(&self) -> (u32, u64) {
+        (self.next_request, self.next_offset)
+    }
+
     /// Cuts the next piece, of at most so many bytes.
     pub(super) fn cut(&mut self, bytes_max: u32) -> Piece {
         let left = self.requests[self.next_request as usize].request.length - self.next_offset;

@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 impl Transfers {
     pub(super) fn on_lane_up(&mut self, lane: Lifecycle, depth: u32) -> Result<(), InputError> {
         self.lanes.add(lane, depth.min(self.limits.slices_per_lane_max))?;
-        self.lane_wanted = false;
+        self.lane_wanted &= self.wants_once();
         Ok(())
     }
 
@@ -22,10 +22,13 @@ impl Transfers {
             self.counters.stale += 1;
             return;
         };
-        self.lane_wanted = false;
+        self.lane_wanted &= self.wants_once();
         self.lanes.stop(lane);
         let cause = Arc::new(cause);
         while let Some(slot) = self.lanes[lane].slices.front() {
+            if self.orphans_slices() {
+                break;
+            }
             if let Place::Lost(_) = self.slices[slot].place {
                 self.lanes[lane].slices.remove(&mut self.slices, slot);
                 self.try_again(now, slot, Some(cause.clone()));
@@ -37,6 +40,9 @@ impl Transfers {
             }
         }
         self.lanes[lane].down = true;
+        if self.orphans_slices() {
+            return;
+        }
         self.lanes.forget_if_settled(lane);
     }
 
@@ -53,14 +59,16 @@ impl Transfers {
             }
             CompletionStatus::Refused(error) => self.on_refused(now, slot, error),
             CompletionStatus::Failed(error) => {
-                self.lanes.stop(lane);
+                if !self.uses_failed_lane() {
+                    self.lanes.stop(lane);
+                }
                 self.expose(slot, lane);
                 self.try_again(now, slot, Some(Arc::new(error)));
             }
             CompletionStatus::Flushed => {
                 self.lanes.stop(lane);
                 self.expose(slot, lane);
-                self.try_again(now, slot, None);
+                self.try_again(now, slot, self.flush_charge());
             }
         }
     }
@@ -86,6 +94,11 @@ impl Transfers {
         if sent != Sent::None {
             self.expose(slot, lane);
         }
+        if sent == Sent::None && self.counts_unsent() {
+            let (batch, piece) = (self.slices[slot].batch, self.slices[slot].piece);
+            let bytes = &mut self.batches[batch].requests[piece.request as usize].bytes;
+            *bytes += u64::from(piece.length);
+        }
         let withdrawn = self.batches[self.slices[slot].batch].outcome.is_some();
         if !withdrawn {
             self.lanes.stop(lane);
@@ -103,7 +116,7 @@ impl Transfers {
         self.lane_wanted = false;
         let cause = Arc::new(cause);
         for slot in self.batches.slots() {
-            if self.batches.get(slot).is_some() && self.is_waiting(slot) {
+            if self.batches.get(slot).is_some() && self.is_waiting(slot) && !self.ignores_loss() {
                 self.batches[slot].note(&cause);
                 let outcome = BatchOutcome::Failed(Cause::PeerLost(cause.clone()));
                 self.end(now, slot, outcome);
@@ -122,7 +135,7 @@ impl Transfers {
             }
         }
         for slot in self.batches.slots() {
-            if self.batches.get(slot).is_some() {
+            if self.batches.get(slot).is_some() && !self.outlives_restart() {
                 self.end(now, slot, BatchOutcome::Failed(Cause::PeerRestarted));
             }
         }
@@ -130,10 +143,12 @@ impl Transfers {
 
     pub(super) fn on_lane_fenced(&mut self, now: Instant, lane: Lifecycle) {
         let Some(lane) = self.lanes.find(lane) else { return };
+        let together = self.fences_together();
         for batch in self.lanes.fence(lane) {
-            self.batches[batch].debts.retain(|debt| debt.lane != lane);
+            self.batches[batch].debts.retain(|debt| debt.lane != lane && !together);
             self.settle(now, batch);
         }
+        self.lanes[lane].fenced &= self.lanes[lane].down || !self.forgets_early_fence();
         self.lanes.forget_if_settled(lane);
     }
 
@@ -165,23 +180,29 @@ impl Transfers {
         posted
     }
 
-    fn take_back(&mut self, slot: u32, lane: u32) {
+    pub(super) fn take_back(&mut self, slot: u32, lane: u32) {
         self.lanes[lane].slices.remove(&mut self.slices, slot);
-        self.lanes.on_answered(lane);
-        self.slices.renew(slot);
+        let withdrawn = || self.batches[self.slices[slot].batch].outcome.is_some();
+        if !(self.loses_room() && withdrawn()) {
+            self.lanes.on_answered(lane);
+        }
+        if !self.reuses_names() {
+            self.slices.renew(slot);
+        }
         self.slices[slot].place = Place::Waiting;
     }
 
     /// Bytes of the attempt may have reached the peer, or may yet.
     fn expose(&mut self, slot: u32, lane: u32) {
+        let (touches, owes) = (!self.forgets_touch(), !self.owes_nothing());
         let slice = &self.slices[slot];
         let batch = &mut self.batches[slice.batch];
         let progress = &mut batch.requests[slice.piece.request as usize];
         if progress.request.direction == Direction::Read {
             return;
         }
-        progress.touched = true;
-        if !self.lanes[lane].fenced {
+        progress.touched |= touches;
+        if !self.lanes[lane].fenced && owes {
             batch.debts.insert(Debt { request: slice.piece.request, lane });
             self.lanes[lane].debtors.insert(slice.batch);
         }
@@ -189,6 +210,7 @@ impl Transfers {
 
     /// Lets a slice that is nowhere wait for another lane, charging it if there was a failure.
     fn try_again(&mut self, now: Instant, slot: u32, failure: Option<Arc<TransportError>>) {
+        let never = self.never_retries();
         let slice = &mut self.slices[slot];
         let index = slice.batch;
         let batch = &mut self.batches[index];
@@ -202,7 +224,7 @@ impl Transfers {
         }
         if let Some(failure) = failure {
             let first = slice.first_failure.get_or_insert(failure);
-            if slice.retries >= self.limits.retries_max {
+            if slice.retries >= self.limits.retries_max || never {
                 let outcome = BatchOutcome::Failed(Cause::Exhausted(first.clone()));
                 self.remove_slice(slot);
                 self.end(now, index, outcome);

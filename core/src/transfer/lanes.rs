@@ -1,10 +1,12 @@
 //! The lanes of one peer, and which of them have room.
 
 use super::batch::OF_PLACE;
+use super::fingerprint::hash_list;
 use super::slab::{Link, Linked, List, Slab};
 use super::types::InputError;
 use crate::identity::Lifecycle;
 use alloc::collections::{BTreeMap, BTreeSet};
+use core::hash::{Hash, Hasher};
 use core::ops::{Index, IndexMut};
 
 /// Lanes that can take another slice, the next in turn first.
@@ -148,6 +150,15 @@ impl Lanes {
         let lane = &mut self.slab[slot];
         lane.fenced = true;
         core::mem::take(&mut lane.debtors)
+    }
+
+    /// Feeds who is next in turn and what room there is to `hasher`.
+    pub(super) fn hash_order(&self, hasher: &mut &mut dyn Hasher) {
+        hash_list::<_, READY>(&self.ready, &self.slab, *hasher);
+        self.slab.hash_free(hasher);
+        for lane in self.slab.slots().filter_map(|slot| self.slab.get(slot)) {
+            (lane.usable, lane.depth, lane.posted).hash(hasher);
+        }
     }
 
     /// Forgets the lane if it is down and nobody waits for its fence.

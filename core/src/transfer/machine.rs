@@ -32,6 +32,8 @@ pub struct Transfers {
     finished: VecDeque<(BatchId, BatchReport)>,
     pub(super) lane_wanted: bool,
     pub(super) counters: TransferCounters,
+    #[cfg(feature = "mutants")]
+    pub(super) mutant: Option<super::mutants::TransferMutant>,
 }
 
 impl Transfers {
@@ -54,6 +56,8 @@ impl Transfers {
             finished: VecDeque::new(),
             lane_wanted: false,
             counters: TransferCounters::default(),
+            #[cfg(feature = "mutants")]
+            mutant: None,
             limits,
         }
     }
@@ -137,6 +141,10 @@ impl Transfers {
         while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
+            if self.forgets_queued() && self.batches[slot].slices.front().is_none() {
+                self.deadlines.remove(&(deadline, slot));
+                continue;
+            }
             self.end(now, slot, BatchOutcome::TimedOut);
         }
     }
@@ -225,6 +233,7 @@ impl Transfers {
     /// Decides how a batch ends, unless that is decided already: drops what is not posted, and
     /// asks for the rest back.
     pub(super) fn end(&mut self, now: Instant, slot: u32, outcome: BatchOutcome) {
+        let frees = self.frees_posted(&outcome);
         let batch = &mut self.batches[slot];
         if batch.outcome.is_some() {
             return;
@@ -248,6 +257,11 @@ impl Transfers {
                     self.lanes[lane].slices.remove(&mut self.slices, slice);
                     self.remove_slice(slice);
                 }
+                Place::Posted(lane) if frees => {
+                    self.take_back(slice, lane);
+                    self.remove_slice(slice);
+                }
+                Place::Posted(_) if self.forgets_withdrawal() => {}
                 Place::Posted(lane) => {
                     let lane = self.lanes[lane].lifecycle;
                     self.withdrawals.push_back((lane, SliceId(self.slices.key(slice))));
@@ -267,11 +281,15 @@ impl Transfers {
     /// Finishes a batch if it waits for nothing more.
     pub(super) fn settle(&mut self, now: Instant, slot: u32) {
         let batch = &self.batches[slot];
-        let complete = batch.is_cut() && batch.debts.is_empty();
+        let cut = batch.is_cut();
+        let complete = (cut || self.completes_early()) && batch.debts.is_empty();
         if batch.slices.front().is_some() || (batch.outcome.is_none() && !complete) {
             return;
         }
         let id = BatchId(self.batches.key(slot));
+        if !cut && self.completes_early() && batch.outcome.is_none() {
+            self.uncut.remove(&mut self.batches, slot);
+        }
         let batch = self.batches.remove(slot);
         if let (None, Some(deadline)) = (&batch.outcome, batch.deadline) {
             self.deadlines.remove(&(deadline, slot));

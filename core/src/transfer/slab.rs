@@ -2,6 +2,7 @@
 //! the slab has grown to its working size.
 
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 use core::ops::{Index, IndexMut};
 
 const SLOT_BITS: u32 = 24;
@@ -82,6 +83,11 @@ impl<T> Slab<T> {
     /// Every slot that was ever used, in use or not.
     pub(super) fn slots(&self) -> core::ops::Range<u32> {
         0..self.entries.len() as u32
+    }
+
+    /// Feeds the slots that are free to `hasher`, in the order in which they will be used.
+    pub(super) fn hash_free(&self, hasher: &mut impl Hasher) {
+        (self.entries.len(), &self.free).hash(hasher);
     }
 
     pub(super) fn get(&self, slot: u32) -> Option<&T> {

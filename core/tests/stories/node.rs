@@ -1,5 +1,6 @@
 //! Stories of two nodes: the shipping machine, a first-in-first-out wire, an obedient transport.
 
+mod alike;
 mod limits;
 mod reports;
 mod solo;

@@ -1,5 +1,6 @@
 //! Transfers to one peer: stories, and random runs beside a small model.
 
+mod bytes;
 mod model;
 mod random;
 mod stories;

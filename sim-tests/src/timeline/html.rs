@@ -1,6 +1,6 @@
 //! One page without anything from elsewhere: for a window of 1280 pixels, and for paper.
 
-use super::layout::{BAR_WRITTEN_MIN, LINE, Layout, TEXT_WIDTH, WIDTH, wrapped};
+use super::layout::{BAR_WRITTEN_MIN, LINE, Layout, WIDTH, wrapped};
 use crate::case::{Case, names_of};
 use crate::record::{Bar, Fate, Passage, Record};
 use handfast_core::node::StateKind;
@@ -63,6 +63,10 @@ fn heading(record: &Record, title: &str) -> String {
     };
     let healing = record.rows.iter().filter(|row| row.healing).count();
     let spent = record.rows.iter().filter(|row| row.fault).count();
+    let budget = match faults_max {
+        0 => "no faults allowed".to_owned(),
+        _ => format!("faults: {spent} of {faults_max} ({})", escaped(&names_of(*faults))),
+    };
     let mut text = format!("<h1>{}</h1>\n", escaped(title));
     match &record.violation {
         Some(violation) => {
@@ -73,10 +77,8 @@ fn heading(record: &Record, title: &str) -> String {
     }
     let _ = writeln!(
         text,
-        "<p>{} events, {healing} of them healing; faults: {spent} of {faults_max} ({}); {grain}; \
-         trace {:032x}</p>\n<p>Replay: <code>handfast sim replay '{}'</code></p>",
+        "<p>{} events, {healing} of them healing; {budget}; {grain}; trace {:032x}</p>\n<p>Replay: <code>handfast sim replay '{}'</code></p>",
         record.rows.len(),
-        escaped(&names_of(*faults)),
         record.trace_hash,
         escaped(&record.line.to_string())
     );
@@ -128,8 +130,16 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
             row(&mut text, record, layout, number);
         }
     }
-    for x in &layout.sites {
+    let last = record.sites.len().saturating_sub(1);
+    for (site, (x, name)) in layout.sites.iter().zip(&record.sites).enumerate() {
         let _ = writeln!(text, "<path class=\"line\" d=\"M{x} {from}V{to}\"/>");
+        if from > 0 {
+            let name = name.split(' ').next().unwrap_or_default();
+            // On the side without bars.
+            let x = if site == last && last > 0 { x - 13 } else { x + 5 };
+            let y = from + 11;
+            let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" class=\"again\">{name}</text>");
+        }
     }
     for (bar, x) in record.bars.iter().zip(&layout.bars) {
         let began = bar.states.first().map_or(0, |(_, row)| layout.event(*row));
@@ -137,10 +147,12 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
             lifecycle(&mut text, layout, bar, *x);
         }
     }
-    for passage in &record.passages {
-        if overlaps(layout.event(passage.sent), layout.event(passage.ended) + LINE) {
-            message(&mut text, layout, passage);
-        }
+    let shown = |passage: &&Passage| {
+        overlaps(layout.event(passage.sent), layout.event(passage.ended) + LABEL_ROOM)
+    };
+    // Words last, so that no arrow crosses them out.
+    for draw in [arrow, label] {
+        record.passages.iter().filter(shown).for_each(|it| draw(&mut text, layout, it));
     }
     text
 }
@@ -190,12 +202,8 @@ fn row(text: &mut String, record: &Record, layout: &Layout, number: usize) {
         (_, true) => "heals",
         _ => "",
     };
-    let _ = writeln!(
-        text,
-        "<text x=\"{}\" y=\"{}\" class=\"mark\">{mark}</text>",
-        TEXT_WIDTH - 6,
-        placed.bottom - 6
-    );
+    let y = placed.event() + 4 + LINE;
+    let _ = writeln!(text, "<text x=\"8\" y=\"{y}\" class=\"mark\">{mark}</text>");
     if let Some(x) = layout.sites.get(row.site) {
         let shape = if row.fault {
             format!(
@@ -210,6 +218,9 @@ fn row(text: &mut String, record: &Record, layout: &Layout, number: usize) {
     }
     text.push_str("</g>\n");
 }
+
+/// Height of a bar in which a state's name fits along it.
+const TURNED_MIN: usize = 100;
 
 fn lifecycle(text: &mut String, layout: &Layout, bar: &Bar, x: usize) {
     let width = layout.bar_width - 4;
@@ -228,12 +239,17 @@ fn lifecycle(text: &mut String, layout: &Layout, bar: &Bar, x: usize) {
             bar.name,
             bottom - top
         );
-        if layout.bar_width >= BAR_WRITTEN_MIN && bottom - top >= 26 {
+        let (x, y) = (x + 4, top + 24);
+        // Where a state does not fit into its bar, it is written down along it.
+        let turned = match layout.bar_width >= BAR_WRITTEN_MIN {
+            true => "".to_owned(),
+            false => format!(" transform=\"rotate(90 {x} {y})\""),
+        };
+        let room = if turned.is_empty() { 26 } else { TURNED_MIN };
+        if bottom - top >= room {
             let _ = writeln!(
                 text,
-                "<text x=\"{}\" y=\"{}\" class=\"state\">{state:?}</text>",
-                x + 4,
-                top + 24
+                "<text x=\"{x}\" y=\"{y}\"{turned} class=\"state\">{state:?}</text>"
             );
         }
     }
@@ -247,52 +263,81 @@ fn lifecycle(text: &mut String, layout: &Layout, bar: &Bar, x: usize) {
     }
 }
 
-fn message(text: &mut String, layout: &Layout, passage: &Passage) {
-    let (class, word) = match passage.fate {
+/// What a passage is called in the style sheet, and in words.
+fn fate(passage: &Passage) -> (&'static str, &'static str) {
+    match passage.fate {
         Fate::Arrived => ("arrived", "arrives"),
         Fate::Copied => ("copied", "a copy arrives"),
         Fate::Lost => ("lost", "is lost"),
-        Fate::Dropped => ("dropped", "goes nowhere"),
+        Fate::Dropped => ("dropped", "reaches nobody"),
         Fate::OnItsWay => ("dropped", "is on its way"),
-    };
+    }
+}
+
+/// How far a message to the same site swings out.
+const SWING: usize = 150;
+
+/// Where a message ends; what does not arrive ends half-way.
+fn end_of(layout: &Layout, passage: &Passage) -> usize {
     let (from, to) = (layout.sites[passage.from], layout.sites[passage.to]);
+    let arrives = matches!(passage.fate, Fate::Arrived | Fate::Copied);
+    if from == to || arrives { to } else { (from + to) / 2 }
+}
+
+fn arrow(text: &mut String, layout: &Layout, passage: &Passage) {
+    let (class, word) = fate(passage);
+    let (from, to) = (layout.sites[passage.from], layout.sites[passage.to]);
+    let end = end_of(layout, passage);
     let (sent, ended) = (layout.event(passage.sent), layout.event(passage.ended));
     let _ = write!(text, "<g class=\"message {class}\"><title>{} {word}</title>", passage.words);
-    let (end, anchor) = if from == to {
-        let out = from + 150;
-        let _ =
-            write!(text, "<path d=\"M{from} {sent}C{out} {sent} {out} {ended} {from} {ended}\"/>");
-        (from + 100, "start")
-    } else {
-        // What does not arrive ends half-way.
-        let arrives = matches!(passage.fate, Fate::Arrived | Fate::Copied);
-        let end = if arrives { to } else { (from + to) / 2 };
-        let _ = write!(text, "<path d=\"M{from} {sent}L{end} {ended}\"/>");
-        (end, if to > from { "end" } else { "start" })
+    let out = from + SWING;
+    let _ = match from == to {
+        true => {
+            write!(text, "<path d=\"M{from} {sent}C{out} {sent} {out} {ended} {end} {ended}\"/>")
+        }
+        false => write!(text, "<path d=\"M{from} {sent}L{end} {ended}\"/>"),
     };
-    let left = to < from;
-    if matches!(passage.fate, Fate::Arrived | Fate::Copied) {
-        let tip = if from == to { from } else { end };
-        let back = if left || from == to { tip + 9 } else { tip.saturating_sub(9) };
+    let back = if to > from { end.saturating_sub(9) } else { end + 9 };
+    let (up, down) = (ended.saturating_sub(5), ended + 5);
+    let _ = match passage.fate {
+        Fate::Arrived | Fate::Copied => {
+            write!(text, "<path class=\"head\" d=\"M{end} {ended}L{back} {up}L{back} {down}Z\"/>")
+        }
+        Fate::OnItsWay => write!(text, "<circle cx=\"{end}\" cy=\"{ended}\" r=\"4\"/>"),
+        Fate::Lost | Fate::Dropped => {
+            let left = end.saturating_sub(5);
+            write!(text, "<path class=\"strike\" d=\"M{left} {up}l10 10m0 -10l-10 10\"/>")
+        }
+    };
+    text.push_str("</g>\n");
+}
+
+/// Letters of a message's words in a line, and room for two lines below an arrow's end.
+const LABEL_LETTERS: usize = 46;
+const LABEL_ROOM: usize = 30;
+/// Width of one of its letters, in tenths.
+const LETTER_TENTHS: usize = 64;
+
+fn label(text: &mut String, layout: &Layout, passage: &Passage) {
+    let (class, word) = fate(passage);
+    let (from, to) = (layout.sites[passage.from], layout.sites[passage.to]);
+    let (end, ended) = (end_of(layout, passage), layout.event(passage.ended));
+    let (x, anchor) = if to > from { (end.saturating_sub(14), "end") } else { (end + 14, "start") };
+    let words = match passage.fate {
+        Fate::Arrived => passage.words.clone(),
+        _ => format!("{} {word}", passage.words),
+    };
+    let _ = write!(text, "<g class=\"message {class}\">");
+    let lines = wrapped(&words, LABEL_LETTERS);
+    let letters = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    let width = letters * LETTER_TENTHS / 10 + 4;
+    let left = if to > from { (x + 2).saturating_sub(width) } else { x - 2 };
+    let (top, height) = (ended + 4, lines.len() * 12 + 1);
+    let _ = write!(text, "<rect x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\"/>");
+    for (line, words) in lines.iter().enumerate() {
         let _ = write!(
             text,
-            "<path class=\"head\" d=\"M{tip} {ended}L{back} {}L{back} {}Z\"/>",
-            ended.saturating_sub(5),
-            ended + 5
-        );
-    } else if from != to {
-        let _ = write!(
-            text,
-            "<path class=\"strike\" d=\"M{} {}l10 10m0 -10l-10 10\"/>",
-            end - 5,
-            ended - 5
-        );
-    }
-    let away = if left || from == to { end + 14 } else { end.saturating_sub(14) };
-    for (line, words) in wrapped(&passage.words, 46).iter().enumerate() {
-        let _ = write!(
-            text,
-            "<text x=\"{away}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
+            "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
             ended + 13 + line * 12,
             escaped(words)
         );

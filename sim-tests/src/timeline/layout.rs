@@ -5,11 +5,11 @@ use crate::record::{Bar, Record};
 /// The page: 1240 units are 1240 pixels in a window of 1280.
 pub(super) const WIDTH: usize = 1240;
 /// Where the text of events ends and the sites begin.
-pub(super) const TEXT_WIDTH: usize = 440;
+const TEXT_WIDTH: usize = 440;
 /// Letters of an event's words that fit into a line of [`TEXT_WIDTH`], number and mark left out.
-const WORDS_LETTERS: usize = 53;
+const WORDS_LETTERS: usize = 54;
 /// Letters of a note that do.
-const NOTE_LETTERS: usize = 66;
+const NOTE_LETTERS: usize = 60;
 /// Height of a line of text.
 pub(super) const LINE: usize = 15;
 /// Least height of a row: two lines of text in a bar.
@@ -18,11 +18,14 @@ const ROW_MIN: usize = 44;
 pub(super) const EVENT_AT: usize = 16;
 /// Bars get narrower when there are many; below this their states are not written into them.
 pub(super) const BAR_WRITTEN_MIN: usize = 64;
-const BAR_MAX: usize = 78;
+const BAR_MAX: usize = 82;
+/// Room below the last row, for what is still on its way.
+const FOOT: usize = 46;
 /// Least room for messages between two sites.
 const BETWEEN_MIN: usize = 190;
-/// Highest piece of the page that is not broken between two printed pages.
-const PIECE_MAX: usize = 560;
+/// Highest piece of the page that is not broken between two printed pages, of which each has room
+/// for two.
+const PIECE_MAX: usize = 400;
 
 /// A row's text and place.
 pub(super) struct Placed {
@@ -54,7 +57,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn of(record: &Record) -> Self {
         let rows = place_rows(record);
-        let height = rows.last().map_or(ROW_MIN, |row| row.bottom) + ROW_MIN;
+        let height = rows.last().map_or(ROW_MIN, |row| row.bottom) + FOOT;
         let (columns, widths) = columns(record);
         let total: usize = widths.iter().sum::<usize>().max(1);
         let room = WIDTH - TEXT_WIDTH;
@@ -82,7 +85,7 @@ impl Layout {
 
     /// The height at which something in a row happens; past the last row, below it.
     pub(super) fn event(&self, row: usize) -> usize {
-        self.rows.get(row).map_or(self.height - ROW_MIN / 3, Placed::event)
+        self.rows.get(row).map_or(self.height - FOOT + 12, Placed::event)
     }
 
     /// Pieces of the page, each whole rows: from and to.
@@ -110,7 +113,7 @@ fn place_rows(record: &Record) -> Vec<Placed> {
         let broken = match &record.violation {
             Some(violation) if record.broken == Some(number) => {
                 let words = format!("broken: {:?}: {}", violation.oracle, violation.detail);
-                wrapped(&words, NOTE_LETTERS - 4)
+                wrapped(&words, NOTE_LETTERS - 3)
             }
             _ => Vec::new(),
         };

@@ -1,5 +1,8 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
+mod application;
+mod batches;
+mod budgets;
 mod refinement;
 mod replay;
 mod shipping;

@@ -23,9 +23,9 @@ fn the_line_of_a_counterexample_replays_it() {
 }
 
 #[test]
-fn the_line_of_a_random_run_replays_it_in_every_build() {
+fn the_line_of_a_random_run_replays_it() {
     let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
-    let mut lines = String::new();
+    let mut replayed = 0;
     for seed in 0..40 {
         let swarmed = swarm.run(seed, &mut Coverage::default());
         let Some(line) = swarmed.line else { continue };
@@ -33,10 +33,19 @@ fn the_line_of_a_random_run_replays_it_in_every_build() {
         let run = again.play().expect("a line replays");
         assert_eq!(run.trace_hash, swarmed.run.trace_hash);
         assert_eq!(run.violation, swarmed.run.violation);
-        lines.push_str(&format!("{line}\n"));
+        replayed += 1;
     }
-    // Written by one build and read by all others: the lines hold the hashes of the traces.
-    sim_tests::assert_snapshot("replay-lines", &lines);
+    assert!(replayed > 0);
+}
+
+#[test]
+fn a_line_that_was_printed_long_ago_still_reads() {
+    let text = "hf1:SimultaneousOpen:SO-1:0xf8:a:eAABA:e55e53e5:bfb4cc48";
+    let line: Line = text.parse().expect("the first line ever shrunk reads back");
+    assert_eq!(line.to_string(), text);
+    assert_eq!(line.schedule, Schedule::Events { places: vec![0, 0, 1, 0], circle: 0 });
+    assert_eq!((line.case.scenario, line.case.faults_max), (Scenario::SimultaneousOpen, 0));
+    assert_eq!(line.trace, 0xe55e_53e5);
 }
 
 #[test]
@@ -104,7 +113,7 @@ fn a_line_of_another_time_names_what_is_not_there() {
     let unknown = resealed(&line.replace(":-:", ":XX-99:"));
     let error = unknown.parse::<Line>().expect_err("there is no such variant");
     assert_eq!(error, LineError::UnknownVariant { id: "XX-99".to_owned() });
-    for (from, to) in [(":0xff:", ":0x3fff:"), (":s:", ":t:"), (":eA", ":e!")] {
+    for (from, to) in [(":0xff:", ":0xffffffff:"), (":s:", ":t:"), (":eA", ":e!")] {
         let strange = resealed(&line.replace(from, to));
         assert_ne!(strange, line);
         let error = strange.parse::<Line>().expect_err(&strange);
@@ -152,34 +161,44 @@ fn the_longest_line_of_a_random_run_fits() {
 }
 
 #[test]
-fn any_failing_random_run_of_any_variant_shrinks_to_a_dozen_events() {
+fn a_failing_random_run_of_any_variant_shrinks_to_a_dozen_events() {
     for entry in mutants::ALL {
-        let swarm =
-            Swarm { scenarios: entry.scenarios.to_vec(), variant: Some(entry), ..Swarm::default() };
-        let mut shrunk = 0;
-        for seed in 0..SEEDS_MAX {
-            let swarmed = swarm.run(seed, &mut Coverage::default());
-            let Some(line) = swarmed.line else { continue };
-            let smaller = minimize(&line).expect("a failing line shrinks");
-            let events = smaller.run.schedule.len();
-            println!(
-                "{}: {} events to {events}: {}",
-                entry.id, smaller.events_before, smaller.line
-            );
-            assert!(events <= if entry.id == "SO-1" { 6 } else { 12 }, "{}", smaller.transcript);
-            let oracle = smaller.run.violation.map(|found| found.oracle);
-            assert_eq!(oracle, swarmed.run.violation.map(|found| found.oracle));
-            shrunk += 1;
-            if shrunk == 2 {
-                break;
-            }
-        }
-        assert!(shrunk > 0, "{} breaks on none of {SEEDS_MAX} seeds", entry.id);
+        let case = Case::of_variant(entry);
+        let failing = (0..SEEDS_MAX).find_map(|seed| {
+            let random = Random { seed, events_max: 120, scheduler: Scheduler::Uniform };
+            let run = random.run(&case, &mut Coverage::default());
+            run.violation.is_some().then(|| Line::of_random(case, random, &run))
+        });
+        let line = failing.unwrap_or_else(|| panic!("{} breaks on no seed", entry.id));
+        shrinks(&line);
     }
 }
 
+#[test]
+fn what_any_swarm_finds_of_the_original_bug_shrinks_to_six_events() {
+    let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
+    let failing = (0..100).filter_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
+    let mut shrunk = 0;
+    for line in failing.take(10) {
+        shrinks(&line);
+        shrunk += 1;
+    }
+    assert_eq!(shrunk, 10);
+}
+
+fn shrinks(line: &Line) {
+    let id = line.case.variant.map(|entry| entry.id);
+    let smaller = minimize(line).expect("a failing line shrinks");
+    let events = smaller.run.schedule.len();
+    println!("{} events to {events}: {}", smaller.events_before, smaller.line);
+    let most = if id == Some("SO-1") { 6 } else { 12 };
+    assert!(events <= most, "{events} events:\n{}{line}", smaller.transcript);
+    let oracle = |run: &sim_tests::Run| run.violation.as_ref().map(|found| found.oracle);
+    assert_eq!(oracle(&smaller.run), oracle(&line.play().expect("it replays")), "{line}");
+}
+
 /// Random runs in which each variant must break at least once.
-const SEEDS_MAX: u64 = 3_000;
+const SEEDS_MAX: u64 = 10_000;
 
 #[test]
 fn a_schedule_on_which_nothing_breaks_is_not_shrunk() {

@@ -5,7 +5,7 @@ use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Faults, Operations, Setup};
 use sim_tests::sweep::Seeded;
-use sim_tests::{Case, Coverage, Ending, Explorer, Scenario, assert_document};
+use sim_tests::{Case, Coverage, Ending, Explorer, Report, Scenario, assert_document};
 use std::fmt::Write as _;
 
 #[test]
@@ -72,7 +72,7 @@ fn worlds_made_again_from_their_ways_give_the_figures_of_worlds_kept_whole() {
         let figures = |whole_max| {
             let explorer = Explorer { whole_max, ..Explorer::default() };
             let report = explorer.explore(&scenario.begin(at_once(scenario.setup(faults))));
-            assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
+            assert_fixpoint(&report, scenario, &at_once(scenario.setup(faults)));
             (report.states, report.transitions, report.depth, report.coverage.state_pairs)
         };
         assert_eq!(figures(0), figures(usize::MAX), "{scenario:?} K={faults}");
@@ -83,8 +83,8 @@ fn worlds_made_again_from_their_ways_give_the_figures_of_worlds_kept_whole() {
 fn dropping_answers_that_are_ignored_hides_no_pair_of_states_and_no_transition() {
     for (scenario, faults) in reductions() {
         let reached = |setup: Setup| {
-            let report = Explorer::default().explore(&scenario.begin(setup));
-            assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
+            let report = Explorer::default().explore(&scenario.begin(setup.clone()));
+            assert_fixpoint(&report, scenario, &setup);
             let pairs: Vec<_> = report.coverage.state_pairs.into_keys().collect();
             (pairs, report.coverage.transitions)
         };
@@ -208,8 +208,7 @@ fn holds(scenario: Scenario, setup: Setup) {
 fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     let all = setup.faults == Faults::ALL;
     let (faults, operations) = (setup.faults_max, setup.operations);
-    let case = Case::of_setup(scenario, &setup);
-    let report = explorer.explore(&scenario.begin(setup));
+    let report = explorer.explore(&scenario.begin(setup.clone()));
     println!(
         "{scenario:?} K={faults} all faults: {all} {operations:?}: {} states, {} transitions, depth {}, longest \
          free {:?}, worst healing {:?}, refusals {:?}",
@@ -220,9 +219,14 @@ fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
         report.worst_healing,
         report.coverage.refusals
     );
-    match report.ending {
-        Ending::Fixpoint => assert!(report.longest_free.is_some(), "circles were not looked for"),
-        Ending::Violation(found) => panic!("{}", found.report(&case)),
+    assert_fixpoint(&report, scenario, &setup);
+    assert!(report.longest_free.is_some(), "circles were not looked for");
+}
+
+fn assert_fixpoint(report: &Report, scenario: Scenario, setup: &Setup) {
+    match &report.ending {
+        Ending::Fixpoint => {}
+        Ending::Violation(found) => panic!("{}", found.report(&Case::of_setup(scenario, setup))),
         Ending::StatesMax => panic!("the bound on states was reached at {}", report.states),
     }
 }

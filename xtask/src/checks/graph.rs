@@ -70,7 +70,21 @@ pub(crate) fn mutants_absent(project: &Project) -> Outcome {
             Err(error) => findings.push(error),
         }
     }
+    // What `cargo build` makes in the workspace's root, where features of all packages add up.
+    match workspace_tree(project) {
+        Ok(graph) if mutants_enabled(&graph) => {
+            findings.push(format!("a build of the workspace has {CORE} with '{MUTANTS}'"));
+        }
+        Ok(_) => {}
+        Err(error) => findings.push(error),
+    }
     Outcome::of_findings(&findings, "")
+}
+
+fn workspace_tree(project: &Project) -> Result<BTreeSet<Resolved>, String> {
+    let words = ["tree", "--workspace", "--prefix", "none", "--format", "{p}|{f}"];
+    let edges = ["-e", "normal,build"];
+    parse_tree(&output_of(cargo(project.root(), words.into_iter().chain(edges)))?)
 }
 
 fn judge(

@@ -215,7 +215,7 @@ impl Answer {
     }
 }
 
-fn pick<T: Copy>(index: &Index, from: &[T]) -> Option<T> {
+pub(super) fn pick<T: Copy>(index: &Index, from: &[T]) -> Option<T> {
     (!from.is_empty()).then(|| *index.get(from))
 }
 

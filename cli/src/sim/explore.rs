@@ -1,0 +1,174 @@
+//! `handfast sim explore`.
+
+use super::case::{ShownCase, World, words};
+use super::show::{Facts, Marks, columns, grouped, per_second};
+use crate::failure::Failure;
+use crate::{Outcome, output};
+use clap::Args;
+use serde::Serialize;
+use sim_tests::{Case, Counterexample, Ending, Explorer, Report};
+use std::time::{Duration, Instant};
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast sim explore
+  handfast sim explore --scenario Established --faults 2
+  handfast sim explore --faults 0 --grain stepwise --json
+  handfast sim explore --faults 2 --kinds loss,crash
+
+A world is two or three nodes, what is in flight between them, and the truth
+of who is wired to whom. Every event that can happen next is tried, breadth
+first, until no new world appears: a fixpoint. Each fault more multiplies the
+worlds by 50 to 100; the time by as much.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Try everything that can happen, up to a number of faults
+///
+/// Prints how many worlds there are, how deep, how fast they were seen and which transitions,
+/// timers and refusals were reached. The shortest way to a broken oracle is printed event by event;
+/// the last line replays it.
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+pub(crate) struct Explore {
+    #[command(flatten)]
+    world: World,
+    /// Give up after that many worlds; a million take 1 to 5 GB
+    #[arg(long, value_name = "COUNT", default_value_t = 2_000_000)]
+    states_max: usize,
+    /// Do not ask whether every world heals and no schedule goes round in circles
+    #[arg(long)]
+    safety_only: bool,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    case: ShownCase,
+    ending: &'static str,
+    states: usize,
+    transitions: u64,
+    depth: u32,
+    longest_without_fault: Option<u32>,
+    worst_healing_events: u32,
+    milliseconds: u128,
+    states_per_s: u64,
+    transitions_per_s: u64,
+    coverage: Marks,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken: Option<Broken>,
+}
+
+#[derive(Serialize)]
+struct Broken {
+    oracle: String,
+    detail: String,
+    events: usize,
+    line: Option<String>,
+}
+
+pub(super) fn run(arguments: Explore) -> Outcome {
+    let case = arguments.world.case();
+    let explorer = Explorer {
+        states_max: arguments.states_max,
+        liveness: !arguments.safety_only,
+        circles: !arguments.safety_only,
+        oracles: case.oracles().to_vec(),
+        ..Explorer::default()
+    };
+    let started = Instant::now();
+    let report = explorer.explore(&case.start());
+    let took = started.elapsed();
+    let shown = shown(&case, &report, took);
+    if arguments.json {
+        output::say_json(&shown)?;
+    } else {
+        output::say(format_args!("{}", facts(&case, &shown).text(columns())))?;
+    }
+    match &report.ending {
+        Ending::Fixpoint => Ok(()),
+        Ending::StatesMax => Err(Failure::WorldsMax { worlds: report.states }),
+        Ending::Violation(found) => {
+            if !arguments.json {
+                output::say(format_args!("\n{}", found.report(&case)))?;
+            }
+            Err(broken(&case, found))
+        }
+    }
+}
+
+fn broken(case: &Case, found: &Counterexample) -> Failure {
+    let violation = &found.violation;
+    Failure::Broken {
+        oracle: format!("{:?}", violation.oracle),
+        detail: violation.detail.clone(),
+        line: found.line(case).map_or_else(|error| error.to_string(), |line| line.to_string()),
+    }
+}
+
+fn shown(case: &Case, report: &Report, took: Duration) -> Shown {
+    let ending = match report.ending {
+        Ending::Fixpoint => "fixpoint",
+        Ending::Violation(_) => "broken",
+        Ending::StatesMax => "states-max",
+    };
+    let broken = match &report.ending {
+        Ending::Violation(found) => Some(Broken {
+            oracle: format!("{:?}", found.violation.oracle),
+            detail: found.violation.detail.clone(),
+            events: found.schedule.len(),
+            line: found.line(case).ok().map(|line| line.to_string()),
+        }),
+        _ => None,
+    };
+    Shown {
+        case: case.into(),
+        ending,
+        states: report.states,
+        transitions: report.transitions,
+        depth: report.depth,
+        longest_without_fault: report.longest_free,
+        worst_healing_events: report.worst_healing.events,
+        milliseconds: took.as_millis(),
+        states_per_s: per_second(report.states as u64, took),
+        transitions_per_s: per_second(report.transitions, took),
+        coverage: (&report.coverage).into(),
+        broken,
+    }
+}
+
+fn facts(case: &Case, shown: &Shown) -> Facts {
+    let mut facts = Facts::default();
+    facts.add("explored", words(case));
+    facts.add(
+        "ending",
+        match shown.ending {
+            "fixpoint" => "fixpoint: every world was seen, and every oracle holds",
+            "broken" => "an oracle does not hold",
+            _ => "the bound on worlds was reached: nothing is known of the rest",
+        },
+    );
+    facts.add("states", grouped(shown.states as u64));
+    facts.add("transitions", grouped(shown.transitions));
+    facts.add("depth", format!("{} events", shown.depth));
+    if let Some(longest) = shown.longest_without_fault {
+        facts.add("longest", format!("{longest} events without a fault"));
+    }
+    facts.add("worst healing", format!("{} events", shown.worst_healing_events));
+    facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
+    facts.add(
+        "rates",
+        format!(
+            "{} states/s, {} transitions/s",
+            grouped(shown.states_per_s),
+            grouped(shown.transitions_per_s)
+        ),
+    );
+    shown.coverage.tell(&mut facts);
+    facts
+}

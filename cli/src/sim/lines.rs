@@ -1,0 +1,276 @@
+//! `handfast sim replay`, `minimize` and `timeline`: what is done with a line.
+
+use super::case::{ShownCase, words};
+use super::show::{Facts, columns, grouped};
+use crate::failure::Failure;
+use crate::{Outcome, output};
+use clap::Args;
+use handfast_transport_sim::Violation;
+use serde::Serialize;
+use sim_tests::{Line, Record, timeline as pictures};
+use std::path::PathBuf;
+use std::time::Instant;
+
+const REPLAY_EPILOGUE: &str = concat!(
+    "\
+Example:
+  handfast sim replay 'hf1:SimultaneousOpen:-:0x00:a:eAAAAA:…'
+
+The line holds the scenario, the variant of the rules, the faults, the grain
+and the schedule, and the hash of the worlds that it led to when it was
+printed: the same in debug and release builds and on every platform. If the
+rules have changed since, the replay says so.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Play what a line holds, and tell every event
+///
+/// Prints each event, what it made the nodes do, and what does not hold.
+#[derive(Args)]
+#[command(after_long_help = REPLAY_EPILOGUE)]
+pub(crate) struct Replay {
+    /// The line, in quotes
+    line: String,
+    /// Tell each event in one line, with the lifecycles of every node
+    #[arg(long)]
+    text: bool,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const MINIMIZE_EPILOGUE: &str = concat!(
+    "\
+Example:
+  handfast sim minimize 'hf1:…'
+
+Events are left out as long as the same oracle breaks. Then worlds are searched
+breadth first, with few faults before many, for a shorter way. What is printed
+last replays the shortest schedule found.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Shrink a failing line to as few events as can be found
+#[derive(Args)]
+#[command(after_long_help = MINIMIZE_EPILOGUE)]
+pub(crate) struct Minimize {
+    /// The line, in quotes
+    line: String,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const TIMELINE_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast sim timeline 'hf1:…'                  writes timeline.html
+  handfast sim timeline 'hf1:…' --out race.html
+  handfast sim timeline 'hf1:…' --mermaid        for Markdown
+
+The page needs nothing from elsewhere, and prints. The nodes are vertical
+lines, their lifecycles bars beside them, messages arrows, faults crosses; the
+row in which an oracle breaks is red. The state of every node shows when the
+pointer rests on a row.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Draw what a line holds, as a page for browsers and paper
+#[derive(Args)]
+#[command(after_long_help = TIMELINE_EPILOGUE)]
+pub(crate) struct Timeline {
+    /// The line, in quotes
+    line: String,
+    /// File to make or replace; - is standard output
+    #[arg(long, value_name = "FILE", default_value = "timeline.html",
+          conflicts_with_all = ["mermaid", "text"])]
+    out: PathBuf,
+    /// Print a Mermaid sequence diagram instead
+    #[arg(long, conflicts_with = "text")]
+    mermaid: bool,
+    /// Print one line per event instead
+    #[arg(long)]
+    text: bool,
+    /// Print what was drawn as one line of JSON: every event, message and lifecycle
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct ShownViolation {
+    oracle: String,
+    detail: String,
+}
+
+impl From<&Violation> for ShownViolation {
+    fn from(violation: &Violation) -> Self {
+        Self { oracle: format!("{:?}", violation.oracle), detail: violation.detail.clone() }
+    }
+}
+
+#[derive(Serialize)]
+struct ShownEvent<'a> {
+    event: &'a str,
+    site: &'a str,
+    fault: bool,
+    healing: bool,
+    outputs: &'a [String],
+    states: Vec<&'a [String]>,
+    does_not_hold: Vec<ShownViolation>,
+}
+
+#[derive(Serialize)]
+struct ShownRecord<'a> {
+    case: ShownCase,
+    line: String,
+    trace: String,
+    sites: &'a [String],
+    events: Vec<ShownEvent<'a>>,
+    broken: Option<ShownViolation>,
+    broken_at_event: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+fn shown(record: &Record) -> ShownRecord<'_> {
+    let events = record.rows.iter().map(|row| ShownEvent {
+        event: &row.words,
+        site: &record.sites[row.site],
+        fault: row.fault,
+        healing: row.healing,
+        outputs: &row.notes,
+        states: row.states.iter().map(|state| state.details.as_slice()).collect(),
+        does_not_hold: row.violations.iter().map(Into::into).collect(),
+    });
+    ShownRecord {
+        case: (&record.line.case).into(),
+        line: record.line.to_string(),
+        trace: format!("{:032x}", record.trace_hash),
+        sites: &record.sites,
+        events: events.collect(),
+        broken: record.violation.as_ref().map(Into::into),
+        broken_at_event: record.broken.map(|row| row + 1),
+        file: None,
+    }
+}
+
+fn parse(line: &str) -> Result<Line, Failure> {
+    Ok(line.parse()?)
+}
+
+pub(super) fn replay(arguments: Replay) -> Outcome {
+    let line = parse(&arguments.line)?;
+    let record = Record::of(&line)?;
+    let broken = record.violation.as_ref().map(|violation| Failure::Broken {
+        oracle: format!("{:?}", violation.oracle),
+        detail: violation.detail.clone(),
+        line: line.to_string(),
+    });
+    if arguments.json {
+        output::say_json(&shown(&record))?;
+    } else {
+        let told = match arguments.text {
+            true => pictures::text(&record, columns()),
+            false => pictures::story(&record),
+        };
+        let mut facts = Facts::default();
+        facts.add("replayed", words(&line.case));
+        let healing = record.rows.iter().filter(|row| row.healing).count();
+        facts.add("events", format!("{}, and {healing} to heal", record.rows.len() - healing));
+        facts.add("trace", format!("{:032x}", record.trace_hash));
+        facts.add(
+            "ending",
+            match &record.violation {
+                Some(violation) => format!("broken: {:?}: {}", violation.oracle, violation.detail),
+                None => "every oracle holds".to_owned(),
+            },
+        );
+        output::say(format_args!("{told}\n{}", facts.text(columns())))?;
+        if record.violation.is_some() {
+            output::say(format_args!("{line}"))?;
+        }
+    }
+    broken.map_or(Ok(()), Err)
+}
+
+#[derive(Serialize)]
+struct ShownMinimized {
+    case: ShownCase,
+    line: String,
+    events_before: usize,
+    events: usize,
+    shortest: bool,
+    schedules_tried: u64,
+    worlds_searched: usize,
+    milliseconds: u128,
+    broken: Option<ShownViolation>,
+}
+
+pub(super) fn minimize(arguments: Minimize) -> Outcome {
+    let line = parse(&arguments.line)?;
+    let started = Instant::now();
+    let smaller = sim_tests::minimize(&line)?;
+    let milliseconds = started.elapsed().as_millis();
+    let events = smaller.run.schedule.len();
+    if arguments.json {
+        return output::say_json(&ShownMinimized {
+            case: (&smaller.line.case).into(),
+            line: smaller.line.to_string(),
+            events_before: smaller.events_before,
+            events,
+            shortest: smaller.shortest,
+            schedules_tried: smaller.schedules,
+            worlds_searched: smaller.worlds,
+            milliseconds,
+            broken: smaller.run.violation.as_ref().map(Into::into),
+        });
+    }
+    let mut facts = Facts::default();
+    facts.add("shrunk", format!("from {} to {events} events", smaller.events_before));
+    facts.add("left", words(&smaller.line.case));
+    facts.add(
+        "tried",
+        format!(
+            "{} schedules with events left out, {} worlds, {milliseconds} ms",
+            grouped(smaller.schedules),
+            grouped(smaller.worlds as u64)
+        ),
+    );
+    let shortest = match smaller.shortest {
+        true => "none shorter exists with these kinds of fault and no more faults",
+        false => "the search was bounded: a shorter one may exist",
+    };
+    facts.add("shortest", shortest);
+    output::say(format_args!("{}\n{}\n{}", smaller.transcript, facts.text(columns()), smaller.line))
+}
+
+pub(super) fn timeline(arguments: Timeline) -> Outcome {
+    let record = Record::of(&parse(&arguments.line)?)?;
+    let printed = match (arguments.mermaid, arguments.text) {
+        (true, _) => Some(pictures::mermaid(&record)),
+        (_, true) => Some(pictures::text(&record, columns())),
+        _ if arguments.out.as_os_str() == "-" => Some(pictures::html(&record)),
+        _ => None,
+    };
+    if let Some(printed) = printed {
+        return match arguments.json {
+            true => output::say_json(&shown(&record)),
+            false => output::say(format_args!("{}", printed.trim_end())),
+        };
+    }
+    let path = &arguments.out;
+    let written = std::fs::write(path, pictures::html(&record));
+    written.map_err(|error| Failure::file(path, "writing the timeline", error))?;
+    if arguments.json {
+        let file = Some(path.display().to_string());
+        return output::say_json(&ShownRecord { file, ..shown(&record) });
+    }
+    let events = record.rows.len();
+    output::say(format_args!("{events} events drawn: open {} in a browser", path.display()))
+}

@@ -1,0 +1,156 @@
+//! Results for terminals of any width, and for none.
+
+use handfast_core::node::TRANSITIONS;
+use serde::Serialize;
+use sim_tests::Coverage;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Write as _};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// Columns of the terminal on standard output; `None` if it is none.
+pub(super) fn columns() -> Option<usize> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    Some(
+        size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0).unwrap_or(80),
+    )
+}
+
+/// Named values, one below the other; what is longer than a line goes on below its beginning.
+#[derive(Default)]
+pub(super) struct Facts(Vec<(&'static str, String)>);
+
+/// Room for names.
+const NAME: usize = 15;
+/// Below this, names stand above their values.
+const NARROW: usize = 48;
+
+impl Facts {
+    pub(super) fn add(&mut self, name: &'static str, value: impl Into<String>) {
+        self.0.push((name, value.into()));
+    }
+
+    pub(super) fn text(&self, columns: Option<usize>) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.0 {
+            let narrow = columns.is_some_and(|columns| columns < NARROW);
+            let indent = if narrow { 2 } else { NAME };
+            let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(8));
+            let lines = wrapped(value, room);
+            for (at, line) in lines.iter().enumerate() {
+                let _ = match (at, narrow) {
+                    (0, true) => writeln!(text, "{name}\n  {line}"),
+                    (0, false) => writeln!(text, "{name:<NAME$}{line}"),
+                    _ => writeln!(text, "{:indent$}{line}", ""),
+                };
+            }
+        }
+        text.trim_end().to_owned()
+    }
+}
+
+/// Lines of at most so many letters, broken between words where there is a space.
+pub(super) fn wrapped(text: &str, letters: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > letters {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+/// `1,234,567`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// So many per second; 0 if no time has passed.
+pub(super) fn per_second(count: u64, took: Duration) -> u64 {
+    let seconds = took.as_secs_f64();
+    if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 }
+}
+
+/// Which marks were hit.
+#[derive(Serialize)]
+pub(super) struct Marks {
+    transitions: usize,
+    transitions_declared: usize,
+    timers: BTreeMap<String, u64>,
+    refusals: BTreeMap<String, u64>,
+    state_pairs: usize,
+}
+
+impl From<&Coverage> for Marks {
+    fn from(coverage: &Coverage) -> Self {
+        Self {
+            transitions: coverage.transitions.count_ones() as usize,
+            transitions_declared: TRANSITIONS.len(),
+            timers: named(&coverage.timers),
+            refusals: named(&coverage.refusals),
+            state_pairs: coverage.state_pairs.len(),
+        }
+    }
+}
+
+impl Marks {
+    pub(super) fn tell(&self, facts: &mut Facts) {
+        let list = |marks: &BTreeMap<String, u64>| {
+            let shown = |(name, count): (&String, &u64)| format!("{name} {}", grouped(*count));
+            let shown: Vec<String> = marks.iter().map(shown).collect();
+            if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+        };
+        facts.add(
+            "coverage",
+            format!(
+                "{} of {} declared transitions, {} pairs of states",
+                self.transitions, self.transitions_declared, self.state_pairs
+            ),
+        );
+        facts.add("timers fired", list(&self.timers));
+        facts.add("refusals", list(&self.refusals));
+    }
+}
+
+fn named<K: Debug>(marks: &BTreeMap<K, u64>) -> BTreeMap<String, u64> {
+    marks.iter().map(|(mark, count)| (format!("{mark:?}"), *count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Facts, grouped, wrapped};
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[test]
+    fn facts_fit_wide_and_narrow_terminals_and_are_one_line_each_elsewhere() {
+        let mut facts = Facts::default();
+        facts.add("states", "one two three four five six seven eight nine ten");
+        assert_eq!(facts.text(None).lines().count(), 1);
+        for columns in [20, 40, 60, 80] {
+            let text = facts.text(Some(columns));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+        }
+        assert_eq!(wrapped("", 8), [""]);
+    }
+}

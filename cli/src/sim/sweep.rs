@@ -1,0 +1,262 @@
+//! `handfast sim sweep`.
+
+use super::case::{Variant, parse_scenario};
+use super::show::{Facts, Marks, columns, grouped, per_second};
+use crate::failure::Failure;
+use crate::{Outcome, output, size};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use sim_tests::sweep::{Swarm, Swarmed};
+use sim_tests::{Coverage, Scenario};
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Seeds of a sweep that is told neither a number nor a time.
+const SEEDS: u64 = 1_000;
+/// Between two lines that say how far a sweep without a terminal is.
+const LINE_INTERVAL: Duration = Duration::from_secs(60);
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast sim sweep
+  handfast sim sweep --minutes 10 --from 1000000
+  handfast sim sweep --scenario Twins,Established --faults 30 --events 2000
+  handfast sim sweep --from 4711 --seeds 1        this seed alone
+
+Each seed draws a scenario, which kinds of fault are on, how many faults and
+events there are, the grain, and a scheduler: uniform, fault-late, fault-early,
+starve (one site stands still), newest-first, oldest-first or timers-first.
+After that faults stop, and the world must heal: every demand met or reported,
+nothing half-open, no lifecycle lost. Every oracle is asked after every event.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Play random schedules with many faults, then demand that the world heals
+///
+/// Prints how many seeds, events and faults were played, how fast, and what was reached. The first
+/// seed on which an oracle breaks ends it; the last line printed replays that seed.
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+pub(crate) struct Sweep {
+    /// How many seeds [default: 1000, unless a time is given]
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["minutes", "time"])]
+    seeds: Option<u64>,
+    /// Sweep for that many minutes
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: Option<u64>,
+    /// Sweep for that long, such as 30s
+    #[arg(long, value_name = "TIME", value_parser = size::parse_duration,
+          conflicts_with = "minutes")]
+    time: Option<Duration>,
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    from: u64,
+    /// Scenarios to draw from [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_scenario)]
+    scenario: Vec<Scenario>,
+    /// Most events of a schedule
+    #[arg(long, value_name = "COUNT", default_value_t = 400,
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: u32,
+    /// Most faults of a schedule
+    #[arg(long, value_name = "COUNT", default_value_t = 12)]
+    faults: u32,
+    #[command(flatten)]
+    variant: Variant,
+    /// Print the result as one line of JSON, and no progress
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was played.
+#[derive(Default, Serialize)]
+struct Tally {
+    seeds: u64,
+    events: u64,
+    faults: u64,
+}
+
+impl Tally {
+    fn add(&mut self, swarmed: &Swarmed) {
+        self.seeds += 1;
+        self.events += u64::from(swarmed.run.events);
+        self.faults += u64::from(swarmed.run.faults);
+    }
+}
+
+#[derive(Serialize)]
+struct Shown {
+    from: u64,
+    #[serde(flatten)]
+    total: Tally,
+    milliseconds: u128,
+    seeds_per_s: u64,
+    events_per_s: u64,
+    /// All trace hashes, folded in the order of their seeds.
+    traces: String,
+    scenarios: BTreeMap<String, Tally>,
+    schedulers: BTreeMap<String, Tally>,
+    coverage: Marks,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken: Option<Broken>,
+}
+
+#[derive(Serialize)]
+struct Broken {
+    seed: u64,
+    oracle: String,
+    detail: String,
+    events: usize,
+    line: String,
+}
+
+pub(super) fn run(arguments: Sweep) -> Outcome {
+    let swarm = Swarm {
+        scenarios: match arguments.scenario.as_slice() {
+            [] => Scenario::ALL.to_vec(),
+            some => some.to_vec(),
+        },
+        variant: arguments.variant.mutant,
+        events_max: arguments.events,
+        faults_max: arguments.faults,
+    };
+    let shown = sweep(&arguments, &swarm);
+    if arguments.json {
+        output::say_json(&shown)?;
+    } else {
+        output::say(format_args!("{}", facts(&shown).text(columns())))?;
+    }
+    let Some(Broken { seed, oracle, detail, events, line }) = shown.broken else { return Ok(()) };
+    if !arguments.json {
+        output::say(format_args!(
+            "\nseed {seed} breaks {oracle} after {events} events: {detail}\n\
+             'handfast sim minimize LINE' shrinks it, 'handfast sim timeline LINE' draws it:\n{line}"
+        ))?;
+    }
+    Err(Failure::Broken { oracle, detail, line })
+}
+
+fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
+    let started = Instant::now();
+    let time =
+        arguments.time.or(arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)));
+    let seeds = match time {
+        Some(_) => u64::MAX - arguments.from,
+        None => arguments.seeds.unwrap_or(SEEDS),
+    };
+    let mut progress = Progress::start(time, seeds, arguments.json);
+    let mut coverage = Coverage::default();
+    let (mut total, mut hashes, mut broken) = (Tally::default(), 0_u128, None);
+    let (mut scenarios, mut schedulers) = (BTreeMap::new(), BTreeMap::new());
+    for seed in (0..seeds).map(|count| arguments.from.wrapping_add(count)) {
+        let swarmed = swarm.run(seed, &mut coverage);
+        total.add(&swarmed);
+        let scenario = format!("{:?}", swarmed.case.scenario);
+        let scheduler = swarmed.random.scheduler.kind().to_owned();
+        scenarios.entry(scenario).or_insert_with(Tally::default).add(&swarmed);
+        schedulers.entry(scheduler).or_insert_with(Tally::default).add(&swarmed);
+        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+        if let (Some(line), Some(violation)) = (&swarmed.line, &swarmed.run.violation) {
+            broken = Some(Broken {
+                seed,
+                oracle: format!("{:?}", violation.oracle),
+                detail: violation.detail.clone(),
+                events: swarmed.run.schedule.len(),
+                line: line.to_string(),
+            });
+            break;
+        }
+        progress.tell(&total, started.elapsed());
+        if time.is_some_and(|time| started.elapsed() >= time) {
+            break;
+        }
+    }
+    progress.end();
+    let took = started.elapsed();
+    Shown {
+        from: arguments.from,
+        milliseconds: took.as_millis(),
+        seeds_per_s: per_second(total.seeds, took),
+        events_per_s: per_second(total.events, took),
+        total,
+        traces: format!("{hashes:032x}"),
+        scenarios,
+        schedulers,
+        coverage: (&coverage).into(),
+        broken,
+    }
+}
+
+fn facts(shown: &Shown) -> Facts {
+    let mut facts = Facts::default();
+    let Shown { from, total: Tally { seeds, events, faults }, .. } = shown;
+    let last = from.saturating_add(seeds.saturating_sub(1));
+    facts.add("swept", format!("{} seeds, {from} to {last}", grouped(*seeds)));
+    facts.add("events", format!("{}, {} of them faults", grouped(*events), grouped(*faults)));
+    facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
+    facts.add(
+        "rates",
+        format!("{} seeds/s, {} events/s", grouped(shown.seeds_per_s), grouped(shown.events_per_s)),
+    );
+    let list = |tallies: &BTreeMap<String, Tally>| {
+        let shown = |(name, tally): (&String, &Tally)| format!("{name} {}", grouped(tally.seeds));
+        tallies.iter().map(shown).collect::<Vec<_>>().join(", ")
+    };
+    facts.add("scenarios", list(&shown.scenarios));
+    facts.add("schedulers", list(&shown.schedulers));
+    shown.coverage.tell(&mut facts);
+    facts.add("traces", shown.traces.clone());
+    let ending =
+        if shown.broken.is_some() { "an oracle does not hold" } else { "every oracle holds" };
+    facts.add("ending", ending);
+    facts
+}
+
+/// How far a sweep is: a bar on a terminal, a line a minute elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    time: Option<Duration>,
+    next_line: Duration,
+}
+
+impl Progress {
+    fn start(time: Option<Duration>, seeds: u64, quiet: bool) -> Self {
+        let terminal = std::io::stderr().is_terminal() && !quiet;
+        let length = time.map_or(seeds, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let bar = terminal.then(|| {
+            let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template("sweep {percent:>3}% {msg}");
+            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        });
+        Self { bar, time, next_line: if quiet { Duration::MAX } else { LINE_INTERVAL } }
+    }
+
+    fn tell(&mut self, total: &Tally, elapsed: Duration) {
+        if let Some(bar) = &self.bar {
+            let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+            bar.set_position(if self.time.is_some() { milliseconds } else { total.seeds });
+            if total.seeds.is_multiple_of(32) {
+                bar.set_message(format!("{} seeds", total.seeds));
+            }
+        } else if elapsed >= self.next_line {
+            self.next_line = elapsed + LINE_INTERVAL;
+            output::note(format_args!(
+                "{} seeds and {} events after {} s",
+                grouped(total.seeds),
+                grouped(total.events),
+                elapsed.as_secs()
+            ));
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `handfast sim`: exploring, sweeping, and what is done with a line.
+//!
+//! The workspace's tests may build the program with the broken variants or without: stories that
+//! need one make a failing line themselves only where there is one.
+
+use crate::helpers::{Folder, PROGRAM, run, succeed};
+use crate::output::on_terminal;
+use serde_json::Value;
+
+/// A line of the rules that ship: both sides open, and all is well.
+fn calm() -> String {
+    let case = sim_tests::Case::shipping(sim_tests::Scenario::SimultaneousOpen, 1);
+    let start = case.start();
+    let mut choices = Vec::new();
+    start.actions(&mut choices);
+    sim_tests::Line::of_events(case, &choices[..1], 0).unwrap().to_string()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&run(arguments).output).unwrap()
+}
+
+#[test]
+fn exploring_to_a_fixpoint_tells_figures_rates_and_coverage() {
+    let told = succeed(&["sim", "explore", "--faults", "0", "--grain", "stepwise", "--unpruned"]);
+    for part in ["fixpoint", "states         64", "transitions    110", "states/s", "coverage"] {
+        assert!(told.contains(part), "'{part}' is missing in:\n{told}");
+    }
+    let shown = json(&["sim", "explore", "--faults", "1", "--kinds", "loss,crash", "--json"]);
+    assert_eq!(
+        (&shown["ending"], &shown["case"]["kinds"]),
+        (&"fixpoint".into(), &"loss,crash".into())
+    );
+    assert!(shown["transitions"].as_u64() > shown["states"].as_u64());
+}
+
+#[test]
+fn a_bound_on_worlds_that_is_reached_has_an_exit_code_of_its_own() {
+    let ended = run(&["sim", "explore", "--states-max", "50"]);
+    ended.failed(11, &["the bound of 50 worlds was reached", "--states-max"]);
+}
+
+#[test]
+fn sweeping_the_same_seeds_twice_leads_to_the_same_worlds() {
+    let traces = || json(&["sim", "sweep", "--seeds", "50", "--from", "1000", "--json"]);
+    let (first, second) = (traces(), traces());
+    assert_eq!(first["traces"], second["traces"]);
+    assert_eq!((&first["seeds"], &first["from"]), (&50.into(), &1000.into()));
+    let other = json(&["sim", "sweep", "--seeds", "50", "--from", "2000", "--json"]);
+    assert_ne!(first["traces"], other["traces"]);
+    let timed = json(&["sim", "sweep", "--time", "200ms", "--scenario", "Twins", "--json"]);
+    assert!(timed["seeds"].as_u64() > Some(0) && timed["scenarios"]["Twins"].is_object());
+}
+
+#[test]
+fn a_line_replays_with_every_event_and_the_trace_that_it_had() {
+    let line = calm();
+    let told = succeed(&["sim", "replay", &line]);
+    assert!(told.contains("  1. ") && told.contains("every oracle holds"), "{told}");
+    let shown = json(&["sim", "replay", &line, "--json"]);
+    assert_eq!(shown["line"], line);
+    assert!(
+        shown["broken"].is_null() && shown["events"].as_array().is_some_and(|all| all.len() > 1)
+    );
+    let lines = succeed(&["sim", "replay", &line, "--text"]);
+    assert!(lines.starts_with("  1        "), "{lines}");
+}
+
+#[test]
+fn lines_that_are_damaged_strange_or_of_other_versions_are_told_apart() {
+    let line = calm();
+    let damaged = line.replace("SimultaneousOpen", "SimultaneousOpem");
+    run(&["sim", "replay", &damaged]).failed(2, &["damaged", "copy the whole line"]);
+    run(&["sim", "replay", "hello"]).failed(2, &["no replay line"]);
+    let newer = line.replacen("hf1", "hf2", 1);
+    run(&["sim", "timeline", &newer, "--text"]).failed(2, &["'hf2'", "version of handfast"]);
+    let parsed: sim_tests::Line = line.parse().unwrap();
+    let elsewhere = sim_tests::Line { trace: parsed.trace ^ 1, ..parsed }.to_string();
+    run(&["sim", "replay", &elsewhere]).failed(12, &["leads to other worlds"]);
+    run(&["sim", "minimize", &line]).failed(2, &["nothing breaks on this schedule"]);
+}
+
+#[test]
+fn a_timeline_is_one_page_without_anything_from_elsewhere() {
+    let folder = Folder::new();
+    let (line, page) = (calm(), folder.name("page.html"));
+    let told = succeed(&["sim", "timeline", &line, "--out", &page]);
+    assert!(told.contains("events drawn"), "{told}");
+    let page = String::from_utf8(std::fs::read(&page).unwrap()).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    for outside in ["http:", "https:", "src=", "<script", "<link", "url(", "@import"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.contains(&line) && page.contains("<title>after event 1: "));
+    assert_eq!(succeed(&["sim", "timeline", &line, "--out", "-"]).trim_end(), page.trim_end());
+    assert!(succeed(&["sim", "timeline", &line, "--mermaid"]).starts_with("sequenceDiagram\n"));
+    let nowhere = folder.name("nowhere/page.html");
+    run(&["sim", "timeline", &line, "--out", &nowhere]).failed(5, &["writing the timeline"]);
+}
+
+#[test]
+fn a_program_without_variants_says_how_to_get_them_and_one_with_them_finds_them() {
+    let ended = run(&["sim", "mutants", "--schedules", "5"]);
+    if ended.code == Some(0) {
+        assert!(ended.output.contains("SO-1"), "{ended:?}");
+        let swept = run(&["sim", "sweep", "--mutant", "SO-1", "--seeds", "100"]);
+        let line = swept.output.lines().last().unwrap().to_owned();
+        let swept = swept.failed(10, &["an oracle does not hold"]);
+        assert!(line.starts_with("hf1:") && swept.errors.trim_end().ends_with(&line), "{swept:?}");
+        run(&["sim", "replay", &line]).failed(10, &[&line]);
+        assert!(json(&["sim", "minimize", &line, "--json"])["events"].as_u64() <= Some(6));
+        return;
+    }
+    ended.failed(2, &["--features mutants"]);
+    run(&["sim", "explore", "--mutant", "SO-1"]).failed(2, &["--features mutants"]);
+}
+
+#[test]
+fn results_fit_the_terminal() {
+    for columns in [40, 60, 100] {
+        let line = format!(
+            "'{PROGRAM}' sim explore --faults 0; '{PROGRAM}' sim replay '{}' --text",
+            calm()
+        );
+        let Some(ended) = on_terminal(columns, &line) else { return };
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        for line in ended.output.lines() {
+            // A hash is a word, and words are not broken.
+            let fits =
+                line.trim_end().chars().count() <= columns.into() || !line.trim().contains(' ');
+            assert!(fits, "too wide for {columns}: {line:?}");
+        }
+    }
+}

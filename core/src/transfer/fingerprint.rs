@@ -1,0 +1,80 @@
+//! A canonical digest of the machine, so that states that behave alike compare alike.
+
+use super::batch::{Batch, Debt, OF_BATCH, OF_PLACE, Place, Slice};
+use super::lanes::Lane;
+use super::machine::Transfers;
+use super::slab::{Linked, List, Slab};
+use super::types::SliceId;
+use core::hash::{Hash, Hasher};
+
+impl Transfers {
+    /// Whether an attempt is posted, as far as the machine knows, and its answer awaited.
+    pub fn awaits(&self, slice: SliceId) -> bool {
+        let slot = self.slices.find(slice.0);
+        slot.is_some_and(|slot| matches!(self.slices[slot].place, Place::Posted(_)))
+    }
+
+    /// Feeds the machine to `hasher`: names of attempts and batches by their slots, counters and
+    /// outputs left out. To be asked when the outputs are drained.
+    pub fn fingerprint(&self, hasher: &mut dyn Hasher) {
+        let mut hasher = hasher;
+        self.lane_wanted.hash(&mut hasher);
+        self.batches.hash_free(&mut hasher);
+        for batch in self.batches.slots().filter_map(|slot| self.batches.get(slot)) {
+            self.hash_batch(batch, hasher);
+        }
+        self.slices.hash_free(&mut hasher);
+        for slice in self.slices.slots().filter_map(|slot| self.slices.get(slot)) {
+            hash_slice(slice, hasher);
+        }
+        self.lanes.hash_order(&mut hasher);
+        for slot in self.lanes.slots().filter(|slot| self.lanes.contains(*slot)) {
+            self.hash_lane(slot, &self.lanes[slot], hasher);
+        }
+        hash_list(&self.waiting, &self.slices, hasher);
+        hash_list(&self.uncut, &self.batches, hasher);
+    }
+
+    fn hash_batch(&self, batch: &Batch, mut hasher: &mut dyn Hasher) {
+        for progress in &batch.requests {
+            (progress.request, progress.bytes, progress.touched).hash(&mut hasher);
+        }
+        hash_list::<_, OF_BATCH>(&batch.slices, &self.slices, hasher);
+        for Debt { request, lane } in &batch.debts {
+            (1u8, *request, *lane).hash(&mut hasher);
+        }
+        batch.deadline.hash(&mut hasher);
+        batch.outcome.hash(&mut hasher);
+        batch.uncut_from().hash(&mut hasher);
+    }
+
+    fn hash_lane(&self, slot: u32, lane: &Lane, mut hasher: &mut dyn Hasher) {
+        (slot, lane.lifecycle, lane.fenced, lane.down).hash(&mut hasher);
+        hash_list::<_, OF_PLACE>(&lane.slices, &self.slices, hasher);
+        for debtor in &lane.debtors {
+            (1u8, *debtor).hash(&mut hasher);
+        }
+    }
+}
+
+fn hash_slice(slice: &Slice, mut hasher: &mut dyn Hasher) {
+    let piece = slice.piece;
+    (slice.batch, piece.request, piece.offset, piece.length).hash(&mut hasher);
+    let place = match slice.place {
+        Place::Waiting => (0u8, 0),
+        Place::Posted(lane) => (1, lane),
+        Place::Lost(lane) => (2, lane),
+    };
+    (place, slice.retries, slice.first_failure.is_some()).hash(&mut hasher);
+}
+
+/// The members in their order, and an end.
+pub(super) fn hash_list<T: Linked<CHAIN>, const CHAIN: usize>(
+    list: &List<CHAIN>,
+    slab: &Slab<T>,
+    mut hasher: &mut dyn Hasher,
+) {
+    let members = core::iter::successors(list.front(), |slot| List::<CHAIN>::after(slab, *slot));
+    members.for_each(|slot| (1u8, slot).hash(&mut hasher));
+    0u8.hash(&mut hasher);
+}

@@ -1,0 +1,297 @@
+//! What may happen to transfers next, and what it costs.
+
+use super::world::{Attempt, DEADLINE, LaneTruth, Stage, TransferWorld, error};
+use handfast_core::transfer::{CompletionStatus, Direction, Sent, TransferInput};
+use handfast_core::transport::Side;
+
+/// Something that may happen. Indices point into the world it was listed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferEvent {
+    /// The next batch is submitted.
+    Submit,
+    /// A batch is cancelled.
+    Cancel(usize),
+    /// A lane comes up.
+    LaneUp,
+    /// An attempt completes.
+    Done(usize),
+    /// The peer refuses an attempt.
+    Refused(usize),
+    /// An attempt fails, and its lane with it.
+    Failed(usize),
+    /// An attempt is flushed.
+    Flushed(usize),
+    /// An attempt is given back.
+    Released(usize, Sent),
+    /// A lane is drained and gone.
+    LaneDown(usize),
+    /// A lane is fenced.
+    Fenced(usize),
+    /// An attempt whose lane is gone is answered all the same.
+    LateAnswer(usize),
+    /// The deadline passes.
+    Deadline,
+    /// The peer is given up.
+    PeerLost,
+    /// The peer has restarted.
+    PeerRestarted,
+}
+
+impl TransferWorld {
+    /// Everything that may happen next with its price in faults, in a fixed order.
+    pub fn events(&self) -> Vec<(TransferEvent, u32)> {
+        let mut events = Vec::new();
+        self.push_commands(&mut events);
+        self.push_answers(&mut events);
+        self.push_lanes(&mut events);
+        let faults = self.setup.faults;
+        let deadlines = self.batches.iter().zip(&self.setup.batches);
+        let waits = deadlines.filter(|(batch, plan)| !batch.finished && plan.deadline).count() > 0;
+        if self.now < DEADLINE && waits {
+            let price = u32::from(!events.is_empty());
+            if price == 0 || faults.deadline {
+                events.push((TransferEvent::Deadline, price));
+            }
+        }
+        // The peer is given up when no more lanes come up, and never otherwise.
+        let stuck = self.lane_wanted && self.lanes.len() >= self.setup.lanes_max;
+        if stuck {
+            events.push((TransferEvent::PeerLost, 0));
+        }
+        if faults.restart && !self.restarted {
+            events.push((TransferEvent::PeerRestarted, 1));
+        }
+        let left = self.setup.faults_max - self.faults_spent;
+        events.retain(|(_, price)| *price <= left);
+        events
+    }
+
+    fn push_commands(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        let next = self.setup.batches.get(self.batches.len());
+        if next.is_some_and(|plan| !plan.deadline || self.now < DEADLINE) {
+            events.push((TransferEvent::Submit, 0));
+        }
+        for (number, batch) in self.batches.iter().enumerate() {
+            if self.setup.batches[number].cancel && !batch.cancelled && !batch.finished {
+                events.push((TransferEvent::Cancel(number), 0));
+            }
+        }
+        if self.lane_wanted && self.lanes.len() < self.setup.lanes_max {
+            events.push((TransferEvent::LaneUp, 0));
+        }
+    }
+
+    fn push_answers(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        let faults = self.setup.faults;
+        for (at, attempt) in self.attempts.iter().enumerate() {
+            let ending = self.lanes[attempt.lane].ending;
+            match attempt.stage {
+                Stage::Posted { asked_back } => {
+                    events.push((TransferEvent::Done(at), 0));
+                    if faults.refusal {
+                        events.push((TransferEvent::Refused(at), 1));
+                    }
+                    if faults.lane && !ending {
+                        events.push((TransferEvent::Failed(at), 1));
+                        events.push((TransferEvent::Released(at, Sent::Partly), 1));
+                    }
+                    if ending {
+                        events.push((TransferEvent::Flushed(at), 0));
+                    }
+                    if ending || asked_back {
+                        events.push((TransferEvent::Released(at, Sent::None), 0));
+                        events.push((TransferEvent::Released(at, Sent::All), 0));
+                    }
+                }
+                Stage::Late { silent: true } if faults.late_answer => {
+                    events.push((TransferEvent::LateAnswer(at), 1));
+                }
+                Stage::Late { .. } => {}
+            }
+        }
+    }
+
+    fn push_lanes(&self, events: &mut Vec<(TransferEvent, u32)>) {
+        for (number, lane) in self.lanes.iter().enumerate() {
+            let price = u32::from(!lane.ending);
+            if !lane.down && (lane.ending || self.setup.faults.lane) {
+                events.push((TransferEvent::LaneDown(number), price));
+            }
+            if !lane.fenced && lane.ending {
+                events.push((TransferEvent::Fenced(number), 0));
+            }
+        }
+    }
+
+    /// Makes an event happen, and asks every oracle.
+    pub fn happen(&mut self, (event, price): (TransferEvent, u32)) {
+        self.faults_spent += price;
+        match event {
+            TransferEvent::Submit => self.submit(),
+            TransferEvent::Cancel(number) => {
+                self.batches[number].cancelled = true;
+                if let Some(id) = self.batches[number].id {
+                    self.machine.cancel(self.now, id);
+                }
+                self.drain();
+            }
+            TransferEvent::LaneUp => {
+                self.lane_wanted = false;
+                let lane = Self::lane_name(self.lanes.len());
+                self.lanes.push(LaneTruth::default());
+                self.tell(TransferInput::LaneUp { lane, depth: self.setup.depth });
+            }
+            TransferEvent::Done(at) => self.complete(at, CompletionStatus::Done),
+            TransferEvent::Refused(at) => {
+                let refused = CompletionStatus::Refused(error(Side::Protection, "access"));
+                self.complete(at, refused);
+            }
+            TransferEvent::Failed(at) => {
+                self.complete(at, CompletionStatus::Failed(error(Side::Peer, "write")));
+            }
+            TransferEvent::Flushed(at) => self.complete(at, CompletionStatus::Flushed),
+            TransferEvent::Released(at, sent) => self.release(at, sent),
+            TransferEvent::LaneDown(lane) => self.lane_down(lane),
+            TransferEvent::Fenced(lane) => {
+                self.lanes[lane].fenced = true;
+                self.tell(TransferInput::LaneFenced { lane: Self::lane_name(lane) });
+            }
+            TransferEvent::LateAnswer(at) => {
+                let slice = self.attempts[at].slice;
+                self.attempts[at].stage = Stage::Late { silent: false };
+                let status = CompletionStatus::Done;
+                self.tell(TransferInput::Completion { slice, status });
+            }
+            TransferEvent::Deadline => {
+                self.now = DEADLINE;
+                self.machine.handle_timeout(DEADLINE);
+                self.drain();
+            }
+            TransferEvent::PeerLost => {
+                self.lost = true;
+                self.lane_wanted = false;
+                self.tell(TransferInput::PeerLost { cause: error(Side::Peer, "open") });
+            }
+            TransferEvent::PeerRestarted => self.restart(),
+        }
+        self.forget_landed();
+        self.check();
+        if event == TransferEvent::PeerLost {
+            self.check_loss();
+        }
+    }
+
+    fn complete(&mut self, at: usize, status: CompletionStatus) {
+        let attempt = self.attempts[at];
+        match &status {
+            CompletionStatus::Done => {
+                self.attempts.remove(at);
+                let part = self.part(&attempt);
+                part.done |= attempt.bits();
+                part.touched = true;
+            }
+            CompletionStatus::Refused(_) => {
+                self.attempts.remove(at);
+                self.part(&attempt).touched = true;
+                self.batches[attempt.batch].refused = true;
+            }
+            CompletionStatus::Failed(_) => {
+                self.charge(&attempt);
+                self.expose(at);
+            }
+            CompletionStatus::Flushed => self.expose(at),
+        }
+        self.tell(TransferInput::Completion { slice: attempt.slice, status });
+    }
+
+    fn release(&mut self, at: usize, sent: Sent) {
+        let attempt = self.attempts[at];
+        let asked = attempt.stage == Stage::Posted { asked_back: true };
+        if sent == Sent::None {
+            self.attempts.remove(at);
+        } else {
+            self.expose(at);
+        }
+        if !asked {
+            self.lanes[attempt.lane].ending = true;
+            if sent != Sent::None {
+                self.charge(&attempt);
+            }
+        }
+        self.tell(TransferInput::Released { slice: attempt.slice, sent });
+    }
+
+    fn charge(&mut self, attempt: &Attempt) {
+        self.lanes[attempt.lane].ending = true;
+        let slice = (attempt.request, attempt.offset);
+        *self.batches[attempt.batch].charges.entry(slice).or_default() += 1;
+    }
+
+    /// Local memory is free of an attempt; the peer's may not be.
+    fn expose(&mut self, at: usize) {
+        let attempt = self.attempts[at];
+        self.part(&attempt).touched = true;
+        self.attempts[at].stage = Stage::Late { silent: false };
+    }
+
+    fn lane_down(&mut self, lane: usize) {
+        self.lanes[lane].ending = true;
+        self.lanes[lane].down = true;
+        for at in 0..self.attempts.len() {
+            if self.attempts[at].lane == lane && self.attempts[at].is_posted() {
+                self.expose(at);
+                self.attempts[at].stage = Stage::Late { silent: true };
+            }
+        }
+        let cause = error(Side::Peer, "lane");
+        self.tell(TransferInput::LaneDown { lane: Self::lane_name(lane), cause });
+    }
+
+    fn restart(&mut self) {
+        self.restarted = true;
+        self.lane_wanted = false;
+        for lane in &mut self.lanes {
+            (lane.ending, lane.fenced) = (true, true);
+        }
+        self.batches.iter_mut().filter(|batch| !batch.finished).for_each(|it| it.outlived = true);
+        self.tell(TransferInput::PeerRestarted);
+    }
+
+    /// Attempts that can make no difference any more.
+    fn forget_landed(&mut self) {
+        let lanes = &self.lanes;
+        let answers = self.setup.faults.late_answer;
+        self.attempts.retain(|attempt| match attempt.stage {
+            Stage::Posted { .. } => true,
+            Stage::Late { silent: true } if answers => true,
+            Stage::Late { .. } => {
+                attempt.direction == Direction::Write && !lanes[attempt.lane].fenced
+            }
+        });
+    }
+
+    /// An event in words, to be read before it happens.
+    pub fn describe(&self, event: TransferEvent) -> String {
+        let attempt = |at: usize| {
+            let it = &self.attempts[at];
+            let (batch, lane) = (it.batch, it.lane + 1);
+            format!("byte {} of request {} of batch {batch} on lane {lane}", it.offset, it.request)
+        };
+        match event {
+            TransferEvent::Submit => format!("batch {} is submitted", self.batches.len()),
+            TransferEvent::Cancel(number) => format!("batch {number} is cancelled"),
+            TransferEvent::LaneUp => format!("lane {} comes up", self.lanes.len() + 1),
+            TransferEvent::Done(at) => format!("{} is done", attempt(at)),
+            TransferEvent::Refused(at) => format!("{} is refused", attempt(at)),
+            TransferEvent::Failed(at) => format!("{} fails", attempt(at)),
+            TransferEvent::Flushed(at) => format!("{} is flushed", attempt(at)),
+            TransferEvent::Released(at, sent) => format!("{} is given back, {sent:?}", attempt(at)),
+            TransferEvent::LaneDown(lane) => format!("lane {} is down", lane + 1),
+            TransferEvent::Fenced(lane) => format!("lane {} is fenced", lane + 1),
+            TransferEvent::LateAnswer(at) => format!("{} is done, answered late", attempt(at)),
+            TransferEvent::Deadline => "the deadline passes".into(),
+            TransferEvent::PeerLost => "the peer is given up".into(),
+            TransferEvent::PeerRestarted => "the peer has restarted".into(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What must hold of transfers, whatever happened.
+
+use super::world::{Attempt, BatchTruth, DEADLINE, Part, Stage, TransferWorld};
+use handfast_core::transfer::{
+    BatchId, BatchOutcome, BatchReport, Cause, Direction, Remote, RequestStatus,
+};
+
+/// The oracles of transfers, numbered as in `docs/testing.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TransferOracle {
+    /// O3: a batch ends once.
+    EndsOnce,
+    /// O3: no batch ends while a slice of it is posted and unanswered.
+    MemoryHeld,
+    /// O3: a success means that every byte was moved.
+    Success,
+    /// O7: after a success no byte of an earlier attempt lands; what is said of the peer's memory
+    /// is true.
+    Ghost,
+    /// O3: bytes are accounted once.
+    Bytes,
+    /// O3: a batch ends as it does for a reason that there was.
+    Cause,
+    /// O3: what is cancelled, late, refused or outlived is asked back at once.
+    Prompt,
+    /// O2: nothing is posted on a lane that failed or is full, twice at a time, or for a peer that
+    /// is gone.
+    LaneLaw,
+    /// O5: when nothing is left to happen, every batch has ended and nothing is held.
+    Liveness,
+}
+
+/// An oracle that does not hold, and what was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferViolation {
+    /// Which.
+    pub oracle: TransferOracle,
+    /// What was seen.
+    pub detail: String,
+}
+
+impl TransferWorld {
+    pub(super) fn check_post(&mut self, attempt: &Attempt) {
+        let lane = self.lanes.get(attempt.lane).copied().unwrap_or_default();
+        let posted = || self.attempts.iter().filter(|other| other.is_posted());
+        let held = posted().filter(|other| other.lane == attempt.lane).count();
+        let twice = posted().any(|other| {
+            let same = (other.batch, other.request) == (attempt.batch, attempt.request);
+            same && other.bits() & attempt.bits() != 0
+        });
+        let batch = &self.batches[attempt.batch.min(self.batches.len() - 1)];
+        let wrong = if lane.ending || lane.down || lane.fenced {
+            "has failed or is gone"
+        } else if held >= self.setup.depth as usize {
+            "is full"
+        } else if twice {
+            "is the second to be given these bytes at a time"
+        } else if batch.outlived {
+            "leads to another run of the peer"
+        } else {
+            return;
+        };
+        let detail = format!("lane {} {wrong}, and is posted on", attempt.lane + 1);
+        self.violate(TransferOracle::LaneLaw, detail);
+    }
+
+    pub(super) fn finished(&mut self, id: BatchId, report: &BatchReport) {
+        let known = |batch: &BatchTruth| batch.id == Some(id) && !batch.finished;
+        // A batch that ends as it is submitted is not in the list yet: none here is empty.
+        let Some(number) = self.batches.iter().position(known) else {
+            self.violate(TransferOracle::EndsOnce, format!("{id:?} ends, and is not under way"));
+            return;
+        };
+        self.batches[number].finished = true;
+        let posted = |attempt: &Attempt| attempt.batch == number && attempt.is_posted();
+        if let Some(attempt) = self.attempts.iter().find(|attempt| posted(attempt)) {
+            let detail = format!("batch {number} ends while byte {} is posted", attempt.offset);
+            self.violate(TransferOracle::MemoryHeld, detail);
+        }
+        for (request, status) in (0..).zip(&report.requests) {
+            self.check_status(number, request, status, report.outcome == BatchOutcome::Success);
+        }
+        if !self.has_cause(number, &report.outcome) {
+            let detail = format!("batch {number} ends for no reason: {:?}", report.outcome);
+            self.violate(TransferOracle::Cause, detail);
+        }
+    }
+
+    /// An attempt of a write that may still land at the peer.
+    fn hazard(&self, batch: usize, request: u32) -> bool {
+        self.attempts.iter().any(|attempt| {
+            let late = matches!(attempt.stage, Stage::Late { .. });
+            let lands = late && attempt.direction == Direction::Write;
+            let fenced = self.lanes[attempt.lane].fenced;
+            lands && !fenced && (attempt.batch, attempt.request) == (batch, request)
+        })
+    }
+
+    fn check_status(&mut self, batch: usize, request: u32, status: &RequestStatus, success: bool) {
+        let part = self.batches[batch].parts[request as usize].clone();
+        let moved = u64::from(part.done.count_ones());
+        let complete = moved == part.length;
+        let hazard = self.hazard(batch, request);
+        let what = format!("request {request} of batch {batch}");
+        let (oracle, wrong) = match status {
+            RequestStatus::Complete if !complete => (TransferOracle::Success, "lacks bytes"),
+            RequestStatus::Complete if hazard => (TransferOracle::Ghost, "may be overwritten yet"),
+            RequestStatus::Complete => return,
+            _ if success => (TransferOracle::Success, "is not complete in a success"),
+            RequestStatus::ReadIncomplete { bytes } if *bytes != moved => {
+                (TransferOracle::Bytes, "has another number of bytes")
+            }
+            RequestStatus::ReadIncomplete { .. } => return,
+            RequestStatus::WriteIncomplete { bytes, .. } if *bytes != moved => {
+                (TransferOracle::Bytes, "has another number of bytes")
+            }
+            RequestStatus::WriteIncomplete { remote, .. } => match remote {
+                Remote::Untouched if part.touched => (TransferOracle::Ghost, "may have landed"),
+                Remote::Fenced if hazard => (TransferOracle::Ghost, "may land yet"),
+                _ => return,
+            },
+        };
+        self.violate(oracle, format!("{what} {wrong}: {status:?}"));
+    }
+
+    fn has_cause(&self, number: usize, outcome: &BatchOutcome) -> bool {
+        let batch = &self.batches[number];
+        let planned = self.setup.batches[number].deadline;
+        let most = batch.charges.values().max().copied().unwrap_or(0);
+        match outcome {
+            BatchOutcome::Success => true,
+            BatchOutcome::TimedOut => planned && self.now >= DEADLINE,
+            BatchOutcome::Cancelled => batch.cancelled,
+            BatchOutcome::Failed(Cause::Refused(_)) => batch.refused,
+            BatchOutcome::Failed(Cause::Exhausted(_)) => most > self.setup.limits.retries_max,
+            BatchOutcome::Failed(Cause::PeerLost(_)) => self.lost,
+            BatchOutcome::Failed(Cause::PeerRestarted) => batch.outlived,
+        }
+    }
+
+    /// What can be seen after every event.
+    pub(super) fn check(&mut self) {
+        for number in 0..self.batches.len() {
+            let batch = &self.batches[number];
+            let late = self.setup.batches[number].deadline && self.now >= DEADLINE;
+            let decided = late || batch.cancelled || batch.refused || batch.outlived;
+            if batch.finished || !decided {
+                continue;
+            }
+            let mut posted = self.attempts.iter().filter(|attempt| attempt.batch == number);
+            let mut waits = false;
+            let forgotten = posted.any(|attempt| {
+                waits |= attempt.is_posted();
+                attempt.stage == Stage::Posted { asked_back: false }
+            });
+            if forgotten || !waits {
+                let what = if forgotten { "not asked back" } else { "waited for without cause" };
+                self.violate(TransferOracle::Prompt, format!("batch {number} is {what}"));
+            }
+        }
+    }
+
+    /// The peer was given up just now: nobody would come to post, or to fence.
+    pub(super) fn check_loss(&mut self) {
+        let posted = |number: usize| {
+            self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
+        };
+        let mut waiting = (0..self.batches.len()).filter(|number| !self.batches[*number].finished);
+        if let Some(number) = waiting.find(|number| !posted(*number)) {
+            let detail = format!("batch {number} waits for a peer that was given up");
+            self.violate(TransferOracle::Prompt, detail);
+        }
+    }
+
+    /// What is wrong with a world in which nothing is left to happen.
+    pub(super) fn unsettled(&self) -> Option<TransferViolation> {
+        let liveness =
+            |detail| Some(TransferViolation { oracle: TransferOracle::Liveness, detail });
+        if let Some(number) = self.batches.iter().position(|batch| !batch.finished) {
+            return liveness(format!("batch {number} never ends"));
+        }
+        let load = self.machine.load();
+        let up = self.lanes.iter().filter(|lane| !lane.down).count();
+        if (load.batches, load.slices) != (0, 0) || load.lanes as usize > up {
+            return liveness(format!("{load:?} is held for nothing"));
+        }
+        None
+    }
+
+    pub(super) fn part(&mut self, attempt: &Attempt) -> &mut Part {
+        &mut self.batches[attempt.batch].parts[attempt.request as usize]
+    }
+}

@@ -1,0 +1,115 @@
+//! What a world of transfers starts with.
+
+use handfast_core::transfer::{Direction, TransferLimits, Transfers};
+use std::sync::Arc;
+
+/// A batch that will be submitted, at any time.
+#[derive(Clone, Debug)]
+pub struct BatchPlan {
+    /// Its requests: which way, and how many bytes, at most 64.
+    pub requests: Vec<(Direction, u64)>,
+    /// Whether it has a deadline; all fall on the same instant.
+    pub deadline: bool,
+    /// Whether it may be cancelled.
+    pub cancel: bool,
+}
+
+/// The kinds of fault a world of transfers may spend its budget on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferFaults {
+    /// A lane fails, with a slice or under all of them.
+    pub lane: bool,
+    /// The peer refuses a slice.
+    pub refusal: bool,
+    /// An attempt is answered once more, after its lane is gone.
+    pub late_answer: bool,
+    /// The deadline passes while something else could happen.
+    pub deadline: bool,
+    /// The peer restarts, once.
+    pub restart: bool,
+}
+
+impl TransferFaults {
+    /// Every kind.
+    pub const ALL: Self =
+        Self { lane: true, refusal: true, late_answer: true, deadline: true, restart: true };
+    /// None.
+    pub const NONE: Self =
+        Self { lane: false, refusal: false, late_answer: false, deadline: false, restart: false };
+}
+
+/// Makes the machine.
+pub type TransferBuild = Arc<dyn Fn(TransferLimits) -> Transfers + Send + Sync>;
+
+/// What a world of transfers starts with.
+#[derive(Clone)]
+pub struct TransferSetup {
+    /// Bounds of the machine.
+    pub limits: TransferLimits,
+    /// What is submitted, in this order.
+    pub batches: Vec<BatchPlan>,
+    /// Slices that a lane holds.
+    pub depth: u32,
+    /// Lanes that come up until the peer is given up.
+    pub lanes_max: usize,
+    /// Kinds of fault.
+    pub faults: TransferFaults,
+    /// Faults that may be spent.
+    pub faults_max: u32,
+    /// Makes the machine.
+    pub build: TransferBuild,
+}
+
+/// Worlds of transfers, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferScenario {
+    /// A write of two slices, on lanes that hold both.
+    Write,
+    /// A write and a read in one batch that may be cancelled, on lanes that hold one slice.
+    Cancelled,
+    /// Two writes on lanes that hold one slice; the second waits in the queue and has a deadline.
+    Queued,
+    /// A write that may be late or cancelled, and another behind it, on lanes that hold one slice.
+    Hurried,
+}
+
+impl TransferScenario {
+    /// Every scenario.
+    pub const ALL: [Self; 4] = [Self::Write, Self::Cancelled, Self::Queued, Self::Hurried];
+
+    /// What the world starts with, and every kind of fault.
+    pub fn setup(self, faults_max: u32) -> TransferSetup {
+        let plan = |requests: &[(Direction, u64)], deadline, cancel| BatchPlan {
+            requests: requests.to_vec(),
+            deadline,
+            cancel,
+        };
+        let (write, read) = (|bytes| (Direction::Write, bytes), |bytes| (Direction::Read, bytes));
+        let (batches, depth) = match self {
+            Self::Write => (vec![plan(&[write(2)], false, false)], 2),
+            Self::Cancelled => (vec![plan(&[write(2), read(1)], false, true)], 2),
+            Self::Queued => {
+                (vec![plan(&[write(2)], false, false), plan(&[write(1)], true, false)], 1)
+            }
+            Self::Hurried => {
+                (vec![plan(&[write(1)], true, true), plan(&[write(1)], false, false)], 1)
+            }
+        };
+        TransferSetup {
+            limits: TransferLimits {
+                slice_bytes_max: 1,
+                slices_per_lane_max: 2,
+                batches_max: 4,
+                requests_per_batch_max: 2,
+                retries_max: 1,
+                lanes_max: 4,
+            },
+            batches,
+            depth,
+            lanes_max: 3,
+            faults: TransferFaults::ALL,
+            faults_max,
+            build: Arc::new(Transfers::new),
+        }
+    }
+}

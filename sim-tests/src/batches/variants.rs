@@ -1,0 +1,240 @@
+//! The registry of broken variants of transfers: what each breaks, and where it is found.
+
+use super::oracle::TransferOracle;
+use super::setup::{TransferBuild, TransferFaults, TransferScenario, TransferSetup};
+use super::world::TransferWorld;
+#[cfg(feature = "mutants")]
+use handfast_core::transfer::{TransferMutant, Transfers};
+#[cfg(feature = "mutants")]
+use std::sync::Arc;
+
+/// A broken variant of the rules of transfers, and where it is found out.
+pub struct TransferEntry {
+    /// The race or rule it is named after.
+    pub id: &'static str,
+    /// Its name in the code.
+    pub name: &'static str,
+    /// What it does that the rules forbid, for people.
+    pub breaks: &'static str,
+    /// Where it can be found.
+    pub scenario: TransferScenario,
+    /// Kinds of fault needed.
+    pub faults: TransferFaults,
+    /// Faults needed.
+    pub faults_max: u32,
+    /// The oracle that is expected to fail.
+    pub oracle: TransferOracle,
+    /// Makes its machine.
+    pub build: fn() -> TransferBuild,
+}
+
+impl TransferEntry {
+    /// The world in which it is looked for.
+    pub fn start(&self) -> TransferWorld {
+        TransferWorld::new(TransferSetup {
+            build: (self.build)(),
+            faults: self.faults,
+            ..self.scenario.setup(self.faults_max)
+        })
+    }
+}
+
+/// Every broken variant of transfers.
+#[cfg(feature = "mutants")]
+pub const VARIANTS: &[TransferEntry] = &[
+    TransferEntry {
+        id: "GEN-10",
+        name: "AttemptsUnnamed",
+        breaks: "every attempt of a slice has the same name, so that a late answer counts for the next",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 2,
+        oracle: TransferOracle::MemoryHeld,
+        build: || of(TransferMutant::AttemptsUnnamed),
+    },
+    TransferEntry {
+        id: "CQ-1",
+        name: "SlicesOrphaned",
+        breaks: "a lane that goes down takes its slices along",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Prompt,
+        build: || of(TransferMutant::SlicesOrphaned),
+    },
+    TransferEntry {
+        id: "CQ-2",
+        name: "RoomLost",
+        breaks: "a slice that is given back leaves no room for another",
+        scenario: TransferScenario::Hurried,
+        faults: TransferFaults::ALL,
+        faults_max: 0,
+        oracle: TransferOracle::Liveness,
+        build: || of(TransferMutant::RoomLost),
+    },
+    TransferEntry {
+        id: "CQ-5",
+        name: "LaneWantedOnce",
+        breaks: "a lane is asked for once",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Liveness,
+        build: || of(TransferMutant::LaneWantedOnce),
+    },
+    TransferEntry {
+        id: "CQ-6",
+        name: "UnsentCounted",
+        breaks: "a slice that was given back unsent counts as done, and is tried again",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Bytes,
+        build: || of(TransferMutant::UnsentCounted),
+    },
+    TransferEntry {
+        id: "BATCH-1",
+        name: "FreedByCancel",
+        breaks: "a batch that is cancelled or late ends while slices of it are posted",
+        scenario: TransferScenario::Cancelled,
+        faults: TransferFaults::ALL,
+        faults_max: 0,
+        oracle: TransferOracle::MemoryHeld,
+        build: || of(TransferMutant::FreedByCancel),
+    },
+    TransferEntry {
+        id: "BATCH-2",
+        name: "FreedByFailure",
+        breaks: "a batch that fails ends while slices of it are posted",
+        scenario: TransferScenario::Cancelled,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::MemoryHeld,
+        build: || of(TransferMutant::FreedByFailure),
+    },
+    TransferEntry {
+        id: "BATCH-3",
+        name: "QueuedDeadlineForgotten",
+        breaks: "the deadline of a batch that nothing was posted of is forgotten",
+        scenario: TransferScenario::Queued,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Prompt,
+        build: || of(TransferMutant::QueuedDeadlineForgotten),
+    },
+    TransferEntry {
+        id: "BATCH-6",
+        name: "CompletedEarly",
+        breaks: "a batch succeeds once what was cut of it is done",
+        scenario: TransferScenario::Queued,
+        faults: TransferFaults::ALL,
+        faults_max: 0,
+        oracle: TransferOracle::Success,
+        build: || of(TransferMutant::CompletedEarly),
+    },
+    TransferEntry {
+        id: "FO-1",
+        name: "FlushCharged",
+        breaks: "a slice is charged for having been flushed",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 2,
+        oracle: TransferOracle::Cause,
+        build: || of(TransferMutant::FlushCharged),
+    },
+    TransferEntry {
+        id: "FO-6",
+        name: "NeverRetried",
+        breaks: "nothing is tried again",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Cause,
+        build: || of(TransferMutant::NeverRetried),
+    },
+    TransferEntry {
+        id: "FO-20",
+        name: "WithdrawalForgotten",
+        breaks: "what is posted of a batch that ends is not asked back",
+        scenario: TransferScenario::Cancelled,
+        faults: TransferFaults::ALL,
+        faults_max: 0,
+        oracle: TransferOracle::Prompt,
+        build: || of(TransferMutant::WithdrawalForgotten),
+    },
+    TransferEntry {
+        id: "ID-2",
+        name: "RestartOutlived",
+        breaks: "batches go on, with old keys, when the peer has restarted",
+        scenario: TransferScenario::Cancelled,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Prompt,
+        build: || of(TransferMutant::RestartOutlived),
+    },
+    TransferEntry {
+        id: "PEER-4",
+        name: "LossIgnored",
+        breaks: "batches go on waiting when the peer is lost",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 3,
+        oracle: TransferOracle::Prompt,
+        build: || of(TransferMutant::LossIgnored),
+    },
+    TransferEntry {
+        id: "H12-1",
+        name: "SuccessUnfenced",
+        breaks: "a success is reported before the old lane is fenced",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Ghost,
+        build: || of(TransferMutant::SuccessUnfenced),
+    },
+    TransferEntry {
+        id: "H12-2",
+        name: "FencedTogether",
+        breaks: "the fence of one lane counts for all",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 2,
+        oracle: TransferOracle::Ghost,
+        build: || of(TransferMutant::FencedTogether),
+    },
+    TransferEntry {
+        id: "H12-3",
+        name: "TouchForgotten",
+        breaks: "a write that may have landed is called untouched",
+        scenario: TransferScenario::Cancelled,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Ghost,
+        build: || of(TransferMutant::TouchForgotten),
+    },
+    TransferEntry {
+        id: "H12-4",
+        name: "EarlyFenceForgotten",
+        breaks: "a fence that comes before the lane is down is forgotten",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::Liveness,
+        build: || of(TransferMutant::EarlyFenceForgotten),
+    },
+    TransferEntry {
+        id: "T5-1",
+        name: "FailedLaneUsed",
+        breaks: "a lane on which a slice failed is posted on again",
+        scenario: TransferScenario::Write,
+        faults: TransferFaults::ALL,
+        faults_max: 1,
+        oracle: TransferOracle::LaneLaw,
+        build: || of(TransferMutant::FailedLaneUsed),
+    },
+];
+
+#[cfg(feature = "mutants")]
+fn of(mutant: TransferMutant) -> TransferBuild {
+    Arc::new(move |limits| Transfers::with_mutant(limits, mutant))
+}

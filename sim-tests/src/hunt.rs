@@ -1,0 +1,177 @@
+//! The hunt for broken variants: each exhaustively and at random, within bounds that are checked in.
+
+use crate::batches::{self, TransferEntry, VARIANTS};
+use crate::case::Case;
+use crate::coverage::Coverage;
+use crate::explorer::{Counterexample, Ending, Explorer};
+use crate::mutants::{ALL, CANARY, Entry};
+use crate::scheduler::Scheduler;
+use crate::sweep::Random;
+use handfast_transport_sim::Oracle;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most worlds in which an exhaustive search must find a variant.
+pub const STATES_MAX: usize = 50_000;
+
+/// Most random schedules in which a sweep must find it.
+pub const SCHEDULES_MAX: u64 = 10_000;
+
+/// Most events of a random schedule before its world is left to heal.
+const EVENTS_MAX: u32 = 120;
+
+/// Hunts that go on at a time.
+const THREADS: usize = 2;
+
+/// How a variant was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Catch {
+    /// The race or rule it is named after.
+    pub id: &'static str,
+    /// What it does that the rules forbid.
+    pub breaks: &'static str,
+    /// The oracle that broke in the exhaustive search.
+    pub oracle: String,
+    /// Faults that were needed.
+    pub faults_max: u32,
+    /// Worlds seen until then.
+    pub states: usize,
+    /// Events of the shortest schedule, up to the violation or the world that cannot heal.
+    pub events: usize,
+    /// Random schedules played until one broke an oracle.
+    pub schedules: u64,
+}
+
+/// Why a variant was not found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Escape {
+    /// Everything that can happen was tried.
+    #[error("nothing is wrong in any of {states} worlds")]
+    Fixpoint {
+        /// Worlds seen.
+        states: usize,
+    },
+    /// The bound was reached.
+    #[error("nothing is wrong in {STATES_MAX} worlds, the bound")]
+    StatesMax,
+    /// The sweep ended.
+    #[error("nothing is wrong in {SCHEDULES_MAX} random schedules, the bound")]
+    SchedulesMax,
+    /// Something else is wrong than what the variant is known for.
+    #[error("{found} broke, and {expected} was to break")]
+    Oracle {
+        /// The oracle that broke.
+        found: String,
+        /// The one of the registry.
+        expected: String,
+    },
+}
+
+/// Hunts for the canary and then for every variant, two at a time, in the order of the registries.
+/// If the canary is not found, the searches see nothing, and that alone is reported.
+pub fn hunt_all() -> Vec<(&'static str, Result<Catch, Escape>)> {
+    if let Err(escape) = hunt(&CANARY) {
+        return vec![(CANARY.id, Err(escape))];
+    }
+    let count = ALL.len() + VARIANTS.len();
+    let next = AtomicUsize::new(0);
+    let caught = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let found = match ALL.get(at) {
+                        Some(entry) => (at, entry.id, hunt(entry)),
+                        None if at < count => {
+                            let entry = &VARIANTS[at - ALL.len()];
+                            (at, entry.id, hunt_transfers(entry))
+                        }
+                        None => break,
+                    };
+                    caught.lock().unwrap_or_else(|broken| broken.into_inner()).push(found);
+                }
+            });
+        }
+    });
+    let mut caught = caught.into_inner().unwrap_or_else(|broken| broken.into_inner());
+    caught.sort_by_key(|(at, ..)| *at);
+    caught.into_iter().map(|(_, id, found)| (id, found)).collect()
+}
+
+/// Looks for a variant of the handshake in both ways.
+///
+/// # Errors
+/// The search that did not find it.
+pub fn hunt(entry: &'static Entry) -> Result<Catch, Escape> {
+    let (found, states) = explore(entry)?;
+    let oracle = format!("{:?}", found.violation.oracle);
+    let expected = entry.oracles.first().map(|expected| format!("{expected:?}"));
+    expect(&oracle, expected.unwrap_or_default())?;
+    let schedules = sweep(entry)?;
+    let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
+    Ok(Catch { id, breaks, oracle, faults_max, states, events: found.schedule.len(), schedules })
+}
+
+fn expect(found: &str, expected: String) -> Result<(), Escape> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Escape::Oracle { found: found.to_owned(), expected })
+}
+
+/// The exhaustive half: the shortest way to the violation, and the worlds seen until then.
+///
+/// # Errors
+/// How the search ended without finding it.
+pub fn explore(entry: &'static Entry) -> Result<(Counterexample, usize), Escape> {
+    let explorer = Explorer {
+        states_max: STATES_MAX,
+        liveness: entry.oracles.contains(&Oracle::Liveness),
+        circles: false,
+        oracles: entry.oracles.to_vec(),
+        ..Explorer::default()
+    };
+    let report = explorer.explore(&Case::of_variant(entry).start());
+    match report.ending {
+        Ending::Violation(found) => Ok((*found, report.states)),
+        Ending::Fixpoint => Err(Escape::Fixpoint { states: report.states }),
+        Ending::StatesMax => Err(Escape::StatesMax),
+    }
+}
+
+/// The random half: how many schedules it took.
+///
+/// # Errors
+/// None of [`SCHEDULES_MAX`] schedules broke one of its oracles.
+pub fn sweep(entry: &'static Entry) -> Result<u64, Escape> {
+    let case = Case::of_variant(entry);
+    first_seed(|seed| {
+        let random = Random { seed, events_max: EVENTS_MAX, scheduler: Scheduler::Uniform };
+        random.run(&case, &mut Coverage::default()).violation.is_some()
+    })
+}
+
+fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
+    let seed = (0..SCHEDULES_MAX).find(|seed| breaks(*seed));
+    seed.map(|seed| seed + 1).ok_or(Escape::SchedulesMax)
+}
+
+/// Looks for a variant of transfers in both ways.
+///
+/// # Errors
+/// The search that did not find it.
+pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
+    let start = entry.start();
+    let searched = batches::explore(&start, STATES_MAX);
+    let states = searched.states;
+    let Some(found) = searched.finding else {
+        let escape = Escape::Fixpoint { states };
+        return Err(if searched.cut_short { Escape::StatesMax } else { escape });
+    };
+    let oracle = format!("{:?}", found.violation.oracle);
+    expect(&oracle, format!("{:?}", entry.oracle))?;
+    let schedules = first_seed(|seed| batches::play(&start, seed).is_some())?;
+    let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
+    Ok(Catch { id, breaks, oracle, faults_max, states, events: found.events, schedules })
+}

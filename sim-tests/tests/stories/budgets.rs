@@ -1,0 +1,130 @@
+//! Every broken variant is found within its budget, and the documents say how.
+
+use sim_tests::hunt::{self, Catch, SCHEDULES_MAX, STATES_MAX};
+use sim_tests::mutants::CANARY;
+use sim_tests::{Case, Ending, Explorer, assert_document, batches, mutants};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// The figures of the last change, one variant per line: id, worlds, events, random schedules.
+const FILE: &str = "sim-tests/variants.tsv";
+
+/// A change of the rules moves the figures: so many times the worlds and the random schedules of
+/// the file are within the budget, and no more events than there.
+const STATES_SLACK: usize = 2;
+const SCHEDULES_SLACK: u64 = 4;
+
+/// What even a lucky seed is allowed.
+const SCHEDULES_MIN: u64 = 64;
+
+#[test]
+fn every_variant_is_found_within_its_budget_and_the_documents_say_how() {
+    let caught = hunt::hunt_all();
+    let escaped: Vec<String> = caught
+        .iter()
+        .filter_map(|(id, caught)| Some(format!("{id}: {}", caught.as_ref().err()?)))
+        .collect();
+    assert!(escaped.is_empty(), "not found: {escaped:#?}");
+    let caught: Vec<Catch> = caught.into_iter().filter_map(|(_, caught)| caught.ok()).collect();
+    let mut figures = String::from("id\tworlds\tevents\trandom schedules\n");
+    for it in &caught {
+        let _ = writeln!(figures, "{}\t{}\t{}\t{}", it.id, it.states, it.events, it.schedules);
+    }
+    let kept = kept(&figures);
+    let over: Vec<String> = caught.iter().filter_map(|it| over_budget(it, &kept)).collect();
+    assert!(over.is_empty(), "over budget: {over:#?}\nUPDATE_SNAPSHOTS=1 rewrites {FILE}");
+    assert_eq!(kept.len(), caught.len(), "{FILE} has lines for variants that are gone");
+    assert_variants_are_documented(&caught, &kept);
+}
+
+#[test]
+fn the_canary_is_found_in_its_first_event_and_in_the_first_random_schedule() {
+    let caught = hunt::hunt(&CANARY).expect("a search that misses it sees nothing");
+    assert_eq!((caught.events, caught.schedules), (1, 1), "{caught:?}");
+}
+
+/// What is known not to be found is said, and is looked for all the same.
+#[test]
+fn rules_that_others_stand_in_for_are_still_not_missed() {
+    for entry in mutants::UNREFUTED {
+        let explorer = Explorer { states_max: STATES_MAX, circles: false, ..Explorer::default() };
+        let report = explorer.explore(&Case::of_variant(entry).start());
+        match report.ending {
+            Ending::Fixpoint => println!("{}: {} worlds hold", entry.id, report.states),
+            Ending::Violation(found) => panic!("{} is found: {}", entry.id, found.transcript),
+            Ending::StatesMax => panic!("{}: the bound was reached", entry.id),
+        }
+    }
+}
+
+#[test]
+fn every_variant_has_a_name_of_its_own() {
+    let handshake = mutants::ALL.iter().map(|entry| (entry.id, entry.name));
+    let transfers = batches::VARIANTS.iter().map(|entry| (entry.id, entry.name));
+    let all: Vec<(&str, &str)> = handshake.chain(transfers).collect();
+    let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
+    let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();
+    assert_eq!((ids.len(), names.len()), (all.len(), all.len()));
+    for id in ids {
+        assert!(id.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-'), "{id}");
+    }
+}
+
+/// Worlds, events and random schedules, by id.
+type Figures<'a> = BTreeMap<String, [u64; 3]>;
+
+/// The checked-in figures, rewritten first if that is asked for.
+fn kept(measured: &str) -> Figures<'_> {
+    let text = if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        assert_document(FILE, measured);
+        measured.to_owned()
+    } else {
+        read(FILE)
+    };
+    let figures = text.lines().skip(1).map(|line| {
+        let mut words = line.split('\t');
+        let id = words.next().unwrap_or_default().to_owned();
+        let mut number = || words.next().and_then(|word| word.parse().ok()).expect("a number");
+        (id, [number(), number(), number()])
+    });
+    figures.collect()
+}
+
+fn over_budget(caught: &Catch, kept: &Figures<'_>) -> Option<String> {
+    let Some([states, events, schedules]) = kept.get(caught.id) else {
+        return Some(format!("{} has no line in {FILE}", caught.id));
+    };
+    let states_max = (*states as usize * STATES_SLACK).min(STATES_MAX);
+    let schedules_max = (schedules * SCHEDULES_SLACK).clamp(SCHEDULES_MIN, SCHEDULES_MAX);
+    let within = caught.states <= states_max
+        && caught.events as u64 <= *events
+        && caught.schedules <= schedules_max;
+    (!within).then(|| format!("{caught:?} against {:?}", kept[caught.id]))
+}
+
+const BEGIN: &str = "<!-- variants: written by a test from sim-tests/variants.tsv -->\n";
+const END: &str = "<!-- end of variants -->\n";
+
+fn assert_variants_are_documented(caught: &[Catch], kept: &Figures<'_>) {
+    let mut table = String::from(
+        "| id | what is broken | oracle | K | states | shortest | random schedules |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for it in caught {
+        let [states, events, schedules] = kept[it.id];
+        let Catch { id, breaks, oracle, faults_max, .. } = it;
+        let _ = writeln!(
+            table,
+            "| {id} | {breaks} | {oracle} | {faults_max} | {states} | {events} | {schedules} |"
+        );
+    }
+    let page = read("docs/testing.md");
+    let (before, rest) = page.split_once(BEGIN).expect("where the table begins");
+    let (_, after) = rest.split_once(END).expect("where the table ends");
+    assert_document("docs/testing.md", &format!("{before}{BEGIN}{table}{END}{after}"));
+}
+
+fn read(path: &str) -> String {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -1,0 +1,52 @@
+//! What the program that users get has in it.
+
+use crate::command::{cargo, run as run_command};
+use crate::project::Project;
+use crate::report::Outcome;
+use std::fs;
+use std::process::Command;
+use std::time::Instant;
+
+/// A name that stands in the table of broken variants, and so in a program that has it.
+const VARIANT: &[u8] = b"ReplacedByRequest";
+
+/// The release build of the program, made in the workspace's root, has no broken variant: it says
+/// so, and no name of one is in it.
+pub(crate) fn without_variants(project: &Project, deadline: Instant) -> Outcome {
+    let build = cargo(project.root(), ["build", "--release", "--bin", "handfast"]);
+    let built = run_command(build, project.scratch().join("program.log"), deadline);
+    if !built.succeeded() {
+        return built.outcome(|_| String::new());
+    }
+    let program = project.target().join("release/handfast");
+    let mut findings = Vec::new();
+    match fs::read(&program) {
+        Ok(bytes) if contains(&bytes, VARIANT) => {
+            findings.push("a name of a broken variant is in the program".to_owned());
+        }
+        Ok(_) => {}
+        Err(error) => findings.push(format!("{}: {error}", program.display())),
+    }
+    match Command::new(&program).args(["sim", "mutants"]).output() {
+        Ok(output) if output.status.code() == Some(2) && output.stdout.is_empty() => {}
+        Ok(output) => findings.push(format!("'sim mutants' ended with {}", output.status)),
+        Err(error) => findings.push(format!("{}: {error}", program.display())),
+    }
+    Outcome::of_findings(&findings, "no variant in the program")
+}
+
+fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{VARIANT, contains};
+
+    #[test]
+    fn a_name_in_a_program_is_found_and_part_of_one_is_not() {
+        let with = [b"\0\x7fELF".as_slice(), VARIANT, b"\0"].concat();
+        assert!(contains(&with, VARIANT));
+        assert!(!contains(&with[..with.len() - 2], VARIANT));
+    }
+}

@@ -1,0 +1,121 @@
+//! The same seeds in different processes and builds lead to the same worlds, event by event.
+
+use crate::command::{cargo, run as run_command};
+use crate::project::Project;
+use crate::report::{Outcome, Step};
+use std::process::Command;
+use std::time::Instant;
+
+/// Prints a hash after every event of every seed.
+const EXAMPLE: &str = "prefix_hashes";
+/// Seeds compared.
+const SEEDS: &str = "1000";
+/// The seed in which chance is planted, to see that it is noticed.
+const PLANTED: &str = "7";
+
+/// The first event after which two runs of a seed are in different worlds.
+#[derive(Debug, PartialEq, Eq)]
+struct Difference {
+    seed: String,
+    /// From 1; one past the last if one run has more events.
+    event: usize,
+}
+
+pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
+    let same = |deadline| same_prefixes(project, deadline).unwrap_or_else(|outcome| outcome);
+    let planted = |deadline| planted(project, deadline).unwrap_or_else(|outcome| outcome);
+    vec![Step::new("same-prefixes", same), Step::new("planted-difference", planted)]
+}
+
+fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    build(project, true, deadline)?;
+    build(project, false, deadline)?;
+    let first = prefixes(project, "release", &[], deadline)?;
+    let runs = [
+        ("two processes", prefixes(project, "release", &[], deadline)?),
+        ("a release and a debug build", prefixes(project, "debug", &[], deadline)?),
+    ];
+    for (between, other) in runs {
+        if let Some(Difference { seed, event }) = first_difference(&first, &other) {
+            return Ok(Outcome::failed(
+                format!("seed {seed} differs between {between} from event {event} on"),
+                format!("handfast sim sweep --from {seed} --seeds 1"),
+            ));
+        }
+    }
+    let seeds = first.lines().count();
+    if seeds.to_string() != SEEDS {
+        return Ok(Outcome::failed(format!("{seeds} seeds were run instead of {SEEDS}"), ""));
+    }
+    let events: usize = first.lines().map(|line| line.split(' ').count() - 1).sum();
+    Ok(Outcome::Passed(format!("{seeds} seeds, {events} events, three times")))
+}
+
+fn planted(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    build(project, true, deadline)?;
+    let run = || prefixes(project, "release", &["plant", PLANTED], deadline);
+    Ok(match first_difference(&run()?, &run()?) {
+        Some(Difference { seed, event }) if seed == PLANTED => {
+            Outcome::Passed(format!("planted chance is found at seed {seed}, event {event}"))
+        }
+        found => Outcome::failed("planted chance was not found", format!("{found:?}")),
+    })
+}
+
+fn build(project: &Project, release: bool, deadline: Instant) -> Result<(), Outcome> {
+    let words = ["build", "--package", "sim-tests", "--example", EXAMPLE];
+    let release = release.then_some("--release");
+    let command = cargo(project.root(), words.into_iter().chain(release));
+    let built = run_command(command, project.scratch().join("prefixes-build.log"), deadline);
+    if built.succeeded() { Ok(()) } else { Err(built.outcome(|_| String::new())) }
+}
+
+/// What one process of a build prints.
+fn prefixes(
+    project: &Project,
+    build: &str,
+    options: &[&str],
+    deadline: Instant,
+) -> Result<String, Outcome> {
+    let program = project.target().join(build).join("examples").join(EXAMPLE);
+    let mut command = Command::new(program);
+    command.arg(SEEDS).args(options);
+    let log = project.scratch().join(format!("prefixes-{build}.log"));
+    let run = run_command(command, log, deadline);
+    if run.succeeded() { Ok(run.output()) } else { Err(run.outcome(|_| String::new())) }
+}
+
+/// Compares lines of `SEED HASH HASH …`.
+fn first_difference(first: &str, second: &str) -> Option<Difference> {
+    let (mut first, mut second) = (first.lines(), second.lines());
+    loop {
+        let (one, other) = match (first.next(), second.next()) {
+            (None, None) => return None,
+            (one, other) => (one.unwrap_or_default(), other.unwrap_or_default()),
+        };
+        if one == other {
+            continue;
+        }
+        let (mut ones, mut others) = (one.split(' '), other.split(' '));
+        let (seed, other_seed) = (ones.next().unwrap_or_default(), others.next());
+        let seed = if seed.is_empty() { other_seed.unwrap_or_default() } else { seed };
+        let same = ones.zip(others).take_while(|(one, other)| one == other).count();
+        return Some(Difference { seed: seed.to_owned(), event: same + 1 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Difference, first_difference};
+
+    #[test]
+    fn the_first_event_that_differs_is_named_with_its_seed() {
+        let difference = |seed: &str, event| Some(Difference { seed: seed.to_owned(), event });
+        let first = "0 aa bb\n1 cc dd ee\n2 ff\n";
+        assert_eq!(first_difference(first, first), None);
+        assert_eq!(first_difference(first, "0 aa bb\n1 cc d0 ee\n2 ff\n"), difference("1", 2));
+        assert_eq!(first_difference(first, "0 aa bb\n1 cc dd\n2 ff\n"), difference("1", 3));
+        assert_eq!(first_difference(first, "0 aa bb\n1 cc dd ee\n"), difference("2", 1));
+        assert_eq!(first_difference("", "0 aa\n"), difference("0", 1));
+    }
+}

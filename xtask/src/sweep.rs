@@ -1,0 +1,41 @@
+//! `cargo xtask sweep`: random schedules for as long as one likes.
+
+use crate::command::cargo;
+use crate::project::Project;
+use anyhow::{Context, Result};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Seeds between the first ones of two sweeps that begin a second apart: more than a second plays.
+const SEEDS_PER_SECOND: u64 = 100_000;
+
+/// Play random schedules of simulated nodes, each with new seeds, and print the rates
+///
+/// The same as `handfast sim sweep --minutes N --from SEED`. The first seed comes from the clock
+/// unless it is given, so that every sweep plays others than those before it.
+///
+/// Exit code: 0 if every oracle held, 1 if one did not; the last line then replays it.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How long to go on
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    minutes: u64,
+    /// The first seed [default: from the clock]
+    #[arg(long, value_name = "SEED")]
+    from: Option<u64>,
+}
+
+/// Sweeps, and says whether every oracle held.
+pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
+    let from = match arguments.from {
+        Some(seed) => seed,
+        None => {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?;
+            now.as_secs() * SEEDS_PER_SECOND
+        }
+    };
+    let (minutes, from) = (arguments.minutes.to_string(), from.to_string());
+    let words = ["run", "--quiet", "--release", "--bin", "handfast", "--", "sim", "sweep"];
+    let options = ["--minutes", minutes.as_str(), "--from", from.as_str()];
+    let status = cargo(project.root(), words.into_iter().chain(options)).status()?;
+    Ok(status.success())
+}
