@@ -86,7 +86,7 @@ struct Kind {
     switch: fn(&mut Faults) -> &mut bool,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 14] = [
     Kind { name: "loss", switch: |faults| &mut faults.loss },
     Kind { name: "duplication", switch: |faults| &mut faults.duplication },
     Kind { name: "call-failure", switch: |faults| &mut faults.call_failure },
@@ -96,6 +96,11 @@ const KINDS: [Kind; 9] = [
     Kind { name: "lane-error", switch: |faults| &mut faults.lane_error },
     Kind { name: "early-timer", switch: |faults| &mut faults.early_timer },
     Kind { name: "protection", switch: |faults| &mut faults.protection },
+    Kind { name: "step-failure", switch: |faults| &mut faults.step_failure },
+    Kind { name: "port", switch: |faults| &mut faults.port },
+    Kind { name: "address", switch: |faults| &mut faults.address },
+    Kind { name: "partition", switch: |faults| &mut faults.partition },
+    Kind { name: "mute", switch: |faults| &mut faults.mute },
 ];
 
 /// The names of all kinds of fault; the place of each is its bit.
@@ -116,6 +121,11 @@ pub fn bits_of(mut faults: Faults) -> u32 {
         lane_error: _,
         early_timer: _,
         protection: _,
+        step_failure: _,
+        port: _,
+        address: _,
+        partition: _,
+        mute: _,
     } = faults;
     let on = |(bit, kind): (usize, &Kind)| u32::from(*(kind.switch)(&mut faults)) << bit;
     KINDS.iter().enumerate().map(on).sum()
@@ -140,6 +150,7 @@ pub fn faults_named(names: &str) -> Result<Faults, String> {
         bits |= match name {
             "all" => bits_of(Faults::ALL),
             "classic" => bits_of(Faults::CLASSIC),
+            "device" => bits_of(Faults::DEVICE),
             "none" => 0,
             _ => match KINDS.iter().position(|kind| kind.name == name) {
                 Some(bit) => 1 << bit,

@@ -117,10 +117,13 @@ pub fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::new();
     world.free_actions(&mut choices);
     let rank = |choice: &Choice| match &choice.action {
+        Action::Disturb(disturbance) if disturbance.is_end() => Some((0, 0)),
         Action::Operation(_) => Some((0, 0)),
+        Action::Completion(_) => Some((0, 1)),
+        Action::Packet(_) => Some((0, 2)),
         Action::Answer(_) => Some((1, 0)),
         Action::Call(..) => Some((2, 0)),
-        Action::Broken(..) => Some((3, 0)),
+        Action::Broken(..) | Action::Exhaust(..) => Some((3, 0)),
         Action::Timer(site, timer) if world.quiet() => {
             let mut timers = world.node(*site).timers();
             timers.find(|(id, ..)| id == timer).map(|(_, at, _)| (4, at.0))
@@ -196,6 +199,9 @@ fn unsettled(world: &World) -> Option<Violation> {
                 ));
             }
         }
+    }
+    if world.transfers_pending() > 0 {
+        return failed(format!("{} transfers never end", world.transfers_pending()));
     }
     for qp in world.queue_pairs() {
         if world.node(qp.site).state_of(qp.lifecycle).is_none() {

@@ -23,7 +23,7 @@ mod snapshot;
 pub mod sweep;
 pub mod timeline;
 mod transcript;
-
+mod transfers;
 mod ways;
 
 pub use case::Case;
@@ -38,3 +38,4 @@ pub use scenario::Scenario;
 pub use scheduler::Scheduler;
 pub use snapshot::{assert_document, assert_snapshot};
 pub use transcript::transcript;
+pub use transfers::Traffic;

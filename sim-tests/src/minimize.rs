@@ -7,7 +7,9 @@ use crate::line::{Line, LineError, ReplayError, Schedule, rules};
 use crate::play::{Rules, Run, play, play_schedule};
 use crate::transcript::transcript;
 use crate::{Coverage, seen::Memo};
-use handfast_transport_sim::{Action, Choice, Faults, Operations, Oracle, Step, Violation, World};
+use handfast_transport_sim::{
+    Action, Choice, Disturbance, Faults, Operations, Oracle, Step, Violation, World,
+};
 
 /// Worlds that each search from the start may reach: half a second of an optimised build.
 const WORLDS_FROM_START: usize = 40_000;
@@ -247,8 +249,13 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
     let paid = || schedule.iter().filter(|choice| choice.cost > 0).map(|choice| &choice.action);
     let any = |is: fn(&Action) -> bool| paid().any(is);
     Faults {
-        loss: any(|it| matches!(it, Action::LoseCall(_, false) | Action::LoseAnswer(_, false))),
-        duplication: any(|it| matches!(it, Action::DuplicateCall(..))),
+        loss: any(|it| {
+            matches!(
+                it,
+                Action::LoseCall(_, false) | Action::LoseAnswer(_, false) | Action::LosePacket(_)
+            )
+        }),
+        duplication: any(|it| matches!(it, Action::DuplicateCall(..) | Action::DuplicatePacket(_))),
         call_failure: any(|it| {
             matches!(it, Action::LoseCall(_, true) | Action::LoseAnswer(_, true))
         }),
@@ -256,7 +263,12 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
         operation_stall: any(|it| matches!(it, Action::StallOperation(_))),
         crash: any(|it| matches!(it, Action::Restart(_))),
         lane_error: any(|it| matches!(it, Action::LaneError(..))),
-        early_timer: any(|it| matches!(it, Action::Timer(..))),
+        early_timer: any(|it| matches!(it, Action::Timer(..) | Action::Exhaust(..))),
+        step_failure: any(|it| matches!(it, Action::FailStep(..))),
+        port: any(|it| matches!(it, Action::Disturb(Disturbance::PortDown(_)))),
+        address: any(|it| matches!(it, Action::Disturb(Disturbance::AddressGone(_)))),
+        partition: any(|it| matches!(it, Action::Disturb(Disturbance::Cut(..)))),
+        mute: any(|it| matches!(it, Action::Disturb(Disturbance::Mute(_)))),
         protection: any(|it| matches!(it, Action::ProtectionError(..))),
     }
 }

@@ -4,7 +4,7 @@ use crate::heal::next;
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
-    Action, Choice, Command, CommandKind, Faults, Operations, Setup, Step, World,
+    Action, Choice, Command, CommandKind, Devices, Faults, Operations, Setup, Step, World,
 };
 use std::sync::Arc;
 
@@ -89,6 +89,8 @@ impl Scenario {
             faults_max,
             operations: Operations::Stepwise,
             prune: false,
+            transfers: None,
+            devices: Devices::default(),
             lasting: false,
             build: Arc::new(Node::new),
         }

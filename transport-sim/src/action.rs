@@ -1,6 +1,8 @@
 //! What may happen next, what it costs, and how it reads.
 
+use crate::device::Disturbance;
 use crate::setup::{Command, CommandKind};
+use crate::verbs::Call;
 use crate::world::{Step, World};
 use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
@@ -38,6 +40,26 @@ pub enum Action {
     LaneError(usize, Lifecycle),
     /// An access that is not allowed ends a published queue pair.
     ProtectionError(usize, Lifecycle),
+    /// One verbs step of an operation fails.
+    FailStep(usize, Call),
+    /// Something happens to a device, a way or a process.
+    Disturb(Disturbance),
+    /// The application submits a transfer.
+    Submit(usize),
+    /// The application cancels one.
+    Cancel(usize),
+    /// The deadline of one passes.
+    Deadline(usize),
+    /// A packet arrives.
+    Packet(usize),
+    /// A packet arrives, and a copy of it stays in flight.
+    DuplicatePacket(usize),
+    /// A packet is lost.
+    LosePacket(usize),
+    /// A site polls the oldest completion of its device.
+    Completion(usize),
+    /// The retries of a site's queue pair are used up.
+    Exhaust(usize, u32),
 }
 
 /// An action and what it takes from the budget of faults.
@@ -85,6 +107,12 @@ impl World {
         self.push_timers(paid && faults.early_timer, choices);
         if paid {
             self.push_faults(choices);
+            self.push_disturbances(choices);
+        }
+        self.push_ends(choices);
+        self.push_data(paid, choices);
+        if !self.mute.is_empty() {
+            choices.retain(|choice| !self.stopped(&choice.action));
         }
     }
 
@@ -138,6 +166,12 @@ impl World {
             }
             if faults.operation_stall {
                 charged(Action::StallOperation(at));
+            }
+            if faults.step_failure {
+                let kind = self.operations[at].operation.id().kind;
+                for call in Self::steps_of(kind) {
+                    charged(Action::FailStep(at, call));
+                }
             }
         }
         if faults.lane_error {
@@ -210,7 +244,18 @@ impl World {
             Action::LoseCall(at, told) => self.lose_call(*at, *told, step),
             Action::LoseAnswer(at, told) => self.lose_answer(*at, *told, step),
             Action::Restart(site) => self.restart(*site),
+            Action::FailStep(at, call) => self.fail_step(*at, *call, step),
+            Action::Disturb(disturbance) => self.disturb(*disturbance),
+            Action::Submit(index) => self.submit(*index, step),
+            Action::Cancel(index) => self.give_up(*index, false, step),
+            Action::Deadline(index) => self.give_up(*index, true, step),
+            Action::Packet(at) => self.deliver_packet(*at, false),
+            Action::DuplicatePacket(at) => self.deliver_packet(*at, true),
+            Action::LosePacket(at) => self.fabric.verbs.lose(*at),
+            Action::Completion(site) => self.poll_completion(*site, step),
+            Action::Exhaust(site, number) => self.fabric.verbs.exhaust(*site, *number),
         }
+        self.settle_data(step);
         self.prune();
     }
 
@@ -251,6 +296,20 @@ impl World {
             Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), told(is_told)),
             Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
             Action::Restart(at) => format!("{} crashes and restarts", site(at)),
+            Action::FailStep(at, call) => format!("{} fails at {}", operation(at), call.name()),
+            Action::Disturb(disturbance) => self.describe_disturbance(*disturbance),
+            Action::Submit(index) => format!("transfer {index} is submitted"),
+            Action::Cancel(index) => format!("transfer {index} is cancelled"),
+            Action::Deadline(index) => format!("the deadline of transfer {index} passes"),
+            Action::Packet(at) => format!("{} arrives", self.describe_packet(*at)),
+            Action::DuplicatePacket(at) => {
+                format!("one copy of {} arrives", self.describe_packet(*at))
+            }
+            Action::LosePacket(at) => format!("{} is lost", self.describe_packet(*at)),
+            Action::Completion(at) => format!("{} polls a completion", site(at)),
+            Action::Exhaust(at, number) => {
+                format!("queue pair {number} of {} has no answer and gives up", site(at))
+            }
         }
     }
 

@@ -1,6 +1,17 @@
 //! The truth: which queue pairs exist and which is wired to which.
 
+use crate::backend::Backend;
+use crate::verbs::{
+    self, Access, Attributes, Completion, Gid, GidKind, Profile, QpState, Rebirth, VerbsError,
+};
 use handfast_core::{Lifecycle, Pair};
+
+/// The first sequence number of either side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Psns {
+    pub(crate) ours: u32,
+    pub(crate) theirs: u32,
+}
 
 /// Where a queue pair was wired to: a number at a site, and the lifecycle it was believed to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,17 +44,42 @@ pub struct QueuePair {
     pub revoked: bool,
 }
 
-/// The queue pairs of all sites.
-#[derive(Clone, Debug, Default)]
+/// Work that may be outstanding on a queue pair.
+const SEND_DEPTH: u32 = 16;
+
+/// The queue pairs of all sites: what their owners believe, beside the devices that have them.
+/// What happens is decided by the devices; that the two agree is shown in `sim-tests`.
+#[derive(Clone, Debug)]
 pub(crate) struct Fabric {
     pub(crate) table: Vec<QueuePair>,
+    /// One NIC per site, with the site's index.
+    pub(crate) verbs: verbs::Fabric,
+    pub(crate) backend: Backend,
+    /// Queue pairs that a backend keeps for another life: site and number.
+    spare: Vec<(usize, u32)>,
 }
 
 impl Fabric {
-    pub(crate) fn create(&mut self, site: usize, lifecycle: Lifecycle) -> u32 {
-        let taken =
-            |number: u32| self.table.iter().any(|qp| (qp.site, qp.number) == (site, number));
-        let number = (1..).find(|number| !taken(*number)).unwrap_or(u32::MAX);
+    pub(crate) fn new(profile: &'static Profile, backend: Backend, sites: usize) -> Self {
+        let mut verbs = verbs::Fabric::default();
+        (0..sites).for_each(|_| {
+            verbs.add_nic(profile);
+        });
+        Self { table: Vec::new(), verbs, backend, spare: Vec::new() }
+    }
+
+    /// Creates a queue pair and brings it to INIT. One that stays behind is destroyed.
+    pub(crate) fn create(&mut self, site: usize, lifecycle: Lifecycle) -> Result<u32, VerbsError> {
+        let spare = self.spare.iter().position(|(owner, _)| *owner == site);
+        let number = match spare {
+            Some(index) => self.spare.remove(index).1,
+            None => self.verbs.create_queue_pair(site, SEND_DEPTH, 1)?,
+        };
+        let init = Attributes::to_init(Access::ALL);
+        if let Err(error) = self.verbs.modify(site, number, &init) {
+            self.verbs.destroy_queue_pair(site, number)?;
+            return Err(error);
+        }
         self.table.push(QueuePair {
             site,
             number,
@@ -54,7 +90,70 @@ impl Fabric {
             revoked: false,
         });
         self.table.sort_by_key(|qp| (qp.site, qp.number));
-        number
+        Ok(number)
+    }
+
+    /// Brings a queue pair to RTR and RTS. After RTR it takes packets, whatever follows.
+    pub(crate) fn wire(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        target: Target,
+        psns: Psns,
+    ) -> Result<(), VerbsError> {
+        let Some(number) = self.of(site, lifecycle).map(|qp| qp.number) else { return Ok(()) };
+        let index = self.verbs.nic(site).profile().gid_index.unwrap_or(0);
+        let own = self.verbs.nic(site).gids().get(usize::from(index)).copied().flatten();
+        let (kind, version) = own.map_or((GidKind::Ipv4, 2), |own| (own.kind, own.version));
+        let dgid = Gid { kind, host: target.site as u16, version };
+        let rtr = Attributes::to_rtr(index, dgid, target.number, psns.theirs);
+        self.verbs.modify(site, number, &rtr)?;
+        // Some devices return 0 and bind nothing.
+        let bound = self.verbs.queue_pair(site, number).is_some_and(|qp| qp.bond().is_some());
+        if let Some(qp) = self.of_mut(site, lifecycle) {
+            qp.target = Some(target).filter(|_| bound);
+        }
+        // The first try is the only one: time is an event here, and a second adds no world.
+        let rts = Attributes { retry_count: Some(0), ..Attributes::to_rts(psns.ours) };
+        self.verbs.modify(site, number, &rts)
+    }
+
+    /// Puts a queue pair in error, as its device does by itself.
+    pub(crate) fn break_down(&mut self, site: usize, lifecycle: Lifecycle) {
+        let Some(qp) = self.of_mut(site, lifecycle) else { return };
+        qp.broken = true;
+        let number = qp.number;
+        self.verbs.break_queue_pair(site, number);
+        while self.verbs.next_event(site).is_some() {}
+    }
+
+    /// Puts a queue pair in error, takes what it has completed, and destroys it.
+    pub(crate) fn destroy(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+    ) -> Result<Vec<Completion>, VerbsError> {
+        let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(Vec::new()) };
+        let number = qp.number;
+        if self.backend.resets() {
+            self.verbs.modify(site, number, &Attributes::to(QpState::Reset))?;
+            self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
+            self.spare.push((site, number));
+            return Ok(Vec::new());
+        }
+        if self.backend.drops_work() {
+            self.verbs.destroy_queue_pair(site, number)?;
+            self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
+            return Ok(Vec::new());
+        }
+        self.verbs.modify(site, number, &Attributes::to(QpState::Err))?;
+        if let Some(qp) = self.of_mut(site, lifecycle) {
+            qp.broken = true;
+        }
+        let drained = self.verbs.poll_queue_pair(site, number);
+        self.verbs.destroy_queue_pair(site, number)?;
+        self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
+        Ok(drained)
     }
 
     pub(crate) fn of(&self, site: usize, lifecycle: Lifecycle) -> Option<&QueuePair> {
@@ -65,12 +164,11 @@ impl Fabric {
         self.table.iter_mut().find(|qp| qp.site == site && qp.lifecycle == lifecycle)
     }
 
-    pub(crate) fn destroy(&mut self, site: usize, lifecycle: Lifecycle) {
-        self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
-    }
-
-    pub(crate) fn forget_site(&mut self, site: usize) {
+    /// The process of a site is gone, and what its device had for it.
+    pub(crate) fn forget_site(&mut self, site: usize, rebirth: Rebirth) {
         self.table.retain(|qp| qp.site != site);
+        self.spare.retain(|(owner, _)| *owner != site);
+        self.verbs.crash(site, rebirth);
     }
 
     pub(crate) fn at(&self, site: usize, number: u32) -> Option<&QueuePair> {

@@ -1,10 +1,12 @@
 //! The canonical digest of a whole world: 128 bits, the same on every platform.
 
+use crate::data::Data;
 use crate::world::World;
 use handfast_core::node::Ranks;
 use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::wire::Message;
 use handfast_core::{Lifecycle, Node, Pair};
+use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -135,6 +137,13 @@ impl World {
             site.node.fingerprint(&ranks, &mut encoder);
         }
         self.hash_fabric(&ranks, &mut encoder);
+        if self.setup.devices_differ() {
+            self.fabric.verbs.hash(&mut encoder);
+        }
+        if let Some(data) = &self.data {
+            hash_data(data, &mut encoder);
+        }
+        self.mute.iter().for_each(|site| site.hash(&mut encoder));
         self.hash_bags(&ranks).hash(&mut encoder);
         encoder
     }
@@ -220,5 +229,23 @@ fn hash_operation(
     if let Operation::Wire { remote, body, .. } = operation {
         (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
         body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+    }
+}
+
+/// A transfer machine is what it prints: every field of it, counters included.
+fn hash_data(data: &Data, encoder: &mut Encoder) {
+    data.progress.iter().for_each(|progress| progress.hash(encoder));
+    for site in &data.sites {
+        for target in &site.targets {
+            // Writing into memory does not fail.
+            let _ = write!(encoder, "{target:?}");
+        }
+    }
+}
+
+impl std::fmt::Write for Encoder {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.bytes.extend_from_slice(text.as_bytes());
+        Ok(())
     }
 }

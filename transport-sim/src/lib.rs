@@ -7,17 +7,27 @@
 //! an explorer tries all of them, a sweep draws them from a seed.
 
 mod action;
+mod backend;
+mod data;
+mod data_check;
+mod device;
 mod fabric;
 mod fingerprint;
+mod operate;
 mod oracle;
+mod refinement;
 mod setup;
+pub mod verbs;
 mod view;
 mod world;
 
 pub use action::{Action, Choice};
+pub use backend::Backend;
+pub use data::{Transfer, TransferSetup};
+pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
-pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
+pub use setup::{Build, Command, CommandKind, Devices, Faults, Operations, Setup};
 pub use view::InFlight;
 pub use world::{Demand, Step, World};

@@ -27,6 +27,10 @@ pub enum Oracle {
     GhostHit,
     /// H12: an established lane proves that the peer's earlier lanes to us are gone.
     Fence,
+    /// O3: a transfer ends exactly once, says the truth, and gives its buffer back only then.
+    Transfer,
+    /// O7: no byte changes that was promised not to.
+    GhostByte,
     /// H3: no message gives leave to wire towards queue pairs that are ending.
     DeadOffer,
     /// H7: when nothing is under way, no call is left waiting for its answer.

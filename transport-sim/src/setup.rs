@@ -1,5 +1,8 @@
 //! What a world starts with.
 
+use crate::backend::Backend;
+use crate::data::TransferSetup;
+use crate::verbs::{Profile, Rebirth, STRICT};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node, NodeConfig};
 use std::sync::Arc;
@@ -46,6 +49,16 @@ pub struct Faults {
     pub lane_error: bool,
     /// A timer fires while what it waits for is still under way.
     pub early_timer: bool,
+    /// One verbs step of an operation fails, which is finer than `operation_failure`.
+    pub step_failure: bool,
+    /// A port goes down; it comes up again for nothing.
+    pub port: bool,
+    /// The address of a NIC is gone; it comes back for nothing.
+    pub address: bool,
+    /// The way from one NIC to another is cut, one way; it is mended for nothing.
+    pub partition: bool,
+    /// A process is stopped: it accepts calls and never answers, and goes on for nothing.
+    pub mute: bool,
     /// An access that is not allowed ends a published queue pair.
     pub protection: bool,
 }
@@ -62,8 +75,14 @@ impl Faults {
         lane_error: false,
         early_timer: false,
         protection: false,
+        step_failure: false,
+        port: false,
+        address: false,
+        partition: false,
+        mute: false,
     };
-    /// Every kind that the network, a device or a process brings about on its own.
+    /// Every kind that needs no device; those of [`Faults::DEVICE`] come on top where they are
+    /// wanted.
     pub const ALL: Self = Self {
         loss: true,
         duplication: true,
@@ -73,7 +92,16 @@ impl Faults {
         crash: true,
         lane_error: true,
         early_timer: true,
-        protection: false,
+        ..Self::NONE
+    };
+    /// What happens to devices, ways and processes.
+    pub const DEVICE: Self = Self {
+        step_failure: true,
+        port: true,
+        address: true,
+        partition: true,
+        mute: true,
+        ..Self::NONE
     };
     /// What page-sized models know: loss, duplication and restart; reordering is free.
     pub const CLASSIC: Self = Self {
@@ -93,6 +121,32 @@ pub enum Operations {
     Stepwise,
     /// Each succeeds within the event that asks for it, as in page-sized models.
     AtOnce,
+}
+
+/// What the sites have for devices, and how they use them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Devices {
+    /// The device of every site.
+    pub profile: &'static Profile,
+    /// The backend of every site.
+    pub backend: Backend,
+    /// What a restart does to the numbers and keys of the site's device.
+    pub rebirth: Rebirth,
+    /// Sequence numbers are drawn per lifecycle and exchanged, as between nodes that know each
+    /// other's key (rule H13); otherwise all begin at zero.
+    pub random_psns: bool,
+}
+
+impl Default for Devices {
+    /// The strict device, numbers that a restart brings back, and sequence numbers from zero.
+    fn default() -> Self {
+        Self {
+            profile: &STRICT,
+            backend: Backend::Shipping,
+            rebirth: Rebirth::Anew,
+            random_psns: false,
+        }
+    }
 }
 
 /// What a world starts with.
@@ -117,8 +171,26 @@ pub struct Setup {
     /// Answers that can only be ignored vanish at once. Sound as long as lifecycle numbers are
     /// never reused, and much cheaper; what it hides is that they are indeed ignored.
     pub prune: bool,
+    /// What is transferred; without it lanes carry nothing.
+    pub transfers: Option<TransferSetup>,
+    /// What the sites have for devices.
+    pub devices: Devices,
     /// No lifecycle may end: the faults are such as every one is to survive.
     pub lasting: bool,
     /// Makes the nodes.
     pub build: Build,
+}
+
+impl Setup {
+    /// Whether the devices are more than what the table of queue pairs says of them.
+    pub(crate) fn devices_differ(&self) -> bool {
+        let faults = self.faults;
+        *self.devices.profile != STRICT
+            || self.devices.random_psns
+            || self.transfers.is_some()
+            || faults.step_failure
+            || faults.port
+            || faults.address
+            || faults.partition
+    }
 }

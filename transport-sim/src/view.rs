@@ -49,14 +49,25 @@ impl World {
             Action::Answer(at) => self.site_of(self.answers[*at].0),
             Action::LoseCall(at, _) => sender(&self.calls[*at]),
             Action::LoseAnswer(at, _) => sender(&self.answers[*at].1),
-            Action::Operation(at) | Action::FailOperation(at) | Action::StallOperation(at) => {
-                self.operations[*at].site
+            Action::Operation(at)
+            | Action::FailOperation(at)
+            | Action::StallOperation(at)
+            | Action::FailStep(at, _) => self.operations[*at].site,
+            Action::Disturb(disturbance) => disturbance.site(),
+            Action::Submit(index) | Action::Cancel(index) | Action::Deadline(index) => {
+                self.transfer_setup().map_or(0, |setup| setup.transfers[*index].site)
             }
+            Action::Packet(at) | Action::DuplicatePacket(at) => {
+                usize::from(self.fabric.verbs.packets()[*at].to)
+            }
+            Action::LosePacket(at) => usize::from(self.fabric.verbs.packets()[*at].from),
             Action::Call(_, site)
             | Action::DuplicateCall(_, site)
             | Action::Timer(site, _)
             | Action::Broken(site, _)
             | Action::LaneError(site, _)
+            | Action::Completion(site)
+            | Action::Exhaust(site, _)
             | Action::ProtectionError(site, _)
             | Action::Restart(site) => *site,
         }

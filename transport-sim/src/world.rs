@@ -1,13 +1,12 @@
 //! A world: nodes, what is in flight between them, and the fabric.
 
-use crate::fabric::{Fabric, QueuePair, Target};
+use crate::data::Data;
+use crate::fabric::{Fabric, QueuePair};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
-use handfast_core::transport::{
-    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
-};
-use handfast_core::wire::{Body, Message, Op, RefusalReason};
+use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
+use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
     Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
 };
@@ -93,6 +92,9 @@ pub struct World {
     pub(crate) commands: Vec<Command>,
     /// Lifecycles whose retire never ends: they exist until their node restarts.
     pub(crate) stuck: Vec<(usize, Lifecycle)>,
+    /// Sites whose process is stopped.
+    pub(crate) mute: Vec<usize>,
+    pub(crate) data: Option<Arc<Data>>,
     pub(crate) faults_spent: u32,
     pub(crate) now: Instant,
 }
@@ -102,19 +104,23 @@ impl World {
     pub fn new(setup: Setup) -> Self {
         let setup = Arc::new(setup);
         let sites = (0..setup.sites.len()).map(|site| Arc::new(fresh(&setup, site, 0))).collect();
-        Self {
+        let mut world = Self {
             sites,
             calls: Vec::new(),
             answers: Vec::new(),
             operations: Vec::new(),
             held: Vec::new(),
-            fabric: Fabric::default(),
+            fabric: Fabric::new(setup.devices.profile, setup.devices.backend, setup.sites.len()),
             commands: setup.commands.clone(),
             stuck: Vec::new(),
+            mute: Vec::new(),
+            data: None,
             faults_spent: 0,
             now: Instant(0),
             setup,
-        }
+        };
+        world.begin_data();
+        world
     }
 
     /// The node of a site.
@@ -175,7 +181,10 @@ impl World {
 
     /// Nothing is in flight and no operation is under way.
     pub fn quiet(&self) -> bool {
-        self.calls.is_empty() && self.answers.is_empty() && self.operations.is_empty()
+        self.calls.is_empty()
+            && self.answers.is_empty()
+            && self.operations.is_empty()
+            && !self.data_moves()
     }
 
     pub(crate) fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
@@ -223,6 +232,9 @@ impl World {
         let message = self.calls[index].clone();
         if !keep {
             self.calls.remove(index);
+        }
+        if self.mute.contains(&site) {
+            return;
         }
         let token = CallToken(message.sender.incarnation.0 as u64);
         self.held.push(HeldCall { site, token, sender: message.sender });
@@ -315,45 +327,6 @@ impl World {
         }
     }
 
-    fn perform(&mut self, site: usize, operation: &Operation, step: &mut Step) -> Outcome {
-        match operation {
-            Operation::BringUp { lifecycle, .. } => {
-                let number = self.fabric.create(site, *lifecycle);
-                Outcome::BroughtUp(Body { queue_pairs: vec![number], ..Body::default() })
-            }
-            Operation::Wire { local, remote, body } => {
-                let target = Target {
-                    site: self.site_of(remote.incarnation),
-                    number: body.queue_pairs.first().copied().unwrap_or(0),
-                    believed: *remote,
-                };
-                match self.fabric.of_mut(site, local.lifecycle) {
-                    Some(qp) if qp.target.is_none() => qp.target = Some(target),
-                    _ => {
-                        let detail = format!("site {site} wires {local:?}, which cannot be wired");
-                        step.violations.push(Violation::new(Oracle::FabricLaw, detail));
-                    }
-                }
-                Outcome::Wired
-            }
-            Operation::Retire { lifecycle } => {
-                if self.fabric.of(site, *lifecycle).is_some_and(|qp| qp.published && !qp.revoked) {
-                    let detail = format!("site {site} destroys {lifecycle:?}, still published");
-                    step.violations.push(Violation::new(Oracle::FabricLaw, detail));
-                }
-                self.fabric.destroy(site, *lifecycle);
-                Outcome::Retired
-            }
-        }
-    }
-
-    fn fail(&mut self, site: usize, id: OperationId) -> Outcome {
-        if let Some(qp) = self.fabric.of_mut(site, id.lifecycle) {
-            qp.broken |= id.kind == OperationKind::Wire;
-        }
-        Outcome::Failed(error(Side::Local, "simulated operation"))
-    }
-
     pub(crate) fn fire(&mut self, site: usize, timer: &TimerId, step: &mut Step) {
         let fired = self.sites[site].node.timers().find(|(id, ..)| id == timer);
         let Some((_, at, kind)) = fired else { return };
@@ -378,18 +351,14 @@ impl World {
     }
 
     pub(crate) fn lane_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
-        if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
-            qp.broken = true;
-        }
+        self.fabric.break_down(site, lifecycle);
         let error = error(Side::Peer, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
     }
 
     /// An access that is not allowed: whatever was wanted is to be reported as failed (rule H9).
     pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
-        if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
-            qp.broken = true;
-        }
+        self.fabric.break_down(site, lifecycle);
         let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
         let error = error(Side::Protection, "simulated access");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
@@ -406,8 +375,10 @@ impl World {
         self.operations.retain(|pending| pending.site != site);
         self.answers.retain(|(to, _)| *to != old.incarnation);
         self.held.retain(|held| held.site != site);
-        self.fabric.forget_site(site);
+        self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
+        self.mute.retain(|mute| *mute != site);
+        self.restart_data(site);
         if !self.setup.reopen {
             return;
         }
@@ -437,7 +408,7 @@ impl World {
         });
     }
 
-    fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
+    pub(crate) fn tell(&mut self, site: usize, input: Input, step: &mut Step) {
         let now = self.now;
         Arc::make_mut(&mut self.sites[site]).node.handle_input(now, input);
         self.drain(site, step);
@@ -461,7 +432,10 @@ impl World {
                     self.check_operation(site, &operation, step);
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
-                Output::Publish { local, remote, .. } => self.publish(site, local, remote, step),
+                Output::Publish { local, remote, .. } => {
+                    self.publish(site, local, remote, step);
+                    self.lane_up(site, local.lifecycle, remote.incarnation, step);
+                }
                 Output::Revoke(lifecycle) => {
                     if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
                         qp.revoked = true;
@@ -581,6 +555,7 @@ impl World {
             let detail = format!("{lifecycle:?} left {from:?} by {trigger:?}, undeclared");
             step.violations.push(Violation::new(Oracle::Undeclared, detail));
         }
+        self.data_event(site, &event, step);
         step.events.push((site, event));
     }
 
@@ -658,6 +633,6 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
     }
 }
 
-fn error(side: Side, call: &'static str) -> TransportError {
+pub(crate) fn error(side: Side, call: &'static str) -> TransportError {
     TransportError { side, call, code: 0, detail: "injected".into() }
 }

@@ -3,12 +3,13 @@
 mod application;
 mod batches;
 mod budgets;
+mod refinement;
 mod replay;
 mod shipping;
 mod short;
 mod sweep;
 mod transcripts;
-
+mod transfers;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.

@@ -1,0 +1,473 @@
+//! Transfers in a world: the shipping machine of every site, glued to its node and to its device.
+//!
+//! The glue is the engine's: a publish ends what was towards other runs of that peer, fences the
+//! lanes that are gone, and brings the lane up; a retired lane is down after what its queue pair
+//! completed was told; a restart that is proven, or an open that failed, ends what waits for it.
+
+use crate::oracle::{Oracle, Violation};
+use crate::setup::{Command, CommandKind};
+use crate::verbs::{Access, Completion, Keys, SendKind, Status, WorkRequest};
+use crate::world::{Step, World, error};
+use handfast_core::transfer::{
+    BatchId, BatchReport, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request, Sent,
+    SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
+};
+use handfast_core::transport::Side;
+use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath};
+use std::sync::Arc;
+
+/// Bytes of every transfer; each has a place of its own.
+pub(crate) const LENGTH: usize = 4;
+/// Where the memory begins that peers may reach.
+pub(crate) const WINDOW: u64 = 0x1000;
+/// Where the memory begins that an application reads into and writes from.
+pub(crate) const LOCAL: u64 = 0x9000;
+/// What an application leaves in a buffer that it was given back.
+pub(crate) const REUSED: u8 = 0xee;
+/// Slices that a lane holds.
+const LANE_DEPTH: u32 = 8;
+/// The deadline of those that have one; the clock of an explorer stands before it.
+const DEADLINE: Instant = Instant(1);
+
+/// A transfer that an application may submit at any time, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// Who submits it.
+    pub site: usize,
+    /// Whose memory it is about.
+    pub peer: usize,
+    /// Which way.
+    pub direction: Direction,
+    /// It may be cancelled at any time.
+    pub cancel: bool,
+    /// It has a deadline, which may pass at any time.
+    pub deadline: bool,
+}
+
+/// What is transferred in a world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransferSetup {
+    /// The transfers.
+    pub transfers: Vec<Transfer>,
+    /// Bounds of every machine.
+    pub limits: TransferLimits,
+}
+
+/// How far a transfer got.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Progress {
+    /// Not submitted.
+    Waiting,
+    /// Submitted to a run of the peer.
+    Submitted { run: Incarnation, batch: BatchId, cancelled: bool },
+    /// Its end was reported; what the two buffers hold must not change, where that is `Some`.
+    Reported { run: Incarnation, success: bool, remote: Option<Vec<u8>> },
+    /// The process that submitted it is gone.
+    Orphaned { run: Incarnation },
+}
+
+/// One run of one peer as transfers see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    peer: usize,
+    run: Incarnation,
+    /// The key of the peer's window.
+    rkey: u32,
+    pub(crate) transfers: Transfers,
+    pub(crate) up: Vec<Lifecycle>,
+    pub(crate) unfenced: Vec<Lifecycle>,
+    pub(crate) ended: Option<TransferInput>,
+    /// What ended it was told, and its outputs are not drained yet.
+    ending: bool,
+}
+
+/// The data of one site.
+#[derive(Clone, Debug)]
+pub(crate) struct SiteData {
+    pub(crate) window: Keys,
+    pub(crate) local: Keys,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// The data of all sites.
+#[derive(Clone, Debug)]
+pub(crate) struct Data {
+    pub(crate) sites: Vec<SiteData>,
+    pub(crate) progress: Vec<Progress>,
+}
+
+/// What a site's window holds for a transfer when a run begins: something of that run's own where
+/// it will be read, nothing where it will be written.
+pub(crate) fn at_first(index: usize, transfer: &Transfer, run: Incarnation) -> [u8; LENGTH] {
+    match transfer.direction {
+        Direction::Read => [0x40 | ((run.0 as u8) & 3) << 4 | index as u8; LENGTH],
+        Direction::Write => [0; LENGTH],
+    }
+}
+
+/// What a transfer writes.
+pub(crate) fn written(index: usize) -> [u8; LENGTH] {
+    [0x10 | index as u8; LENGTH]
+}
+
+impl World {
+    pub(crate) fn transfer_setup(&self) -> Option<&TransferSetup> {
+        self.setup.transfers.as_ref()
+    }
+
+    pub(crate) fn data_mut(&mut self) -> Option<&mut Data> {
+        self.data.as_mut().map(Arc::make_mut)
+    }
+
+    /// Registers the memory of every site.
+    pub(crate) fn begin_data(&mut self) {
+        let Some(setup) = self.setup.transfers.clone() else { return };
+        let sites = (0..self.sites.len()).filter_map(|site| self.begin_site(site)).collect();
+        let progress = setup.transfers.iter().map(|_| Progress::Waiting).collect();
+        self.data = Some(Arc::new(Data { sites, progress }));
+    }
+
+    fn begin_site(&mut self, site: usize) -> Option<SiteData> {
+        let transfers = self.setup.transfers.as_ref()?.transfers.clone();
+        let run = self.sites[site].incarnation;
+        let each = || transfers.iter().enumerate();
+        let window = each().flat_map(|(index, transfer)| at_first(index, transfer, run)).collect();
+        let local = each().flat_map(|(index, _)| written(index)).collect();
+        let verbs = &mut self.fabric.verbs;
+        let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
+        let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
+        Some(SiteData { window, local, targets: Vec::new() })
+    }
+
+    /// A site has restarted: its memory is new, and what it had submitted is nobody's.
+    pub(crate) fn restart_data(&mut self, site: usize) {
+        if self.data.is_none() {
+            return;
+        }
+        let Some(fresh) = self.begin_site(site) else { return };
+        let setup = self.setup.clone();
+        let Some((data, setup)) = self.data_mut().zip(setup.transfers.as_ref()) else { return };
+        data.sites[site] = fresh;
+        for (transfer, progress) in setup.transfers.iter().zip(&mut data.progress) {
+            if let Progress::Submitted { run, .. } = *progress
+                && transfer.site == site
+            {
+                *progress = Progress::Orphaned { run };
+            }
+        }
+    }
+
+    fn target(&mut self, site: usize, peer: usize, run: Incarnation) -> Option<usize> {
+        let limits = self.transfer_setup()?.limits;
+        let data = self.data_mut()?;
+        let rkey = data.sites[peer].window.rkey;
+        let targets = &mut data.sites[site].targets;
+        let known = targets.iter().position(|target| (target.peer, target.run) == (peer, run));
+        Some(known.unwrap_or_else(|| {
+            targets.push(Target {
+                peer,
+                run,
+                rkey,
+                transfers: Transfers::new(limits),
+                up: Vec::new(),
+                unfenced: Vec::new(),
+                ended: None,
+                ending: false,
+            });
+            targets.len() - 1
+        }))
+    }
+
+    /// The application submits a transfer to the run of the peer that lives now.
+    pub(crate) fn submit(&mut self, index: usize, step: &mut Step) {
+        let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
+            return;
+        };
+        let Transfer { site, peer, direction, deadline, .. } = transfer;
+        let run = self.sites[peer].incarnation;
+        let Some(at) = self.target(site, peer, run) else { return };
+        let Some(data) = self.data_mut() else { return };
+        let target = &mut data.sites[site].targets[at];
+        let offset = (index * LENGTH) as u64;
+        let request = Request {
+            direction,
+            local: LocalSpan { region: 0, offset },
+            remote: RemoteSpan { key: u64::from(target.rkey), address: WINDOW + offset },
+            length: LENGTH as u64,
+        };
+        let deadline = deadline.then_some(DEADLINE);
+        match target.transfers.submit(Instant(0), &[request], deadline) {
+            Ok(batch) => {
+                data.progress[index] = Progress::Submitted { run, batch, cancelled: false };
+                self.pump(site, at, step);
+            }
+            Err(error) => {
+                let detail = format!("transfer {index} is not accepted: {error}");
+                step.violations.push(Violation::new(Oracle::Transfer, detail));
+            }
+        }
+    }
+
+    /// The application cancels a transfer, or its deadline passes.
+    pub(crate) fn give_up(&mut self, index: usize, by_deadline: bool, step: &mut Step) {
+        let Some(Transfer { site, peer, .. }) =
+            self.transfer_setup().map(|setup| setup.transfers[index])
+        else {
+            return;
+        };
+        let Some(data) = self.data_mut() else { return };
+        let Progress::Submitted { run, batch, ref mut cancelled } = data.progress[index] else {
+            return;
+        };
+        *cancelled = true;
+        let targets = &mut data.sites[site].targets;
+        let Some(at) = targets.iter().position(|target| (target.peer, target.run) == (peer, run))
+        else {
+            return;
+        };
+        match by_deadline {
+            true => targets[at].transfers.handle_timeout(DEADLINE),
+            false => targets[at].transfers.cancel(Instant(0), batch),
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A lane is usable, which proves that nothing posted on an earlier one can land (rule H12).
+    pub(crate) fn lane_up(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        run: Incarnation,
+        step: &mut Step,
+    ) {
+        let peer = self.site_of(run);
+        self.end_other_runs(site, peer, run, step);
+        let Some(at) = self.target(site, peer, run) else { return };
+        let Some(data) = self.data_mut() else { return };
+        let target = &mut data.sites[site].targets[at];
+        if target.up.contains(&lane) {
+            return;
+        }
+        target.up.push(lane);
+        for lane in std::mem::take(&mut target.unfenced) {
+            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        }
+        self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
+        self.pump(site, at, step);
+    }
+
+    /// A queue pair is gone; what it completed before is told first.
+    pub(crate) fn lane_down(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        drained: &[Completion],
+        step: &mut Step,
+    ) {
+        let Some(at) = self.target_of(site, lane) else { return };
+        for completion in drained {
+            self.complete(site, at, completion, step);
+        }
+        if let Some(data) = self.data_mut() {
+            let target = &mut data.sites[site].targets[at];
+            target.up.retain(|up| *up != lane);
+            target.unfenced.push(lane);
+        }
+        let cause = error(Side::Local, "retire");
+        self.input(site, at, TransferInput::LaneDown { lane, cause }, step);
+        if self.setup.devices.backend.takes_gone_for_fenced() {
+            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// What the node says of its peers.
+    pub(crate) fn data_event(&mut self, site: usize, event: &Event, step: &mut Step) {
+        if self.data.is_none() {
+            return;
+        }
+        match event {
+            Event::PeerRestarted { new, .. } => {
+                self.end_other_runs(site, self.site_of(*new), *new, step);
+            }
+            Event::OpenFailed { peer, .. } => {
+                let lost = TransferInput::PeerLost { cause: error(Side::Peer, "open") };
+                let runs = self.runs(site, peer);
+                for at in runs {
+                    self.input(site, at, lost.clone(), step);
+                    self.pump(site, at, step);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn runs(&self, site: usize, path: &NicPath) -> Vec<usize> {
+        let Some(data) = &self.data else { return Vec::new() };
+        let targets = data.sites[site].targets.iter().enumerate();
+        let of =
+            |(at, target): (usize, &Target)| (self.sites[target.peer].path == *path).then_some(at);
+        targets.filter_map(of).collect()
+    }
+
+    fn end_other_runs(&mut self, site: usize, peer: usize, run: Incarnation, step: &mut Step) {
+        let path = self.sites[peer].path.clone();
+        for at in self.runs(site, &path) {
+            let Some(data) = self.data_mut() else { return };
+            let target = &mut data.sites[site].targets[at];
+            if target.run != run {
+                target.ended.get_or_insert(TransferInput::PeerRestarted);
+                self.pump(site, at, step);
+            }
+        }
+    }
+
+    fn target_of(&self, site: usize, lane: Lifecycle) -> Option<usize> {
+        let targets = &self.data.as_ref()?.sites[site].targets;
+        targets.iter().position(|target| target.up.contains(&lane))
+    }
+
+    fn input(&mut self, site: usize, at: usize, input: TransferInput, step: &mut Step) {
+        let Some(data) = self.data_mut() else { return };
+        let target = &mut data.sites[site].targets[at];
+        if let Err(error) = target.transfers.handle_input(Instant(0), input) {
+            let detail = format!("an input is refused: {error}");
+            step.violations.push(Violation::new(Oracle::Transfer, detail));
+        }
+    }
+
+    /// The oldest completion of a site's device is polled.
+    pub(crate) fn poll_completion(&mut self, site: usize, step: &mut Step) {
+        let Some(completion) = self.fabric.verbs.poll(site) else { return };
+        let Some(lane) = self.fabric.at(site, completion.number).map(|qp| qp.lifecycle) else {
+            return;
+        };
+        let Some(at) = self.target_of(site, lane) else { return };
+        self.complete(site, at, &completion, step);
+        self.pump(site, at, step);
+        if completion.status != Status::Success {
+            self.tell_lane_failed(site, lane, step);
+        }
+    }
+
+    fn complete(&mut self, site: usize, at: usize, completion: &Completion, step: &mut Step) {
+        let status = match completion.status {
+            Status::Success => CompletionStatus::Done,
+            Status::Flushed => CompletionStatus::Flushed,
+            Status::RetryExceeded | Status::RnrExceeded | Status::General => {
+                CompletionStatus::Failed(error(Side::Peer, "simulated completion"))
+            }
+            _ => CompletionStatus::Refused(error(Side::Protection, "simulated completion")),
+        };
+        let slice = SliceId::from_bits(completion.wr_id);
+        self.input(site, at, TransferInput::Completion { slice, status }, step);
+    }
+
+    /// Does what a machine wants done, until it wants nothing.
+    fn pump(&mut self, site: usize, at: usize, step: &mut Step) {
+        loop {
+            let Some(data) = self.data_mut() else { return };
+            let target = &mut data.sites[site].targets[at];
+            let output = target.transfers.poll_output();
+            let Some(output) = output else {
+                match target.ended.clone().filter(|_| target.transfers.load().batches > 0) {
+                    Some(end) if !target.ending => {
+                        target.ending = true;
+                        self.input(site, at, end, step);
+                        continue;
+                    }
+                    _ => {
+                        target.ending = false;
+                        return;
+                    }
+                }
+            };
+            match output {
+                TransferOutput::Post { lane, slice, work } => {
+                    let request = self.work_request(site, slice, &work);
+                    if !request.is_some_and(|request| self.post(site, lane, request)) {
+                        let input = TransferInput::Released { slice, sent: Sent::None };
+                        self.input(site, at, input, step);
+                    }
+                }
+                // A device gives nothing back that it was given; its completion comes.
+                TransferOutput::Withdraw { .. } => {}
+                TransferOutput::WantLane => {
+                    let peer = target.peer;
+                    let open = Command { site, peer, kind: CommandKind::Open };
+                    self.ask(open, step);
+                }
+                TransferOutput::Finished { batch, report } => {
+                    self.report(site, at, batch, &report, step);
+                }
+            }
+        }
+    }
+
+    fn work_request(
+        &self,
+        site: usize,
+        slice: SliceId,
+        work: &handfast_core::transfer::Work,
+    ) -> Option<WorkRequest> {
+        let rkey = u32::try_from(work.remote.key).ok()?;
+        let address = work.remote.address;
+        let kind = match work.direction {
+            Direction::Write => SendKind::Write { rkey, address },
+            Direction::Read => SendKind::Read { rkey, address },
+        };
+        Some(WorkRequest {
+            wr_id: slice.to_bits(),
+            kind,
+            lkey: self.data.as_ref()?.sites[site].local.lkey,
+            local: LOCAL + work.local.offset,
+            length: work.length,
+            signalled: true,
+        })
+    }
+
+    /// Posts on a lane that is in use; one that is not gives the slice back.
+    fn post(&mut self, site: usize, lane: Lifecycle, request: WorkRequest) -> bool {
+        let early = self.setup.devices.backend.posts_early();
+        let usable = self.fabric.of(site, lane).filter(|qp| (qp.published || early) && !qp.revoked);
+        let Some(number) = usable.map(|qp| qp.number) else { return false };
+        self.fabric.verbs.post_send(site, number, request).is_ok()
+    }
+
+    fn report(
+        &mut self,
+        site: usize,
+        at: usize,
+        batch: BatchId,
+        report: &BatchReport,
+        step: &mut Step,
+    ) {
+        let Some(data) = &self.data else { return };
+        let run = data.sites[site].targets[at].run;
+        let setup = self.setup.clone();
+        let Some(transfers) = setup.transfers.as_ref().map(|setup| &setup.transfers) else {
+            return;
+        };
+        let index = data.progress.iter().zip(transfers).position(|(progress, transfer)| {
+            let this = |of: &Incarnation, id: &BatchId| (*of, *id) == (run, batch);
+            let submitted =
+                matches!(progress, Progress::Submitted { run, batch, .. } if this(run, batch));
+            transfer.site == site && submitted
+        });
+        match index {
+            Some(index) => self.check_report(index, run, report, step),
+            None => {
+                let detail = format!("{batch:?} of site {site} ended, and no such transfer waits");
+                step.violations.push(Violation::new(Oracle::Transfer, detail));
+            }
+        }
+    }
+
+    fn tell_lane_failed(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
+            qp.broken = true;
+        }
+        let error = error(Side::Peer, "simulated lane");
+        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+    }
+}

@@ -1,0 +1,233 @@
+//! What transfers may do next, and what must hold of them (oracles O2, O3 and O7).
+
+use crate::action::{Action, Choice};
+use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
+use crate::oracle::{Oracle, Violation};
+use crate::verbs::QpState;
+use crate::world::{Step, World};
+use handfast_core::Incarnation;
+use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
+
+impl World {
+    /// Something of a transfer is under way: a packet in flight, a completion not polled.
+    pub(crate) fn data_moves(&self) -> bool {
+        !self.fabric.verbs.packets().is_empty() || self.completing().next().is_some()
+    }
+
+    fn completing(&self) -> impl Iterator<Item = usize> + '_ {
+        let sites = (0..self.sites.len()).filter(|_| self.data.is_some());
+        sites.filter(|site| self.fabric.verbs.nic(*site).completions().next().is_some())
+    }
+
+    /// Packets of one flow stay in order: only the first of each may be next.
+    fn first_packets(&self) -> impl Iterator<Item = usize> + '_ {
+        let packets = self.fabric.verbs.packets();
+        let flow = move |at: usize| (packets[at].from, packets[at].to, packets[at].dest_number);
+        (0..packets.len()).filter(move |at| (0..*at).all(|earlier| flow(earlier) != flow(*at)))
+    }
+
+    /// Queue pairs that wait for an answer, and whether none is on its way.
+    fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
+        let verbs = &self.fabric.verbs;
+        (0..self.sites.len()).flat_map(move |site| {
+            verbs.waiting(site).map(move |number| {
+                let bond = verbs.queue_pair(site, number).and_then(|qp| qp.bond());
+                let mut packets = verbs.packets().iter();
+                let silent = packets.all(|packet| {
+                    let to = (usize::from(packet.to), packet.dest_number);
+                    to != (site, number) && Some(to) != bond
+                });
+                (site, number, silent)
+            })
+        })
+    }
+
+    pub(crate) fn push_data(&self, paid: bool, choices: &mut Vec<Choice>) {
+        let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
+        let faults = self.setup.faults;
+        let mut push = |action, cost| choices.push(Choice { action, cost });
+        for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
+        {
+            match progress {
+                Progress::Waiting => push(Action::Submit(index), 0),
+                Progress::Submitted { cancelled: false, .. } => {
+                    if transfer.cancel {
+                        push(Action::Cancel(index), 0);
+                    }
+                    if transfer.deadline {
+                        push(Action::Deadline(index), 0);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.completing().for_each(|site| push(Action::Completion(site), 0));
+        for at in self.first_packets() {
+            push(Action::Packet(at), 0);
+            if paid && faults.loss {
+                push(Action::LosePacket(at), 1);
+            }
+            if paid && faults.duplication {
+                push(Action::DuplicatePacket(at), 1);
+            }
+        }
+        for (site, number, silent) in self.unanswered() {
+            if silent {
+                push(Action::Exhaust(site, number), 0);
+            } else if paid && faults.early_timer {
+                push(Action::Exhaust(site, number), 1);
+            }
+        }
+    }
+
+    pub(crate) fn describe_packet(&self, index: usize) -> String {
+        let packet = &self.fabric.verbs.packets()[index];
+        let name = |site: u16| self.describe_site(usize::from(site));
+        let (from, to) = (name(packet.from), name(packet.to));
+        format!("{:x?} from {from} to queue pair {} of {to}", packet.body, packet.dest_number)
+    }
+
+    pub(crate) fn deliver_packet(&mut self, index: usize, keep: bool) {
+        match keep {
+            true => self.fabric.verbs.duplicate(index),
+            false => self.fabric.verbs.deliver(index),
+        }
+    }
+
+    /// After every event: the table follows the devices, no law was broken, and no byte has changed
+    /// that may not change.
+    pub(crate) fn settle_data(&mut self, step: &mut Step) {
+        if self.data.is_none() {
+            return;
+        }
+        for index in 0..self.fabric.table.len() {
+            let (site, number) = (self.fabric.table[index].site, self.fabric.table[index].number);
+            let state = self.fabric.verbs.queue_pair(site, number).map(|qp| qp.state());
+            self.fabric.table[index].broken |= state == Some(QpState::Err);
+        }
+        for site in 0..self.sites.len() {
+            while self.fabric.verbs.next_event(site).is_some() {}
+        }
+        self.check_laws(step);
+        self.check_bytes(step);
+    }
+
+    fn window(&self, site: usize, index: usize) -> Option<&[u8]> {
+        let keys = self.data.as_ref()?.sites[site].window;
+        self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
+    }
+
+    fn local(&self, site: usize, index: usize) -> Option<&[u8]> {
+        let keys = self.data.as_ref()?.sites[site].local;
+        self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
+    }
+
+    fn check_bytes(&self, step: &mut Step) {
+        let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
+        for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
+        {
+            let live = self.sites[transfer.peer].incarnation;
+            let first = at_first(index, transfer, live);
+            let expected = match progress {
+                Progress::Reported { run, remote, .. } if *run == live => remote.as_deref(),
+                Progress::Submitted { run, .. } | Progress::Orphaned { run } if *run == live => {
+                    None
+                }
+                _ => Some(&first[..]),
+            };
+            let found = self.window(transfer.peer, index);
+            if expected.is_some() && expected != found {
+                let detail = format!(
+                    "transfer {index}: the memory of {} holds {found:x?} instead of {expected:x?} \
+                     after {progress:x?}",
+                    self.describe_site(transfer.peer)
+                );
+                step.violations.push(Violation::new(Oracle::GhostByte, detail));
+            }
+            let reported = matches!(progress, Progress::Reported { .. });
+            let own = self.local(transfer.site, index);
+            // A site that restarted has another buffer.
+            let reused = own != Some(&written(index)[..]);
+            if reported && reused && own != Some(&[REUSED; LENGTH][..]) {
+                let detail = format!("transfer {index}: a buffer that was given back has changed");
+                step.violations.push(Violation::new(Oracle::GhostByte, detail));
+            }
+        }
+    }
+
+    /// The end of a transfer is reported: what it says is true, and nothing holds the buffer.
+    pub(crate) fn check_report(
+        &mut self,
+        index: usize,
+        run: Incarnation,
+        report: &BatchReport,
+        step: &mut Step,
+    ) {
+        let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
+            return;
+        };
+        let mut wrong = |detail: String| {
+            let detail = format!("transfer {index}: {detail}");
+            step.violations.push(Violation::new(Oracle::Transfer, detail));
+        };
+        let alive = self.sites[transfer.peer].incarnation == run;
+        let remote = self.window(transfer.peer, index).filter(|_| alive).map(<[u8]>::to_vec);
+        let success = report.outcome == BatchOutcome::Success;
+        match transfer.direction {
+            Direction::Write
+                if success && remote.as_deref().is_some_and(|at| at != written(index)) =>
+            {
+                wrong(format!("success, and the peer's memory holds {remote:x?}"));
+            }
+            Direction::Read
+                if success
+                    && self.local(transfer.site, index)
+                        != Some(&at_first(index, &transfer, run)[..]) =>
+            {
+                wrong(format!("success, and we hold {:x?}", self.local(transfer.site, index)));
+            }
+            _ => {}
+        }
+        let span = LOCAL + (index * LENGTH) as u64..LOCAL + ((index + 1) * LENGTH) as u64;
+        if self.fabric.verbs.holds(transfer.site, &span) {
+            wrong("its buffer is given back while work on it is outstanding".to_owned());
+        }
+        let status = report.requests.first();
+        let untouched = matches!(
+            status,
+            Some(RequestStatus::WriteIncomplete { remote: Remote::Untouched, .. })
+        );
+        if untouched && remote.as_deref().is_some_and(|at| at != at_first(index, &transfer, run)) {
+            wrong(format!("untouched, and the peer's memory holds {remote:x?}"));
+        }
+        let open = matches!(
+            status,
+            Some(RequestStatus::WriteIncomplete { remote: Remote::Indeterminate, .. })
+        );
+        let remote = remote.filter(|_| !open);
+        let local = self.data.as_ref().map(|data| data.sites[transfer.site].local);
+        if let Some(bytes) =
+            local.and_then(|keys| self.fabric.verbs.memory_mut(transfer.site, keys))
+        {
+            bytes[index * LENGTH..(index + 1) * LENGTH].fill(REUSED);
+        }
+        if let Some(data) = self.data_mut() {
+            data.progress[index] = Progress::Reported { run, success, remote };
+        }
+    }
+
+    /// Whether a transfer was reported as a success, once its end was reported.
+    pub fn transfer_success(&self, index: usize) -> Option<bool> {
+        match self.data.as_ref()?.progress.get(index)? {
+            Progress::Reported { success, .. } => Some(*success),
+            _ => None,
+        }
+    }
+
+    /// Transfers that were submitted and have not ended.
+    pub fn transfers_pending(&self) -> usize {
+        let progress = self.data.as_ref().map(|data| data.progress.iter());
+        let pending = |progress: &&Progress| matches!(progress, Progress::Submitted { .. });
+        progress.into_iter().flatten().filter(pending).count()
+    }
+}

@@ -1,0 +1,146 @@
+//! Queue-pair operations, performed step by step on the site's device.
+
+use crate::fabric::{Psns, Target};
+use crate::oracle::{Oracle, Violation};
+use crate::verbs::{Call, Errno, QpState, VerbsError};
+use crate::world::{Step, World, error};
+use handfast_core::transport::{
+    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
+};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, Pair};
+
+/// What an injected failure of a step returns.
+const INJECTED: Errno = Errno::Enomem;
+/// Sequence numbers have 24 bits.
+const PSN_MASK: u64 = 0x00ff_ffff;
+
+impl World {
+    /// The steps of an operation, in order.
+    pub(crate) fn steps_of(kind: OperationKind) -> [Call; 2] {
+        match kind {
+            OperationKind::BringUp => [Call::CreateQueuePair, Call::Modify(QpState::Init)],
+            OperationKind::Wire => [Call::Modify(QpState::Rtr), Call::Modify(QpState::Rts)],
+            OperationKind::Retire => [Call::Modify(QpState::Err), Call::DestroyQueuePair],
+        }
+    }
+
+    /// One step of an operation fails; those before it have happened.
+    pub(crate) fn fail_step(&mut self, index: usize, call: Call, step: &mut Step) {
+        let site = self.operations[index].site;
+        self.fabric.verbs.inject(site, call, INJECTED);
+        self.operate(index, true, step);
+    }
+
+    /// The first sequence number of a lifecycle: a function of it where numbers are exchanged, and
+    /// zero otherwise, which is the harder choice.
+    pub(crate) fn psn(&self, pair: Pair) -> u32 {
+        if !self.setup.devices.random_psns {
+            return 0;
+        }
+        let run = pair.incarnation.0 as u64;
+        let mixed = (run << 20 ^ pair.lifecycle.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32 & PSN_MASK) as u32
+    }
+
+    pub(crate) fn perform(
+        &mut self,
+        site: usize,
+        operation: &Operation,
+        step: &mut Step,
+    ) -> Outcome {
+        let outcome = match operation {
+            Operation::BringUp { lifecycle, .. } => self.bring_up(site, *lifecycle),
+            Operation::Wire { local, remote, body } => self.wire(site, *local, *remote, body, step),
+            Operation::Retire { lifecycle } => self.retire(site, *lifecycle, step),
+        };
+        self.check_laws(step);
+        let broken = self
+            .fabric
+            .of(site, operation.id().lifecycle)
+            .is_some_and(|queue_pair| queue_pair.broken);
+        outcome.unwrap_or_else(|error| Outcome::Failed(transport_error(&error, broken)))
+    }
+
+    fn bring_up(&mut self, site: usize, lifecycle: Lifecycle) -> Result<Outcome, VerbsError> {
+        let number = self.fabric.create(site, lifecycle)?;
+        let psns = match self.setup.devices.random_psns {
+            true => vec![self.psn(self.pair(site, lifecycle))],
+            false => Vec::new(),
+        };
+        Ok(Outcome::BroughtUp(Body { queue_pairs: vec![number], psns, ..Body::default() }))
+    }
+
+    fn retire(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        step: &mut Step,
+    ) -> Result<Outcome, VerbsError> {
+        if self.fabric.of(site, lifecycle).is_some_and(|qp| qp.published && !qp.revoked) {
+            let detail = format!("site {site} destroys {lifecycle:?}, still published");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+        }
+        let drained = self.fabric.destroy(site, lifecycle)?;
+        self.lane_down(site, lifecycle, &drained, step);
+        Ok(Outcome::Retired)
+    }
+
+    fn wire(
+        &mut self,
+        site: usize,
+        local: Pair,
+        remote: Pair,
+        body: &Body,
+        step: &mut Step,
+    ) -> Result<Outcome, VerbsError> {
+        let target = Target {
+            site: self.site_of(remote.incarnation),
+            number: body.queue_pairs.first().copied().unwrap_or(0),
+            believed: remote,
+        };
+        let wirable = self.fabric.of(site, local.lifecycle).is_some_and(|qp| qp.target.is_none());
+        if !wirable {
+            let detail = format!("site {site} wires {local:?}, which cannot be wired");
+            step.violations.push(Violation::new(Oracle::FabricLaw, detail));
+            return Ok(Outcome::Wired);
+        }
+        let theirs = body.psns.first().copied().unwrap_or(0);
+        if self.setup.devices.backend.posts_early() {
+            self.lane_up(site, local.lifecycle, remote.incarnation, step);
+        }
+        let psns = Psns { ours: self.psn(local), theirs };
+        self.fabric.wire(site, local.lifecycle, target, psns)?;
+        Ok(Outcome::Wired)
+    }
+
+    /// What no backend may do was done.
+    pub(crate) fn check_laws(&mut self, step: &mut Step) {
+        for law in self.fabric.verbs.take_broken_laws() {
+            step.violations.push(Violation::new(Oracle::FabricLaw, format!("{law:?}")));
+        }
+    }
+
+    pub(crate) fn fail(&mut self, site: usize, id: OperationId) -> Outcome {
+        if id.kind == OperationKind::Wire {
+            self.fabric.break_down(site, id.lifecycle);
+        }
+        Outcome::Failed(error(Side::Local, "simulated operation"))
+    }
+}
+
+/// Who is to blame for a step that failed. A queue pair in error refuses what it would take.
+fn transport_error(error: &VerbsError, broken: bool) -> TransportError {
+    let is = |errno: Errno| error.code.abs() == errno as i32;
+    let side = if broken {
+        Side::Local
+    } else if is(Errno::Etimedout) {
+        Side::Peer
+    } else if is(Errno::Einval) || is(Errno::Eafnosupport) || is(Errno::Eopnotsupp) {
+        Side::Configuration
+    } else {
+        Side::Local
+    };
+    let detail = error.to_string();
+    TransportError { side, call: error.call.name(), code: error.code, detail }
+}

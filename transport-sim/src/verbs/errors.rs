@@ -1,0 +1,91 @@
+//! Return values.
+
+use super::states::QpState;
+
+/// Error numbers, with the values that Linux gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(i32)]
+pub enum Errno {
+    /// Input/output error.
+    Eio = 5,
+    /// A table or a queue is full, or memory is short.
+    Enomem = 12,
+    /// An argument or a state is wrong.
+    Einval = 22,
+    /// No space left; some drivers' word for a full table.
+    Enospc = 28,
+    /// The GID entry is empty.
+    Enodata = 61,
+    /// The operation is not supported.
+    Eopnotsupp = 95,
+    /// The address family is not supported.
+    Eafnosupport = 97,
+    /// The network is unreachable.
+    Enetunreach = 101,
+    /// The connection is being closed.
+    Econnaborted = 103,
+    /// The neighbour did not answer.
+    Etimedout = 110,
+}
+
+/// A verbs call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Call {
+    /// `ibv_create_qp`.
+    CreateQueuePair,
+    /// `ibv_modify_qp` to this state.
+    Modify(QpState),
+    /// `ibv_destroy_qp`.
+    DestroyQueuePair,
+    /// `ibv_reg_mr`.
+    Register,
+    /// `ibv_dereg_mr`.
+    Deregister,
+    /// `ibv_post_send`.
+    PostSend,
+    /// `ibv_post_recv`.
+    PostReceive,
+}
+
+impl Call {
+    /// The name in the verbs library, with the state where there is one.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CreateQueuePair => "ibv_create_qp",
+            Self::Modify(QpState::Reset) => "ibv_modify_qp(RESET)",
+            Self::Modify(QpState::Init) => "ibv_modify_qp(INIT)",
+            Self::Modify(QpState::Rtr) => "ibv_modify_qp(RTR)",
+            Self::Modify(QpState::Rts) => "ibv_modify_qp(RTS)",
+            Self::Modify(QpState::Sqd) => "ibv_modify_qp(SQD)",
+            Self::Modify(QpState::Sqe) => "ibv_modify_qp(SQE)",
+            Self::Modify(QpState::Err) => "ibv_modify_qp(ERR)",
+            Self::DestroyQueuePair => "ibv_destroy_qp",
+            Self::Register => "ibv_reg_mr",
+            Self::Deregister => "ibv_dereg_mr",
+            Self::PostSend => "ibv_post_send",
+            Self::PostReceive => "ibv_post_recv",
+        }
+    }
+}
+
+/// A call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[error("{} returned {code}", call.name())]
+pub struct VerbsError {
+    /// Which.
+    pub call: Call,
+    /// Its return value with the sign the driver gives it: negative from the data path of some.
+    pub code: i32,
+    /// How long it blocked, in milliseconds.
+    pub blocked_ms: u32,
+}
+
+impl VerbsError {
+    pub(super) const fn new(call: Call, errno: Errno) -> Self {
+        Self { call, code: errno as i32, blocked_ms: 0 }
+    }
+
+    pub(super) const fn negative(self, negative: bool) -> Self {
+        if negative { Self { code: -self.code, ..self } } else { self }
+    }
+}

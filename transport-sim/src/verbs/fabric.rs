@@ -1,0 +1,504 @@
+//! The fabric and what can be done to it from outside.
+
+use super::attributes::Access;
+use super::errors::{Call, Errno, VerbsError};
+use super::laws::Law;
+use super::objects::{
+    AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
+};
+use super::profile::{Completions, Numbers, Profile};
+use super::states::QpState;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Entries of a NIC's completion queue, unless told otherwise.
+const COMPLETIONS_MAX: usize = 4_096;
+/// Bytes in a packet before RTR says otherwise.
+const MTU_BYTES: u32 = 1_024;
+/// Async events a NIC keeps for its reader; later ones are dropped, oldest first.
+const EVENTS_MAX: usize = 256;
+/// Broken laws that are kept for [`Fabric::take_broken_laws`]; later ones are not.
+const LAWS_MAX: usize = 64;
+
+/// What a restart does to the numbers and keys that a device gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rebirth {
+    /// The process restarts: the device goes on where it was.
+    GoesOn,
+    /// The host or the driver restarts: numbers and keys begin anew, those of old are born again.
+    Anew,
+}
+
+/// One device with one port and one completion queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Nic {
+    pub(super) profile: &'static Profile,
+    pub(super) port_up: bool,
+    pub(super) gids: Vec<Option<Gid>>,
+    pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
+    pub(super) regions: BTreeMap<u32, Region>,
+    pub(super) completions: VecDeque<Completion>,
+    pub(super) completions_max: usize,
+    pub(super) events: VecDeque<AsyncEvent>,
+    next_number: u32,
+    next_key: u32,
+    /// Fails the next call of this kind.
+    pub(super) injected: Option<(Call, Errno)>,
+}
+
+impl Nic {
+    /// The queue pairs there are.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = (u32, &QueuePair)> {
+        self.queue_pairs.iter().map(|(number, qp)| (*number, qp))
+    }
+
+    /// The regions there are.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.regions.values()
+    }
+
+    /// Its table.
+    pub fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    /// Its GID table.
+    pub fn gids(&self) -> &[Option<Gid>] {
+        &self.gids
+    }
+
+    /// Completions that nobody has polled.
+    pub fn completions(&self) -> impl Iterator<Item = &Completion> {
+        self.completions.iter()
+    }
+
+    pub(super) fn raise(&mut self, event: AsyncEvent) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Queues a completion, or loses it when the queue is full.
+    pub(super) fn complete(&mut self, completion: Completion) {
+        if self.completions.len() >= self.completions_max {
+            self.raise(AsyncEvent::CompletionQueueError);
+        } else {
+            self.completions.push_back(completion);
+        }
+    }
+
+    fn take_number(&mut self) -> Option<u32> {
+        let taken = |number: &u32| !self.queue_pairs.contains_key(number);
+        let number = match self.profile.numbers {
+            Numbers::SmallestFree { first } => (first..).find(taken),
+            Numbers::Fresh { .. } => Some(self.next_number),
+            Numbers::Cycling { first, count } => {
+                let at = self.next_number - first;
+                (0..count).map(|step| first + (at + step) % count).find(taken)
+            }
+        }?;
+        self.next_number = match self.profile.numbers {
+            Numbers::Cycling { first, count } => first + (number - first + 1) % count,
+            Numbers::SmallestFree { .. } | Numbers::Fresh { .. } => number + 1,
+        };
+        Some(number)
+    }
+
+    fn take_keys(&mut self) -> Keys {
+        let index = self.next_key;
+        self.next_key += 1;
+        let varied = index.wrapping_mul(0x9e37_79b9) >> 24;
+        let byte = if self.profile.key_byte_varies { varied } else { 0 };
+        let rkey = index << 8 | byte;
+        let lkey = if self.profile.one_key { rkey } else { rkey | 1 << 31 };
+        Keys { lkey, rkey }
+    }
+
+    fn start(&mut self) {
+        self.next_number = self.profile.numbers.first();
+        self.next_key = 1;
+    }
+}
+
+/// NICs, and the packets between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Fabric {
+    nics: Vec<Arc<Nic>>,
+    /// In the order they were sent.
+    packets: Vec<Packet>,
+    /// From and to: what is sent this way never arrives.
+    cuts: Vec<(usize, usize)>,
+    broken_laws: Vec<Law>,
+}
+
+impl Fabric {
+    /// Adds a NIC; its index is also the host that its GIDs lead to.
+    pub fn add_nic(&mut self, profile: &'static Profile) -> usize {
+        let host = self.nics.len() as u16;
+        let gid = |&(kind, version)| Some(Gid { kind, host, version });
+        let mut gids: Vec<Option<Gid>> = profile.gids.iter().map(gid).collect();
+        gids.resize(profile.gid_table_length, None);
+        let mut nic = Nic {
+            profile,
+            port_up: true,
+            gids,
+            queue_pairs: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            completions: VecDeque::new(),
+            completions_max: COMPLETIONS_MAX,
+            events: VecDeque::new(),
+            next_number: 0,
+            next_key: 0,
+            injected: None,
+        };
+        nic.start();
+        self.nics.push(Arc::new(nic));
+        self.nics.len() - 1
+    }
+
+    /// A NIC.
+    pub fn nic(&self, nic: usize) -> &Nic {
+        &self.nics[nic]
+    }
+
+    pub(super) fn nic_mut(&mut self, nic: usize) -> &mut Nic {
+        Arc::make_mut(&mut self.nics[nic])
+    }
+
+    /// A queue pair.
+    pub fn queue_pair(&self, nic: usize, number: u32) -> Option<&QueuePair> {
+        self.nics[nic].queue_pairs.get(&number)
+    }
+
+    pub(super) fn queue_pair_mut(&mut self, nic: usize, number: u32) -> Option<&mut QueuePair> {
+        self.nic_mut(nic).queue_pairs.get_mut(&number)
+    }
+
+    /// Lets the next call of this kind fail.
+    pub fn inject(&mut self, nic: usize, call: Call, errno: Errno) {
+        self.nic_mut(nic).injected = Some((call, errno));
+    }
+
+    pub(super) fn check_injected(&mut self, nic: usize, call: Call) -> Result<(), VerbsError> {
+        match self.nics[nic].injected {
+            Some((injected, errno)) if injected == call => {
+                self.nic_mut(nic).injected = None;
+                Err(VerbsError::new(call, errno))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates a queue pair and gives its number.
+    pub fn create_queue_pair(
+        &mut self,
+        nic: usize,
+        send_depth: u32,
+        receive_depth: u32,
+    ) -> Result<u32, VerbsError> {
+        let call = Call::CreateQueuePair;
+        self.check_injected(nic, call)?;
+        let profile = self.nics[nic].profile;
+        if profile.needs_depth && (send_depth == 0 || receive_depth == 0) {
+            return Err(VerbsError::new(call, Errno::Einval));
+        }
+        let full = VerbsError::new(call, Errno::Enomem);
+        let nic = self.nic_mut(nic);
+        if nic.queue_pairs.len() as u32 >= profile.queue_pairs_max {
+            return Err(full);
+        }
+        let number = nic.take_number().ok_or(full)?;
+        nic.queue_pairs.insert(number, new_queue_pair(profile, send_depth, receive_depth));
+        Ok(number)
+    }
+
+    /// Destroys a queue pair. What is outstanding is dropped without a word.
+    pub fn destroy_queue_pair(&mut self, nic: usize, number: u32) -> Result<(), VerbsError> {
+        let call = Call::DestroyQueuePair;
+        self.check_injected(nic, call)?;
+        let owner = self.nic_mut(nic);
+        let Some(gone) = owner.queue_pairs.remove(&number) else {
+            return Err(VerbsError::new(call, Errno::Einval));
+        };
+        if owner.profile.completions_at_destroy == Completions::Removed {
+            owner.completions.retain(|completion| completion.number != number);
+        }
+        // What the device lost no drain can wait for.
+        let pieces = gone.unsettled - gone.lost.min(gone.unsettled);
+        if pieces > 0 {
+            self.note(Law::DroppedWork { nic, number, pieces });
+        }
+        Ok(())
+    }
+
+    /// Registers memory at an address, with its content.
+    pub fn register(
+        &mut self,
+        nic: usize,
+        address: u64,
+        bytes: Vec<u8>,
+        access: Access,
+    ) -> Result<Keys, VerbsError> {
+        let call = Call::Register;
+        self.check_injected(nic, call)?;
+        if access.remote_write && !access.local_write {
+            return Err(VerbsError::new(call, Errno::Einval));
+        }
+        let nic = self.nic_mut(nic);
+        if nic.regions.len() as u32 >= nic.profile.regions_max {
+            return Err(VerbsError::new(call, nic.profile.regions_full));
+        }
+        let keys = nic.take_keys();
+        nic.regions.insert(keys.rkey, Region { keys, address, bytes: Arc::new(bytes), access });
+        Ok(keys)
+    }
+
+    /// Ends a registration, whatever is in flight.
+    pub fn deregister(&mut self, nic: usize, keys: Keys) -> Result<(), VerbsError> {
+        let call = Call::Deregister;
+        self.check_injected(nic, call)?;
+        match self.nic_mut(nic).regions.remove(&keys.rkey) {
+            Some(_) => Ok(()),
+            None => Err(VerbsError::new(call, Errno::Einval)),
+        }
+    }
+
+    /// The bytes of a region.
+    pub fn memory(&self, nic: usize, keys: Keys) -> Option<&[u8]> {
+        self.nics[nic].regions.get(&keys.rkey).map(|region| region.bytes.as_slice())
+    }
+
+    /// Changes the bytes of a region, as its process does.
+    pub fn memory_mut(&mut self, nic: usize, keys: Keys) -> Option<&mut Vec<u8>> {
+        let region = self.nic_mut(nic).regions.get_mut(&keys.rkey)?;
+        Some(Arc::make_mut(&mut region.bytes))
+    }
+
+    /// Takes the oldest completion.
+    pub fn poll(&mut self, nic: usize) -> Option<Completion> {
+        let nic = self.nic_mut(nic);
+        let completion = nic.completions.pop_front()?;
+        if let Some(qp) = nic.queue_pairs.get_mut(&completion.number) {
+            qp.unsettled = qp.unsettled.saturating_sub(1);
+        }
+        Some(completion)
+    }
+
+    /// Takes the completions of one queue pair, oldest first, as a drain does.
+    pub fn poll_queue_pair(&mut self, nic: usize, number: u32) -> Vec<Completion> {
+        let nic = self.nic_mut(nic);
+        let of = |completion: &Completion| completion.number == number;
+        let taken: Vec<Completion> = nic.completions.iter().copied().filter(of).collect();
+        nic.completions.retain(|completion| !of(completion));
+        if let Some(qp) = nic.queue_pairs.get_mut(&number) {
+            qp.unsettled = qp.unsettled.saturating_sub(taken.len() as u32);
+        }
+        taken
+    }
+
+    /// Whether work that is outstanding on a NIC reads or writes local addresses of a range.
+    pub fn holds(&self, nic: usize, range: &std::ops::Range<u64>) -> bool {
+        let within = |request: &WorkRequest| {
+            request.local < range.end && range.start < request.local + u64::from(request.length)
+        };
+        self.nic(nic).queue_pairs().any(|(_, qp)| {
+            let sent = qp.sent.iter().map(|sent| &sent.request);
+            sent.chain(&qp.held).chain(&qp.early).any(within)
+        })
+    }
+
+    /// Limits a NIC's completion queue; what does not fit is lost.
+    pub fn limit_completions(&mut self, nic: usize, completions_max: usize) {
+        self.nic_mut(nic).completions_max = completions_max;
+    }
+
+    /// Takes the oldest event of a device.
+    pub fn next_event(&mut self, nic: usize) -> Option<AsyncEvent> {
+        self.nic_mut(nic).events.pop_front()
+    }
+
+    /// Packets in flight, in the order they were sent.
+    pub fn packets(&self) -> &[Packet] {
+        &self.packets
+    }
+
+    pub(super) fn send(&mut self, packet: Packet) {
+        self.packets.push(packet);
+    }
+
+    /// A packet arrives: any of them, so that every other is late.
+    pub fn deliver(&mut self, index: usize) {
+        let packet = self.packets.remove(index);
+        self.arrive(packet);
+    }
+
+    /// A packet arrives, and a copy of it stays in flight.
+    pub fn duplicate(&mut self, index: usize) {
+        let packet = self.packets[index].clone();
+        self.arrive(packet);
+    }
+
+    /// A packet is lost.
+    pub fn lose(&mut self, index: usize) {
+        self.packets.remove(index);
+    }
+
+    fn arrive(&mut self, packet: Packet) {
+        let (from, to) = (usize::from(packet.from), usize::from(packet.to));
+        if self.reaches(from, to) {
+            self.receive(packet);
+        }
+    }
+
+    /// Delivers in order until nothing is in flight.
+    pub fn run(&mut self) {
+        while !self.packets.is_empty() {
+            self.deliver(0);
+        }
+    }
+
+    /// Whether what one NIC sends arrives at another.
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        let up = |nic: usize| self.nics.get(nic).is_some_and(|nic| nic.port_up);
+        up(from) && up(to) && !self.cuts.contains(&(from, to))
+    }
+
+    /// Whether the way from one NIC to another is cut.
+    pub fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.contains(&(from, to))
+    }
+
+    /// Cuts the way from one NIC to another, one way only.
+    pub fn cut(&mut self, from: usize, to: usize) {
+        if !self.cuts.contains(&(from, to)) {
+            self.cuts.push((from, to));
+        }
+    }
+
+    /// Mends it.
+    pub fn mend(&mut self, from: usize, to: usize) {
+        self.cuts.retain(|cut| *cut != (from, to));
+    }
+
+    /// The port goes down or comes up.
+    pub fn set_port(&mut self, nic: usize, up: bool) {
+        let nic = self.nic_mut(nic);
+        if nic.port_up == up {
+            return;
+        }
+        nic.port_up = up;
+        let event = if up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
+        nic.raise(event);
+        if up && nic.profile.port_active_twice {
+            nic.raise(event);
+        }
+    }
+
+    /// Removes an entry of the GID table. Queue pairs that use it are not told.
+    pub fn remove_gid(&mut self, nic: usize, index: usize) {
+        let nic = self.nic_mut(nic);
+        if let Some(entry) = nic.gids.get_mut(index) {
+            *entry = None;
+            nic.raise(AsyncEvent::GidChange);
+        }
+    }
+
+    /// Adds an entry at the first place that is free, and gives its index.
+    pub fn add_gid(&mut self, nic: usize, gid: Gid) -> Option<usize> {
+        let nic = self.nic_mut(nic);
+        let index = nic.gids.iter().position(Option::is_none)?;
+        nic.gids[index] = Some(gid);
+        nic.raise(AsyncEvent::GidChange);
+        Some(index)
+    }
+
+    /// The process of a NIC is gone: its queue pairs, regions, completions and events with it. What
+    /// it sent stays in flight.
+    pub fn crash(&mut self, nic: usize, rebirth: Rebirth) {
+        let nic = self.nic_mut(nic);
+        nic.queue_pairs.clear();
+        nic.regions.clear();
+        nic.completions.clear();
+        nic.events.clear();
+        nic.injected = None;
+        if rebirth == Rebirth::Anew {
+            nic.start();
+        }
+    }
+
+    pub(super) fn note(&mut self, law: Law) {
+        if self.broken_laws.len() < LAWS_MAX {
+            self.broken_laws.push(law);
+        }
+    }
+
+    /// The laws broken since this was asked last.
+    pub fn take_broken_laws(&mut self) -> Vec<Law> {
+        std::mem::take(&mut self.broken_laws)
+    }
+
+    /// Puts a receive in the queue.
+    pub fn post_receive(
+        &mut self,
+        nic: usize,
+        number: u32,
+        receive: Receive,
+    ) -> Result<(), VerbsError> {
+        let call = Call::PostReceive;
+        self.check_injected(nic, call)?;
+        let profile = self.nics[nic].profile;
+        let refused = |errno| VerbsError::new(call, errno).negative(profile.negative_data_codes);
+        let owner = self.nic_mut(nic);
+        let Some(qp) = owner.queue_pairs.get_mut(&number) else {
+            return Err(refused(Errno::Einval));
+        };
+        if let (QpState::Reset, Some(errno)) = (qp.state, profile.receive_in_reset) {
+            return Err(refused(errno));
+        }
+        if let (QpState::Err, Some(errno)) = (qp.asked, profile.post_after_own_error) {
+            return Err(refused(errno));
+        }
+        if qp.receives.len() as u32 >= qp.receive_depth {
+            return Err(refused(Errno::Enomem));
+        }
+        qp.unsettled += 1;
+        if qp.state == QpState::Err {
+            self.end_late(nic, number, receive.wr_id, Queue::Receive);
+        } else {
+            qp.receives.push_back(receive);
+        }
+        Ok(())
+    }
+}
+
+fn new_queue_pair(profile: &Profile, send_depth: u32, receive_depth: u32) -> QueuePair {
+    QueuePair {
+        state: profile.fresh,
+        asked: QpState::Reset,
+        port: None,
+        access: Access::ALL,
+        bond: None,
+        path_mtu: MTU_BYTES,
+        send_depth,
+        receive_depth,
+        next_psn: 0,
+        expected_psn: 0,
+        timeout: 0,
+        retry_count: 0,
+        rnr_retry: 0,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 16,
+        early: VecDeque::new(),
+        held: VecDeque::new(),
+        sent: VecDeque::new(),
+        receives: VecDeque::new(),
+        arriving: Vec::new(),
+        tries: 0,
+        rnr_tries: 0,
+        rnr_waits: false,
+        ring_broken: false,
+        lost: 0,
+        unsettled: 0,
+    }
+}

@@ -1,0 +1,196 @@
+//! The answering half of a queue pair. It asks nothing of the process that owns it.
+
+use super::fabric::Fabric;
+use super::modify::PSN_MASK;
+use super::objects::{
+    Bond, Completion, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region, Status,
+};
+use super::profile::DuplicateRead;
+use super::requester::packets_of;
+use super::states::QpState;
+use std::sync::Arc;
+
+/// Half of the sequence numbers: what is less far ahead is a gap, the rest is behind.
+const HALF: u32 = 0x0080_0000;
+
+impl Fabric {
+    /// A packet arrives at a port that is up.
+    pub(super) fn receive(&mut self, packet: Packet) {
+        let Packet { from, to, dest_number, psn, body } = packet;
+        let (nic, number) = (usize::from(to), dest_number);
+        let Some(qp) = self.queue_pair(nic, number) else { return };
+        // The address is checked; there is no number to be checked.
+        if qp.bond.is_none_or(|bond| bond.host != from) {
+            return;
+        }
+        if !body.is_request() {
+            return self.on_answer(nic, number, psn, body);
+        }
+        if !matches!(qp.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        match psn.wrapping_sub(qp.expected_psn) & PSN_MASK {
+            0 => self.on_request(nic, number, psn, body),
+            // A gap; whoever sent it will send again what is missing.
+            1..HALF => {}
+            _ => self.on_duplicate(nic, number, psn, &body),
+        }
+    }
+
+    fn answer(&mut self, nic: usize, number: u32, psn: u32, body: PacketBody) {
+        let Some(qp) = self.queue_pair(nic, number) else { return };
+        let Some(Bond { host, number: dest_number }) = qp.bond else { return };
+        self.send(Packet { from: nic as u16, to: host, dest_number, psn, body });
+    }
+
+    /// What was done already is acknowledged and not done again.
+    fn on_duplicate(&mut self, nic: usize, number: u32, psn: u32, body: &PacketBody) {
+        match body {
+            PacketBody::ReadRequest { rkey, address, length } => {
+                let again = self.nic(nic).profile.duplicate_read == DuplicateRead::Executed;
+                let source = self.readable(nic, number, *rkey, *address, *length);
+                if let (true, Ok(bytes)) = (again, source) {
+                    self.answer(nic, number, psn, PacketBody::ReadResponse { bytes });
+                }
+            }
+            _ => self.answer(nic, number, psn, PacketBody::Ack),
+        }
+    }
+
+    fn on_request(&mut self, nic: usize, number: u32, psn: u32, body: PacketBody) {
+        let result = match body {
+            PacketBody::Write { rkey, address, reach, bytes, last } => {
+                self.on_write(nic, number, (rkey, address, reach), &bytes).map(|()| {
+                    self.advance(nic, number, 1);
+                    last.then_some(PacketBody::Ack)
+                })
+            }
+            PacketBody::ReadRequest { rkey, address, length } => {
+                self.readable(nic, number, rkey, address, length).map(|bytes| {
+                    let mtu = self.queue_pair(nic, number).map_or(1, |qp| qp.path_mtu);
+                    self.advance(nic, number, packets_of(length, mtu));
+                    Some(PacketBody::ReadResponse { bytes })
+                })
+            }
+            PacketBody::Send { bytes, last } => self.on_send(nic, number, &bytes, last),
+            _ => Ok(None),
+        };
+        match result {
+            Ok(Some(answer)) => self.answer(nic, number, psn, answer),
+            Ok(None) => {}
+            Err(refusal) => {
+                self.answer(nic, number, psn, PacketBody::Nak(refusal));
+                self.fail_responder(nic, number);
+            }
+        }
+    }
+
+    /// The responder of a request that is refused is in error as well.
+    fn fail_responder(&mut self, nic: usize, number: u32) {
+        self.fail_queue_pair(nic, number, None);
+        let owner = self.nic_mut(nic);
+        if owner.profile.error_event {
+            owner.raise(super::objects::AsyncEvent::QueuePairFatal(number));
+        }
+    }
+
+    fn advance(&mut self, nic: usize, number: u32, packets: u32) {
+        if let Some(qp) = self.queue_pair_mut(nic, number) {
+            qp.expected_psn = (qp.expected_psn + packets) & PSN_MASK;
+        }
+    }
+
+    fn on_write(
+        &mut self,
+        nic: usize,
+        number: u32,
+        (rkey, address, reach): (u32, u64, u64),
+        bytes: &[u8],
+    ) -> Result<(), Refusal> {
+        let owner = self.nic_mut(nic);
+        let qp = owner.queue_pairs.get(&number).ok_or(Refusal::Invalid)?;
+        check_right(qp, bytes.len(), |qp| qp.access.remote_write)?;
+        if reach == 0 {
+            return Ok(());
+        }
+        let region = owner.regions.get_mut(&rkey).ok_or(Refusal::Access)?;
+        let start = region.range(address, reach).ok_or(Refusal::Access)?.start;
+        if !region.access.remote_write {
+            return Err(Refusal::Access);
+        }
+        Arc::make_mut(&mut region.bytes)[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn readable(
+        &self,
+        nic: usize,
+        number: u32,
+        rkey: u32,
+        address: u64,
+        length: u32,
+    ) -> Result<Vec<u8>, Refusal> {
+        let owner = self.nic(nic);
+        let qp = owner.queue_pairs.get(&number).ok_or(Refusal::Invalid)?;
+        check_right(qp, 0, |qp| qp.access.remote_read && qp.max_dest_rd_atomic > 0)?;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let region: &Region = owner.regions.get(&rkey).ok_or(Refusal::Access)?;
+        let range = region.range(address, u64::from(length)).ok_or(Refusal::Access)?;
+        if !region.access.remote_read {
+            return Err(Refusal::Access);
+        }
+        Ok(region.bytes[range].to_vec())
+    }
+
+    fn on_send(
+        &mut self,
+        nic: usize,
+        number: u32,
+        bytes: &[u8],
+        last: bool,
+    ) -> Result<Option<PacketBody>, Refusal> {
+        let owner = self.nic_mut(nic);
+        let too_short = owner.profile.statuses.receive_too_short;
+        let qp = owner.queue_pairs.get_mut(&number).ok_or(Refusal::Invalid)?;
+        let Some(&receive) = qp.receives.front() else {
+            return Ok(Some(PacketBody::ReceiverNotReady));
+        };
+        qp.arriving.extend_from_slice(bytes);
+        qp.expected_psn = (qp.expected_psn + 1) & PSN_MASK;
+        if qp.arriving.len() <= receive.length as usize && !last {
+            return Ok(None);
+        }
+        qp.receives.pop_front();
+        let message = std::mem::take(&mut qp.arriving);
+        let end = if message.len() > receive.length as usize {
+            Err((too_short, Refusal::Operation))
+        } else {
+            owner_write(&mut owner.regions, &receive, &message)
+                .ok_or((Status::LocalProtection, Refusal::Operation))
+        };
+        let status = end.map_or_else(|(status, _)| status, |()| Status::Success);
+        owner.complete(Completion { number, wr_id: receive.wr_id, queue: Queue::Receive, status });
+        end.map(|()| Some(PacketBody::Ack)).map_err(|(_, refusal)| refusal)
+    }
+}
+
+fn check_right(
+    qp: &QueuePair,
+    piece: usize,
+    right: impl Fn(&QueuePair) -> bool,
+) -> Result<(), Refusal> {
+    if right(qp) && piece <= qp.path_mtu as usize { Ok(()) } else { Err(Refusal::Invalid) }
+}
+
+fn owner_write(
+    regions: &mut std::collections::BTreeMap<u32, Region>,
+    receive: &Receive,
+    message: &[u8],
+) -> Option<()> {
+    let region = regions.values_mut().find(|region| region.keys.lkey == receive.lkey)?;
+    let range = region.range(receive.local, message.len() as u64)?;
+    Arc::make_mut(&mut region.bytes)[range].copy_from_slice(message);
+    Some(())
+}

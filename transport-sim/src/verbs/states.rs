@@ -1,0 +1,98 @@
+//! The states of a queue pair, and tables of what a driver does when asked to change them.
+
+use super::errors::Errno;
+
+/// The states of a queue pair. Drivers with states of their own are mapped to what they do: an
+/// eRDMA queue pair that is idle is `Init`, closing `Sqd`, terminated `Sqe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum QpState {
+    /// Nothing is accepted, packets are dropped.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// The responder answers.
+    Rtr,
+    /// Requests go out.
+    Rts,
+    /// The send queue is drained.
+    Sqd,
+    /// The send side is in error; no reliable connection enters it.
+    Sqe,
+    /// Dead both ways; what is posted is flushed.
+    Err,
+}
+
+impl QpState {
+    /// Every state, in the order of the tables.
+    pub const ALL: [Self; 7] =
+        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
+}
+
+/// What a driver does when it is asked for a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Returns this and changes nothing.
+    Refused(Errno),
+    /// Returns 0 and changes nothing.
+    Nothing,
+    /// Goes to this state.
+    To(QpState),
+    /// Connects to the peer named in the address vector and goes to RTS.
+    Connect,
+}
+
+/// What happens in each state (row) when each state (column) is asked for, both in the order of
+/// [`QpState::ALL`].
+pub type Transitions = [[Step; 7]; 7];
+
+const NO: Step = Step::Refused(Errno::Einval);
+const OK: Step = Step::Nothing;
+const RESET: Step = Step::To(QpState::Reset);
+const INIT: Step = Step::To(QpState::Init);
+const RTR: Step = Step::To(QpState::Rtr);
+const RTS: Step = Step::To(QpState::Rts);
+const SQD: Step = Step::To(QpState::Sqd);
+const SQE: Step = Step::To(QpState::Sqe);
+const ERR: Step = Step::To(QpState::Err);
+const CONNECT: Step = Step::Connect;
+const CLOSED: Step = Step::Refused(Errno::Econnaborted);
+
+/// The table that Linux drivers share, for reliable connections.
+pub(super) const SHARED: Transitions = [
+    [RESET, INIT, NO, NO, NO, NO, NO],
+    [RESET, INIT, RTR, NO, NO, NO, ERR],
+    [RESET, NO, NO, RTS, NO, NO, ERR],
+    [RESET, NO, NO, RTS, SQD, NO, ERR],
+    [RESET, NO, NO, RTS, SQD, NO, ERR],
+    [RESET, NO, NO, RTS, NO, NO, ERR],
+    [RESET, NO, NO, NO, NO, NO, ERR],
+];
+
+/// As [`SHARED`], but RESET is taken for ERR, from every state.
+pub(super) const RESET_IS_ERROR: Transitions = [
+    [ERR, INIT, NO, NO, NO, NO, NO],
+    [ERR, INIT, RTR, NO, NO, NO, ERR],
+    [ERR, NO, NO, RTS, NO, NO, ERR],
+    [ERR, NO, NO, RTS, SQD, NO, ERR],
+    [ERR, NO, NO, RTS, SQD, NO, ERR],
+    [ERR, NO, NO, RTS, NO, NO, ERR],
+    [ERR, NO, NO, NO, NO, NO, ERR],
+];
+
+/// eRDMA without out-of-band connections: RTR does nothing, RTS wants a connection manager.
+pub(super) const ERDMA_STANDARD: Transitions = erdma(OK, NO);
+
+/// eRDMA in compat mode: RTR connects, and RTS does if RTR was left out.
+pub(super) const ERDMA_COMPAT: Transitions = erdma(CONNECT, CONNECT);
+
+const fn erdma(rtr: Step, rts: Step) -> Transitions {
+    [
+        [OK, OK, rtr, rts, OK, OK, ERR],
+        [OK, OK, rtr, rts, OK, OK, ERR],
+        [OK, OK, OK, OK, SQD, SQE, ERR],
+        [OK, OK, OK, OK, SQD, SQE, ERR],
+        [INIT, INIT, CLOSED, CLOSED, OK, OK, ERR],
+        [OK, OK, OK, OK, OK, OK, ERR],
+        [OK, OK, OK, OK, OK, OK, OK],
+    ]
+}

@@ -1,0 +1,241 @@
+//! Packets: in order, late, doubled, lost, behind, ahead, and at the wrong door.
+
+use crate::helpers::*;
+use handfast_transport_sim::verbs::*;
+
+#[test]
+fn writes_and_reads_move_bytes_on_every_device_that_connects() {
+    for profile in connectable() {
+        let mut duo = connected(profile);
+        duo.write(1, 8, 3_000);
+        duo.fabric.run();
+        assert_eq!(duo.at_b(8, 3_000), [0xaa; 3_000], "{}", profile.name);
+        assert_eq!(duo.at_b(0, 8), [0xbb; 8], "{}", profile.name);
+        duo.post(duo.read_request(2, 3_008, 16)).expect("posted");
+        duo.fabric.run();
+        let memory = duo.fabric.memory(duo.a.nic, duo.a.keys).expect("registered");
+        assert_eq!(memory[..16], [0xbb; 16], "{}", profile.name);
+        let ends = duo.ends(duo.a);
+        assert_eq!(ends, [(1, Status::Success), (2, Status::Success)], "{}", profile.name);
+        duo.retire(duo.a);
+        assert_eq!(duo.fabric.take_broken_laws(), [], "{}", profile.name);
+    }
+}
+
+#[test]
+fn the_peers_process_takes_no_part_and_need_not_be_in_rts() {
+    let mut duo = fresh(&STRICT);
+    wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    let (index, dgid) = gid(&duo.fabric, duo.a.nic);
+    for step in [Attributes::to_init(Access::ALL), Attributes::to_rtr(index, dgid, duo.a.number, 1)]
+    {
+        duo.fabric.modify(duo.b.nic, duo.b.number, &step).expect("to RTR");
+    }
+    duo.write(1, 0, 8);
+    duo.fabric.run();
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_first_packet_before_the_peer_is_ready_is_dropped_and_sent_again() {
+    let mut duo = fresh(&STRICT);
+    wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    duo.write(1, 0, 8);
+    duo.fabric.run();
+    assert_eq!(duo.ends(duo.a), []);
+    wire(&mut duo.fabric, duo.b, duo.a, 2, 1).expect("wired");
+    duo.fabric.expire(duo.a.nic, duo.a.number);
+    duo.fabric.run();
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_message_that_is_cut_half_way_leaves_its_first_packets() {
+    let mut duo = connected(&STRICT);
+    duo.write(1, 0, 3 * 1_024);
+    duo.fabric.deliver(0);
+    duo.fabric.deliver(0);
+    duo.fabric.lose(0);
+    duo.fabric.exhaust(duo.a.nic, duo.a.number);
+    assert_eq!(duo.ends(duo.a), [(1, Status::RetryExceeded)]);
+    assert_eq!(duo.at_b(0, 2_048), [0xaa; 2_048]);
+    assert_eq!(duo.at_b(2_048, 1_024), [0xbb; 1_024]);
+}
+
+#[test]
+fn packets_that_overtake_wait_for_a_retry_and_doubles_do_no_harm() {
+    let mut duo = connected(&STRICT);
+    duo.write(1, 0, 2 * 1_024);
+    duo.fabric.deliver(1);
+    assert_eq!(duo.at_b(1_024, 8), [0xbb; 8], "a gap is not filled from behind");
+    duo.fabric.duplicate(0);
+    duo.fabric.expire(duo.a.nic, duo.a.number);
+    duo.fabric.run();
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+    assert_eq!(duo.at_b(0, 2 * 1_024), [0xaa; 2 * 1_024]);
+}
+
+#[test]
+fn a_write_that_arrives_twice_is_done_once() {
+    let mut duo = connected(&STRICT);
+    duo.write(1, 0, 8);
+    duo.fabric.duplicate(0);
+    let (nic, keys) = (duo.b.nic, duo.b.keys);
+    duo.fabric.memory_mut(nic, keys).expect("registered")[..8].fill(0x11);
+    duo.fabric.run();
+    assert_eq!(duo.at_b(0, 8), [0x11; 8]);
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+}
+
+#[test]
+fn a_stale_sequence_number_is_a_success_with_nothing_written() {
+    for profile in connectable() {
+        let mut duo = fresh(profile);
+        let (a, b) = (duo.a, duo.b);
+        wire(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
+        wire(&mut duo.fabric, b, a, 2_000, 5_000).expect("wired, and expects a later number");
+        duo.write(1, 0, 8);
+        duo.fabric.run();
+        assert_eq!(duo.ends(duo.a), [(1, Status::Success)], "{}", profile.name);
+        let ignored = profile.psn_source == PsnSource::Constant;
+        let landed = duo.at_b(0, 8) == [0xaa; 8];
+        assert_eq!(landed, ignored, "{}", profile.name);
+    }
+}
+
+#[test]
+fn a_stale_read_is_answered_from_memory_or_dropped_without_a_word() {
+    for profile in connectable().filter(|profile| profile.psn_source == PsnSource::Attributes) {
+        let mut duo = fresh(profile);
+        let (a, b) = (duo.a, duo.b);
+        wire(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
+        wire(&mut duo.fabric, b, a, 2_000, 5_000).expect("wired, and expects a later number");
+        duo.post(duo.read_request(1, 0, 8)).expect("posted");
+        duo.fabric.run();
+        duo.fabric.exhaust(duo.a.nic, duo.a.number);
+        let dropped = profile.duplicate_read == DuplicateRead::Dropped;
+        let expected = if dropped { Status::RetryExceeded } else { Status::Success };
+        assert_eq!(duo.ends(duo.a), [(1, expected)], "{}", profile.name);
+    }
+}
+
+#[test]
+fn a_sequence_number_ahead_is_as_good_as_silence() {
+    for profile in connectable().filter(|profile| profile.psn_source == PsnSource::Attributes) {
+        let mut duo = fresh(profile);
+        let (a, b) = (duo.a, duo.b);
+        wire(&mut duo.fabric, a, b, 5_000, 2_000).expect("wired");
+        wire(&mut duo.fabric, b, a, 2_000, 1_000).expect("wired, and expects an earlier number");
+        duo.write(1, 0, 8);
+        duo.fabric.run();
+        duo.fabric.exhaust(duo.a.nic, duo.a.number);
+        assert_eq!(duo.ends(duo.a), [(1, Status::RetryExceeded)], "{}", profile.name);
+        assert_eq!(duo.at_b(0, 8), [0xbb; 8], "{}", profile.name);
+    }
+}
+
+#[test]
+fn sequence_numbers_go_round() {
+    let mut duo = fresh(&STRICT);
+    duo.connect(0x00ff_ffff, 0x0100_0000);
+    duo.write(1, 0, 3_000);
+    duo.fabric.run();
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+    assert_eq!(duo.at_b(0, 3_000), [0xaa; 3_000]);
+}
+
+#[test]
+fn a_stale_queue_pair_writes_into_a_reborn_neighbour_and_is_not_told() {
+    let mut duo = connected(&STRICT);
+    let stale = duo.a;
+    duo.retire(duo.b);
+    let reborn = duo.create(duo.b.nic);
+    assert_eq!(reborn, duo.b.number, "the number is born again");
+    // A second queue pair of the same host is connected to it, with a number that is behind.
+    let second = End { number: duo.create(duo.a.nic), ..duo.a };
+    wire(&mut duo.fabric, second, duo.b, 1_000, 2_000).expect("wired");
+    wire(&mut duo.fabric, duo.b, second, 2_000, 1_000).expect("wired");
+    duo.write(1, 0, 8);
+    duo.fabric.run();
+    assert_eq!(duo.at_b(0, 8), [0xaa; 8], "nothing in the packet says whose it is");
+    duo.fabric.exhaust(stale.nic, stale.number);
+    assert_eq!(duo.ends(duo.a), [(1, Status::RetryExceeded)], "the answer went to the neighbour");
+}
+
+#[test]
+fn a_queue_pair_takes_nothing_from_another_address() {
+    let mut duo = connected(&STRICT);
+    let nic = duo.fabric.add_nic(&STRICT);
+    let keys = duo.fabric.register(nic, BASE, vec![0xcc; SIZE], Access::ALL).expect("room");
+    let third = End { nic, number: duo.create(nic), keys };
+    wire(&mut duo.fabric, third, duo.b, 1_000, 2_000).expect("wired");
+    let mut request = duo.write_request(1, 0, 8);
+    request.lkey = keys.lkey;
+    duo.fabric.post_send(nic, third.number, request).expect("posted");
+    duo.fabric.run();
+    assert_eq!(duo.at_b(0, 8), [0xbb; 8]);
+}
+
+/// A write is on its way when both ends are retired and connected anew under the same numbers.
+fn late_write(profile: &'static Profile, psn_a: u32) -> Duo {
+    let mut duo = connected(profile);
+    duo.write(1, 0, 8);
+    duo.retire(duo.a);
+    duo.retire(duo.b);
+    for nic in [duo.a.nic, duo.b.nic] {
+        duo.fabric.crash(nic, Rebirth::Anew);
+    }
+    for (end, fill) in [(duo.a, 0x22), (duo.b, 0xbb)] {
+        let keys = duo.fabric.register(end.nic, BASE, vec![fill; SIZE], Access::ALL).expect("room");
+        assert_eq!(keys, end.keys, "keys are born again");
+        assert_eq!(duo.create(end.nic), end.number, "numbers are born again");
+    }
+    duo.connect(psn_a, 2_000);
+    duo
+}
+
+#[test]
+fn a_late_write_lands_in_the_next_life_if_its_sequence_number_fits() {
+    for profile in connectable() {
+        let mut duo = late_write(profile, 1_000);
+        duo.fabric.run();
+        assert_eq!(duo.at_b(0, 8), [0xaa; 8], "{}", profile.name);
+        duo.write(2, 0, 8);
+        duo.fabric.run();
+        assert_eq!(duo.ends(duo.a), [(2, Status::Success)], "{}", profile.name);
+        assert_eq!(duo.at_b(0, 8), [0xaa; 8], "{}: the new write is a duplicate", profile.name);
+    }
+}
+
+#[test]
+fn fresh_sequence_numbers_keep_late_writes_out_except_where_they_are_ignored() {
+    for profile in connectable() {
+        let mut duo = late_write(profile, 0x0055_5555);
+        duo.fabric.run();
+        let ignored = profile.psn_source == PsnSource::Constant;
+        assert_eq!(duo.at_b(0, 8) == [0xaa; 8], ignored, "{}", profile.name);
+        duo.write(2, 0, 8);
+        duo.fabric.run();
+        assert_eq!(duo.at_b(0, 8) == [0x22; 8], !ignored, "{}", profile.name);
+    }
+}
+
+#[test]
+fn an_acknowledgement_does_not_stand_for_the_bytes_of_an_earlier_read() {
+    let mut duo = connected(&STRICT);
+    duo.post(duo.read_request(1, 64, 8)).expect("posted");
+    duo.write(2, 0, 8);
+    duo.fabric.deliver(0);
+    duo.fabric.deliver(0);
+    let answers: Vec<bool> = duo
+        .fabric
+        .packets()
+        .iter()
+        .map(|packet| matches!(packet.body, PacketBody::ReadResponse { .. }))
+        .collect();
+    assert_eq!(answers, [true, false]);
+    duo.fabric.deliver(1);
+    assert_eq!(duo.ends(duo.a), [], "the write is not done before the read");
+    duo.fabric.deliver(0);
+    assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
+}
