@@ -11,6 +11,7 @@ mod machine;
 mod messages;
 mod mutants;
 mod peers;
+mod quiesce;
 mod transitions;
 
 pub use api::{

@@ -24,6 +24,8 @@ pub enum OperationKind {
     BringUp,
     /// Move to RTR and RTS towards named queue pairs of the peer.
     Wire,
+    /// Wait until nothing that was posted here is outstanding.
+    Drain,
     /// Move to ERR, drain, destroy.
     Retire,
 }
@@ -47,6 +49,12 @@ pub enum Operation {
         /// What the peer announced about its queue pairs.
         body: Body,
     },
+    /// Wait until nothing that was posted on `lifecycle` is outstanding; it was revoked before, so
+    /// nothing more is posted. The queue pairs stay wired, and the peer's work on them goes on.
+    Drain {
+        /// The lifecycle that is about to end.
+        lifecycle: Lifecycle,
+    },
     /// Retire the queue pairs of `lifecycle`. Succeeds only when nothing of it can touch memory.
     Retire {
         /// The lifecycle that ended.
@@ -60,6 +68,7 @@ impl Operation {
         let (lifecycle, kind) = match self {
             Self::BringUp { lifecycle, .. } => (*lifecycle, OperationKind::BringUp),
             Self::Wire { local, .. } => (local.lifecycle, OperationKind::Wire),
+            Self::Drain { lifecycle } => (*lifecycle, OperationKind::Drain),
             Self::Retire { lifecycle } => (*lifecycle, OperationKind::Retire),
         };
         OperationId { lifecycle, kind }
@@ -73,6 +82,8 @@ pub enum Outcome {
     BroughtUp(Body),
     /// The queue pairs are wired.
     Wired,
+    /// Nothing posted here is outstanding.
+    Drained,
     /// The queue pairs are gone.
     Retired,
     /// The step failed.

@@ -15,7 +15,7 @@ pub struct Coverage {
     /// Timers fired, per kind.
     pub timers: BTreeMap<TimerKind, u64>,
     /// One bit per row of `TRANSITIONS` that was taken.
-    pub transitions: u64,
+    pub transitions: u128,
 }
 
 impl Coverage {

@@ -80,9 +80,9 @@ impl Default for Explorer {
     }
 }
 
-/// Lifecycles that may end, both sides together, until all is well again: two per side and
-/// disturbance, the commands of the scenario counting as one disturbance.
-const ENDED_PER_DISTURBANCE: u32 = 4;
+/// Lifecycles that may end per side and disturbance until all is well again, the commands of the
+/// scenario counting as one disturbance. Towards oneself, both sides are one.
+const ENDED_PER_SIDE: usize = 2;
 
 /// One world in this many is kept and compared with those of the same fingerprint.
 const SAMPLE: u128 = 64;
@@ -220,7 +220,8 @@ impl Search<'_> {
     ) -> Result<(), (Violation, Vec<Choice>)> {
         let Some(healer) = &mut self.healer else { return Ok(()) };
         let healing = healer.heal_known(world, free_fingerprint)?;
-        let allowed = ENDED_PER_DISTURBANCE * (world.faults_spent() + 1);
+        let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
+        let allowed = sides * (world.faults_spent() + 1);
         if healing.ended <= allowed || world.has_twins() {
             return Ok(());
         }

@@ -29,11 +29,18 @@ pub enum Scenario {
     TightLimits,
     /// A node connects to itself (rule H14).
     SelfConnection,
+    /// Both sides are established and both close, in any order (rule H11).
+    CloseAgainstClose,
+    /// A table of two lanes is full of idle ones: their owner opens to a third peer, and one of the
+    /// idle peers opens too (rule H11).
+    EvictAgainstOpen,
+    /// One side opens while the other is restarted.
+    OpenAgainstRestart,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
@@ -43,12 +50,16 @@ impl Scenario {
         Self::Twins,
         Self::TightLimits,
         Self::SelfConnection,
+        Self::CloseAgainstClose,
+        Self::EvictAgainstOpen,
+        Self::OpenAgainstRestart,
     ];
 
     /// What the world starts with, with small limits and every kind of fault.
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
         let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
+        let restart = |site| Command { site, peer: site, kind: CommandKind::Restart };
         let (count, commands) = match self {
             Self::SimultaneousOpen | Self::TightLimits => (2, vec![open(0, 1), open(1, 0)]),
             Self::LowerOpens => (2, vec![open(0, 1)]),
@@ -58,14 +69,14 @@ impl Scenario {
             Self::OpenTwice => (2, vec![open(0, 1), open(0, 1)]),
             Self::Twins => (3, vec![open(0, 1), open(1, 0), open(2, 0)]),
             Self::SelfConnection => (1, vec![open(0, 0)]),
+            Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
+            Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
+            Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
-            sites: ["a:1@nic", "b:1@nic", "b:1@nic"][..count]
-                .iter()
-                .map(|name| path(name))
-                .collect(),
-            limits: if self == Self::TightLimits { tight_limits() } else { small_limits() },
+            sites: self.names()[..count].iter().map(|name| path(name)).collect(),
+            limits: self.limits(),
             timing: Timing::default(),
             commands,
             reopen: true,
@@ -85,17 +96,42 @@ impl Scenario {
     /// The world of a setup that began as this scenario's.
     pub fn begin(self, setup: Setup) -> World {
         let mut world = World::new(setup);
-        if self == Self::Established {
-            for (site, peer) in [(0, 1), (1, 0)] {
-                let open = Command { site, peer, kind: CommandKind::Open };
-                let choice = Choice { action: Action::Ask(open), cost: 0 };
+        let ask = |kind, pairs: &[(usize, usize)], world: &mut World| {
+            for (site, peer) in pairs.iter().copied() {
+                let command = Command { site, peer, kind };
+                let choice = Choice { action: Action::Ask(command), cost: 0 };
                 world.apply(&choice, &mut Step::default());
             }
-            while let Some(choice) = next(&world) {
+            while let Some(choice) = next(world) {
                 world.apply(&choice, &mut Step::default());
             }
+        };
+        match self {
+            Self::Established | Self::CloseAgainstClose => {
+                ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
+            }
+            Self::EvictAgainstOpen => {
+                ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
+                ask(CommandKind::Release, &[(0, 1), (0, 2)], &mut world);
+            }
+            _ => {}
         }
         world
+    }
+
+    fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Twins => ["a:1@nic", "b:1@nic", "b:1@nic", ""],
+            _ => ["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
+        }
+    }
+
+    fn limits(self) -> Limits {
+        match self {
+            Self::TightLimits => tight_limits(),
+            Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
+            _ => small_limits(),
+        }
     }
 }
 
@@ -108,6 +144,7 @@ pub fn small_limits() -> Limits {
         requests_max: 2,
         readies_max: 2,
         retires_max: 2,
+        quiesces_max: 2,
         opens_max: 2,
     }
 }

@@ -52,7 +52,8 @@ impl World {
     ///
     /// A timer is free where time can be the only thing that passes: in a quiet world; when it is a
     /// pause that nothing ends early; and when the answer it waits for was lost. Anywhere else it
-    /// outruns something that is on its way, and that is charged as a fault.
+    /// outruns something that is on its way, and that is charged as a fault: its answer, or the room
+    /// that a peer with a full table is making.
     pub fn actions(&self, choices: &mut Vec<Choice>) {
         let paid = self.faults_spent < self.setup.faults_max;
         self.push_actions(paid, choices);
@@ -101,8 +102,14 @@ impl World {
     fn is_due(&self, site: usize, timer: &TimerId, kind: TimerKind) -> bool {
         match (kind, timer) {
             (TimerKind::Backoff, _) => true,
-            (TimerKind::RequestRetry | TimerKind::ReadyRetry, TimerId::Lifecycle(lifecycle)) => {
+            (
+                TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry,
+                TimerId::Lifecycle(lifecycle),
+            ) => {
+                let mut lanes = self.sites[site].node.lifecycles();
+                let peer = lanes.find(|(own, ..)| own == lifecycle).map(|(_, _, peer, _)| peer);
                 !self.awaits(self.pair(site, *lifecycle))
+                    && !peer.is_some_and(|peer| self.makes_room(peer))
             }
             _ => false,
         }
@@ -243,11 +250,13 @@ impl World {
     }
 
     fn describe_command(&self, command: Command) -> String {
+        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
         let verb = match command.kind {
             CommandKind::Open => "opens towards",
             CommandKind::Close => "closes towards",
+            CommandKind::Release => "has no work for",
+            CommandKind::Restart => return format!("{site} is restarted"),
         };
-        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
         format!("{site} {verb} {peer}")
     }
 

@@ -31,6 +31,8 @@ pub struct QueuePair {
     pub published: bool,
     /// It was revoked after that.
     pub revoked: bool,
+    /// What was posted on it has ended, after it was revoked.
+    pub drained: bool,
 }
 
 /// The queue pairs of all sites.
@@ -52,6 +54,7 @@ impl Fabric {
             broken: false,
             published: false,
             revoked: false,
+            drained: false,
         });
         self.table.sort_by_key(|qp| (qp.site, qp.number));
         number

@@ -147,7 +147,7 @@ impl World {
     fn hash_fabric(&self, ranks: &WorldRanks, encoder: &mut Encoder) {
         for qp in &self.fabric.table {
             (qp.site, qp.number, ranks.rank(self.pair(qp.site, qp.lifecycle))).hash(encoder);
-            (qp.broken, qp.published, qp.revoked).hash(encoder);
+            (qp.broken, qp.published, qp.revoked, qp.drained).hash(encoder);
             if let Some(target) = qp.target {
                 (target.site, target.number).hash(encoder);
                 (target.believed.incarnation.0, ranks.rank(target.believed)).hash(encoder);

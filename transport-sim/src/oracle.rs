@@ -23,6 +23,8 @@ pub enum Oracle {
     GhostHit,
     /// H12: an established lane proves that the peer's earlier lanes to us are gone.
     Fence,
+    /// H11: no work is cut off by a lane's end that both sides could have waited for.
+    CutOff,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.

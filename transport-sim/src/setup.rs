@@ -14,6 +14,10 @@ pub enum CommandKind {
     Open,
     /// No longer wants one.
     Close,
+    /// Has no work for it; the lane may make way.
+    Release,
+    /// The process of the site dies and starts anew under its name; the peer named is nobody.
+    Restart,
 }
 
 /// A command of the scenario, which may happen at any time.

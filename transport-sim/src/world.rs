@@ -3,7 +3,9 @@
 use crate::fabric::{Fabric, QueuePair, Target};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
-use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
+use handfast_core::node::{
+    CallFailure, CallToken, Counters, Failure, StateKind, TimerId, TimerKind,
+};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
@@ -196,6 +198,11 @@ impl World {
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),
             CommandKind::Close => (Demand::None, Input::Close(path)),
+            CommandKind::Release => (Demand::None, Input::Release(path)),
+            CommandKind::Restart => {
+                self.restart(site);
+                return;
+            }
         };
         Arc::make_mut(&mut self.sites[site]).demands[peer] = demand;
         self.tell(site, input, step);
@@ -294,10 +301,23 @@ impl World {
                 }
                 Outcome::Wired
             }
+            Operation::Drain { lifecycle } => self.drain_lane(site, *lifecycle),
             Operation::Retire { lifecycle } => {
                 self.fabric.destroy(site, *lifecycle);
                 Outcome::Retired
             }
+        }
+    }
+
+    /// What was posted ends well if bytes flow, and with an error if the peer is not there.
+    fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle) -> Outcome {
+        let intact = self.fabric.of(site, lifecycle).is_some_and(|qp| self.fabric.intact(qp));
+        match self.fabric.of_mut(site, lifecycle) {
+            Some(qp) if intact => {
+                qp.drained = true;
+                Outcome::Drained
+            }
+            _ => Outcome::Failed(error(Side::Peer, "simulated drain")),
         }
     }
 
@@ -371,7 +391,10 @@ impl World {
             match (answer.op, state) {
                 (_, None | Some(StateKind::Retiring)) => false,
                 (Op::Reply, state) => state == Some(StateKind::Announced),
-                (Op::Ack, state) => state != Some(StateKind::Established),
+                (Op::Ack, state) => {
+                    state.is_some_and(|state| state != StateKind::Established && !state.is_ending())
+                }
+                (Op::Retired, state) => state == Some(StateKind::Quiescing),
                 _ => true,
             }
         });
@@ -478,6 +501,32 @@ impl World {
         }
     }
 
+    /// A lane that ends by intention, not by a failure and not by force, ends with nothing under
+    /// way on it in either direction (H11).
+    fn check_cut_off(&self, site: usize, own: Lifecycle, failure: &Failure, step: &mut Step) {
+        if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
+            return;
+        }
+        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
+        let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
+        let ends = [Some(qp), self.fabric.at(target.site, target.number)];
+        // What its own node retires was given up there.
+        let given_up = |qp: &QueuePair| {
+            let state = self.sites[qp.site].node.state_of(qp.lifecycle);
+            (qp.site, qp.lifecycle) != (site, own)
+                && state.is_none_or(|state| state == StateKind::Retiring)
+        };
+        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp);
+        if let Some(busy) = ends.into_iter().flatten().find(busy) {
+            let detail = format!(
+                "{} ends while work posted on {} may be under way",
+                self.describe_pair(self.pair(site, own)),
+                self.describe_pair(self.pair(busy.site, busy.lifecycle))
+            );
+            step.violations.push(Violation::new(Oracle::CutOff, detail));
+        }
+    }
+
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, .. } = &event {
             let peers: Vec<usize> = (0..self.sites.len())
@@ -485,6 +534,18 @@ impl World {
                 .collect();
             for peer in peers {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
+            }
+        }
+        if let Event::Ended { lifecycle, failure, .. } = &event {
+            let forced = |(at, event): &(usize, Event)| {
+                let of = |event: &Event| match event {
+                    Event::RetireForced { lifecycle, .. } => Some(*lifecycle),
+                    _ => None,
+                };
+                *at == site && of(event) == Some(*lifecycle)
+            };
+            if !step.events.iter().any(forced) {
+                self.check_cut_off(site, *lifecycle, failure, step);
             }
         }
         if let Event::RetireFailed { lifecycle, .. } = &event {
@@ -502,6 +563,22 @@ impl World {
         self.calls.iter().any(|call| call.sender == caller)
             || self.answers.iter().any(|(_, answer)| answer.echo == Some(caller))
             || self.held.iter().any(|held| held.sender == caller)
+    }
+
+    /// A full table in which a lifecycle is on its way out, and something about that is under way.
+    pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
+        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].path == *path);
+        sites.into_iter().any(|site| {
+            let node = &self.sites[site].node;
+            let under_way = |own: Lifecycle| {
+                let operated = |pending: &Arc<Pending>| {
+                    pending.site == site && pending.operation.id().lifecycle == own
+                };
+                self.awaits(self.pair(site, own)) || self.operations.iter().any(operated)
+            };
+            node.lifecycles().count() >= self.setup.limits.lifecycles_max
+                && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
+        })
     }
 
     fn describe_output(&self, site: usize, output: &Output) -> String {

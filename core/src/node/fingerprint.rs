@@ -3,6 +3,7 @@
 use super::lane::{Lane, State};
 use super::machine::Node;
 use super::peers::Peer;
+use super::transitions::Trigger;
 use crate::identity::{Lifecycle, Pair};
 use crate::wire::Body;
 use core::hash::{Hash, Hasher};
@@ -59,6 +60,7 @@ impl Node {
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
+        peer.room.is_some().hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
         peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);
@@ -78,6 +80,10 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         State::Wired { readies, .. } => readies.hash(&mut hasher),
         State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
             peer_wired.hash(&mut hasher);
+        }
+        State::Draining { cause, .. } => Trigger::of(cause).hash(&mut hasher),
+        State::Quiescing { cause, quiesces, .. } => {
+            (Trigger::of(cause), quiesces).hash(&mut hasher);
         }
         State::Retiring { attempts, .. } => attempts.hash(&mut hasher),
         State::Raising | State::Established { .. } => {}

@@ -1,6 +1,6 @@
 //! One lifecycle of one endpoint: its state, with the state's data inside.
 
-use super::api::{CallToken, TimerKind};
+use super::api::{CallToken, Failure, TimerKind};
 use crate::identity::{NicPath, Pair};
 use crate::time::Instant;
 use crate::wire::{Body, Message};
@@ -21,6 +21,10 @@ pub(super) enum State {
     Wired { remote: Pair, readies: u32 },
     /// Both have wired.
     Established { remote: Pair },
+    /// To be retired: revoked here, and what we had posted is to end first (rule H11).
+    Draining { remote: Pair, cause: Failure },
+    /// Nothing of ours is outstanding; the peer is asked for the same (rule H11).
+    Quiescing { remote: Pair, cause: Failure, quiesces: u32 },
     /// Retire is under way, for the given time.
     Retiring { remote: Option<Pair>, attempts: u32 },
 }
@@ -46,7 +50,16 @@ pub enum StateKind {
     Wiring,
     Wired,
     Established,
+    Draining,
+    Quiescing,
     Retiring,
+}
+
+impl StateKind {
+    /// On its way out: nothing new begins on it.
+    pub fn is_ending(self) -> bool {
+        matches!(self, Self::Draining | Self::Quiescing | Self::Retiring)
+    }
 }
 
 impl State {
@@ -58,6 +71,8 @@ impl State {
             Self::Wiring { .. } => StateKind::Wiring,
             Self::Wired { .. } => StateKind::Wired,
             Self::Established { .. } => StateKind::Established,
+            Self::Draining { .. } => StateKind::Draining,
+            Self::Quiescing { .. } => StateKind::Quiescing,
             Self::Retiring { .. } => StateKind::Retiring,
         }
     }
@@ -69,7 +84,9 @@ impl State {
             Self::Fencing { remote, .. }
             | Self::Wiring { remote, .. }
             | Self::Wired { remote, .. }
-            | Self::Established { remote } => Some(*remote),
+            | Self::Established { remote }
+            | Self::Draining { remote, .. }
+            | Self::Quiescing { remote, .. } => Some(*remote),
             Self::Retiring { remote, .. } => *remote,
         }
     }

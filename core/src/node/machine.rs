@@ -48,6 +48,7 @@ impl Node {
         match input {
             Input::Open(peer) => self.handle_open(now, peer),
             Input::Close(peer) => self.handle_close(now, &peer),
+            Input::Release(peer) => self.handle_release(&peer),
             Input::CallReceived { token, message } => self.handle_call(now, token, message),
             Input::CallAnswered(message) => self.handle_answer(now, message),
             Input::CallFailed { lifecycle, failure } => {
@@ -76,7 +77,9 @@ impl Node {
             lane.timer.map(|(at, kind)| (TimerId::Lifecycle(*lifecycle), at, kind))
         });
         let peers = self.peers.iter().filter_map(|(path, peer)| {
-            peer.backoff.map(|at| (TimerId::Peer(path.clone()), at, TimerKind::Backoff))
+            let backoff = peer.backoff.map(|at| (at, TimerKind::Backoff));
+            let (at, kind) = backoff.or(peer.room.map(|at| (at, TimerKind::Room)))?;
+            Some((TimerId::Peer(path.clone()), at, kind))
         });
         lanes.chain(peers)
     }
@@ -97,6 +100,8 @@ impl Node {
                 let Some(peer) = self.peers.get_mut(path) else { return };
                 if peer.backoff.take().is_some() {
                     self.pursue(now, path);
+                } else if peer.room.take().is_some() {
+                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
                 }
             }
             TimerId::Lifecycle(lifecycle) => self.on_lifecycle_timer(now, *lifecycle),
@@ -145,14 +150,22 @@ impl Node {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
+        peer.room = None;
         let ending = [peer.bound, peer.open];
         for lifecycle in ending.into_iter().flatten() {
-            self.end(now, lifecycle, Failure::Closed);
+            self.dismiss(now, lifecycle, Failure::Closed);
         }
     }
 
+    fn handle_release(&mut self, path: &NicPath) {
+        let Some(peer) = self.peers.get_mut(path) else { return };
+        peer.wanted = false;
+        peer.backoff = None;
+        peer.room = None;
+    }
+
     /// Does what an unmet demand needs next.
-    fn pursue(&mut self, now: Instant, path: &NicPath) {
+    pub(super) fn pursue(&mut self, now: Instant, path: &NicPath) {
         let Some(peer) = self.peers.get(path) else { return };
         if !peer.wanted || peer.bound.is_some() || peer.backoff.is_some() {
             return;
@@ -162,7 +175,7 @@ impl Node {
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
                 if self.raise(now, path).is_none() {
-                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
+                    self.await_room(now, path);
                 }
             }
         }
@@ -239,18 +252,18 @@ impl Node {
     fn handle_call_failed(&mut self, now: Instant, lifecycle: Lifecycle, failure: CallFailure) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
-        match lane.state {
-            State::Announced(_) | State::Wired { .. } => {
-                let peer = self.peers.entry(path).or_default();
-                peer.first_failure.get_or_insert(Failure::Call(failure));
-                let wait = self.config.timing.backoff;
-                let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
-                if let Some(kind @ (TimerKind::RequestRetry | TimerKind::ReadyRetry)) = kind {
-                    let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
-                    self.arm(lifecycle, now + wait, kind);
-                }
-            }
-            _ => {}
+        if let State::Announced(_) | State::Wired { .. } = lane.state {
+            let peer = self.peers.entry(path).or_default();
+            peer.first_failure.get_or_insert(Failure::Call(failure));
+        }
+        let wait = self.config.timing.backoff;
+        let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
+        let retried = |kind: &TimerKind| {
+            matches!(kind, TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry)
+        };
+        if let Some(kind) = kind.filter(retried) {
+            let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
+            self.arm(lifecycle, now + wait, kind);
         }
     }
 
@@ -269,8 +282,12 @@ impl Node {
             (OperationKind::Wire, StateKind::Wiring, Outcome::Wired) => {
                 self.on_wired(now, id.lifecycle);
             }
+            (OperationKind::Drain, StateKind::Draining, Outcome::Drained) => {
+                self.on_drained(now, id.lifecycle);
+            }
             (kind, state, Outcome::Failed(error))
-                if (kind == OperationKind::BringUp && state == StateKind::Raising)
+                if (kind == OperationKind::Drain && state == StateKind::Draining)
+                    || (kind == OperationKind::BringUp && state == StateKind::Raising)
                     || (kind == OperationKind::Wire && state == StateKind::Wiring) =>
             {
                 self.end(now, id.lifecycle, Failure::Transport(error));
@@ -332,17 +349,30 @@ impl Node {
             Some((_, TimerKind::ReadyRetry)) => self.send_ready(now, lifecycle),
             Some((_, TimerKind::HalfOpen)) => self.end(now, lifecycle, Failure::HalfOpen),
             Some((_, TimerKind::RetireRetry)) => self.retire_again(now, lifecycle),
+            Some((_, TimerKind::Drain)) => self.end(now, lifecycle, Failure::DrainOverdue),
+            Some((_, TimerKind::QuiesceRetry)) => self.send_quiesce(now, lifecycle),
             Some((_, TimerKind::Operation)) if retiring => {
                 let peer = lane.peer.clone();
                 self.emit(Event::RetireOverdue { peer, lifecycle });
             }
             Some((_, TimerKind::Operation)) => self.end(now, lifecycle, Failure::OperationOverdue),
-            Some((_, TimerKind::Backoff)) | None => {}
+            Some((_, TimerKind::Backoff | TimerKind::Room)) | None => {}
         }
     }
 
     /// Ends a lifecycle: revoke, then retire. Absorbing; a second call changes nothing.
     pub(super) fn end(&mut self, now: Instant, lifecycle: Lifecycle, failure: Failure) {
+        let trigger = Trigger::of(&failure);
+        self.end_by(now, lifecycle, failure, trigger);
+    }
+
+    pub(super) fn end_by(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        failure: Failure,
+        trigger: Trigger,
+    ) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         if lane.state.kind() == StateKind::Retiring {
             return;
@@ -352,18 +382,19 @@ impl Node {
         lane.timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
-        self.transit(lifecycle, Trigger::of(&failure), next);
+        self.transit(lifecycle, trigger, next);
         if published {
             self.outputs.push_back(Output::Revoke(lifecycle));
         }
         self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
         for held in held {
             let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
-            let reason = match held.message.op {
-                Op::Request => RefusalReason::Busy,
-                _ => RefusalReason::Gone,
+            let (reason, sender) = match held.message.op {
+                Op::Request => (RefusalReason::Busy, Lifecycle(0)),
+                Op::Quiesce => (RefusalReason::Gone, lifecycle),
+                _ => (RefusalReason::Gone, Lifecycle(0)),
             };
-            self.refuse(held.token, self.pair(Lifecycle(0)), &held.message, reason, detail);
+            self.refuse(held.token, self.pair(sender), &held.message, reason, detail);
         }
         self.counters.ended += 1;
         self.emit(Event::Ended { peer: path.clone(), lifecycle, failure: failure.clone() });
@@ -378,6 +409,11 @@ impl Node {
         peer.bound = peer.bound.filter(|bound| *bound != lifecycle);
         peer.open = peer.open.filter(|open| *open != lifecycle);
         if !peer.wanted || peer.bound.is_some() {
+            return;
+        }
+        if matches!(cause, Failure::Closed | Failure::Evicted) {
+            // Wanted again since; ending the lane was our own doing and no failure.
+            self.pursue(now, path);
             return;
         }
         peer.failures += 1;
@@ -405,9 +441,10 @@ impl Node {
         }
     }
 
-    fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
+    pub(super) fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
         if let Some(peer) = self.peers.get_mut(path) {
             peer.wanted = false;
+            peer.room = None;
             peer.failures = 0;
             peer.first_failure = None;
         }
@@ -429,6 +466,7 @@ impl Node {
                 _ => {}
             }
         }
+        self.on_room(now);
     }
 
     /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
@@ -464,7 +502,7 @@ impl Node {
         }
     }
 
-    fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {
+    pub(super) fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {
         let span = base.doubled(attempt.saturating_sub(1).min(6)).nanos();
         let jitter = derive(self.config.seed, id, purpose, attempt) % (span / 2 + 1);
         Duration(span.saturating_add(jitter))

@@ -28,6 +28,7 @@ impl Node {
         match message.op {
             Op::Request => self.on_request(now, Held { token, message }),
             Op::Ready => self.on_ready(now, Held { token, message }),
+            Op::Quiesce => self.on_quiesce(now, Held { token, message }),
             _ => {
                 let detail = format!("{:?} is no call", message.op);
                 self.reject(token, &message, RefusalReason::Protection, detail);
@@ -45,6 +46,9 @@ impl Node {
         match (lifecycle, message.op) {
             (Some(lifecycle), Op::Reply) => self.on_reply(now, lifecycle, &message),
             (Some(lifecycle), Op::Ack) => self.on_ack(now, lifecycle, message.sender),
+            (Some(lifecycle), Op::Retired) => {
+                self.on_retired_there(now, lifecycle, message.sender);
+            }
             (Some(lifecycle), Op::Refuse) => self.on_refuse(now, lifecycle, message),
             _ => self.counters.ignored += 1,
         }
@@ -88,6 +92,12 @@ impl Node {
         }
         if open.is_none() && !self.has_room() {
             let detail = "the table of lifecycles is full".into();
+            if !self.room_is_coming() && self.evict(now) {
+                // Refused, and yet not for nothing: asked again, it finds room (rule H11).
+                let sender = self.pair(Lifecycle(0));
+                self.refuse(call.token, sender, &call.message, RefusalReason::Busy, detail);
+                return;
+            }
             self.reject(call.token, &call.message, RefusalReason::Busy, detail);
             return;
         }
@@ -110,6 +120,7 @@ impl Node {
         let Some(lifecycle) = open.xor(replaced).or_else(|| self.raise(now, &path)) else { return };
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
+            peer.room = None;
         }
         self.answer_request(now, lifecycle, call);
     }
@@ -148,6 +159,7 @@ impl Node {
                 }
             }
             StateKind::Raising | StateKind::Fencing => return self.hold(lifecycle, call),
+            StateKind::Draining | StateKind::Quiescing => return self.reject_ending(call),
             _ => {}
         }
         let message = self.message(lifecycle, Op::Reply, Some(sender));
@@ -187,6 +199,13 @@ impl Node {
             let sender = self.pair(Lifecycle(0));
             self.refuse(other.token, sender, &other.message, RefusalReason::Busy, detail);
         }
+    }
+
+    /// Busy and not gone: the quiesce that is coming ends the pair, and lets its work end first
+    /// (rule H11).
+    fn reject_ending(&mut self, call: Held) {
+        let detail = "the lane is being retired".into();
+        self.reject(call.token, &call.message, RefusalReason::Busy, detail);
     }
 
     fn reject_busy(&mut self, call: Held) {
@@ -236,6 +255,9 @@ impl Node {
     }
 
     fn on_peer_wired(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
+        if self.state_of(lifecycle).is_some_and(StateKind::is_ending) {
+            return self.reject_ending(call);
+        }
         let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
         match self.state_mut(lifecycle) {
             Some(State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. }) => {
@@ -276,6 +298,22 @@ impl Node {
 
     fn on_refuse(&mut self, now: Instant, lifecycle: Lifecycle, message: Message) {
         let Some(refusal) = message.refusal else { return };
+        match &self.lanes[&lifecycle].state {
+            // It answers a call of before: what was asked for has been had since.
+            State::Established { .. } | State::Draining { .. } => {
+                self.counters.ignored += 1;
+                return;
+            }
+            State::Quiescing { remote, .. } => {
+                if refusal.reason == RefusalReason::Gone && *remote == message.sender {
+                    self.on_agreed(now, lifecycle);
+                } else {
+                    self.counters.ignored += 1;
+                }
+                return;
+            }
+            _ => {}
+        }
         match refusal.reason {
             RefusalReason::Busy | RefusalReason::Starting => {
                 let path = self.lanes[&lifecycle].peer.clone();
@@ -355,6 +393,7 @@ impl Node {
         let previous = self.peers.get_mut(&path).and_then(|peer| {
             peer.open = None;
             peer.backoff = None;
+            peer.room = None;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)
         });

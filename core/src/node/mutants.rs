@@ -28,6 +28,8 @@ pub enum Mutant {
     LowerInitiates,
     /// A peer may wire while our earlier lanes to it still exist: rule H6 on one side only.
     OfferedUnfenced,
+    /// A close destroys a lane at once, whatever the peer still does on it.
+    RetiredUnasked,
 }
 
 #[cfg(feature = "mutants")]
@@ -87,6 +89,10 @@ impl Node {
     pub(super) fn offers_unfenced(&self) -> bool {
         self.mutant == Some(Mutant::OfferedUnfenced)
     }
+
+    pub(super) fn retires_unasked(&self) -> bool {
+        self.mutant == Some(Mutant::RetiredUnasked)
+    }
 }
 
 /// The shipping rules.
@@ -117,4 +123,5 @@ never! {
     bans_superseded(),
     leaves_initiative(&NicPath),
     offers_unfenced(),
+    retires_unasked(),
 }

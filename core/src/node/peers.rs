@@ -31,6 +31,8 @@ pub(super) struct Peer {
     /// The one lifecycle that waits for an echo, whoever asks.
     pub(super) open: Option<Lifecycle>,
     pub(super) backoff: Option<Instant>,
+    /// Until when the demand waits for room in the table of lifecycles.
+    pub(super) room: Option<Instant>,
 }
 
 /// What is known of one node name, all its NICs together: they live and die as one process.

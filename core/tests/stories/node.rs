@@ -130,6 +130,7 @@ impl Pair {
             let outcome = match operation {
                 Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
                 Operation::Wire { .. } => Outcome::Wired,
+                Operation::Drain { .. } => Outcome::Drained,
                 Operation::Retire { .. } => Outcome::Retired,
             };
             self.tell(side, Input::OperationDone { id: operation.id(), outcome });

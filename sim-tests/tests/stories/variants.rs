@@ -76,6 +76,11 @@ fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
 }
 
 #[test]
+fn a_close_that_asks_nobody_cuts_off_what_the_peer_has_under_way() {
+    finds(Mutant::RetiredUnasked, Scenario::CloseAgainstClose, 0, 1, &[Oracle::CutOff]);
+}
+
+#[test]
 fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
     for faults in 0..3 {
         let explorer = Explorer {
@@ -144,7 +149,7 @@ fn explore(mutant: Mutant, scenario: Scenario, faults: u32, oracles: &[Oracle]) 
 }
 
 fn variant(mutant: Mutant, scenario: Scenario, faults: u32) -> World {
-    World::new(setup(mutant, scenario, faults))
+    scenario.begin(setup(mutant, scenario, faults))
 }
 
 fn setup(mutant: Mutant, scenario: Scenario, faults: u32) -> Setup {

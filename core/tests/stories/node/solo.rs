@@ -82,6 +82,7 @@ impl Solo {
         while !self.operations.is_empty() {
             self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default()));
             self.operate(OperationKind::Wire, |_| Outcome::Wired);
+            self.operate(OperationKind::Drain, |_| Outcome::Drained);
             self.operate(OperationKind::Retire, |_| Outcome::Retired);
         }
     }
