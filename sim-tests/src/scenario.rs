@@ -36,11 +36,23 @@ pub enum Scenario {
     EvictAgainstOpen,
     /// One side opens while the other is restarted.
     OpenAgainstRestart,
+    /// A node has lanes to both NICs of another, which is restarted and opens (rule H6).
+    TwoNics,
+    /// Three nodes, each opens to the next; one of them announces no GID (rule H7).
+    Ring,
+    /// Three nodes in a ring, one of which accepts calls and never answers (oracle O8).
+    RingWithMute,
+    /// A node opens to an existing Mooncake node, and is restarted (rule H13).
+    NewToOld,
+    /// An existing Mooncake node opens to one of ours, and is restarted (rule H13).
+    OldToNew,
+    /// Both open, one of them an existing Mooncake node that does not know the ready phase.
+    NewAgainstOld,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 18] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
@@ -53,6 +65,12 @@ impl Scenario {
         Self::CloseAgainstClose,
         Self::EvictAgainstOpen,
         Self::OpenAgainstRestart,
+        Self::TwoNics,
+        Self::Ring,
+        Self::RingWithMute,
+        Self::NewToOld,
+        Self::OldToNew,
+        Self::NewAgainstOld,
     ];
 
     /// What the world starts with, with small limits and every kind of fault.
@@ -72,10 +90,29 @@ impl Scenario {
             Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
             Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
+            Self::TwoNics => (3, vec![restart(1), open(1, 0)]),
+            Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
+            Self::NewToOld => (2, vec![open(0, 1), restart(0)]),
+            Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
+            Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
+            // The mute one opens to nobody: what it would send, it would not be answered.
+            Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(0, 2), open(1, 2)]),
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
             sites: self.names()[..count].iter().map(|name| path(name)).collect(),
+            processes: match self {
+                Self::TwoNics => vec![0, 1, 1],
+                _ => (0..count).collect(),
+            },
+            mute: (self == Self::RingWithMute).then_some(2),
+            without_gid: (self == Self::Ring).then_some(1),
+            old: match self {
+                Self::NewToOld | Self::OldToNew => Some((1, true)),
+                Self::NewAgainstOld => Some((1, false)),
+                _ => None,
+            },
+            prompt: matches!(self, Self::Ring | Self::RingWithMute),
             limits: self.limits(),
             timing: Timing::default(),
             commands,
@@ -110,6 +147,7 @@ impl Scenario {
             Self::Established | Self::CloseAgainstClose => {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
+            Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world),
             Self::EvictAgainstOpen => {
                 ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
                 ask(CommandKind::Release, &[(0, 1), (0, 2)], &mut world);
@@ -122,6 +160,7 @@ impl Scenario {
     fn names(self) -> [&'static str; 4] {
         match self {
             Self::Twins => ["a:1@nic", "b:1@nic", "b:1@nic", ""],
+            Self::TwoNics => ["a:1@nic", "b:1@nic", "b:1@nic2", ""],
             _ => ["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
         }
     }

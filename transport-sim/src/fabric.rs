@@ -46,6 +46,11 @@ impl Fabric {
         let taken =
             |number: u32| self.table.iter().any(|qp| (qp.site, qp.number) == (site, number));
         let number = (1..).find(|number| !taken(*number)).unwrap_or(u32::MAX);
+        self.insert(site, number, lifecycle);
+        number
+    }
+
+    fn insert(&mut self, site: usize, number: u32, lifecycle: Lifecycle) {
         self.table.push(QueuePair {
             site,
             number,
@@ -57,6 +62,18 @@ impl Fabric {
             drained: false,
         });
         self.table.sort_by_key(|qp| (qp.site, qp.number));
+    }
+
+    /// As [`Fabric::create`], with a number that nobody aims at: who skips a random count of queue
+    /// pairs has that luck, and who has not is found out by the proof.
+    pub(crate) fn create_fresh(&mut self, site: usize, lifecycle: Lifecycle) -> u32 {
+        let aimed = |number: u32| {
+            let aims =
+                |qp: &QueuePair| qp.target.is_some_and(|to| (to.site, to.number) == (site, number));
+            self.at(site, number).is_some() || self.table.iter().any(aims)
+        };
+        let number = (1..).find(|number| !aimed(*number)).unwrap_or(u32::MAX);
+        self.insert(site, number, lifecycle);
         number
     }
 

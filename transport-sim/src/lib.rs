@@ -9,6 +9,7 @@
 mod action;
 mod fabric;
 mod fingerprint;
+mod old;
 mod oracle;
 mod setup;
 mod world;

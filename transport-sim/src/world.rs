@@ -1,6 +1,7 @@
 //! A world: nodes, what is in flight between them, and the fabric.
 
 use crate::fabric::{Fabric, QueuePair, Target};
+use crate::old::{OldNode, OldState};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use handfast_core::node::{
@@ -15,8 +16,11 @@ use handfast_core::{
 };
 use std::sync::Arc;
 
-/// Restarts a site can count; the rest of an incarnation names the site.
+/// Restarts a process can count; the rest of an incarnation names the process.
 const RUNS_MAX: u128 = 256;
+
+/// Lifecycles that one NIC of a process can number; the rest of a number names the NIC.
+const NUMBERS_PER_NIC: u64 = 1 << 32;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,7 +38,10 @@ pub enum Demand {
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) path: NicPath,
+    pub(crate) process: usize,
     pub(crate) node: Node,
+    /// The existing Mooncake node that sits here instead; `node` is never told anything then.
+    pub(crate) old: Option<OldNode>,
     pub(crate) incarnation: Incarnation,
     pub(crate) demands: Vec<Demand>,
 }
@@ -52,6 +59,7 @@ pub(crate) struct HeldCall {
     pub(crate) site: usize,
     pub(crate) token: CallToken,
     pub(crate) sender: Pair,
+    pub(crate) from: usize,
 }
 
 /// What one action did.
@@ -152,11 +160,15 @@ impl World {
     /// A site has an established lane to a peer, and bytes flow on it both ways.
     pub fn connected(&self, site: usize, peer: usize) -> bool {
         let path = &self.sites[peer].path;
+        if let Some(old) = &self.sites[site].old {
+            return old.endpoint(path).is_some_and(|known| {
+                let qp = self.fabric.of(site, known.own);
+                known.state == OldState::Connected && qp.is_some_and(|qp| self.fabric.intact(qp))
+            });
+        }
         self.sites[site].node.lifecycles().any(|(lifecycle, state, to, _)| {
             let qp = self.fabric.of(site, lifecycle);
-            state == StateKind::Established
-                && to == path
-                && qp.is_some_and(|qp| self.fabric.intact(qp))
+            state.is_in_use() && to == path && qp.is_some_and(|qp| self.fabric.intact(qp))
         })
     }
 
@@ -174,6 +186,11 @@ impl World {
         Pair { incarnation: self.sites[site].incarnation, lifecycle }
     }
 
+    /// The site that accepts calls and never answers.
+    pub fn mute(&self) -> Option<usize> {
+        self.setup.mute
+    }
+
     /// Two processes bear one name.
     pub fn has_twins(&self) -> bool {
         (0..self.sites.len()).any(|site| self.twinned(site))
@@ -183,8 +200,34 @@ impl World {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }
 
+    fn process_of(incarnation: Incarnation) -> usize {
+        let process = (incarnation.0 / RUNS_MAX).checked_sub(1);
+        process.and_then(|process| usize::try_from(process).ok()).unwrap_or(usize::MAX)
+    }
+
+    /// The first site of the process that an incarnation is a run of.
     pub(crate) fn site_of(&self, incarnation: Incarnation) -> usize {
-        usize::try_from(incarnation.0 / RUNS_MAX - 1).unwrap_or(usize::MAX)
+        let process = Self::process_of(incarnation);
+        self.sites.iter().position(|site| site.process == process).unwrap_or(usize::MAX)
+    }
+
+    /// The site of that process which bears this path.
+    pub(crate) fn site_at(&self, incarnation: Incarnation, path: &NicPath) -> usize {
+        let process = Self::process_of(incarnation);
+        let unknown = incarnation == Incarnation::UNKNOWN;
+        let here = |site: &Arc<Site>| (unknown || site.process == process) && site.path == *path;
+        self.sites.iter().position(here).unwrap_or(usize::MAX)
+    }
+
+    /// The site is the first of its process.
+    pub(crate) fn leads(&self, site: usize) -> bool {
+        self.sites[..site].iter().all(|other| other.process != self.sites[site].process)
+    }
+
+    /// The NIC that a lifecycle of a site is for.
+    fn peer_of(&self, site: usize, lifecycle: Lifecycle) -> Option<&NicPath> {
+        let mut lanes = self.sites[site].node.lifecycles();
+        lanes.find(|(own, ..)| *own == lifecycle).map(|(_, _, peer, _)| peer)
     }
 
     pub(crate) fn command(&mut self, index: usize, step: &mut Step) {
@@ -205,6 +248,12 @@ impl World {
             }
         };
         Arc::make_mut(&mut self.sites[site]).demands[peer] = demand;
+        if self.is_old(site) {
+            if let Input::Open(path) = input {
+                self.old_open(site, &path);
+            }
+            return;
+        }
         self.tell(site, input, step);
     }
 
@@ -213,16 +262,42 @@ impl World {
         if !keep {
             self.calls.remove(index);
         }
-        let token = CallToken(message.sender.incarnation.0 as u64);
-        self.held.push(HeldCall { site, token, sender: message.sender });
-        let input = Input::CallReceived { token, message: Message::clone(&message) };
+        if self.is_old(site) {
+            let answer = self.old_call(site, &message);
+            let caller = self.site_at(message.sender.incarnation, &message.from);
+            if self.sites[caller].incarnation == message.sender.incarnation {
+                self.answers.push((message.sender.incarnation, Arc::new(answer)));
+            }
+            return;
+        }
+        let old = self.old_site(&message.from);
+        let token = CallToken(match old {
+            None => message.sender.incarnation.0 as u64,
+            Some(_) => plain_token(&message),
+        });
+        let from = self.site_at(message.sender.incarnation, &message.from);
+        self.held.push(HeldCall { site, token, sender: message.sender, from });
+        let input = match old {
+            None => Input::CallReceived { token, message: Message::clone(&message) },
+            Some(old) => Input::PlainCallReceived { token, message: self.plain(old, &message) },
+        };
         self.deliver(site, input, step);
     }
 
     pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {
         let (run, message) = self.answers.remove(index);
-        let site = self.site_of(run);
-        self.deliver(site, Input::CallAnswered(Message::clone(&message)), step);
+        let site = self.site_at(run, &message.to);
+        if self.is_old(site) {
+            return self.old_answered(site, &message);
+        }
+        let input = match (self.old_site(&message.from), message.echo) {
+            (Some(old), Some(echo)) => {
+                let lifecycle = echo.lifecycle;
+                Input::PlainCallAnswered { lifecycle, message: self.plain(old, &message) }
+            }
+            _ => Input::CallAnswered(Message::clone(&message)),
+        };
+        self.deliver(site, input, step);
     }
 
     /// Delivers a message; what is refused or ignored must leave the node as it was (O4).
@@ -242,21 +317,26 @@ impl World {
 
     pub(crate) fn lose_call(&mut self, index: usize, told: bool, step: &mut Step) {
         let message = self.calls.remove(index);
-        if told {
-            self.call_failed(message.sender, CallFailure::Refused, step);
+        if told || self.old_site(&message.from).is_some() {
+            let site = self.site_at(message.sender.incarnation, &message.from);
+            self.call_failed(site, message.sender, CallFailure::Refused, step);
         }
     }
 
     pub(crate) fn lose_answer(&mut self, index: usize, told: bool, step: &mut Step) {
         let (_, message) = self.answers.remove(index);
+        let told = told || self.old_site(&message.to).is_some();
         if let Some(echo) = message.echo.filter(|_| told) {
-            self.call_failed(echo, CallFailure::Broken, step);
+            let site = self.site_at(echo.incarnation, &message.to);
+            self.call_failed(site, echo, CallFailure::Broken, step);
         }
     }
 
-    fn call_failed(&mut self, caller: Pair, failure: CallFailure, step: &mut Step) {
-        let site = self.site_of(caller.incarnation);
+    fn call_failed(&mut self, site: usize, caller: Pair, failure: CallFailure, step: &mut Step) {
         if self.sites[site].incarnation == caller.incarnation {
+            if self.is_old(site) {
+                return self.old_failed(site, caller.lifecycle);
+            }
             self.tell(site, Input::CallFailed { lifecycle: caller.lifecycle, failure }, step);
         }
     }
@@ -282,16 +362,28 @@ impl World {
 
     fn perform(&mut self, site: usize, operation: &Operation, step: &mut Step) -> Outcome {
         match operation {
-            Operation::BringUp { lifecycle, .. } => {
-                let number = self.fabric.create(site, *lifecycle);
-                Outcome::BroughtUp(Body { queue_pairs: vec![number], ..Body::default() })
+            Operation::BringUp { lifecycle, skip, .. } => {
+                let number = match skip {
+                    0 => self.fabric.create(site, *lifecycle),
+                    _ => self.fabric.create_fresh(site, *lifecycle),
+                };
+                let gid = match self.setup.without_gid {
+                    Some(without) if without != site => "gid".into(),
+                    _ => String::new(),
+                };
+                Outcome::BroughtUp(Body { queue_pairs: vec![number], gid, ..Body::default() })
             }
             Operation::Wire { local, remote, body } => {
+                let path = self.peer_of(site, local.lifecycle);
                 let target = Target {
-                    site: self.site_of(remote.incarnation),
+                    site: path.map_or(usize::MAX, |path| self.site_at(remote.incarnation, path)),
                     number: body.queue_pairs.first().copied().unwrap_or(0),
                     believed: *remote,
                 };
+                let there = self.fabric.at(target.site, target.number);
+                let there = there.map(|qp| self.pair(qp.site, qp.lifecycle));
+                let believed = there.filter(|_| remote.is_weak()).unwrap_or(*remote);
+                let target = Target { believed, ..target };
                 match self.fabric.of_mut(site, local.lifecycle) {
                     Some(qp) if qp.target.is_none() => qp.target = Some(target),
                     _ => {
@@ -301,12 +393,23 @@ impl World {
                 }
                 Outcome::Wired
             }
+            Operation::Prove { lifecycle } if self.flows(site, *lifecycle) => Outcome::Proven,
+            Operation::Prove { .. } => Outcome::Failed(error(Side::Peer, "simulated proof")),
             Operation::Drain { lifecycle } => self.drain_lane(site, *lifecycle),
             Operation::Retire { lifecycle } => {
                 self.fabric.destroy(site, *lifecycle);
                 Outcome::Retired
             }
         }
+    }
+
+    /// Bytes go there and are written: each is wired to the other, and to no earlier one of its
+    /// number.
+    fn flows(&self, site: usize, own: Lifecycle) -> bool {
+        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
+        let target = qp.and_then(|qp| qp.target);
+        let back = target.and_then(|target| self.fabric.at(target.site, target.number)?.target);
+        back.is_some_and(|back| back.believed == self.pair(site, own))
     }
 
     /// What was posted ends well if bytes flow, and with an error if the peer is not there.
@@ -352,6 +455,9 @@ impl World {
     }
 
     pub(crate) fn lane_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if self.is_old(site) {
+            return self.old_failed(site, lifecycle);
+        }
         if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
             qp.broken = true;
         }
@@ -360,11 +466,20 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
+        let process = self.sites[site].process;
+        for nic in 0..self.sites.len() {
+            if self.sites[nic].process == process {
+                self.restart_nic(nic);
+            }
+        }
+    }
+
+    fn restart_nic(&mut self, site: usize) {
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
         self.operations.retain(|pending| pending.site != site);
-        self.answers.retain(|(to, _)| *to != old.incarnation);
+        self.answers.retain(|(to, message)| *to != old.incarnation || message.to != old.path);
         self.held.retain(|held| held.site != site);
         self.fabric.forget_site(site);
         self.stuck.retain(|(owner, _)| *owner != site);
@@ -386,10 +501,18 @@ impl World {
         }
         let sites = &self.sites;
         self.answers.retain(|(run, answer)| {
-            let at = usize::try_from(run.0 / RUNS_MAX - 1).unwrap_or(usize::MAX);
-            let state = answer.echo.and_then(|echo| sites[at].node.state_of(echo.lifecycle));
+            let process = Self::process_of(*run);
+            let caller = |site: &&Arc<Site>| site.process == process && site.path == answer.to;
+            let caller = sites.iter().find(caller);
+            if caller.is_some_and(|caller| caller.old.is_some()) {
+                return true;
+            }
+            let from_old = sites.iter().any(|site| site.path == answer.from && site.old.is_some());
+            let echo = answer.echo.map(|echo| echo.lifecycle);
+            let state = caller.and_then(|site| site.node.state_of(echo?));
             match (answer.op, state) {
                 (_, None | Some(StateKind::Retiring)) => false,
+                _ if from_old => true,
                 (Op::Reply, state) => state == Some(StateKind::Announced),
                 (Op::Ack, state) => {
                     state.is_some_and(|state| state != StateKind::Established && !state.is_ending())
@@ -407,16 +530,28 @@ impl World {
     }
 
     fn drain(&mut self, site: usize, step: &mut Step) {
+        let pending = self.operations.len();
         while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
             match output {
-                Output::Call(message) => self.calls.push(Arc::new(message)),
+                Output::Call(message) => self.call(message),
                 Output::Answer { token, message } => self.answer(site, token, message, step),
+                Output::PlainAnswer { token, message } => {
+                    let held = self.held.iter();
+                    let mut held = held.enumerate().filter(|(_, held)| held.site == site);
+                    if let Some((index, held)) = held.find(|(_, held)| held.token == token) {
+                        let held = *held;
+                        self.held.remove(index);
+                        self.plain_answer(site, held, message, step);
+                    }
+                }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
-                Output::Publish { local, remote, .. } => self.publish(site, local, remote, step),
+                Output::Publish { local, remote, peer } => {
+                    self.publish(site, local, remote, &peer, step);
+                }
                 Output::Revoke(lifecycle) => {
                     if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
                         qp.revoked = true;
@@ -425,10 +560,22 @@ impl World {
                 Output::Event(event) => self.observe(site, event, step),
             }
         }
-        if self.setup.operations == Operations::AtOnce
-            && let Some(index) = self.operations.iter().position(|pending| pending.site == site)
-        {
+        // Only what was asked for just now; what could not end then is an event of its own.
+        let at_once = self.setup.operations == Operations::AtOnce;
+        let next = |world: &Self| {
+            let mut asked = world.operations.iter().enumerate().skip(pending);
+            let ends = |op: &Pending| op.site == site && world.can_end(op);
+            asked.find(|(_, op)| ends(op)).map(|(index, _)| index)
+        };
+        while let Some(index) = next(self).filter(|_| at_once) {
             self.operate(index, true, step);
+        }
+    }
+
+    fn call(&mut self, message: Message) {
+        let mute = self.setup.mute.map(|site| &self.sites[site].path);
+        if mute != Some(&message.to) {
+            self.calls.push(Arc::new(message));
         }
     }
 
@@ -451,33 +598,42 @@ impl World {
 
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
         let Operation::Wire { local, remote, .. } = operation else { return };
-        let peer = &self.sites[self.site_of(remote.incarnation)].path;
+        let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
+        let stale = |target: Target| {
+            let path = &self.sites[target.site].path;
+            let reborn = target.believed.incarnation != remote.incarnation;
+            path == peer || (path.node == peer.node && reborn)
+        };
         let earlier = self.fabric.table.iter().find(|qp| {
-            qp.site == site
-                && qp.lifecycle != local.lifecycle
-                && qp.target.is_some_and(|target| self.sites[target.site].path == *peer)
+            qp.site == site && qp.lifecycle != local.lifecycle && qp.target.is_some_and(stale)
         });
         if let Some(earlier) = earlier {
             let detail = format!(
-                "{} wires towards {} while {} is still wired towards that peer",
-                self.describe_pair(*local),
+                "{} wires towards {} while {} is still wired towards that node",
+                self.describe_own(site, local.lifecycle),
                 self.describe_pair(*remote),
-                self.describe_pair(self.pair(site, earlier.lifecycle))
+                self.describe_own(site, earlier.lifecycle)
             );
             step.violations.push(Violation::new(Oracle::StaleLane, detail));
         }
     }
 
-    fn publish(&mut self, site: usize, local: Pair, remote: Pair, step: &mut Step) {
+    fn publish(&mut self, site: usize, local: Pair, remote: Pair, path: &NicPath, step: &mut Step) {
         let Some(qp) = self.fabric.of_mut(site, local.lifecycle) else {
             let detail = format!("{local:?} is published and has no queue pair");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
             return;
         };
         qp.published = true;
+        if remote.is_weak() && !self.flows(site, local.lifecycle) {
+            let own = self.describe_own(site, local.lifecycle);
+            let detail = format!("{own} is usable, and what is posted is taken for repeated");
+            step.violations.push(Violation::new(Oracle::Swallowed, detail));
+        }
+        let Some(qp) = self.fabric.of(site, local.lifecycle) else { return };
         let own_number = qp.number;
-        let peer = self.site_of(remote.incarnation);
-        let alive = self.sites[peer].incarnation == remote.incarnation;
+        let peer = self.site_at(remote.incarnation, path);
+        let alive = self.sites[peer].incarnation == remote.incarnation && !self.is_old(peer);
         let earlier = |qp: &&QueuePair| {
             let towards_us = qp.target.is_some_and(|target| target.site == site);
             qp.site == peer && qp.lifecycle != remote.lifecycle && qp.published && towards_us
@@ -516,7 +672,9 @@ impl World {
             (qp.site, qp.lifecycle) != (site, own)
                 && state.is_none_or(|state| state == StateKind::Retiring)
         };
-        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp);
+        // An existing Mooncake node cannot be asked.
+        let asked = |qp: &QueuePair| !self.is_old(qp.site);
+        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
         if let Some(busy) = ends.into_iter().flatten().find(busy) {
             let detail = format!(
                 "{} ends while work posted on {} may be under way",
@@ -559,10 +717,11 @@ impl World {
     }
 
     /// A call of this lifecycle, its answer, or the peer's pending answer is still on the way.
-    pub(crate) fn awaits(&self, caller: Pair) -> bool {
-        self.calls.iter().any(|call| call.sender == caller)
-            || self.answers.iter().any(|(_, answer)| answer.echo == Some(caller))
-            || self.held.iter().any(|held| held.sender == caller)
+    pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
+        let (caller, path) = (self.pair(site, lifecycle), &self.sites[site].path);
+        self.calls.iter().any(|call| call.sender == caller && call.from == *path)
+            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && to.to == *path)
+            || self.held.iter().any(|held| held.sender == caller && held.from == site)
     }
 
     /// A full table in which a lifecycle is on its way out, and something about that is under way.
@@ -574,7 +733,7 @@ impl World {
                 let operated = |pending: &Arc<Pending>| {
                     pending.site == site && pending.operation.id().lifecycle == own
                 };
-                self.awaits(self.pair(site, own)) || self.operations.iter().any(operated)
+                self.awaits(site, own) || self.operations.iter().any(operated)
             };
             node.lifecycles().count() >= self.setup.limits.lifecycles_max
                 && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
@@ -585,6 +744,7 @@ impl World {
         match output {
             Output::Call(message) => format!("calls {}", self.describe_message(message)),
             Output::Answer { message, .. } => format!("answers {}", self.describe_message(message)),
+            Output::PlainAnswer { .. } => "speaks to a node without our key".into(),
             Output::Operate(operation) => {
                 let id = operation.id();
                 format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
@@ -597,10 +757,10 @@ impl World {
                 )
             }
             Output::Revoke(lifecycle) => {
-                format!("revokes {}", self.describe_pair(self.pair(site, *lifecycle)))
+                format!("revokes {}", self.describe_own(site, *lifecycle))
             }
             Output::Event(Event::Ended { lifecycle, failure, .. }) => {
-                format!("ends {}: {failure}", self.describe_pair(self.pair(site, *lifecycle)))
+                format!("ends {}: {failure}", self.describe_own(site, *lifecycle))
             }
             Output::Event(event) => format!("reports {event:?}"),
         }
@@ -613,11 +773,27 @@ impl World {
         }
         let site = self.describe_site(self.site_of(pair.incarnation));
         let runs = usize::try_from(pair.incarnation.0 % RUNS_MAX).unwrap_or(0);
-        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0)
+        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
     }
 
-    pub(crate) fn describe_site(&self, site: usize) -> char {
-        char::from(b'A'.saturating_add(u8::try_from(site).unwrap_or(0)))
+    /// `A` is a site; `B/2` the second NIC of the process of site B.
+    pub(crate) fn describe_site(&self, site: usize) -> String {
+        let process = self.sites[site].process;
+        let before = self.sites[..site].iter().filter(|other| other.process == process).count();
+        let letter = char::from(b'A'.saturating_add(u8::try_from(process).unwrap_or(0)));
+        match before {
+            0 => letter.to_string(),
+            nics => format!("{letter}/{}", nics + 1),
+        }
+    }
+
+    /// The lifecycle of a site, with its NIC if that is not the first.
+    pub(crate) fn describe_own(&self, site: usize, lifecycle: Lifecycle) -> String {
+        let pair = self.describe_pair(self.pair(site, lifecycle));
+        match self.leads(site) {
+            true => pair,
+            false => format!("{pair} on {}", self.sites[site].path.nic),
+        }
     }
 
     pub(crate) fn describe_message(&self, message: &Message) -> String {
@@ -632,7 +808,9 @@ impl World {
 }
 
 fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
-    let incarnation = Incarnation((site as u128 + 1) * RUNS_MAX + run);
+    let process = setup.processes[site];
+    let nic = setup.processes[..site].iter().filter(|other| **other == process).count() as u64;
+    let incarnation = Incarnation((process as u128 + 1) * RUNS_MAX + run);
     let config = NodeConfig {
         path: setup.sites[site].clone(),
         incarnation,
@@ -642,10 +820,19 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
     };
     Site {
         path: setup.sites[site].clone(),
-        node: (setup.build)(config),
+        process,
+        old: setup.old.filter(|(old, _)| *old == site).map(|(_, ready)| OldNode::new(ready)),
+        node: (setup.build)(config).numbering_from(Lifecycle(nic * NUMBERS_PER_NIC + 1)),
         incarnation,
         demands: vec![Demand::None; setup.sites.len()],
     }
+}
+
+/// Names a call of an old node by run, queue pair and kind, which is all that tells two apart.
+fn plain_token(message: &Message) -> u64 {
+    let number = message.body.queue_pairs.first().copied().unwrap_or(0);
+    let ready = u64::from(message.op == Op::Ready);
+    message.sender.incarnation.0 as u64 | u64::from(number) << 17 | ready << 16
 }
 
 fn error(side: Side, call: &'static str) -> TransportError {

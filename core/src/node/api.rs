@@ -5,7 +5,7 @@ use super::transitions::Trigger;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, TransportError};
-use crate::wire::{Message, Refusal};
+use crate::wire::{Message, PlainMessage, Refusal};
 
 /// How a node is set up. Everything it ever draws at random derives from `seed`.
 #[derive(Clone, Debug)]
@@ -130,6 +130,20 @@ pub enum Input {
     },
     /// A call of ours was answered.
     CallAnswered(Message),
+    /// A node without our key called (rule H13).
+    PlainCallReceived {
+        /// Returned with the answer.
+        token: CallToken,
+        /// What it said.
+        message: PlainMessage,
+    },
+    /// A call of ours was answered by a node without our key (rule H13).
+    PlainCallAnswered {
+        /// The lifecycle that called.
+        lifecycle: Lifecycle,
+        /// The answer.
+        message: PlainMessage,
+    },
     /// A call of ours failed; whether it took effect is unknown.
     CallFailed {
         /// The lifecycle that called.
@@ -164,6 +178,13 @@ pub enum Output {
         token: CallToken,
         /// The answer.
         message: Message,
+    },
+    /// Answer a call of a node without our key.
+    PlainAnswer {
+        /// The call.
+        token: CallToken,
+        /// The answer.
+        message: PlainMessage,
     },
     /// Perform a queue-pair operation. Operations of one lifecycle are performed in order.
     Operate(Operation),

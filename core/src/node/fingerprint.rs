@@ -60,7 +60,7 @@ impl Node {
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
-        peer.room.is_some().hash(&mut hasher);
+        (peer.room.is_some(), peer.plain).hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
         peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);
@@ -86,13 +86,19 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
             (Trigger::of(cause), quiesces).hash(&mut hasher);
         }
         State::Retiring { attempts, .. } => attempts.hash(&mut hasher),
-        State::Raising | State::Established { .. } => {}
+        State::Raising | State::Established { .. } | State::Proving { .. } | State::Weak { .. } => {
+        }
     }
     for held in &lane.held {
         (held.token.0, held.message.op, pair(held.message.sender)).hash(&mut hasher);
         held.message.echo.map(pair).hash(&mut hasher);
         hash_body(&held.message.body, hasher);
     }
+    for call in &lane.plain {
+        (call.token.0, call.message.ready).hash(&mut hasher);
+        hash_body(&call.message.body, hasher);
+    }
+    lane.answered_plainly.hash(&mut hasher);
     lane.timer.map(|(_, kind)| kind).hash(&mut hasher);
     hash_body(&lane.body, hasher);
     if let State::Fencing { body, .. } = &lane.state {

@@ -43,6 +43,14 @@ impl Node {
         }
     }
 
+    /// The same node, numbering its lifecycles from `first`. A process with a machine per NIC gives
+    /// each a range of its own, since a number is never used twice within an incarnation.
+    #[must_use]
+    pub fn numbering_from(mut self, first: Lifecycle) -> Self {
+        self.next_lifecycle = self.next_lifecycle.max(first.0);
+        self
+    }
+
     /// Takes one input. The outputs it causes wait in [`Node::poll_output`].
     pub fn handle_input(&mut self, now: Instant, input: Input) {
         match input {
@@ -51,6 +59,12 @@ impl Node {
             Input::Release(peer) => self.handle_release(&peer),
             Input::CallReceived { token, message } => self.handle_call(now, token, message),
             Input::CallAnswered(message) => self.handle_answer(now, message),
+            Input::PlainCallReceived { token, message } => {
+                self.handle_plain_call(now, token, message);
+            }
+            Input::PlainCallAnswered { lifecycle, message } => {
+                self.handle_plain_answer(now, lifecycle, message);
+            }
             Input::CallFailed { lifecycle, failure } => {
                 self.handle_call_failed(now, lifecycle, failure);
             }
@@ -198,14 +212,17 @@ impl Node {
             state: State::Raising,
             body: Body::default(),
             held: Vec::new(),
+            plain: Vec::new(),
+            answered_plainly: false,
             timer,
         };
         self.lanes.insert(lifecycle, lane);
         self.names.entry(path.node.clone()).or_default().lanes.push(lifecycle);
         self.record(lifecycle, None, Trigger::Raised, Some(StateKind::Raising));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
+        let skip = self.numbers_to_skip(lifecycle, path);
         let peer = path.clone();
-        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer }));
+        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer, skip }));
         Some(lifecycle)
     }
 
@@ -217,6 +234,9 @@ impl Node {
         let limits = self.config.limits;
         let base = self.config.timing.request_retry;
         let prove = self.leave_to_prove(lifecycle);
+        if !self.leave_to_ask(lifecycle) {
+            return;
+        }
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Announced(announcement) = &mut lane.state else { return };
         if announcement.requests >= limits.requests_max {
@@ -232,7 +252,7 @@ impl Node {
         self.outputs.push_back(Output::Call(message));
     }
 
-    fn send_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
+    pub(super) fn send_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
         let readies_max = self.config.limits.readies_max;
         let base = self.config.timing.ready_retry;
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
@@ -259,7 +279,10 @@ impl Node {
         let wait = self.config.timing.backoff;
         let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
         let retried = |kind: &TimerKind| {
-            matches!(kind, TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry)
+            matches!(
+                kind,
+                TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry
+            )
         };
         if let Some(kind) = kind.filter(retried) {
             let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
@@ -282,11 +305,15 @@ impl Node {
             (OperationKind::Wire, StateKind::Wiring, Outcome::Wired) => {
                 self.on_wired(now, id.lifecycle);
             }
+            (OperationKind::Prove, StateKind::Proving, Outcome::Proven) => {
+                self.on_proven(id.lifecycle);
+            }
             (OperationKind::Drain, StateKind::Draining, Outcome::Drained) => {
                 self.on_drained(now, id.lifecycle);
             }
             (kind, state, Outcome::Failed(error))
-                if (kind == OperationKind::Drain && state == StateKind::Draining)
+                if (kind == OperationKind::Prove && state == StateKind::Proving)
+                    || (kind == OperationKind::Drain && state == StateKind::Draining)
                     || (kind == OperationKind::BringUp && state == StateKind::Raising)
                     || (kind == OperationKind::Wire && state == StateKind::Wiring) =>
             {
@@ -311,7 +338,9 @@ impl Node {
     fn on_wired(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(State::Wiring { remote, peer_wired }) = self.state_mut(lifecycle) else { return };
         let (remote, peer_wired) = (*remote, *peer_wired);
-        if peer_wired || self.establishes_alone() {
+        if remote.is_weak() {
+            self.on_wired_plainly(now, lifecycle, peer_wired);
+        } else if peer_wired || self.establishes_alone() {
             self.establish(now, lifecycle, remote, Trigger::Wired);
         } else {
             self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
@@ -377,7 +406,7 @@ impl Node {
         if lane.state.kind() == StateKind::Retiring {
             return;
         }
-        let published = lane.state.kind() == StateKind::Established;
+        let published = lane.state.kind().is_in_use();
         let next = State::Retiring { remote: lane.state.remote(), attempts: 1 };
         lane.timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let held = core::mem::take(&mut lane.held);
@@ -396,6 +425,7 @@ impl Node {
             };
             self.refuse(held.token, self.pair(sender), &held.message, reason, detail);
         }
+        self.release_plain(now, lifecycle);
         self.counters.ended += 1;
         self.emit(Event::Ended { peer: path.clone(), lifecycle, failure: failure.clone() });
         self.after_end(now, &path, lifecycle, failure);
@@ -462,6 +492,7 @@ impl Node {
                 Some(StateKind::Announced) => {
                     self.release(now, waiting);
                     self.prove_when_fenced(now, waiting);
+                    self.ask_when_fenced(now, waiting);
                 }
                 _ => {}
             }
@@ -502,7 +533,13 @@ impl Node {
         }
     }
 
-    pub(super) fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {
+    pub(super) fn jittered(
+        &self,
+        base: Duration,
+        id: Lifecycle,
+        purpose: Purpose,
+        attempt: u32,
+    ) -> Duration {
         let span = base.doubled(attempt.saturating_sub(1).min(6)).nanos();
         let jitter = derive(self.config.seed, id, purpose, attempt) % (span / 2 + 1);
         Duration(span.saturating_add(jitter))

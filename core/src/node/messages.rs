@@ -145,6 +145,9 @@ impl Node {
             StateKind::Announced if self.wires_on_request() => {
                 self.bind(now, lifecycle, &call.message, false);
             }
+            StateKind::Announced if self.answers_in_turn(&call.message.from) => {
+                return self.hold(lifecycle, call);
+            }
             StateKind::Announced => {
                 let offered = self.offered(lifecycle);
                 let taken = offered.is_some_and(|to| to.incarnation != sender.incarnation);
@@ -191,7 +194,7 @@ impl Node {
     }
 
     /// Calls that wait for a lifecycle which now belongs to another pair wait in vain.
-    fn dismiss_others(&mut self, lifecycle: Lifecycle, remote: Pair) {
+    pub(super) fn dismiss_others(&mut self, lifecycle: Lifecycle, remote: Pair) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let others = lane.held.extract_if(.., |held| held.message.sender != remote);
         for other in others.collect::<Vec<_>>() {
@@ -215,6 +218,7 @@ impl Node {
 
     /// What a lifecycle's calls waited for has happened: takes them again.
     pub(super) fn release(&mut self, now: Instant, lifecycle: Lifecycle) {
+        self.release_plain(now, lifecycle);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         for held in core::mem::take(&mut lane.held) {
             if self.replaces_on_request() {
@@ -394,6 +398,7 @@ impl Node {
             peer.open = None;
             peer.backoff = None;
             peer.room = None;
+            peer.plain = false;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)
         });
@@ -457,5 +462,5 @@ impl Node {
 
 /// The same incarnation, and an earlier lifecycle of it.
 fn is_older(sender: Pair, than: Pair) -> bool {
-    sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
+    !sender.is_weak() && sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
 }

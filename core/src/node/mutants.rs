@@ -30,6 +30,12 @@ pub enum Mutant {
     OfferedUnfenced,
     /// A close destroys a lane at once, whatever the peer still does on it.
     RetiredUnasked,
+    /// Only earlier lanes to the same NIC are waited for, whatever node they led to.
+    OneNicFenced,
+    /// A request is answered when no request of our own is out.
+    AnsweredInTurn,
+    /// A lane to a node without our key is usable as soon as both have wired.
+    UsableUnproven,
 }
 
 #[cfg(feature = "mutants")]
@@ -93,6 +99,23 @@ impl Node {
     pub(super) fn retires_unasked(&self) -> bool {
         self.mutant == Some(Mutant::RetiredUnasked)
     }
+
+    pub(super) fn fences_one_nic(&self) -> bool {
+        self.mutant == Some(Mutant::OneNicFenced)
+    }
+
+    pub(super) fn trusts_unproven(&self) -> bool {
+        self.mutant == Some(Mutant::UsableUnproven)
+    }
+
+    pub(super) fn answers_in_turn(&self, path: &NicPath) -> bool {
+        let asks = |lane: &super::lane::Lane| match &lane.state {
+            super::lane::State::Announced(announcement) => announcement.requests > 0,
+            _ => false,
+        };
+        self.mutant == Some(Mutant::AnsweredInTurn)
+            && self.lanes.values().any(|lane| lane.peer != *path && asks(lane))
+    }
 }
 
 /// The shipping rules.
@@ -124,4 +147,7 @@ never! {
     leaves_initiative(&NicPath),
     offers_unfenced(),
     retires_unasked(),
+    fences_one_nic(),
+    trusts_unproven(),
+    answers_in_turn(&NicPath),
 }

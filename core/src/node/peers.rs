@@ -31,6 +31,8 @@ pub(super) struct Peer {
     /// The one lifecycle that waits for an echo, whoever asks.
     pub(super) open: Option<Lifecycle>,
     pub(super) backoff: Option<Instant>,
+    /// It spoke without our key when it last spoke (rule H13).
+    pub(super) plain: bool,
     /// Until when the demand waits for room in the table of lifecycles.
     pub(super) room: Option<Instant>,
 }
@@ -113,11 +115,10 @@ impl Node {
         let since = Lifecycle(self.next_lifecycle);
         let name = self.names.entry(path.node.clone()).or_default();
         let old = name.live.map(|live| live.incarnation);
-        if old == Some(incarnation) {
-            return;
+        if old != Some(incarnation) {
+            name.live = Some(Live { incarnation, since });
         }
-        name.live = Some(Live { incarnation, since });
-        if let Some(old) = old {
+        if let Some(old) = old.filter(|old| *old != incarnation) {
             if name.superseded.len() >= SUPERSEDED_MAX {
                 name.superseded.remove(0);
             }
@@ -144,7 +145,8 @@ impl Node {
             let wired = lane.state.remote();
             **number != lifecycle
                 && wired.is_some_and(|wired| {
-                    lane.peer == *path || wired.incarnation != remote.incarnation
+                    let reborn = wired.incarnation != remote.incarnation;
+                    lane.peer == *path || (reborn && !self.fences_one_nic())
                 })
         };
         let mut fence = Fence::Clear;

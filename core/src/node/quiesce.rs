@@ -17,12 +17,14 @@ use alloc::format;
 impl Node {
     /// Ends a lifecycle with the peer's consent if the peer may have work on it.
     pub(super) fn dismiss(&mut self, now: Instant, lifecycle: Lifecycle, cause: Failure) {
+        let remote = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote());
+        let weak = remote.is_some_and(Pair::is_weak);
         match self.state_of(lifecycle) {
-            Some(StateKind::Established) if !self.retires_unasked() => {
+            Some(StateKind::Established | StateKind::Weak) if !self.retires_unasked() => {
                 self.drain_lane(now, lifecycle, cause);
             }
             // The peer may have wired and heard that we have: nothing is posted here, but there.
-            Some(StateKind::Wired) if !self.retires_unasked() => {
+            Some(StateKind::Wired) if !self.retires_unasked() && !weak => {
                 self.quiesce(now, lifecycle, Trigger::of(&cause), cause);
             }
             Some(StateKind::Draining | StateKind::Quiescing) => {}
@@ -31,7 +33,8 @@ impl Node {
     }
 
     fn drain_lane(&mut self, now: Instant, lifecycle: Lifecycle, cause: Failure) {
-        let Some(State::Established { remote }) = self.state_mut(lifecycle) else { return };
+        let state = self.state_mut(lifecycle);
+        let Some(State::Established { remote } | State::Weak { remote }) = state else { return };
         let remote = *remote;
         let trigger = Trigger::of(&cause);
         self.transit(lifecycle, trigger, State::Draining { remote, cause });
@@ -43,8 +46,13 @@ impl Node {
     /// Nothing of ours is outstanding: a peer that has asked is answered, any other is asked.
     pub(super) fn on_drained(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let State::Draining { cause, .. } = &lane.state else { return };
-        let cause = cause.clone();
+        let State::Draining { remote, cause } = &lane.state else { return };
+        let (remote, cause) = (*remote, cause.clone());
+        if remote.is_weak() {
+            // It has not shown our key, and would not know what is asked of it (rule H13).
+            self.end(now, lifecycle, cause);
+            return;
+        }
         let asked = core::mem::take(&mut lane.held);
         if asked.is_empty() {
             self.quiesce(now, lifecycle, Trigger::Drained, cause);
@@ -174,7 +182,7 @@ impl Node {
     pub(super) fn evict(&mut self, now: Instant) -> bool {
         let idle = self.lanes.iter().find(|(_, lane)| {
             let wanted = self.peers.get(&lane.peer).is_some_and(|peer| peer.wanted);
-            lane.state.kind() == StateKind::Established && !wanted
+            lane.state.kind().is_in_use() && !wanted
         });
         let Some((lifecycle, _)) = idle else { return false };
         self.dismiss(now, *lifecycle, Failure::Evicted);

@@ -39,6 +39,10 @@ pub enum Trigger {
     Evicted,
     /// The peer asked for it to be retired.
     Quiesced,
+    /// A node without our key has listed its queue pairs.
+    Listed,
+    /// Bytes flow to a node without our key.
+    Proven,
     /// What we had posted has ended.
     Drained,
     /// The peer has nothing outstanding on it either.
@@ -77,6 +81,8 @@ const FENCING: Option<StateKind> = Some(StateKind::Fencing);
 const WIRING: Option<StateKind> = Some(StateKind::Wiring);
 const WIRED: Option<StateKind> = Some(StateKind::Wired);
 const ESTABLISHED: Option<StateKind> = Some(StateKind::Established);
+const PROVING: Option<StateKind> = Some(StateKind::Proving);
+const WEAK: Option<StateKind> = Some(StateKind::Weak);
 const DRAINING: Option<StateKind> = Some(StateKind::Draining);
 const QUIESCING: Option<StateKind> = Some(StateKind::Quiescing);
 const RETIRING: Option<StateKind> = Some(StateKind::Retiring);
@@ -89,6 +95,7 @@ pub const TRANSITIONS: &[Transition] = &[
     row(RAISING, Trigger::Overdue, RETIRING, "H8"),
     row(RAISING, Trigger::Closed, RETIRING, "H11"),
     row(ANNOUNCED, Trigger::Echoed, FENCING, "H3"),
+    row(ANNOUNCED, Trigger::Listed, FENCING, "H13"),
     row(ANNOUNCED, Trigger::Failed, RETIRING, "H9"),
     row(ANNOUNCED, Trigger::Refused, RETIRING, "H10"),
     row(ANNOUNCED, Trigger::Silent, RETIRING, "H8"),
@@ -105,6 +112,7 @@ pub const TRANSITIONS: &[Transition] = &[
     row(FENCING, Trigger::Quiesced, RETIRING, "H11"),
     row(WIRING, Trigger::Wired, WIRED, "H2"),
     row(WIRING, Trigger::Wired, ESTABLISHED, "H3"),
+    row(WIRING, Trigger::Wired, PROVING, "H13"),
     row(WIRING, Trigger::Failed, RETIRING, "H10"),
     row(WIRING, Trigger::Refused, RETIRING, "H10"),
     row(WIRING, Trigger::Overdue, RETIRING, "H8"),
@@ -112,6 +120,8 @@ pub const TRANSITIONS: &[Transition] = &[
     row(WIRING, Trigger::Closed, RETIRING, "H11"),
     row(WIRING, Trigger::Quiesced, RETIRING, "H11"),
     row(WIRED, Trigger::PeerWired, ESTABLISHED, "H3"),
+    row(WIRED, Trigger::PeerWired, PROVING, "H13"),
+    row(WIRED, Trigger::HalfOpen, RETIRING, "H13"),
     row(WIRED, Trigger::Failed, RETIRING, "H9"),
     row(WIRED, Trigger::Refused, RETIRING, "H10"),
     row(WIRED, Trigger::Silent, RETIRING, "H8"),
@@ -123,6 +133,17 @@ pub const TRANSITIONS: &[Transition] = &[
     row(ESTABLISHED, Trigger::Closed, DRAINING, "H11"),
     row(ESTABLISHED, Trigger::Evicted, DRAINING, "H11"),
     row(ESTABLISHED, Trigger::Quiesced, DRAINING, "H11"),
+    row(PROVING, Trigger::Proven, WEAK, "H13"),
+    row(PROVING, Trigger::Failed, RETIRING, "H13"),
+    row(PROVING, Trigger::Overdue, RETIRING, "H8"),
+    row(PROVING, Trigger::Superseded, RETIRING, "H13"),
+    row(PROVING, Trigger::Closed, RETIRING, "H13"),
+    row(WEAK, Trigger::Failed, RETIRING, "H12"),
+    row(WEAK, Trigger::Superseded, RETIRING, "H13"),
+    row(WEAK, Trigger::Closed, DRAINING, "H13"),
+    row(WEAK, Trigger::Evicted, DRAINING, "H13"),
+    row(DRAINING, Trigger::Closed, RETIRING, "H13"),
+    row(DRAINING, Trigger::Evicted, RETIRING, "H13"),
     row(DRAINING, Trigger::Drained, QUIESCING, "H11"),
     row(DRAINING, Trigger::Agreed, RETIRING, "H11"),
     row(DRAINING, Trigger::Overdue, RETIRING, "H8"),

@@ -1,6 +1,7 @@
 //! Stories of two nodes: the shipping machine, a first-in-first-out wire, an obedient transport.
 
 mod limits;
+mod quiesce;
 mod reports;
 mod solo;
 
@@ -120,7 +121,7 @@ impl Pair {
                 Output::Answer { message, .. } => self.answers.push_back((1 - side, message)),
                 Output::Operate(operation) => self.operations.push_back((side, operation)),
                 Output::Event(event) => self.events[side].push(event),
-                Output::Publish { .. } | Output::Revoke(_) => {}
+                Output::Publish { .. } | Output::Revoke(_) | Output::PlainAnswer { .. } => {}
             }
         }
     }
@@ -130,6 +131,7 @@ impl Pair {
             let outcome = match operation {
                 Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
                 Operation::Wire { .. } => Outcome::Wired,
+                Operation::Prove { .. } => Outcome::Proven,
                 Operation::Drain { .. } => Outcome::Drained,
                 Operation::Retire { .. } => Outcome::Retired,
             };

@@ -81,6 +81,28 @@ fn a_close_that_asks_nobody_cuts_off_what_the_peer_has_under_way() {
 }
 
 #[test]
+fn a_lane_to_the_other_nic_of_a_reborn_node_is_still_there_when_the_new_one_is_wired() {
+    finds(Mutant::OneNicFenced, Scenario::TwoNics, 0, 12, &[Oracle::StaleLane]);
+}
+
+#[test]
+fn a_lane_to_an_old_node_that_is_not_proven_swallows_what_is_posted() {
+    finds(Mutant::UsableUnproven, Scenario::NewToOld, 0, 12, &[Oracle::Swallowed]);
+}
+
+#[test]
+fn three_nodes_that_answer_in_turn_wait_in_a_circle() {
+    finds(Mutant::AnsweredInTurn, Scenario::Ring, 0, 6, &[Oracle::Isolation]);
+}
+
+#[test]
+fn a_node_that_answers_in_turn_lets_a_mute_peer_delay_the_others() {
+    let found = explore(Mutant::AnsweredInTurn, Scenario::RingWithMute, 0, &[Oracle::Isolation]);
+    println!("{}", found.transcript);
+    assert!(found.schedule.len() <= 5, "{} events", found.schedule.len());
+}
+
+#[test]
 fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
     for faults in 0..3 {
         let explorer = Explorer {
