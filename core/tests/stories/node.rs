@@ -4,6 +4,7 @@ mod limits;
 mod quiesce;
 mod reports;
 mod solo;
+mod weak;
 
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};
 use handfast_core::transport::{Operation, Outcome};

@@ -5,7 +5,7 @@ use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Faults, Operations, Setup};
 use sim_tests::sweep::Seeded;
-use sim_tests::{Coverage, Ending, Explorer, Scenario, assert_document};
+use sim_tests::{Coverage, Ending, Explorer, Scenario, assert_document, assert_snapshot};
 use std::fmt::Write as _;
 
 #[test]
@@ -170,6 +170,28 @@ fn a_bound_on_states_that_is_reached_is_said() {
     let report = explorer.explore(&Scenario::SimultaneousOpen.world(0));
     assert!(matches!(report.ending, Ending::StatesMax), "64 worlds do not fit into 50");
     assert_eq!(report.states, 50);
+}
+
+/// A scenario in which little happens shows here.
+#[test]
+fn what_each_scenario_reaches_without_a_fault_is_written_down() {
+    let mut text = String::new();
+    for scenario in Scenario::ALL.into_iter().filter(|scenario| *scenario != Scenario::Twins) {
+        let report = Explorer::default().explore(&scenario.begin(at_once(scenario.setup(0))));
+        assert!(matches!(report.ending, Ending::Fixpoint), "{scenario:?}: {:?}", report.ending);
+        let _ = writeln!(
+            text,
+            "{scenario:?}: {} worlds, {} transitions, depth {}\n  states {:?}\n  refusals {:?}\n  \
+             timers {:?}",
+            report.states,
+            report.transitions,
+            report.depth,
+            report.coverage.states,
+            report.coverage.refusals,
+            report.coverage.timers
+        );
+    }
+    assert_snapshot("reached-without-a-fault", &text);
 }
 
 #[test]

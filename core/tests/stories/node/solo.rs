@@ -13,6 +13,8 @@ pub(crate) struct Solo {
     pub(crate) node: Node,
     pub(crate) events: Vec<Event>,
     now: Instant,
+    /// Queue pairs skipped by each BringUp.
+    pub(crate) skips: Vec<u32>,
     operations: Vec<Operation>,
     calls: Vec<Message>,
     answers: Vec<Message>,
@@ -28,8 +30,9 @@ impl Solo {
             limits,
             timing: Timing::default(),
         });
-        let (events, operations, calls, answers, plain_answers) = Default::default();
-        Self { node, events, now: Instant(0), operations, calls, answers, plain_answers }
+        let (events, skips, operations) = Default::default();
+        let (calls, answers, plain_answers) = Default::default();
+        Self { node, events, now: Instant(0), skips, operations, calls, answers, plain_answers }
     }
 
     pub(crate) fn error() -> TransportError {
@@ -142,7 +145,12 @@ impl Solo {
             match output {
                 Output::Call(message) => self.calls.push(message),
                 Output::Answer { message, .. } => self.answers.push(message),
-                Output::Operate(operation) => self.operations.push(operation),
+                Output::Operate(operation) => {
+                    if let Operation::BringUp { skip, .. } = &operation {
+                        self.skips.push(*skip);
+                    }
+                    self.operations.push(operation);
+                }
                 Output::Event(event) => self.events.push(event),
                 Output::PlainAnswer { message, .. } => self.plain_answers.push(message),
                 Output::Publish { .. } | Output::Revoke(_) => {}
