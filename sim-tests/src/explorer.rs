@@ -1,8 +1,10 @@
 //! Breadth-first exploration of everything that can happen, up to a budget of faults.
 
+use crate::case::Case;
 use crate::circles::{FreeGraph, circle};
 use crate::coverage::Coverage;
-use crate::heal::{Healer, Healing};
+use crate::heal::{Healer, Healing, wasteful};
+use crate::line::{Line, LineError};
 use crate::seen::Memo;
 use crate::transcript::transcript;
 use crate::ways::Ways;
@@ -18,8 +20,32 @@ pub struct Counterexample {
     pub schedule: Vec<Choice>,
     /// Fault-free events after that in which the failure to heal shows.
     pub healing: Vec<Choice>,
+    /// Those events lead back to the world before them.
+    pub recurs: bool,
     /// All of it in words.
     pub transcript: String,
+}
+
+impl Counterexample {
+    /// The line that replays it, found in the world that this case begins with.
+    ///
+    /// # Errors
+    /// [`LineError::TooLong`] if it does not fit.
+    pub fn line(&self, case: &Case) -> Result<Line, LineError> {
+        if !self.recurs {
+            return Line::of_events(*case, &self.schedule, 0);
+        }
+        let events = [self.schedule.as_slice(), &self.healing].concat();
+        Line::of_events(*case, &events, self.healing.len())
+    }
+
+    /// All of it in words, the line that replays it at the end.
+    pub fn report(&self, case: &Case) -> String {
+        match self.line(case) {
+            Ok(line) => format!("{}{line}", self.transcript),
+            Err(error) => format!("{}no replay line: {error}", self.transcript),
+        }
+    }
 }
 
 /// How an exploration ended.
@@ -79,10 +105,6 @@ impl Default for Explorer {
         }
     }
 }
-
-/// Lifecycles that may end per side and disturbance until all is well again, the commands of the
-/// scenario counting as one disturbance. Towards oneself, both sides are one.
-const ENDED_PER_SIDE: usize = 2;
 
 /// One world in this many is kept and compared with those of the same fingerprint.
 const SAMPLE: u128 = 64;
@@ -220,13 +242,7 @@ impl Search<'_> {
     ) -> Result<(), (Violation, Vec<Choice>)> {
         let Some(healer) = &mut self.healer else { return Ok(()) };
         let healing = healer.heal_known(world, free_fingerprint)?;
-        let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
-        let allowed = sides * (world.faults_spent() + 1);
-        if healing.ended <= allowed || world.has_twins() {
-            return Ok(());
-        }
-        let detail = format!("{} lifecycles end on the way to rest", healing.ended);
-        Err((Violation { oracle: Oracle::Liveness, detail }, Vec::new()))
+        wasteful(world, healing).map_or(Ok(()), |violation| Err((violation, Vec::new())))
     }
 
     /// The longest schedule without a fault, if all of them end.
@@ -278,6 +294,7 @@ impl Search<'_> {
         let mut words = transcript(self.ways.start(), &whole);
         words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
         Ending::Violation(Box::new(Counterexample {
+            recurs: last.is_none() && !healing.is_empty(),
             violation,
             schedule,
             healing,

@@ -10,6 +10,19 @@ use handfast_transport_sim::{
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
 
+/// Lifecycles that may end per side and disturbance until all is well again, the commands of the
+/// scenario counting as one disturbance. Towards oneself, both sides are one.
+const ENDED_PER_SIDE: usize = 2;
+
+/// What is wrong with a healing on which too many lifecycles end.
+pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
+    let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
+    let allowed = sides * (world.faults_spent() + 1);
+    let detail = format!("{} lifecycles end on the way to rest", healing.ended);
+    let wasteful = healing.ended > allowed && !world.has_twins();
+    wasteful.then_some(Violation { oracle: Oracle::Liveness, detail })
+}
+
 /// How a world settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healing {

@@ -1,20 +1,36 @@
 //! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
-//! each oracle means and how a failure is replayed.
+//! each oracle means, `docs/simulation.md` how a failure is replayed and read.
 
+pub mod case;
 mod circles;
 mod coverage;
+mod expectation;
 mod explorer;
 mod heal;
+pub mod line;
+mod minimize;
+pub mod mutants;
+mod play;
+mod record;
 pub mod scenario;
+mod scheduler;
+pub mod script;
 mod seen;
 mod snapshot;
 pub mod sweep;
+pub mod timeline;
 mod transcript;
 mod ways;
 
+pub use case::Case;
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
 pub use heal::{HEAL_EVENTS_MAX, Healer, Healing};
+pub use line::{Line, LineError, ReplayError, Schedule};
+pub use minimize::{MinimizeError, Minimized, minimize};
+pub use play::{Rules, Run, play, play_schedule};
+pub use record::{Bar, Fate, Passage, Record, Row, SiteState};
 pub use scenario::Scenario;
+pub use scheduler::Scheduler;
 pub use snapshot::{assert_document, assert_snapshot};
 pub use transcript::transcript;

@@ -42,7 +42,7 @@ pub enum Scenario {
     Ring,
     /// Three nodes in a ring, one of which accepts calls and never answers (oracle O8).
     RingWithMute,
-    /// A node opens to an existing Mooncake node, and is restarted (rule H13).
+    /// A node opens to an existing Mooncake node, closes, and is restarted (rule H13).
     NewToOld,
     /// An existing Mooncake node opens to one of ours, and is restarted (rule H13).
     OldToNew,
@@ -73,6 +73,12 @@ impl Scenario {
         Self::NewAgainstOld,
     ];
 
+    /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
+    pub fn named(name: &str) -> Option<Self> {
+        let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(is)
+    }
+
     /// What the world starts with, with small limits and every kind of fault.
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
@@ -92,7 +98,7 @@ impl Scenario {
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
             Self::TwoNics => (3, vec![restart(1), open(1, 0)]),
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
-            Self::NewToOld => (2, vec![open(0, 1), restart(0)]),
+            Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
             Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
             // The mute one opens to nobody: what it would send, it would not be answered.
@@ -103,7 +109,7 @@ impl Scenario {
             sites: self.names()[..count].iter().map(|name| path(name)).collect(),
             processes: match self {
                 Self::TwoNics => vec![0, 1, 1],
-                _ => (0..count).collect(),
+                _ => Vec::new(),
             },
             mute: (self == Self::RingWithMute).then_some(2),
             without_gid: (self == Self::Ring).then_some(1),

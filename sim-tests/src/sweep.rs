@@ -1,15 +1,121 @@
-//! Seeded random schedules, longer and with more faults than an exploration can have, and their
-//! shrinking to a handful of events.
+//! Seeded random schedules, longer and with more faults than an exploration can have.
 
+use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
-use crate::heal::Healer;
+use crate::line::Line;
+use crate::minimize::minimize;
+use crate::play::{Rules, Run, play};
 use crate::scenario::Scenario;
-use crate::transcript::transcript;
-use handfast_transport_sim::{Action, Choice, Setup, Step, Violation, World};
+use crate::scheduler::{Scheduler, below};
+use handfast_transport_sim::{Action, Choice, Faults, Operations, Setup, Step, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A schedule that a seed names.
+/// A schedule that a seed draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Random {
+    /// Chooses every event.
+    pub seed: u64,
+    /// Most events before the world is left to heal.
+    pub events_max: u32,
+    /// Its bias.
+    pub scheduler: Scheduler,
+}
+
+impl Random {
+    /// Plays the schedule and lets the world heal.
+    pub fn run(&self, case: &Case, coverage: &mut Coverage) -> Run {
+        let rules = Rules { events_max: self.events_max, oracles: case.oracles() };
+        self.run_in(case.start(), rules, coverage)
+    }
+
+    fn run_in(&self, start: World, rules: Rules<'_>, coverage: &mut Coverage) -> Run {
+        let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut event = 0;
+        play(start, rules, coverage, |world, choices| {
+            let at = (event, self.events_max);
+            event += 1;
+            self.scheduler.choose(&mut generator, at, world, choices)
+        })
+    }
+}
+
+/// What the options of a swarm may be.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    /// The scenarios drawn from.
+    pub scenarios: Vec<Scenario>,
+    /// The variant that all nodes follow; `None` for the shipping rules.
+    pub variant: Option<&'static crate::mutants::Entry>,
+    /// Most events of a schedule.
+    pub events_max: u32,
+    /// Most faults of a schedule.
+    pub faults_max: u32,
+}
+
+impl Default for Swarm {
+    fn default() -> Self {
+        let scenarios = Scenario::ALL.to_vec();
+        Self { scenarios, variant: None, events_max: 400, faults_max: 12 }
+    }
+}
+
+/// Keeps the draw of a swarm's options apart from that of its events.
+const OPTIONS: u64 = 1;
+
+impl Swarm {
+    /// The options and the schedule of a seed: each kind of fault is on or off by chance, the
+    /// budget and the length vary, and so do the grain and the bias of the schedule.
+    pub fn draw(&self, seed: u64) -> (Case, Random) {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        generator.set_stream(OPTIONS);
+        let at = below(&mut generator, self.scenarios.len());
+        let scenario = self.scenarios.get(at).copied().unwrap_or(Scenario::SimultaneousOpen);
+        let bits = match generator.next_u64() {
+            // Every kind now and then; else each by a coin.
+            draw if draw % 4 == 0 => bits_of(Faults::ALL),
+            draw => (draw >> 32) as u32 & bits_of(Faults::ALL),
+        };
+        let faults_max = below(&mut generator, self.faults_max as usize + 1);
+        let events_max = below(&mut generator, self.events_max as usize) + 1;
+        let at_once = below(&mut generator, 4) == 0;
+        let sites = scenario.setup(0).sites.len();
+        let scheduler = Scheduler::draw(&mut generator, sites);
+        let case = Case {
+            scenario,
+            variant: self.variant,
+            faults: faults_of(bits).unwrap_or(Faults::ALL),
+            faults_max: u32::try_from(faults_max).unwrap_or(0),
+            operations: if at_once { Operations::AtOnce } else { Operations::Stepwise },
+            prune: false,
+        };
+        let events_max = u32::try_from(events_max).unwrap_or(1);
+        (case, Random { seed, events_max, scheduler })
+    }
+
+    /// Draws and plays a seed. If an oracle broke, the line that replays it comes along.
+    pub fn run(&self, seed: u64, coverage: &mut Coverage) -> Swarmed {
+        let (case, random) = self.draw(seed);
+        let run = random.run(&case, coverage);
+        let line = run.violation.is_some().then(|| Line::of_random(case, random, &run));
+        Swarmed { case, random, run, line }
+    }
+}
+
+/// A seed of a swarm, played.
+#[derive(Clone, Debug)]
+pub struct Swarmed {
+    /// What was drawn.
+    pub case: Case,
+    /// What was drawn.
+    pub random: Random,
+    /// What it came to.
+    pub run: Run,
+    /// Replays it, if an oracle broke.
+    pub line: Option<Line>,
+}
+
+/// A schedule that a seed names: every kind of fault, every event alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seeded {
     /// What the world starts with.
@@ -22,46 +128,7 @@ pub struct Seeded {
     pub faults_max: u32,
 }
 
-/// What a schedule came to.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// The fingerprints of all worlds passed through, folded: equal runs have equal hashes.
-    pub trace_hash: u128,
-    /// Events, healing included.
-    pub events: u32,
-    /// Words by which each event can be found again.
-    pub words: Vec<String>,
-    /// What did not hold.
-    pub violation: Option<Violation>,
-}
-
 impl Seeded {
-    /// The line that replays this schedule.
-    pub fn line(&self) -> String {
-        format!(
-            "handfast-sim scenario={:?} seed={} events={} faults={}",
-            self.scenario, self.seed, self.events_max, self.faults_max
-        )
-    }
-
-    /// Reads such a line; `None` if it is not one.
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        if words.next() != Some("handfast-sim") {
-            return None;
-        }
-        let words: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
-        let find =
-            |key: &str| words.iter().find(|(found, _)| *found == key).map(|(_, value)| *value);
-        let name = find("scenario")?;
-        Some(Self {
-            scenario: Scenario::ALL.into_iter().find(|known| format!("{known:?}") == name)?,
-            seed: find("seed")?.parse().ok()?,
-            events_max: find("events")?.parse().ok()?,
-            faults_max: find("faults")?.parse().ok()?,
-        })
-    }
-
     /// The world it starts from.
     pub fn start(&self) -> World {
         self.scenario.world(self.faults_max)
@@ -74,101 +141,27 @@ impl Seeded {
 
     /// Plays the schedule in a world of the caller's.
     pub fn run_in(&self, start: World, coverage: &mut Coverage) -> Run {
-        let mut generator = ChaCha8Rng::seed_from_u64(self.seed);
-        play(start, self.events_max, coverage, |_, choices| {
-            // Most steps go without a fault, so that something is under way when one comes.
-            let calm = generator.next_u64() % 4 != 0;
-            let free = choices.iter().filter(|choice| choice.cost == 0).count();
-            let among = if calm && free > 0 { free } else { choices.len() };
-            let mut ordered: Vec<&Choice> = choices.iter().collect();
-            ordered.sort_by_key(|choice| choice.cost);
-            let at = generator.next_u64() % (among.max(1) as u64);
-            ordered.get(usize::try_from(at).unwrap_or(0)).map(|choice| Choice::clone(choice))
-        })
+        let rules = Rules { events_max: self.events_max, oracles: &[] };
+        self.random().run_in(start, rules, coverage)
+    }
+
+    fn random(&self) -> Random {
+        let Self { seed, events_max, .. } = *self;
+        Random { seed, events_max, scheduler: Scheduler::Uniform }
+    }
+
+    /// The line that replays it with the shipping rules.
+    pub fn line(&self, run: &Run) -> Line {
+        Line::of_random(Case::shipping(self.scenario, self.faults_max), self.random(), run)
     }
 }
 
-fn play(
-    start: World,
-    events_max: u32,
-    coverage: &mut Coverage,
-    mut choose: impl FnMut(&World, &[Choice]) -> Option<Choice>,
-) -> Run {
-    let mut world = start;
-    let mut choices = Vec::new();
-    let mut run = Run { trace_hash: 0, events: 0, words: Vec::new(), violation: None };
-    while run.events < events_max && run.violation.is_none() {
-        world.actions(&mut choices);
-        let Some(choice) = choose(&world, &choices) else { break };
-        run.words.push(world.describe(&choice.action));
-        let mut step = Step::default();
-        world.apply(&choice, &mut step);
-        world.check(&mut step.violations);
-        coverage.step(&step);
-        coverage.world(&world);
-        run.events += 1;
-        run.trace_hash = run.trace_hash.rotate_left(1) ^ world.fingerprint();
-        run.violation = step.violations.pop();
+/// What a failed seed prints: the shortest schedule found, and at the end its line.
+pub fn failure(line: &Line) -> String {
+    match minimize(line) {
+        Ok(smaller) => format!("{line}\nshrunk to:\n{}{}", smaller.transcript, smaller.line),
+        Err(error) => format!("not shrunk: {error}\n{line}"),
     }
-    if run.violation.is_none() {
-        match Healer::default().heal(&world) {
-            Ok(healing) => run.events += healing.events,
-            Err((violation, _)) => run.violation = Some(violation),
-        }
-    }
-    run
-}
-
-/// Plays events found again by their words; those that are not possible any more are left out.
-fn replay(start: &World, words: &[String]) -> (Run, Vec<Choice>) {
-    let mut schedule = Vec::new();
-    let mut left = words.iter();
-    let mut coverage = Coverage::default();
-    let events_max = u32::try_from(words.len()).unwrap_or(u32::MAX);
-    let run = play(start.clone(), events_max, &mut coverage, |world, choices| {
-        let next = left.find_map(|wanted| {
-            choices.iter().find(|choice| world.describe(&choice.action) == *wanted)
-        })?;
-        schedule.push(next.clone());
-        Some(next.clone())
-    });
-    (run, schedule)
-}
-
-/// Drops events as long as the same oracle fails, and writes down what is left.
-pub fn shrink(start: &World, words: &[String], violation: &Violation) -> String {
-    let fails = |words: &[String]| {
-        let (run, _) = replay(start, words);
-        run.violation.is_some_and(|found| found.oracle == violation.oracle)
-    };
-    let mut kept = words.to_vec();
-    let mut chunk = kept.len().div_ceil(2);
-    while chunk > 0 {
-        let mut at = 0;
-        while at < kept.len() {
-            let mut fewer = kept.clone();
-            fewer.drain(at..(at + chunk).min(kept.len()));
-            if fails(&fewer) {
-                kept = fewer;
-            } else {
-                at += chunk;
-            }
-        }
-        chunk /= 2;
-    }
-    let (run, mut schedule) = replay(start, &kept);
-    let mut world = start.clone();
-    for choice in &schedule {
-        world.apply(choice, &mut Step::default());
-    }
-    if let Err((_, healing)) = Healer::default().heal(&world) {
-        schedule.extend(healing);
-    }
-    let mut text = transcript(start, &schedule);
-    if let Some(violation) = run.violation {
-        text.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
-    }
-    text
 }
 
 /// Events of a random schedule, one in four a fault while the budget lasts, until nothing is left to

@@ -12,10 +12,12 @@ mod fingerprint;
 mod old;
 mod oracle;
 mod setup;
+mod view;
 mod world;
 
 pub use action::{Action, Choice};
 pub use fabric::{QueuePair, Target};
 pub use oracle::{Oracle, Violation};
 pub use setup::{Build, Command, CommandKind, Faults, Operations, Setup};
+pub use view::InFlight;
 pub use world::{Demand, Step, World};

@@ -90,7 +90,7 @@ pub struct Setup {
     /// The NIC of each site. Two sites with one path are twins: two processes that bear one name.
     pub sites: Vec<NicPath>,
     /// The process of each site: sites of one process are the NICs of one node, which have one
-    /// incarnation and die together.
+    /// incarnation and die together. Empty: each site is a process of its own.
     pub processes: Vec<usize>,
     /// A site that accepts calls and never answers.
     pub mute: Option<usize>,
@@ -119,4 +119,11 @@ pub struct Setup {
     pub prune: bool,
     /// Makes the nodes.
     pub build: Build,
+}
+
+impl Setup {
+    /// The process of a site.
+    pub(crate) fn process(&self, site: usize) -> usize {
+        self.processes.get(site).copied().unwrap_or(site)
+    }
 }

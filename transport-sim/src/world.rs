@@ -132,6 +132,11 @@ impl World {
         &self.sites[site].node
     }
 
+    /// The NIC of a site.
+    pub fn path(&self, site: usize) -> &NicPath {
+        &self.sites[site].path
+    }
+
     /// How many sites there are.
     pub fn sites(&self) -> usize {
         self.sites.len()
@@ -808,8 +813,8 @@ impl World {
 }
 
 fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
-    let process = setup.processes[site];
-    let nic = setup.processes[..site].iter().filter(|other| **other == process).count() as u64;
+    let process = setup.process(site);
+    let nic = (0..site).filter(|other| setup.process(*other) == process).count() as u64;
     let incarnation = Incarnation((process as u128 + 1) * RUNS_MAX + run);
     let config = NodeConfig {
         path: setup.sites[site].clone(),

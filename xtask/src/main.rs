@@ -4,6 +4,7 @@ mod checks;
 mod command;
 mod demo;
 mod fuzz;
+mod mutation;
 mod project;
 mod report;
 mod setup;
@@ -28,6 +29,7 @@ enum Task {
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
     Fuzz(fuzz::Arguments),
+    Mutation(mutation::Arguments),
     Demo(demo::Arguments),
     Setup(setup::Arguments),
 }
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Task::Test(arguments) => stages::run(project, &arguments, stages::Depth::EveryChange),
         Task::Nightly(arguments) => stages::run(project, &arguments, stages::Depth::Nightly),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments),
+        Task::Mutation(arguments) => mutation::run(project, &arguments),
         Task::Demo(arguments) => demo::run(project, &arguments),
         Task::Setup(arguments) => setup::run(project, &arguments),
     });

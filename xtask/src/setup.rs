@@ -64,6 +64,12 @@ pub(crate) const FUZZ: Tool = Tool {
     install: &[&["cargo", "install", "--locked", "cargo-fuzz@0.13.2"]],
     stage: Some("fuzz"),
 };
+pub(crate) const MUTANTS: Tool = Tool {
+    name: "cargo-mutants",
+    present: &["cargo", "mutants", "--version"],
+    install: &[&["cargo", "install", "--locked", "cargo-mutants@27.1.0"]],
+    stage: Some("mutation"),
+};
 pub(crate) const CPP: Tool = Tool {
     name: "c++",
     present: &["c++", "--version"],
@@ -77,7 +83,7 @@ const IPERF: Tool = Tool {
     stage: None,
 };
 
-const TOOLS: [&Tool; 7] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &NEXTEST, &IPERF];
+const TOOLS: [&Tool; 8] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEXTEST, &IPERF];
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {

@@ -152,9 +152,12 @@ impl Node {
             peer.wanted = true;
             peer.failures = 0;
             peer.first_failure = None;
-        } else if let Some(open) = peer.open.filter(|_| self.rebuilds_for_waiter()) {
-            self.end(now, open, Failure::Superseded);
-            self.handle_timer(now, &TimerId::Peer(path));
+        } else if let Some(open) = peer.open {
+            // The attempt under way belongs to all who wait for it, and is not hurried by more.
+            if self.rebuilds_for_waiter() {
+                self.end(now, open, Failure::Superseded);
+                self.handle_timer(now, &TimerId::Peer(path));
+            }
             return;
         }
         self.pursue(now, &path);

@@ -1,7 +1,10 @@
 //! Stories about the rules: the shipping ones hold, and each broken variant is found out.
 
+mod replay;
 mod shipping;
+mod short;
 mod sweep;
+mod transcripts;
 mod variants;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.

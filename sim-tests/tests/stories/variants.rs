@@ -8,7 +8,7 @@ use crate::nightly;
 use handfast_core::Node;
 use handfast_core::node::Mutant;
 use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, World};
-use sim_tests::{Counterexample, Ending, Explorer, Scenario, assert_snapshot};
+use sim_tests::{Case, Counterexample, Ending, Explorer, Scenario, assert_snapshot, mutants};
 use std::sync::Arc;
 
 #[test]
@@ -145,12 +145,14 @@ const AGREEMENT: [Oracle; 1] = [Oracle::Agreement];
 
 fn finds(mutant: Mutant, scenario: Scenario, faults: u32, events_max: usize, oracles: &[Oracle]) {
     let found = explore(mutant, scenario, faults, oracles);
+    let entry = mutants::find(&format!("{mutant:?}")).expect("a registered variant");
+    let case = Case { scenario, faults_max: faults, ..Case::of_variant(entry) };
     println!(
         "{mutant:?}: {:?} after {} events ({} allowed), K={faults}\n{}",
         found.violation.oracle,
         found.schedule.len(),
         events_max,
-        found.transcript
+        found.report(&case)
     );
     assert!(found.schedule.len() <= events_max, "{} events", found.schedule.len());
     assert_snapshot(&format!("{mutant:?}"), &found.transcript);

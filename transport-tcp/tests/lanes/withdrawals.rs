@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use handfast_memory::{Access, Memory};
-use handfast_transport_tcp::{FRAME_HEADER_BYTES, LaneCompletion, SLICE_BYTES_MAX, Sent};
+use handfast_transport_tcp::{
+    BYTES_ON_MACHINE_MAX, FRAME_HEADER_BYTES, LaneCompletion, SLICE_BYTES_MAX, Sent,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn released(slice: u64, sent: Sent) -> [LaneCompletion; 1] {
@@ -58,11 +60,11 @@ async fn a_write_that_was_half_sent_frees_its_memory_and_is_still_sent_whole() {
     let frame = RawFrame::receive(&mut peer).await;
     let mut bytes = receive_bytes(&mut peer, SLICE_BYTES_MAX).await;
     assert!(bytes == expected, "the frame is whole and has the old bytes");
+    peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
     let next = RawFrame::receive(&mut peer).await;
     assert_eq!(next.address, region.address() + 6, "what was not begun is never sent");
     bytes = receive_bytes(&mut peer, 100).await;
     assert_eq!(bytes, bytes_of(&behind));
-    peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
     peer.write_all(&RawFrame::done(next.tag, 0).encode()).await.unwrap();
     assert_eq!(
         node.sink.ended(1).await,
@@ -172,4 +174,24 @@ async fn a_write_taken_up_but_not_begun_was_not_sent() {
     peer.read_exact(&mut rest).await.unwrap();
     assert_eq!(rest[..TAKEN], bytes_of(&memory));
     assert_eq!(rest[TAKEN + FRAME_HEADER_BYTES..], bytes_of(&last), "the third comes next");
+}
+
+#[tokio::test]
+async fn a_slice_behind_a_whole_cache_of_bytes_waits_for_an_answer() {
+    let node = node(2, Setup::default()).await;
+    let mut peer = raw_peer(&node, 8).await;
+    let (_, region) = node.region(64, Access::READ);
+    let (large, small) = (patterned(BYTES_ON_MACHINE_MAX as usize, 9), patterned(100, 3));
+    let first = node.write(large.whole(), &region, 0);
+    let second = node.write(small.whole(), &region, 1);
+    let frame = RawFrame::receive(&mut peer).await;
+    receive_bytes(&mut peer, large.len()).await;
+    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    assert!(peer.try_read(&mut [0; 1]).is_err(), "as many bytes are out as may be");
+    peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
+    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(first)]);
+    let frame = RawFrame::receive(&mut peer).await;
+    receive_bytes(&mut peer, small.len()).await;
+    peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
+    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(second)]);
 }

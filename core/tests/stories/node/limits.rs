@@ -21,6 +21,23 @@ fn requests_end_with_the_lifecycle_and_then_with_the_demand() {
 }
 
 #[test]
+fn waiters_that_open_while_a_call_is_out_share_its_attempt_and_its_requests() {
+    let limits = Limits { requests_max: 2, ..Limits::default() };
+    let mut solo = Solo::new(limits);
+    for _ in 0..5 {
+        solo.tell(Input::Open(far(1)));
+        solo.operate_all();
+    }
+    assert_eq!(solo.take_calls().len(), 1);
+    let own = solo.newest();
+    solo.pass_time();
+    assert_eq!(solo.take_calls().len(), 1, "only time asks again");
+    solo.tell(Input::Open(far(1)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Announced));
+    assert_eq!(solo.node.counters().ended, 0);
+}
+
+#[test]
 fn readies_that_nobody_acknowledges_end_the_lifecycle() {
     let mut solo = Solo::new(Limits { readies_max: 2, ..Limits::default() });
     let own = solo.wire_towards(1, 10, 1);

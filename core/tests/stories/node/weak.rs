@@ -116,6 +116,18 @@ fn a_weak_lane_is_closed_without_asking_a_peer_that_would_not_understand() {
 }
 
 #[test]
+fn an_idle_weak_lane_makes_way() {
+    let mut solo = Solo::new(Limits { lifecycles_max: 1, ..Limits::default() });
+    let own = solo.pair_plainly();
+    solo.tell(Input::Release(far(1)));
+    solo.tell(Input::Open(far(2)));
+    solo.operate(OperationKind::Drain, |_| Outcome::Drained);
+    solo.operate(OperationKind::Retire, |_| Outcome::Retired);
+    assert_eq!(solo.node.state_of(own), None);
+    assert_eq!(solo.node.lifecycles().next().map(|(_, _, peer, _)| peer.clone()), Some(far(2)));
+}
+
+#[test]
 fn a_success_without_queue_pairs_is_a_node_that_speaks_no_handshake() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));

@@ -1,0 +1,159 @@
+//! What a schedule is played in: a scenario, a variant of the rules, faults and a grain.
+
+use crate::mutants::Entry;
+use crate::scenario::Scenario;
+use handfast_transport_sim::{Faults, Operations, Oracle, Setup, World};
+
+/// A world to begin with, by values that fit into one line.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What the world starts with.
+    pub scenario: Scenario,
+    /// The broken variant that the nodes follow; `None` for the shipping rules.
+    pub variant: Option<&'static Entry>,
+    /// Kinds of fault.
+    pub faults: Faults,
+    /// Faults that may be spent.
+    pub faults_max: u32,
+    /// Grain of queue-pair operations.
+    pub operations: Operations,
+    /// Answers that can only be ignored vanish at once.
+    pub prune: bool,
+}
+
+impl Case {
+    /// Shipping rules, every kind of fault, every operation an event of its own.
+    pub fn shipping(scenario: Scenario, faults_max: u32) -> Self {
+        Self {
+            scenario,
+            variant: None,
+            faults: Faults::ALL,
+            faults_max,
+            operations: Operations::Stepwise,
+            prune: false,
+        }
+    }
+
+    /// Where a variant is found out.
+    pub fn of_variant(entry: &'static Entry) -> Self {
+        Self {
+            scenario: entry.scenario(),
+            variant: Some(entry),
+            faults: entry.faults,
+            faults_max: entry.faults_max,
+            operations: entry.operations,
+            prune: false,
+        }
+    }
+
+    /// The case of a setup that began as this scenario's and has the shipping rules.
+    pub fn of_setup(scenario: Scenario, setup: &Setup) -> Self {
+        let Setup { faults, faults_max, operations, prune, .. } = setup;
+        let (faults, operations) = (*faults, *operations);
+        Self { faults, operations, prune: *prune, ..Self::shipping(scenario, *faults_max) }
+    }
+
+    /// What the world starts with.
+    pub fn setup(&self) -> Setup {
+        let mut setup = Setup {
+            faults: self.faults,
+            operations: self.operations,
+            prune: self.prune,
+            ..self.scenario.setup(self.faults_max)
+        };
+        if let Some(entry) = self.variant {
+            setup.build = (entry.build)();
+        }
+        setup
+    }
+
+    /// The world it begins with.
+    pub fn start(&self) -> World {
+        self.scenario.begin(self.setup())
+    }
+
+    /// The oracles that are asked: all (an empty list) for the shipping rules; a variant breaks
+    /// more than the one it is known for.
+    pub fn oracles(&self) -> &'static [Oracle] {
+        self.variant.map(|entry| entry.oracles).unwrap_or_default()
+    }
+}
+
+/// A kind of fault: its name on the command line, and where it is switched on.
+struct Kind {
+    name: &'static str,
+    switch: fn(&mut Faults) -> &mut bool,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind { name: "loss", switch: |faults| &mut faults.loss },
+    Kind { name: "duplication", switch: |faults| &mut faults.duplication },
+    Kind { name: "call-failure", switch: |faults| &mut faults.call_failure },
+    Kind { name: "operation-failure", switch: |faults| &mut faults.operation_failure },
+    Kind { name: "operation-stall", switch: |faults| &mut faults.operation_stall },
+    Kind { name: "crash", switch: |faults| &mut faults.crash },
+    Kind { name: "lane-error", switch: |faults| &mut faults.lane_error },
+    Kind { name: "early-timer", switch: |faults| &mut faults.early_timer },
+];
+
+/// The names of all kinds of fault; the place of each is its bit.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.name)
+}
+
+/// Kinds of fault as bits.
+pub fn bits_of(mut faults: Faults) -> u32 {
+    // A new kind does not compile here until it has a bit.
+    let Faults {
+        loss: _,
+        duplication: _,
+        call_failure: _,
+        operation_failure: _,
+        operation_stall: _,
+        crash: _,
+        lane_error: _,
+        early_timer: _,
+    } = faults;
+    let on = |(bit, kind): (usize, &Kind)| u32::from(*(kind.switch)(&mut faults)) << bit;
+    KINDS.iter().enumerate().map(on).sum()
+}
+
+/// Kinds of fault from bits; `None` if one of them stands for nothing.
+pub fn faults_of(bits: u32) -> Option<Faults> {
+    let mut faults = Faults::ALL;
+    for (bit, kind) in KINDS.iter().enumerate() {
+        *(kind.switch)(&mut faults) = bits >> bit & 1 == 1;
+    }
+    (bits >> KINDS.len() == 0).then_some(faults)
+}
+
+/// Kinds of fault from a list of names; the error names what is none.
+///
+/// # Errors
+/// The first name that stands for nothing.
+pub fn faults_named(names: &str) -> Result<Faults, String> {
+    let mut bits = 0;
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        bits |= match name {
+            "all" => bits_of(Faults::ALL),
+            "classic" => bits_of(Faults::CLASSIC),
+            "none" => 0,
+            _ => match KINDS.iter().position(|kind| kind.name == name) {
+                Some(bit) => 1 << bit,
+                None => return Err(name.to_owned()),
+            },
+        };
+    }
+    faults_of(bits).ok_or_else(|| names.to_owned())
+}
+
+/// The names of the kinds of fault that are on, as [`faults_named`] takes them.
+pub fn names_of(faults: Faults) -> String {
+    let bits = bits_of(faults);
+    if bits == bits_of(Faults::ALL) {
+        return "all".to_owned();
+    }
+    let on = KINDS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+    let names: Vec<&str> = on.map(|(_, kind)| kind.name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(",") }
+}

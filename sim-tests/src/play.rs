@@ -1,0 +1,110 @@
+//! Plays schedules: event by event, with every oracle asked, then left to heal.
+
+use crate::coverage::Coverage;
+use crate::heal::{Healer, Healing, wasteful};
+use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
+
+/// What a schedule came to.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    /// The fingerprints of all worlds passed through, folded: equal runs have equal hashes.
+    pub trace_hash: u128,
+    /// The same after every event.
+    pub prefixes: Vec<u128>,
+    /// Events, healing included.
+    pub events: u32,
+    /// The events that were chosen, up to the one that broke an oracle.
+    pub schedule: Vec<Choice>,
+    /// Where each stood among what could happen.
+    pub places: Vec<usize>,
+    /// Events without a fault that followed by themselves; those up to the failure, if it is one to
+    /// heal.
+    pub healing: Vec<Choice>,
+    /// Faults spent.
+    pub faults: u32,
+    /// What did not hold.
+    pub violation: Option<Violation>,
+}
+
+impl Run {
+    /// The trace hash in the 32 bits that a line has room for.
+    pub fn trace(&self) -> u32 {
+        let hash = self.trace_hash;
+        (hash ^ hash >> 32 ^ hash >> 64 ^ hash >> 96) as u32
+    }
+}
+
+/// What is asked while a schedule is played, and how far it may go.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// Most events before the world is left to heal.
+    pub events_max: u32,
+    /// The oracles asked; all of them if empty.
+    pub oracles: &'a [Oracle],
+}
+
+impl Rules<'_> {
+    /// Whether an oracle is asked.
+    pub fn asks(&self, oracle: Oracle) -> bool {
+        self.oracles.is_empty() || self.oracles.contains(&oracle)
+    }
+}
+
+/// Plays what `choose` picks, by its place in the list, until it picks nothing; then lets the world
+/// heal. The first oracle that breaks ends it.
+pub fn play(
+    start: World,
+    rules: Rules<'_>,
+    coverage: &mut Coverage,
+    mut choose: impl FnMut(&World, &[Choice]) -> Option<usize>,
+) -> Run {
+    let mut world = start;
+    let mut choices = Vec::new();
+    let mut run = Run::default();
+    while run.events < rules.events_max && run.violation.is_none() {
+        world.actions(&mut choices);
+        let Some(place) = choose(&world, &choices) else { break };
+        let Some(choice) = choices.get(place) else { break };
+        let mut step = Step::default();
+        world.apply(choice, &mut step);
+        world.check(&mut step.violations);
+        coverage.step(&step);
+        coverage.world(&world);
+        run.events += 1;
+        run.schedule.push(choice.clone());
+        run.places.push(place);
+        run.trace_hash = run.trace_hash.rotate_left(1) ^ world.fingerprint();
+        run.prefixes.push(run.trace_hash);
+        run.violation = step.violations.into_iter().find(|found| rules.asks(found.oracle));
+    }
+    run.faults = world.faults_spent();
+    if run.violation.is_none() && rules.asks(Oracle::Liveness) {
+        match heal(&world, rules) {
+            Ok(healing) => run.events += healing.events,
+            Err((violation, healing)) => {
+                run.violation = Some(violation);
+                run.healing = healing;
+            }
+        }
+    }
+    run
+}
+
+fn heal(world: &World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
+    let healing = Healer::asking(rules.oracles).heal(world)?;
+    match wasteful(world, healing) {
+        Some(violation) => Err((violation, Vec::new())),
+        None => Ok(healing),
+    }
+}
+
+/// Plays given events as long as each is possible.
+pub fn play_schedule(start: &World, rules: Rules<'_>, schedule: &[Choice]) -> Run {
+    let mut left = schedule.iter();
+    let events_max = u32::try_from(schedule.len()).unwrap_or(u32::MAX).min(rules.events_max);
+    let rules = Rules { events_max, ..rules };
+    play(start.clone(), rules, &mut Coverage::default(), |_, choices| {
+        let wanted = left.next()?;
+        choices.iter().position(|choice| choice == wanted)
+    })
+}

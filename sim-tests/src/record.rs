@@ -1,0 +1,319 @@
+//! A replayed line, written down event by event: what a timeline draws.
+
+use crate::heal::next;
+use crate::line::{Line, ReplayError, rules};
+use crate::play::Run;
+use handfast_core::Pair;
+use handfast_core::node::StateKind;
+use handfast_core::wire::Message;
+use handfast_transport_sim::{Action, Choice, Demand, InFlight, Oracle, Step, Violation, World};
+use std::sync::Arc;
+
+/// Most events that a world is followed for while it heals.
+const HEALING_MAX: usize = 400;
+
+/// One event.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The site at which it happens.
+    pub site: usize,
+    /// What happens.
+    pub words: String,
+    /// It is paid from the budget of faults.
+    pub fault: bool,
+    /// It follows by itself once the schedule is over.
+    pub healing: bool,
+    /// What the nodes put out.
+    pub notes: Vec<String>,
+    /// What does not hold now, of all oracles.
+    pub violations: Vec<Violation>,
+    /// Every site's state after it.
+    pub states: Vec<SiteState>,
+}
+
+/// What a site is like after an event.
+#[derive(Clone, Debug, Default)]
+pub struct SiteState {
+    /// Lifecycles and their states: `A#1 Wired`.
+    pub lifecycles: Vec<String>,
+    /// Everything: demands, lifecycles with their queue pairs, operations under way.
+    pub details: Vec<String>,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrived.
+    Arrived,
+    /// A copy of it arrived and it is still on its way.
+    Copied,
+    /// It was lost.
+    Lost,
+    /// Its receiver is gone, or could only have ignored it.
+    Dropped,
+    /// It is on its way at the end.
+    OnItsWay,
+}
+
+/// A message from where it was sent to what became of it.
+#[derive(Clone, Debug)]
+pub struct Passage {
+    /// What it says.
+    pub words: String,
+    /// The site that sent it.
+    pub from: usize,
+    /// The site that it arrived at, or was meant for.
+    pub to: usize,
+    /// The row in which it was sent.
+    pub sent: usize,
+    /// The row in which its fate showed; the number of rows if it never did.
+    pub ended: usize,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// A lifecycle from its beginning to its end.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Its site.
+    pub site: usize,
+    /// Its name, such as `B'#2`.
+    pub name: String,
+    /// Its states, each with the row in which it began.
+    pub states: Vec<(StateKind, usize)>,
+    /// The row in which it was gone; the number of rows if it is there at the end.
+    pub ended: usize,
+    /// Its queue pair's numbers, `none` before BringUp, as last seen.
+    pub queue_pair: Option<u32>,
+    pair: Pair,
+}
+
+/// A schedule written down.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The line that was replayed.
+    pub line: Line,
+    /// How each site is called.
+    pub sites: Vec<String>,
+    /// Every event, healing included.
+    pub rows: Vec<Row>,
+    /// Every message.
+    pub passages: Vec<Passage>,
+    /// Every lifecycle.
+    pub bars: Vec<Bar>,
+    /// What the schedule comes to.
+    pub violation: Option<Violation>,
+    /// The row in which that shows.
+    pub broken: Option<usize>,
+    /// The hash of all worlds passed through, healing left out.
+    pub trace_hash: u128,
+}
+
+impl Record {
+    /// Replays a line and writes everything down.
+    ///
+    /// # Errors
+    /// [`ReplayError`] if the line does not replay here.
+    pub fn of(line: &Line) -> Result<Self, ReplayError> {
+        let run = line.play()?;
+        let mut world = line.case.start();
+        let site =
+            |at: usize| format!("{} ({})", world.name_of_site(at), line.case.setup().sites[at]);
+        let mut record = Self {
+            line: line.clone(),
+            sites: (0..world.sites()).map(site).collect(),
+            rows: Vec::new(),
+            passages: Vec::new(),
+            bars: Vec::new(),
+            violation: run.violation.clone(),
+            broken: None,
+            trace_hash: run.trace_hash,
+        };
+        let mut open: Vec<(Arc<Message>, Passage)> = Vec::new();
+        record.follow_lifecycles(&world);
+        for choice in &run.schedule {
+            record.event(&mut world, choice, false, &mut open);
+        }
+        record.heal(&run, &mut world, &mut open);
+        record.finish(open);
+        Ok(record)
+    }
+
+    fn heal(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
+        if run.violation.is_some() {
+            run.healing.iter().for_each(|choice| self.event(world, choice, true, open));
+            return;
+        }
+        for _ in 0..HEALING_MAX {
+            let Some(choice) = next(world) else { break };
+            self.event(world, &choice, true, open);
+        }
+    }
+
+    fn event(
+        &mut self,
+        world: &mut World,
+        choice: &Choice,
+        healing: bool,
+        open: &mut Vec<(Arc<Message>, Passage)>,
+    ) {
+        let before = world.in_flight();
+        let (site, words) = (world.actor(&choice.action), world.describe(&choice.action));
+        let mut step = Step::traced();
+        world.apply(choice, &mut step);
+        world.check(&mut step.violations);
+        self.follow_messages(&choice.action, &before, world, open);
+        let asked = rules(&self.line.case);
+        if self.broken.is_none() && step.violations.iter().any(|found| asked.asks(found.oracle)) {
+            self.broken = Some(self.rows.len());
+        }
+        self.rows.push(Row {
+            site,
+            words,
+            fault: choice.cost > 0,
+            healing,
+            notes: step.notes.unwrap_or_default(),
+            violations: step.violations,
+            states: (0..world.sites()).map(|site| state_of(world, site)).collect(),
+        });
+        self.follow_lifecycles(world);
+    }
+
+    fn follow_messages(
+        &mut self,
+        action: &Action,
+        before: &[InFlight],
+        world: &World,
+        open: &mut Vec<(Arc<Message>, Passage)>,
+    ) {
+        let row = self.rows.len();
+        let nth = |answer: bool, at: usize| {
+            before.iter().filter(|flying| flying.answer == answer).nth(at).map(|it| &it.message)
+        };
+        let (subject, fate, at) = match action {
+            Action::Call(at, site) => (nth(false, *at), Fate::Arrived, Some(*site)),
+            Action::DuplicateCall(at, site) => (nth(false, *at), Fate::Copied, Some(*site)),
+            Action::Answer(at) => (nth(true, *at), Fate::Arrived, None),
+            Action::LoseCall(at, _) => (nth(false, *at), Fate::Lost, None),
+            Action::LoseAnswer(at, _) => (nth(true, *at), Fate::Lost, None),
+            _ => (None, Fate::Dropped, None),
+        };
+        let after = world.in_flight();
+        let flies =
+            |message: &Arc<Message>| after.iter().any(|it| Arc::ptr_eq(&it.message, message));
+        open.retain_mut(|(message, passage)| {
+            let is_subject = subject.is_some_and(|subject| Arc::ptr_eq(subject, message));
+            let mut ended = Passage { ended: row, ..passage.clone() };
+            ended.to = at.filter(|_| is_subject).unwrap_or(ended.to);
+            ended.fate = if is_subject { fate } else { Fate::Dropped };
+            let stays = flies(message);
+            if !stays || is_subject {
+                self.passages.push(ended);
+            }
+            stays
+        });
+        let known = |it: &InFlight| before.iter().any(|old| Arc::ptr_eq(&old.message, &it.message));
+        for sent in after.iter().filter(|it| !known(it)) {
+            let words = world.words_of(&sent.message);
+            let to = sent.to.first().copied().unwrap_or(sent.from);
+            let fate = Fate::OnItsWay;
+            let passage = Passage { words, from: sent.from, to, sent: row, ended: row, fate };
+            open.push((sent.message.clone(), passage));
+        }
+    }
+
+    /// Called after a row was added; the bars of a world that begins with lifecycles begin at 0.
+    fn follow_lifecycles(&mut self, world: &World) {
+        let rows = self.rows.len();
+        let row = rows.saturating_sub(1);
+        let mut present: Vec<(usize, Pair)> = Vec::new();
+        for site in 0..world.sites() {
+            for (lifecycle, state, ..) in world.node(site).lifecycles() {
+                let pair = world.pair_of(site, lifecycle);
+                present.push((site, pair));
+                let qp = world
+                    .queue_pairs()
+                    .iter()
+                    .find(|qp| qp.site == site && qp.lifecycle == lifecycle);
+                let known = self.bars.iter_mut().find(|bar| bar.site == site && bar.pair == pair);
+                let bar = match known {
+                    Some(bar) => bar,
+                    None => {
+                        self.bars.push(Bar {
+                            site,
+                            name: world.name_of_pair(pair),
+                            states: Vec::new(),
+                            ended: usize::MAX,
+                            queue_pair: None,
+                            pair,
+                        });
+                        let last = self.bars.len() - 1;
+                        &mut self.bars[last]
+                    }
+                };
+                bar.queue_pair = qp.map(|qp| qp.number).or(bar.queue_pair);
+                if bar.states.last().is_none_or(|(last, _)| *last != state) {
+                    bar.states.push((state, row));
+                }
+            }
+        }
+        for bar in &mut self.bars {
+            if bar.ended == usize::MAX && !present.contains(&(bar.site, bar.pair)) {
+                bar.ended = row;
+            }
+        }
+    }
+
+    fn finish(&mut self, open: Vec<(Arc<Message>, Passage)>) {
+        let rows = self.rows.len();
+        let left = open.into_iter().map(|(_, passage)| Passage { ended: rows, ..passage });
+        self.passages.extend(left);
+        self.bars.iter_mut().for_each(|bar| bar.ended = bar.ended.min(rows));
+        if self.violation.is_some() && self.broken.is_none() {
+            // What cannot heal shows when nothing is left to happen.
+            self.broken = rows.checked_sub(1);
+        }
+    }
+
+    /// The oracle that breaks first.
+    pub fn oracle(&self) -> Option<Oracle> {
+        self.violation.as_ref().map(|violation| violation.oracle)
+    }
+}
+
+fn state_of(world: &World, site: usize) -> SiteState {
+    let mut state = SiteState::default();
+    for peer in 0..world.sites() {
+        let demand = match world.demand(site, peer) {
+            Demand::None => continue,
+            Demand::Wanted if world.connected(site, peer) => "wants a lane, and bytes flow",
+            Demand::Wanted => "wants a lane",
+            Demand::Reported => "was told that there is no lane",
+        };
+        state.details.push(format!("{demand}: to {}", world.name_of_site(peer)));
+    }
+    for (lifecycle, kind, _, remote) in world.node(site).lifecycles() {
+        let name = world.name_of_pair(world.pair_of(site, lifecycle));
+        let towards = remote.map(|remote| format!(" towards {}", world.name_of_pair(remote)));
+        let qp = world.queue_pairs().iter().find(|qp| qp.site == site && qp.lifecycle == lifecycle);
+        let qp = qp.map(|qp| {
+            let wired = qp.target.map(|target| {
+                let peer = world.name_of_site(target.site);
+                format!(" wired to {} of {peer}", target.number)
+            });
+            let marks =
+                [(qp.published, " published"), (qp.revoked, " revoked"), (qp.broken, " broken")];
+            let marks: String = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
+            format!("; queue pair {}{}{marks}", qp.number, wired.unwrap_or_default())
+        });
+        state.lifecycles.push(format!("{name} {kind:?}"));
+        state.details.push(format!(
+            "{name} {kind:?}{}{}",
+            towards.unwrap_or_default(),
+            qp.unwrap_or_default()
+        ));
+    }
+    let under_way = world.operations_under_way().filter(|(owner, _)| *owner == site);
+    state.details.extend(under_way.map(|(_, words)| format!("{words} is under way")));
+    state
+}

@@ -1,0 +1,41 @@
+//! Explorations and sweeps of a second or two: what every small change to the code is put to.
+
+use handfast_core::Node;
+use handfast_core::node::Mutant;
+use handfast_transport_sim::{Operations, Setup};
+use sim_tests::sweep::Seeded;
+use sim_tests::{Coverage, Ending, Explorer, Scenario};
+use std::sync::Arc;
+
+const SEEDS: u64 = 180;
+
+#[test]
+fn one_fault_of_any_kind_breaks_nothing() {
+    for scenario in [Scenario::SimultaneousOpen, Scenario::TightLimits, Scenario::SelfConnection] {
+        let ending = explore(Setup { prune: true, ..scenario.setup(1) }, scenario);
+        assert!(matches!(ending, Ending::Fixpoint), "{scenario:?}: {ending:?}");
+    }
+}
+
+#[test]
+fn an_exploration_this_short_still_tells_the_rules_from_broken_ones() {
+    let build = Arc::new(|config| Node::with_mutant(config, Mutant::OfferedUnfenced));
+    let scenario = Scenario::SimultaneousOpen;
+    let ending = explore(Setup { build, ..scenario.setup(1) }, scenario);
+    assert!(matches!(ending, Ending::Violation(_)), "{ending:?}");
+}
+
+#[test]
+fn a_few_schedules_with_many_faults_break_nothing() {
+    for seed in 0..SEEDS {
+        let scenario = Scenario::ALL[usize::try_from(seed).unwrap() % Scenario::ALL.len()];
+        let seeded = Seeded { scenario, seed, events_max: 200, faults_max: 8 };
+        let run = seeded.run(&mut Coverage::default());
+        assert_eq!(run.violation, None, "{}", seeded.line(&run));
+    }
+}
+
+fn explore(setup: Setup, scenario: Scenario) -> Ending {
+    let setup = Setup { operations: Operations::AtOnce, ..setup };
+    Explorer::default().explore(&scenario.begin(setup)).ending
+}

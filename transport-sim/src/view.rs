@@ -1,0 +1,106 @@
+//! A world for people: what is in flight, whose turn an action is, and how things are called.
+
+use crate::action::Action;
+use crate::fabric::QueuePair;
+use crate::world::World;
+use handfast_core::wire::Message;
+use handfast_core::{Lifecycle, Pair};
+use std::sync::Arc;
+
+/// A call or an answer on its way. Clones of a world share its messages, so that one can be
+/// followed from world to world by [`Arc::ptr_eq`].
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    /// What is on its way.
+    pub message: Arc<Message>,
+    /// The site that sent it.
+    pub from: usize,
+    /// It is the answer to a call.
+    pub answer: bool,
+    /// The sites that it can arrive at: several for a call to a name that two processes bear.
+    pub to: Vec<usize>,
+}
+
+impl World {
+    /// Calls, then answers, in the order in which they were sent.
+    pub fn in_flight(&self) -> Vec<InFlight> {
+        let from = |message: &Message| self.sender_of(message);
+        let calls = self.calls.iter().map(|call| InFlight {
+            message: call.clone(),
+            from: from(call),
+            answer: false,
+            to: (0..self.sites.len()).filter(|site| self.sites[*site].path == call.to).collect(),
+        });
+        let answers = self.answers.iter().map(|(run, answer)| InFlight {
+            message: answer.clone(),
+            from: from(answer),
+            answer: true,
+            to: vec![self.site_at(*run, &answer.to)],
+        });
+        calls.chain(answers).collect()
+    }
+
+    /// The site at which an action happens; for a lost message, the one that sent it.
+    pub fn actor(&self, action: &Action) -> usize {
+        let sender = |message: &Message| self.sender_of(message);
+        match action {
+            Action::Command(at) => self.commands[*at].site,
+            Action::Ask(command) => command.site,
+            Action::Answer(at) => {
+                let (run, answer) = &self.answers[*at];
+                self.site_at(*run, &answer.to)
+            }
+            Action::LoseCall(at, _) => sender(&self.calls[*at]),
+            Action::LoseAnswer(at, _) => sender(&self.answers[*at].1),
+            Action::Operation(at) | Action::FailOperation(at) | Action::StallOperation(at) => {
+                self.operations[*at].site
+            }
+            Action::Call(_, site)
+            | Action::DuplicateCall(_, site)
+            | Action::Timer(site, _)
+            | Action::Broken(site, _)
+            | Action::LaneError(site, _)
+            | Action::Restart(site) => *site,
+        }
+    }
+
+    /// How a site is called: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
+    pub fn name_of_site(&self, site: usize) -> String {
+        self.describe_site(site)
+    }
+
+    /// How a lifecycle is called: `B'#2` is lifecycle 2 of the second run of site B.
+    pub fn name_of_pair(&self, pair: Pair) -> String {
+        self.describe_pair(pair)
+    }
+
+    /// How a queue pair's lifecycle is called.
+    pub fn name_of(&self, qp: &QueuePair) -> String {
+        self.describe_own(qp.site, qp.lifecycle)
+    }
+
+    /// The pair of a site's lifecycle in its present run.
+    pub fn pair_of(&self, site: usize, lifecycle: Lifecycle) -> Pair {
+        self.pair(site, lifecycle)
+    }
+
+    /// A message in words.
+    pub fn words_of(&self, message: &Message) -> String {
+        self.describe_message(message)
+    }
+
+    /// Operations under way, in words, with their sites.
+    pub fn operations_under_way(&self) -> impl Iterator<Item = (usize, String)> + '_ {
+        self.operations.iter().map(|pending| {
+            let id = pending.operation.id();
+            let of = self.describe_own(pending.site, id.lifecycle);
+            (pending.site, format!("{:?} of {of}", id.kind))
+        })
+    }
+
+    /// The site that sent a message; the first for an incarnation that no site of a world has.
+    fn sender_of(&self, message: &Message) -> usize {
+        let site = self.site_at(message.sender.incarnation, &message.from);
+        if site < self.sites.len() { site } else { 0 }
+    }
+}
