@@ -127,6 +127,7 @@ pub const TRANSITIONS: &[Transition] = &[
     row(WIRED, Trigger::Silent, RETIRING, "H8"),
     row(WIRED, Trigger::Superseded, RETIRING, "H5"),
     row(WIRED, Trigger::Closed, QUIESCING, "H11"),
+    row(WIRED, Trigger::Closed, RETIRING, "H13"),
     row(WIRED, Trigger::Quiesced, RETIRING, "H11"),
     row(ESTABLISHED, Trigger::Failed, RETIRING, "H12"),
     row(ESTABLISHED, Trigger::Superseded, RETIRING, "H5"),
