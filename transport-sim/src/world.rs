@@ -17,10 +17,10 @@ use handfast_core::{
 use std::sync::Arc;
 
 /// Restarts a process can count; the rest of an incarnation names the process.
-const RUNS_MAX: u128 = 256;
+pub(crate) const RUNS_MAX: u128 = 256;
 
 /// Lifecycles that one NIC of a process can number; the rest of a number names the NIC.
-const NUMBERS_PER_NIC: u64 = 1 << 32;
+pub(crate) const NUMBERS_PER_NIC: u64 = 1 << 32;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -743,72 +743,6 @@ impl World {
             node.lifecycles().count() >= self.setup.limits.lifecycles_max
                 && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
         })
-    }
-
-    fn describe_output(&self, site: usize, output: &Output) -> String {
-        match output {
-            Output::Call(message) => format!("calls {}", self.describe_message(message)),
-            Output::Answer { message, .. } => format!("answers {}", self.describe_message(message)),
-            Output::PlainAnswer { .. } => "speaks to a node without our key".into(),
-            Output::Operate(operation) => {
-                let id = operation.id();
-                format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
-            }
-            Output::Publish { local, remote, .. } => {
-                format!(
-                    "publishes {} as wired to {}",
-                    self.describe_pair(*local),
-                    self.describe_pair(*remote)
-                )
-            }
-            Output::Revoke(lifecycle) => {
-                format!("revokes {}", self.describe_own(site, *lifecycle))
-            }
-            Output::Event(Event::Ended { lifecycle, failure, .. }) => {
-                format!("ends {}: {failure}", self.describe_own(site, *lifecycle))
-            }
-            Output::Event(event) => format!("reports {event:?}"),
-        }
-    }
-
-    /// `B'#2` is lifecycle 2 of the second run of site B.
-    pub(crate) fn describe_pair(&self, pair: Pair) -> String {
-        if pair.incarnation.0 < RUNS_MAX {
-            return format!("{pair:?}");
-        }
-        let site = self.describe_site(self.site_of(pair.incarnation));
-        let runs = usize::try_from(pair.incarnation.0 % RUNS_MAX).unwrap_or(0);
-        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
-    }
-
-    /// `A` is a site; `B/2` the second NIC of the process of site B.
-    pub(crate) fn describe_site(&self, site: usize) -> String {
-        let process = self.sites[site].process;
-        let before = self.sites[..site].iter().filter(|other| other.process == process).count();
-        let letter = char::from(b'A'.saturating_add(u8::try_from(process).unwrap_or(0)));
-        match before {
-            0 => letter.to_string(),
-            nics => format!("{letter}/{}", nics + 1),
-        }
-    }
-
-    /// The lifecycle of a site, with its NIC if that is not the first.
-    pub(crate) fn describe_own(&self, site: usize, lifecycle: Lifecycle) -> String {
-        let pair = self.describe_pair(self.pair(site, lifecycle));
-        match self.leads(site) {
-            true => pair,
-            false => format!("{pair} on {}", self.sites[site].path.nic),
-        }
-    }
-
-    pub(crate) fn describe_message(&self, message: &Message) -> String {
-        let sender = self.describe_pair(message.sender);
-        let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));
-        let op = match (&message.op, &message.refusal) {
-            (Op::Refuse, Some(refusal)) => format!("refuse({:?})", refusal.reason),
-            (op, _) => format!("{op:?}").to_lowercase(),
-        };
-        format!("{op} of {sender}{}", echo.unwrap_or_default())
     }
 }
 
