@@ -9,6 +9,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub(crate) enum Purpose {
     RetryJitter = 1,
     BackoffJitter = 2,
+    FreshNumbers = 3,
 }
 
 /// The number that belongs to (seed, lifecycle, purpose, attempt). ChaCha8, one block.

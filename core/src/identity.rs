@@ -106,6 +106,9 @@ impl fmt::Debug for NicPath {
 pub struct Incarnation(pub u128);
 
 impl Incarnation {
+    /// Of a node that has none: an existing Mooncake node (rule H13). No node of ours draws it.
+    pub const UNKNOWN: Self = Self(0);
+
     /// Thirty-two lower-case hexadecimal digits, as on the wire.
     pub fn to_hex(self) -> String {
         alloc::format!("{:032x}", self.0)
@@ -141,4 +144,22 @@ pub struct Pair {
     pub incarnation: Incarnation,
     /// The set of queue pairs within that run.
     pub lifecycle: Lifecycle,
+}
+
+impl Pair {
+    /// What stands for a node without our key: its list of queue pairs, which a later life of it
+    /// may have again (rule H13). FNV-1a over the numbers.
+    pub fn weak(queue_pairs: &[u32]) -> Self {
+        let bytes = queue_pairs.iter().flat_map(|number| number.to_le_bytes());
+        let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self { incarnation: Incarnation::UNKNOWN, lifecycle: Lifecycle(digest) }
+    }
+
+    /// Whether it stands for a node without our key. Both PSNs of such a pair are 0, and path MTU
+    /// and outstanding reads are the transport's defaults.
+    pub fn is_weak(self) -> bool {
+        self.incarnation == Incarnation::UNKNOWN
+    }
 }

@@ -1,4 +1,4 @@
-//! One node's endpoint life cycle: rules H1 to H10 of `docs/handshake.md` as a state machine.
+//! One node's endpoint life cycle: the rules of `docs/handshake.md` as a state machine.
 //!
 //! One machine per node and not per connection, because the races cross endpoints. The contract:
 //! give an [`Input`], then drain [`Node::poll_output`] to `None`; ask [`Node::poll_timeout`] after
@@ -11,7 +11,9 @@ mod machine;
 mod messages;
 mod mutants;
 mod peers;
+mod quiesce;
 mod transitions;
+mod weak;
 
 pub use api::{
     CallFailure, CallToken, Counters, Event, Failure, Input, Limits, NodeConfig, Output, TimerId,

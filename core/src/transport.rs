@@ -24,6 +24,10 @@ pub enum OperationKind {
     BringUp,
     /// Move to RTR and RTS towards named queue pairs of the peer.
     Wire,
+    /// See a byte come from the peer over each queue pair.
+    Prove,
+    /// Wait until nothing that was posted here is outstanding.
+    Drain,
     /// Move to ERR, drain, destroy.
     Retire,
 }
@@ -37,8 +41,13 @@ pub enum Operation {
         lifecycle: Lifecycle,
         /// The NIC it is for.
         peer: NicPath,
+        /// Queue pairs to create and destroy first, so that the numbers are not those that an
+        /// earlier run announced (rule H13); 0 towards nodes that have our key.
+        skip: u32,
     },
-    /// Wire `local` towards `remote`.
+    /// Wire `local` towards `remote`. A weak `remote` is a Mooncake node: both PSNs are 0 then, path
+    /// MTU and outstanding reads the defaults, and a GID that `body` lacks is looked up, once and
+    /// bounded, as part of this (rule H13).
     Wire {
         /// Our pair.
         local: Pair,
@@ -46,6 +55,20 @@ pub enum Operation {
         remote: Pair,
         /// What the peer announced about its queue pairs.
         body: Body,
+    },
+    /// Read one byte of the peer's over each queue pair of `lifecycle`, which is wired towards a node
+    /// without our key. The peer may still be wiring, so it is tried for as long as the device
+    /// tries. Fails unless all come: a peer that still holds an earlier pairing of the
+    /// same numbers would take what is posted for duplicates, and report success (rule H13).
+    Prove {
+        /// The lifecycle.
+        lifecycle: Lifecycle,
+    },
+    /// Wait until nothing that was posted on `lifecycle` is outstanding; it was revoked before, so
+    /// nothing more is posted. The queue pairs stay wired, and the peer's work on them goes on.
+    Drain {
+        /// The lifecycle that is about to end.
+        lifecycle: Lifecycle,
     },
     /// Retire the queue pairs of `lifecycle`. Succeeds only when nothing of it can touch memory.
     Retire {
@@ -60,6 +83,8 @@ impl Operation {
         let (lifecycle, kind) = match self {
             Self::BringUp { lifecycle, .. } => (*lifecycle, OperationKind::BringUp),
             Self::Wire { local, .. } => (local.lifecycle, OperationKind::Wire),
+            Self::Prove { lifecycle } => (*lifecycle, OperationKind::Prove),
+            Self::Drain { lifecycle } => (*lifecycle, OperationKind::Drain),
             Self::Retire { lifecycle } => (*lifecycle, OperationKind::Retire),
         };
         OperationId { lifecycle, kind }
@@ -73,6 +98,10 @@ pub enum Outcome {
     BroughtUp(Body),
     /// The queue pairs are wired.
     Wired,
+    /// A byte came over each queue pair.
+    Proven,
+    /// Nothing posted here is outstanding.
+    Drained,
     /// The queue pairs are gone.
     Retired,
     /// The step failed.

@@ -3,6 +3,7 @@
 
 mod frame;
 mod message;
+mod plain;
 mod segment;
 
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
@@ -11,6 +12,7 @@ pub use message::{
     Body, Descriptor, Message, MessageError, Op, QUEUE_PAIRS_MAX, Refusal, RefusalReason,
     WIRE_VERSION,
 };
+pub use plain::PlainMessage;
 pub use segment::{
     Checksum, DescriptorError, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX,
     RegionDescriptor,

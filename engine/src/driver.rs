@@ -145,8 +145,12 @@ impl<N: Net> Driver<N> {
                 self.end_lanes_to_others(&path, incarnation);
                 Input::Open(path)
             }
-            // A call that comes while the engine closes is not answered.
-            Command::CallReceived { .. } if self.shutdown.is_some() => return,
+            // While the engine closes only those are answered who close as well.
+            Command::CallReceived { message, .. }
+                if self.shutdown.is_some() && message.op != Op::Quiesce =>
+            {
+                return;
+            }
             Command::CallReceived { message, reply } => {
                 self.remember_announced(&message);
                 self.note_crossing(&message);
@@ -172,9 +176,6 @@ impl<N: Net> Driver<N> {
                     waiting.extend(done);
                     return;
                 }
-                if let Some(listener) = &self.parts.listener {
-                    listener.abort();
-                }
                 let known = self.parts.node.lifecycles();
                 let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
                 for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
@@ -199,10 +200,16 @@ impl<N: Net> Driver<N> {
                         let _ = reply.send(message);
                     }
                 }
+                // Not reached: who calls without our key is answered before the machine hears it.
+                Output::PlainAnswer { token, .. } => drop(self.calls.remove(&token)),
                 Output::Operate(operation) => self.operate(operation),
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
-                // Posting to a revoked lane is harmless: its slices come back when it is retired.
-                Output::Revoke(lifecycle) => debug!(?lifecycle, "revoked"),
+                Output::Revoke(lifecycle) => {
+                    debug!(?lifecycle, "revoked");
+                    if let Some(target) = self.parts.lanes.get(lifecycle) {
+                        target.on_lane_revoked(lifecycle);
+                    }
+                }
                 Output::Event(event) => self.on_event(event),
             }
         }
@@ -224,6 +231,10 @@ impl<N: Net> Driver<N> {
         let Some(address) = address.cloned() else {
             // A peer that takes no calls will call us: its own ready or request answers this.
             debug!(peer = %message.to, "takes no calls");
+            if message.op == Op::Quiesce {
+                let failure = CallFailure::Unreachable;
+                self.commands.send(Command::CallFailed { lifecycle, failure });
+            }
             return;
         };
         let (net, commands) = (self.parts.net.clone(), self.commands.clone());
@@ -275,6 +286,19 @@ impl<N: Net> Driver<N> {
                 });
                 self.wires.insert(id.lifecycle, task);
             }
+            Operation::Prove { .. } => {
+                let text = "a TCP lane leads to a node with our key or to none".to_owned();
+                let error = failed(Side::Configuration, "prove", text);
+                let outcome = Outcome::Failed(error);
+                self.commands.send(Command::OperationDone { id, outcome });
+            }
+            Operation::Drain { lifecycle } => match self.parts.lanes.get(lifecycle) {
+                Some(target) => target.drain(lifecycle),
+                None => {
+                    let outcome = Outcome::Drained;
+                    self.commands.send(Command::OperationDone { id, outcome });
+                }
+            },
             Operation::Retire { lifecycle } => {
                 let wire = self.wires.remove(&lifecycle);
                 tokio::spawn(async move {
@@ -345,6 +369,9 @@ impl<N: Net> Driver<N> {
             }
             Event::RetireOverdue { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "a lane is slow to be retired");
+            }
+            Event::RetireForced { peer, lifecycle } => {
+                warn!(%peer, ?lifecycle, "a lane was retired without the peer's consent");
             }
             Event::PeerForgotten { peer } => {
                 self.opened.remove(peer);
@@ -442,9 +469,11 @@ fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
 fn to_transport_error(failure: &Failure) -> TransportError {
     match failure {
         Failure::Transport(error) => error.clone(),
-        Failure::OperationOverdue | Failure::Closed | Failure::Limit(_) => {
-            failed(Side::Local, "handshake", failure.to_string())
-        }
+        Failure::OperationOverdue
+        | Failure::DrainOverdue
+        | Failure::Closed
+        | Failure::Evicted
+        | Failure::Limit(_) => failed(Side::Local, "handshake", failure.to_string()),
         _ => failed(Side::Peer, "handshake", failure.to_string()),
     }
 }

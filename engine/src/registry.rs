@@ -39,6 +39,10 @@ impl LaneTable {
         self.lanes.read().unwrap_or_else(PoisonError::into_inner).contains_key(&lane)
     }
 
+    pub(crate) fn get(&self, lane: Lifecycle) -> Option<Arc<Target>> {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
     pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
     }
@@ -46,11 +50,7 @@ impl LaneTable {
 
 impl LaneSink for LaneTable {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<LaneCompletion>) {
-        let target = {
-            let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
-            lanes.get(&lane).cloned()
-        };
-        match target {
+        match self.get(lane) {
             Some(target) => target.on_completions(completions),
             // Nothing is posted before a lane is in the table or after it left.
             None => completions.clear(),

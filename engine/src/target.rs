@@ -12,7 +12,7 @@ use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request
 use handfast_core::transfer::{
     SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
-use handfast_core::transport::{Side, TransportError};
+use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_memory::{Direction, Span};
 use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
@@ -74,6 +74,8 @@ struct State {
     requests: Vec<Request>,
     batches: BTreeMap<BatchId, Batch>,
     up: Vec<Lifecycle>,
+    /// Revoked lanes whose last slice is waited for.
+    draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
     unfenced: Vec<Lifecycle>,
     outbox: Vec<Dispatch>,
@@ -95,6 +97,7 @@ impl Target {
             requests: Vec::new(),
             batches: BTreeMap::new(),
             up: Vec::new(),
+            draining: Vec::new(),
             unfenced: Vec::new(),
             outbox: Vec::new(),
             dispatching: false,
@@ -241,8 +244,19 @@ impl Target {
         self.lanes.send_modify(|status| status.up += 1);
     }
 
+    /// Posts nothing more on a lane; what is posted goes on.
+    pub(crate) fn on_lane_revoked(&self, lane: Lifecycle) {
+        self.update(|state, now| state.input(now, TransferInput::LaneRevoked { lane }));
+    }
+
+    /// Reports as soon as nothing that was posted on a revoked lane is outstanding.
+    pub(crate) fn drain(&self, lane: Lifecycle) {
+        self.update(|state, _| state.draining.push(lane));
+    }
+
     pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError) {
         self.update(|state, now| {
+            state.draining.retain(|draining| *draining != lane);
             state.up.retain(|up| *up != lane);
             state.unfenced.push(lane);
             state.input(now, TransferInput::LaneDown { lane, cause });
@@ -336,6 +350,11 @@ impl Target {
             if state.outbox.is_empty() {
                 state.outbox = outbox;
             }
+        }
+        for lane in state.take_drained() {
+            let id = OperationId { lifecycle: lane, kind: OperationKind::Drain };
+            let outcome = Outcome::Drained;
+            self.parts.commands.send(Command::OperationDone { id, outcome });
         }
         let busy = state.transfers.load().slices > 0 && !state.up.is_empty();
         state.mute.set_busy(now, busy);
@@ -459,6 +478,11 @@ impl State {
     fn release(&mut self, slot: u32) {
         self.spans[slot as usize] = None;
         self.free.push(slot);
+    }
+
+    fn take_drained(&mut self) -> Vec<Lifecycle> {
+        let (transfers, draining) = (&self.transfers, &mut self.draining);
+        draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
     }
 
     /// When the timer must look: at a deadline, or to give mute lanes up.

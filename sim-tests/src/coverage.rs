@@ -3,19 +3,21 @@
 use handfast_core::node::{StateKind, TimerKind};
 use handfast_core::wire::RefusalReason;
 use handfast_transport_sim::{Step, World};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Marks that were hit, with how often.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
     /// Worlds per pair of states of the newest lanes of sites 0 and 1; `None` has no lane.
     pub state_pairs: BTreeMap<(Option<StateKind>, Option<StateKind>), u64>,
+    /// Worlds per state that a lifecycle of theirs stands in.
+    pub states: BTreeMap<StateKind, u64>,
     /// Refusals given, per reason.
     pub refusals: BTreeMap<RefusalReason, u64>,
     /// Timers fired, per kind.
     pub timers: BTreeMap<TimerKind, u64>,
     /// One bit per row of `TRANSITIONS` that was taken.
-    pub transitions: u64,
+    pub transitions: u128,
 }
 
 impl Coverage {
@@ -34,6 +36,14 @@ impl Coverage {
         for site in 0..world.sites() {
             self.transitions |= world.node(site).counters().transitions;
         }
+        let sites = 0..world.sites();
+        let stood: BTreeSet<StateKind> = sites
+            .flat_map(|site| world.node(site).lifecycles())
+            .map(|(_, state, ..)| state)
+            .collect();
+        for state in stood {
+            *self.states.entry(state).or_default() += 1;
+        }
         let newest = |site: usize| {
             let lanes = world.node(site).lifecycles();
             lanes.last().map(|(_, state, ..)| state)
@@ -46,6 +56,7 @@ impl Coverage {
     pub fn merge(&mut self, other: &Self) {
         self.transitions |= other.transitions;
         add(&mut self.state_pairs, &other.state_pairs);
+        add(&mut self.states, &other.states);
         add(&mut self.refusals, &other.refusals);
         add(&mut self.timers, &other.timers);
     }

@@ -317,7 +317,7 @@ pub const ALL: &[Entry] = &[
         id: "EP-3",
         name: "RetiredOnInsert",
         breaks: "what has ended is retired when something new is raised",
-        scenarios: &[Scenario::OpenAgainstClose],
+        scenarios: &[Scenario::CloseAgainstClose],
         oracles: &[Oracle::Liveness],
         build: || of(Mutant::RetiredOnInsert),
         ..CLASSIC
@@ -327,6 +327,8 @@ pub const ALL: &[Entry] = &[
         name: "RetiredUnrevoked",
         breaks: "a lane is destroyed while it may still be posted on",
         scenarios: &[Scenario::OpenAgainstClose],
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
         oracles: &[Oracle::FabricLaw],
         build: || of(Mutant::RetiredUnrevoked),
         ..CLASSIC
@@ -469,6 +471,46 @@ pub const ALL: &[Entry] = &[
         operations: Operations::Stepwise,
         oracles: &[Oracle::StaleLane],
         build: || of(Mutant::EarlierRunsUnfenced),
+        ..CLASSIC
+    },
+    Entry {
+        id: "H11-1",
+        name: "RetiredUnasked",
+        breaks: "a close destroys a lane at once, whatever the peer still does on it",
+        scenarios: &[Scenario::CloseAgainstClose],
+        faults_max: 0,
+        oracles: &[Oracle::CutOff],
+        build: || of(Mutant::RetiredUnasked),
+        ..CLASSIC
+    },
+    Entry {
+        id: "H6-2",
+        name: "OneNicFenced",
+        breaks: "lanes to the other NICs of a reborn node are not waited for",
+        scenarios: &[Scenario::TwoNics],
+        faults_max: 0,
+        oracles: &[Oracle::StaleLane],
+        build: || of(Mutant::OneNicFenced),
+        ..CLASSIC
+    },
+    Entry {
+        id: "H7-1",
+        name: "AnsweredInTurn",
+        breaks: "a request is answered when no request of our own is out",
+        scenarios: &[Scenario::Ring],
+        faults_max: 0,
+        oracles: &[Oracle::Isolation],
+        build: || of(Mutant::AnsweredInTurn),
+        ..CLASSIC
+    },
+    Entry {
+        id: "H13-1",
+        name: "UsableUnproven",
+        breaks: "a lane to a node without our key is usable as soon as both have wired",
+        scenarios: &[Scenario::NewToOld],
+        faults_max: 0,
+        oracles: &[Oracle::Swallowed],
+        build: || of(Mutant::UsableUnproven),
         ..CLASSIC
     },
 ];

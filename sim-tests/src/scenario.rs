@@ -33,11 +33,30 @@ pub enum Scenario {
     Circle,
     /// Two nodes open towards a third, whose table of peers has room for one.
     Crowd,
+    /// Both sides are established and both close, in any order (rule H11).
+    CloseAgainstClose,
+    /// A table of two lanes is full of idle ones: their owner opens to a third peer, and one of the
+    /// idle peers opens too (rule H11).
+    EvictAgainstOpen,
+    /// One side opens while the other is restarted.
+    OpenAgainstRestart,
+    /// A node has lanes to both NICs of another, which is restarted and opens (rule H6).
+    TwoNics,
+    /// Three nodes, each opens to the next; one of them announces no GID (rule H7).
+    Ring,
+    /// Three nodes in a ring, one of which accepts calls and never answers (oracle O8).
+    RingWithMute,
+    /// A node opens to an existing Mooncake node, closes, and is restarted (rule H13).
+    NewToOld,
+    /// An existing Mooncake node opens to one of ours, and is restarted (rule H13).
+    OldToNew,
+    /// Both open, one of them an existing Mooncake node that does not know the ready phase.
+    NewAgainstOld,
 }
 
 impl Scenario {
     /// Every scenario.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 20] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
         Self::HigherOpens,
@@ -49,6 +68,15 @@ impl Scenario {
         Self::SelfConnection,
         Self::Circle,
         Self::Crowd,
+        Self::CloseAgainstClose,
+        Self::EvictAgainstOpen,
+        Self::OpenAgainstRestart,
+        Self::TwoNics,
+        Self::Ring,
+        Self::RingWithMute,
+        Self::NewToOld,
+        Self::OldToNew,
+        Self::NewAgainstOld,
     ];
 
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
@@ -61,6 +89,7 @@ impl Scenario {
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
         let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
+        let restart = |site| Command { site, peer: site, kind: CommandKind::Restart };
         let (count, commands) = match self {
             Self::SimultaneousOpen | Self::TightLimits => (2, vec![open(0, 1), open(1, 0)]),
             Self::LowerOpens => (2, vec![open(0, 1)]),
@@ -72,16 +101,33 @@ impl Scenario {
             Self::SelfConnection => (1, vec![open(0, 0)]),
             Self::Circle => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::Crowd => (3, vec![open(1, 0), open(2, 0)]),
+            Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
+            Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
+            Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
+            Self::TwoNics => (3, vec![restart(1), open(1, 0)]),
+            Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
+            Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
+            Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
+            Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
+            // The mute one opens to nobody: what it would send, it would not be answered.
+            Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(0, 2), open(1, 2)]),
         };
-        let third = if self == Self::Twins { "b:1@nic" } else { "c:1@nic" };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
-            sites: ["a:1@nic", "b:1@nic", third][..count].iter().map(|name| path(name)).collect(),
-            limits: match self {
-                Self::TightLimits => tight_limits(),
-                Self::Crowd => Limits { peers_max: 1, ..small_limits() },
-                _ => small_limits(),
+            sites: self.names()[..count].iter().map(|name| path(name)).collect(),
+            processes: match self {
+                Self::TwoNics => vec![0, 1, 1],
+                _ => Vec::new(),
             },
+            mute: (self == Self::RingWithMute).then_some(2),
+            without_gid: (self == Self::Ring).then_some(1),
+            old: match self {
+                Self::NewToOld | Self::OldToNew => Some((1, true)),
+                Self::NewAgainstOld => Some((1, false)),
+                _ => None,
+            },
+            prompt: matches!(self, Self::Ring | Self::RingWithMute),
+            limits: self.limits(),
             timing: Timing::default(),
             commands,
             reopen: true,
@@ -104,17 +150,45 @@ impl Scenario {
     /// The world of a setup that began as this scenario's.
     pub fn begin(self, setup: Setup) -> World {
         let mut world = World::new(setup);
-        if self == Self::Established {
-            for (site, peer) in [(0, 1), (1, 0)] {
-                let open = Command { site, peer, kind: CommandKind::Open };
-                let choice = Choice { action: Action::Ask(open), cost: 0 };
+        let ask = |kind, pairs: &[(usize, usize)], world: &mut World| {
+            for (site, peer) in pairs.iter().copied() {
+                let command = Command { site, peer, kind };
+                let choice = Choice { action: Action::Ask(command), cost: 0 };
                 world.apply(&choice, &mut Step::default());
             }
-            while let Some(choice) = next(&world) {
+            while let Some(choice) = next(world) {
                 world.apply(&choice, &mut Step::default());
             }
+        };
+        match self {
+            Self::Established | Self::CloseAgainstClose => {
+                ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
+            }
+            Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world),
+            Self::EvictAgainstOpen => {
+                ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
+                ask(CommandKind::Release, &[(0, 1), (0, 2)], &mut world);
+            }
+            _ => {}
         }
         world
+    }
+
+    fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Twins => ["a:1@nic", "b:1@nic", "b:1@nic", ""],
+            Self::TwoNics => ["a:1@nic", "b:1@nic", "b:1@nic2", ""],
+            _ => ["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
+        }
+    }
+
+    fn limits(self) -> Limits {
+        match self {
+            Self::TightLimits => tight_limits(),
+            Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
+            Self::Crowd => Limits { peers_max: 1, ..small_limits() },
+            _ => small_limits(),
+        }
     }
 }
 
@@ -127,6 +201,7 @@ pub fn small_limits() -> Limits {
         requests_max: 2,
         readies_max: 2,
         retires_max: 2,
+        quiesces_max: 2,
         opens_max: 2,
     }
 }

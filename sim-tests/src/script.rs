@@ -147,6 +147,11 @@ struct Stage {
 fn setup(build: Build) -> Setup {
     Setup {
         sites: sites(&["a", "b"]),
+        processes: Vec::new(),
+        mute: None,
+        without_gid: None,
+        old: None,
+        prompt: false,
         commands: Vec::new(),
         reopen: false,
         operations: Operations::AtOnce,

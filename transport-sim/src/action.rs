@@ -1,11 +1,13 @@
 //! What may happen next, what it costs, and how it reads.
 
 use crate::device::Disturbance;
+use crate::fabric::Target;
 use crate::setup::{Command, CommandKind};
 use crate::verbs::Call;
-use crate::world::{Step, World};
+use crate::world::{Pending, Step, World};
 use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
+use handfast_core::transport::Operation;
 
 /// Something that may happen. Indices point into the world it was listed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +78,8 @@ impl World {
     ///
     /// A timer is free where time can be the only thing that passes: in a quiet world; when it is a
     /// pause that nothing ends early; and when the answer it waits for was lost. Anywhere else it
-    /// outruns something that is on its way, and that is charged as a fault.
+    /// outruns something that is on its way, and that is charged as a fault: its answer, or the room
+    /// that a peer with a full table is making.
     pub fn actions(&self, choices: &mut Vec<Choice>) {
         let paid = self.faults_spent < self.setup.faults_max;
         self.push_actions(paid, choices);
@@ -131,8 +134,13 @@ impl World {
     fn is_due(&self, site: usize, timer: &TimerId, kind: TimerKind) -> bool {
         match (kind, timer) {
             (TimerKind::Backoff, _) => true,
-            (TimerKind::RequestRetry | TimerKind::ReadyRetry, TimerId::Lifecycle(lifecycle)) => {
-                !self.awaits(self.pair(site, *lifecycle))
+            (
+                TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry,
+                TimerId::Lifecycle(lifecycle),
+            ) => {
+                let mut lanes = self.sites[site].node.lifecycles();
+                let peer = lanes.find(|(own, ..)| own == lifecycle).map(|(_, _, peer, _)| peer);
+                !self.awaits(site, *lifecycle) && !peer.is_some_and(|peer| self.makes_room(peer))
             }
             _ => false,
         }
@@ -170,7 +178,7 @@ impl World {
             if faults.step_failure {
                 let kind = self.operations[at].operation.id().kind;
                 for call in Self::steps_of(kind) {
-                    charged(Action::FailStep(at, call));
+                    charged(Action::FailStep(at, *call));
                 }
             }
         }
@@ -183,7 +191,8 @@ impl World {
             published.for_each(|qp| charged(Action::ProtectionError(qp.site, qp.lifecycle)));
         }
         if faults.crash {
-            (0..self.sites.len()).for_each(|site| charged(Action::Restart(site)));
+            let processes = (0..self.sites.len()).filter(|site| self.leads(*site));
+            processes.for_each(|site| charged(Action::Restart(site)));
         }
     }
 
@@ -208,6 +217,21 @@ impl World {
         };
         (0..self.operations.len())
             .filter(move |at| (0..*at).all(|earlier| owner(earlier) != owner(*at)))
+            .filter(|at| self.can_end(&self.operations[*at]))
+    }
+
+    /// A proof does not end before the peer has wired, as long as that may be on its way: the device
+    /// tries on. What was posted is drained when it has ended and was polled.
+    pub(crate) fn can_end(&self, pending: &Pending) -> bool {
+        let lifecycle = match pending.operation {
+            Operation::Prove { lifecycle } => lifecycle,
+            Operation::Drain { lifecycle } => return !self.has_work(pending.site, lifecycle),
+            _ => return true,
+        };
+        let target = self.fabric.of(pending.site, lifecycle).and_then(|qp| qp.target);
+        let there = target.and_then(|target| self.fabric.at(target.site, target.number));
+        let unwired = there.is_some_and(|there| there.target.is_none() && !there.broken);
+        !unwired || (self.calls.is_empty() && self.answers.is_empty())
     }
 
     /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
@@ -215,9 +239,16 @@ impl World {
     fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
         self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
             let state = self.sites[qp.site].node.state_of(qp.lifecycle);
-            let alive = state.is_some_and(|state| state != StateKind::Retiring);
+            let old = self.is_old(qp.site) && qp.published;
+            let alive = old || state.is_some_and(|state| state != StateKind::Retiring);
             let posted = qp.published && !qp.revoked;
-            let unprovoked = !posted || self.fabric.intact(qp);
+            // An old node posts before the other side may have wired, and the device tries on.
+            let tried_on = |to: Target| {
+                let there = self.fabric.at(to.site, to.number);
+                there.is_some_and(|there| there.target.is_none() && !there.broken)
+            };
+            let tried_on = old && qp.target.is_some_and(tried_on);
+            let unprovoked = !posted || self.fabric.intact(qp) || tried_on;
             alive.then_some((qp.site, qp.lifecycle, unprovoked))
         })
     }
@@ -266,11 +297,10 @@ impl World {
         let answer = |at: &usize| self.describe_message(&self.answers[*at].1);
         let operation = |at: &usize| {
             let id = self.operations[*at].operation.id();
-            let pair = self.pair(self.operations[*at].site, id.lifecycle);
-            format!("{:?} of {}", id.kind, self.describe_pair(pair))
+            let of = self.describe_own(self.operations[*at].site, id.lifecycle);
+            format!("{:?} of {of}", id.kind)
         };
-        let lane =
-            |site: &usize, lifecycle: &Lifecycle| self.describe_pair(self.pair(*site, *lifecycle));
+        let lane = |site: &usize, lifecycle: &Lifecycle| self.describe_own(*site, *lifecycle);
         let told = |told: &bool| if *told { "the caller is told" } else { "nobody is told" };
         match action {
             Action::Command(at) => self.describe_command(self.commands[*at]),
@@ -280,7 +310,8 @@ impl World {
                 format!("{} receives one copy of {}", site(to), call(at))
             }
             Action::Answer(at) => {
-                format!("{} gets {}", site(&self.site_of(self.answers[*at].0)), answer(at))
+                let (run, message) = &self.answers[*at];
+                format!("{} gets {}", site(&self.site_at(*run, &message.to)), answer(at))
             }
             Action::Operation(at) => format!("{} is done", operation(at)),
             Action::FailOperation(at) => format!("{} fails", operation(at)),
@@ -314,11 +345,13 @@ impl World {
     }
 
     fn describe_command(&self, command: Command) -> String {
+        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
         let verb = match command.kind {
             CommandKind::Open => "opens towards",
             CommandKind::Close => "closes towards",
+            CommandKind::Release => "has no work for",
+            CommandKind::Restart => return format!("{site} is restarted"),
         };
-        let (site, peer) = (self.describe_site(command.site), self.describe_site(command.peer));
         format!("{site} {verb} {peer}")
     }
 
@@ -327,7 +360,7 @@ impl World {
         let kind = kind.map(|(_, _, kind)| format!("{kind:?}")).unwrap_or_default();
         match timer {
             TimerId::Lifecycle(lifecycle) => {
-                format!("timer {kind} of {} fires", self.describe_pair(self.pair(site, *lifecycle)))
+                format!("timer {kind} of {} fires", self.describe_own(site, *lifecycle))
             }
             TimerId::Peer(_) => format!("timer {kind} of {} fires", self.describe_site(site)),
         }

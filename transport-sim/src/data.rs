@@ -240,6 +240,9 @@ impl World {
         run: Incarnation,
         step: &mut Step,
     ) {
+        if self.data.is_none() {
+            return;
+        }
         let peer = self.site_of(run);
         self.end_other_runs(site, peer, run, step);
         let Some(at) = self.target(site, peer, run) else { return };
@@ -254,6 +257,14 @@ impl World {
         }
         self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
         self.pump(site, at, step);
+    }
+
+    /// Nothing more is to be posted on a lane.
+    pub(crate) fn lane_revoked(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        if let Some(at) = self.target_of(site, lane) {
+            self.input(site, at, TransferInput::LaneRevoked { lane }, step);
+            self.pump(site, at, step);
+        }
     }
 
     /// A queue pair is gone; what it completed before is told first.

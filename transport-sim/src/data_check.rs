@@ -5,13 +5,22 @@ use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
 use crate::oracle::{Oracle, Violation};
 use crate::verbs::QpState;
 use crate::world::{Step, World};
-use handfast_core::Incarnation;
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
+use handfast_core::{Incarnation, Lifecycle};
 
 impl World {
     /// Something of a transfer is under way: a packet in flight, a completion not polled.
     pub(crate) fn data_moves(&self) -> bool {
         !self.fabric.verbs.packets().is_empty() || self.completing().next().is_some()
+    }
+
+    /// Something posted on a lane has no completion yet, or one that was not polled.
+    pub(crate) fn has_work(&self, site: usize, lane: Lifecycle) -> bool {
+        let Some(number) = self.fabric.of(site, lane).map(|qp| qp.number) else { return false };
+        let verbs = &self.fabric.verbs;
+        self.data.is_some()
+            && (verbs.waiting(site).any(|waiting| waiting == number)
+                || verbs.nic(site).completions().any(|completion| completion.number == number))
     }
 
     fn completing(&self) -> impl Iterator<Item = usize> + '_ {

@@ -42,6 +42,8 @@ pub struct QueuePair {
     pub published: bool,
     /// It was revoked after that.
     pub revoked: bool,
+    /// What was posted on it has ended, after it was revoked.
+    pub drained: bool,
 }
 
 /// Work that may be outstanding on a queue pair.
@@ -75,6 +77,41 @@ impl Fabric {
             Some(index) => self.spare.remove(index).1,
             None => self.verbs.create_queue_pair(site, SEND_DEPTH, 1)?,
         };
+        self.initialise(site, number, lifecycle)
+    }
+
+    /// As [`Fabric::create`], with a number that nobody aims at: who skips a random count of queue
+    /// pairs has that luck, and who has not is found out by the proof.
+    pub(crate) fn create_fresh(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+    ) -> Result<u32, VerbsError> {
+        let mut skipped = Vec::new();
+        let fresh = loop {
+            match self.verbs.create_queue_pair(site, SEND_DEPTH, 1) {
+                Ok(number) if self.is_aimed_at(site, number) => skipped.push(number),
+                other => break other,
+            }
+        };
+        for number in skipped {
+            self.verbs.destroy_queue_pair(site, number)?;
+        }
+        self.initialise(site, fresh?, lifecycle)
+    }
+
+    fn is_aimed_at(&self, site: usize, number: u32) -> bool {
+        let aims =
+            |qp: &QueuePair| qp.target.is_some_and(|to| (to.site, to.number) == (site, number));
+        self.table.iter().any(aims)
+    }
+
+    fn initialise(
+        &mut self,
+        site: usize,
+        number: u32,
+        lifecycle: Lifecycle,
+    ) -> Result<u32, VerbsError> {
         let init = Attributes::to_init(Access::ALL);
         if let Err(error) = self.verbs.modify(site, number, &init) {
             self.verbs.destroy_queue_pair(site, number)?;
@@ -88,6 +125,7 @@ impl Fabric {
             broken: false,
             published: false,
             revoked: false,
+            drained: false,
         });
         self.table.sort_by_key(|qp| (qp.site, qp.number));
         Ok(number)

@@ -61,7 +61,7 @@ impl WorldRanks {
     fn new(world: &World) -> Self {
         let mut pairs = Vec::with_capacity(16);
         let mut visit = |pair: Pair| {
-            if pair.lifecycle.0 != 0 {
+            if pair.lifecycle.0 != 0 && !pair.is_weak() {
                 pairs.push(pair);
             }
         };
@@ -76,6 +76,9 @@ impl WorldRanks {
                 visit(*remote);
             }
         }
+        for held in world.held.iter().filter(|held| world.is_old(held.from)) {
+            visit(held.sender);
+        }
         for qp in &world.fabric.table {
             visit(world.pair(qp.site, qp.lifecycle));
             qp.target.into_iter().for_each(|target| visit(target.believed));
@@ -88,8 +91,8 @@ impl WorldRanks {
 
 impl Ranks for WorldRanks {
     fn rank(&self, pair: Pair) -> u64 {
-        if pair.lifecycle.0 == 0 {
-            return 0;
+        if pair.lifecycle.0 == 0 || pair.is_weak() {
+            return pair.lifecycle.0;
         }
         let first = Pair { lifecycle: Lifecycle(0), ..pair };
         let start = self.0.partition_point(|known| *known < first);
@@ -135,6 +138,11 @@ impl World {
         for site in &self.sites {
             site.demands.iter().for_each(|demand| demand.hash(&mut encoder));
             site.node.fingerprint(&ranks, &mut encoder);
+            for endpoint in site.old.iter().flat_map(|old| &old.endpoints) {
+                let own = Pair { incarnation: site.incarnation, lifecycle: endpoint.own };
+                (endpoint.peer.as_parts(), ranks.rank(own)).hash(&mut encoder);
+                (endpoint.number, endpoint.state, &endpoint.listed).hash(&mut encoder);
+            }
         }
         self.hash_fabric(&ranks, &mut encoder);
         if self.setup.devices_differ() {
@@ -157,7 +165,7 @@ impl World {
     fn hash_fabric(&self, ranks: &WorldRanks, encoder: &mut Encoder) {
         for qp in &self.fabric.table {
             (qp.site, qp.number, ranks.rank(self.pair(qp.site, qp.lifecycle))).hash(encoder);
-            (qp.broken, qp.published, qp.revoked).hash(encoder);
+            (qp.broken, qp.published, qp.revoked, qp.drained).hash(encoder);
             if let Some(target) = qp.target {
                 (target.site, target.number).hash(encoder);
                 (target.believed.incarnation.0, ranks.rank(target.believed)).hash(encoder);
@@ -202,6 +210,12 @@ impl World {
             let lifecycle = ranks.rank(self.pair(*site, *lifecycle));
             add(&|encoder| (5u8, *site, lifecycle).hash(encoder));
         }
+        // A call with our key names its sender in the node that holds it; a plain one does not.
+        for held in self.held.iter().filter(|held| self.is_old(held.from)) {
+            let sender = ranks.rank(held.sender);
+            let run = held.sender.incarnation.0;
+            add(&|encoder| (6u8, held.site, held.token.0, run, sender).hash(encoder));
+        }
         for command in &self.commands {
             add(&|encoder| (4u8, command).hash(encoder));
         }
@@ -211,11 +225,12 @@ impl World {
 
 fn hash_message(message: &Message, ranks: &WorldRanks, encoder: &mut Encoder) {
     message.op.hash(encoder);
-    message.to.as_parts().hash(encoder);
+    (message.from.as_parts(), message.to.as_parts()).hash(encoder);
     for pair in [Some(message.sender), message.echo].into_iter().flatten() {
         (pair.incarnation.0, ranks.rank(pair)).hash(encoder);
     }
     message.body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+    message.body.gid.hash(encoder);
     message.refusal.as_ref().map(|refusal| refusal.reason).hash(encoder);
 }
 

@@ -13,6 +13,7 @@ mod data_check;
 mod device;
 mod fabric;
 mod fingerprint;
+mod old;
 mod operate;
 mod oracle;
 mod refinement;

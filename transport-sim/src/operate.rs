@@ -17,11 +17,12 @@ const PSN_MASK: u64 = 0x00ff_ffff;
 
 impl World {
     /// The steps of an operation, in order.
-    pub(crate) fn steps_of(kind: OperationKind) -> [Call; 2] {
+    pub(crate) fn steps_of(kind: OperationKind) -> &'static [Call] {
         match kind {
-            OperationKind::BringUp => [Call::CreateQueuePair, Call::Modify(QpState::Init)],
-            OperationKind::Wire => [Call::Modify(QpState::Rtr), Call::Modify(QpState::Rts)],
-            OperationKind::Retire => [Call::Modify(QpState::Err), Call::DestroyQueuePair],
+            OperationKind::BringUp => &[Call::CreateQueuePair, Call::Modify(QpState::Init)],
+            OperationKind::Wire => &[Call::Modify(QpState::Rtr), Call::Modify(QpState::Rts)],
+            OperationKind::Retire => &[Call::Modify(QpState::Err), Call::DestroyQueuePair],
+            OperationKind::Prove | OperationKind::Drain => &[],
         }
     }
 
@@ -50,8 +51,10 @@ impl World {
         step: &mut Step,
     ) -> Outcome {
         let outcome = match operation {
-            Operation::BringUp { lifecycle, .. } => self.bring_up(site, *lifecycle),
+            Operation::BringUp { lifecycle, skip, .. } => self.bring_up(site, *lifecycle, *skip),
             Operation::Wire { local, remote, body } => self.wire(site, *local, *remote, body, step),
+            Operation::Prove { lifecycle } => Ok(self.prove(site, *lifecycle)),
+            Operation::Drain { lifecycle } => Ok(self.drain_lane(site, *lifecycle)),
             Operation::Retire { lifecycle } => self.retire(site, *lifecycle, step),
         };
         self.check_laws(step);
@@ -62,13 +65,53 @@ impl World {
         outcome.unwrap_or_else(|error| Outcome::Failed(transport_error(&error, broken)))
     }
 
-    fn bring_up(&mut self, site: usize, lifecycle: Lifecycle) -> Result<Outcome, VerbsError> {
-        let number = self.fabric.create(site, lifecycle)?;
+    fn bring_up(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        skip: u32,
+    ) -> Result<Outcome, VerbsError> {
+        let number = match skip {
+            0 => self.fabric.create(site, lifecycle)?,
+            _ => self.fabric.create_fresh(site, lifecycle)?,
+        };
+        let gid = match self.setup.without_gid {
+            Some(without) if without != site => "gid".into(),
+            _ => String::new(),
+        };
         let psns = match self.setup.devices.random_psns {
             true => vec![self.psn(self.pair(site, lifecycle))],
             false => Vec::new(),
         };
-        Ok(Outcome::BroughtUp(Body { queue_pairs: vec![number], psns, ..Body::default() }))
+        Ok(Outcome::BroughtUp(Body { queue_pairs: vec![number], psns, gid, ..Body::default() }))
+    }
+
+    fn prove(&self, site: usize, lifecycle: Lifecycle) -> Outcome {
+        match self.flows(site, lifecycle) {
+            true => Outcome::Proven,
+            false => Outcome::Failed(error(Side::Peer, "simulated proof")),
+        }
+    }
+
+    /// Bytes go there and are written: each is wired to the other, and to no earlier one of its
+    /// number.
+    pub(crate) fn flows(&self, site: usize, own: Lifecycle) -> bool {
+        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
+        let target = qp.and_then(|qp| qp.target);
+        let back = target.and_then(|target| self.fabric.at(target.site, target.number)?.target);
+        back.is_some_and(|back| back.believed == self.pair(site, own))
+    }
+
+    /// What was posted ends well if bytes flow, and with an error if the peer is not there.
+    fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle) -> Outcome {
+        let intact = self.fabric.of(site, lifecycle).is_some_and(|qp| self.fabric.intact(qp));
+        match self.fabric.of_mut(site, lifecycle) {
+            Some(qp) if intact => {
+                qp.drained = true;
+                Outcome::Drained
+            }
+            _ => Outcome::Failed(error(Side::Peer, "simulated drain")),
+        }
     }
 
     fn retire(
@@ -94,11 +137,16 @@ impl World {
         body: &Body,
         step: &mut Step,
     ) -> Result<Outcome, VerbsError> {
+        let path = self.peer_of(site, local.lifecycle);
         let target = Target {
-            site: self.site_of(remote.incarnation),
+            site: path.map_or(usize::MAX, |path| self.site_at(remote.incarnation, path)),
             number: body.queue_pairs.first().copied().unwrap_or(0),
             believed: remote,
         };
+        let there = self.fabric.at(target.site, target.number);
+        let there = there.map(|qp| self.pair(qp.site, qp.lifecycle));
+        let believed = there.filter(|_| remote.is_weak()).unwrap_or(remote);
+        let target = Target { believed, ..target };
         let wirable = self.fabric.of(site, local.lifecycle).is_some_and(|qp| qp.target.is_none());
         if !wirable {
             let detail = format!("site {site} wires {local:?}, which cannot be wired");

@@ -1,6 +1,7 @@
 //! What must hold in every world, whatever happened.
 
-use crate::world::World;
+use crate::fabric::QueuePair;
+use crate::world::{Demand, World};
 use handfast_core::node::StateKind;
 use handfast_core::{Lifecycle, Pair};
 
@@ -41,6 +42,13 @@ pub enum Oracle {
     Reconnected,
     /// H10: a refusal for good ends the lifecycle that it is about.
     RefusalSwallowed,
+    /// H11: no work is cut off by a lane's end that both sides could have waited for.
+    CutOff,
+    /// O8: a peer that does not answer delays nobody else, nor do peers wait in a circle.
+    Isolation,
+    /// H13: a lane is usable only if the peer's queue pair was wired to this very one, and not to
+    /// an earlier one of its number, for which it takes what is posted as repeated.
+    Swallowed,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.
@@ -73,14 +81,15 @@ impl World {
         }
         self.check_ghosts(violations);
         self.check_held(violations);
+        self.check_isolation(violations);
     }
 
     /// A call may wait for operations of the node it was made to, and for nobody else's answer.
     fn check_held(&self, violations: &mut Vec<Violation>) {
         let busy = |site: usize| {
             self.sites[site].node.lifecycles().any(|(_, state, ..)| {
-                use StateKind::{Fencing, Raising, Retiring, Wiring};
-                matches!(state, Raising | Fencing | Wiring | Retiring)
+                use StateKind::{Draining, Fencing, Proving, Raising, Retiring, Wiring};
+                matches!(state, Raising | Fencing | Wiring | Proving | Draining | Retiring)
             })
         };
         for held in self.held.iter().filter(|held| self.quiet() && !busy(held.site)) {
@@ -90,6 +99,23 @@ impl World {
                 self.describe_pair(held.sender)
             );
             violations.push(Violation::new(Oracle::Unanswered, detail));
+        }
+    }
+
+    /// Nothing is under way, so whoever waits now waits for a timer; without a fault only those do
+    /// who asked a mute peer.
+    fn check_isolation(&self, violations: &mut Vec<Violation>) {
+        if !self.setup.prompt || self.faults_spent > 0 || !self.quiet() {
+            return;
+        }
+        for site in 0..self.sites.len() {
+            for peer in (0..self.sites.len()).filter(|peer| self.setup.mute != Some(*peer)) {
+                if self.demand(site, peer) == Demand::Wanted && !self.connected(site, peer) {
+                    let (site, peer) = (self.describe_site(site), self.describe_site(peer));
+                    let detail = format!("{site} has to wait for {peer}, which answers");
+                    violations.push(Violation::new(Oracle::Isolation, detail));
+                }
+            }
         }
     }
 
@@ -129,8 +155,14 @@ impl World {
     }
 
     fn check_ghosts(&self, violations: &mut Vec<Violation>) {
-        for stale in self.fabric.table.iter().filter(|qp| qp.published && !qp.broken) {
+        // An existing Mooncake node keeps no such rule.
+        let ours = |qp: &&QueuePair| qp.published && !qp.broken && !self.is_old(qp.site);
+        for stale in self.fabric.table.iter().filter(ours) {
             let Some(target) = stale.target else { continue };
+            if self.is_old(target.site) {
+                // It pairs with whoever lists a number, and no rule of ours keeps it from that.
+                continue;
+            }
             let Some(hit) = self.fabric.at(target.site, target.number) else { continue };
             let reborn = self.pair(hit.site, hit.lifecycle) != target.believed;
             // A queue pair takes packets from the address it is wired to only.

@@ -17,6 +17,10 @@ pub enum CommandKind {
     Open,
     /// No longer wants one.
     Close,
+    /// Has no work for it; the lane may make way.
+    Release,
+    /// The process of the site dies and starts anew under its name; the peer named is nobody.
+    Restart,
 }
 
 /// A command of the scenario, which may happen at any time.
@@ -154,6 +158,17 @@ impl Default for Devices {
 pub struct Setup {
     /// The NIC of each site. Two sites with one path are twins: two processes that bear one name.
     pub sites: Vec<NicPath>,
+    /// The process of each site: sites of one process are the NICs of one node, which have one
+    /// incarnation and die together. Empty: each site is a process of its own.
+    pub processes: Vec<usize>,
+    /// A site that accepts calls and never answers.
+    pub mute: Option<usize>,
+    /// A site that announces no GID: wiring towards it takes a look-up, which is part of the Wire.
+    pub without_gid: Option<usize>,
+    /// A site that is an existing Mooncake node, and whether it knows the ready phase (rule H13).
+    pub old: Option<(usize, bool)>,
+    /// Without a fault, lanes between peers that answer come up without waiting for a timer (O8).
+    pub prompt: bool,
     /// Bounds of every node.
     pub limits: Limits,
     /// Waits of every node; only their order matters here.
@@ -192,5 +207,10 @@ impl Setup {
             || faults.port
             || faults.address
             || faults.partition
+    }
+
+    /// The process of a site.
+    pub(crate) fn process(&self, site: usize) -> usize {
+        self.processes.get(site).copied().unwrap_or(site)
     }
 }

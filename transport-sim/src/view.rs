@@ -2,9 +2,9 @@
 
 use crate::action::Action;
 use crate::fabric::QueuePair;
-use crate::world::{RUNS_MAX, World};
-use handfast_core::wire::Message;
-use handfast_core::{Lifecycle, Pair};
+use crate::world::{NUMBERS_PER_NIC, RUNS_MAX, World};
+use handfast_core::wire::{Message, Op};
+use handfast_core::{Event, Lifecycle, Output, Pair};
 use std::sync::Arc;
 
 /// A call or an answer on its way. Clones of a world share its messages, so that one can be
@@ -24,7 +24,7 @@ pub struct InFlight {
 impl World {
     /// Calls, then answers, in the order in which they were sent.
     pub fn in_flight(&self) -> Vec<InFlight> {
-        let from = |message: &Message| self.owner_of(message.sender).unwrap_or(0);
+        let from = |message: &Message| self.sender_of(message);
         let calls = self.calls.iter().map(|call| InFlight {
             message: call.clone(),
             from: from(call),
@@ -35,18 +35,21 @@ impl World {
             message: answer.clone(),
             from: from(answer),
             answer: true,
-            to: vec![self.site_of(*run)],
+            to: vec![self.site_at(*run, &answer.to)],
         });
         calls.chain(answers).collect()
     }
 
     /// The site at which an action happens; for a lost message, the one that sent it.
     pub fn actor(&self, action: &Action) -> usize {
-        let sender = |message: &Message| self.owner_of(message.sender).unwrap_or(0);
+        let sender = |message: &Message| self.sender_of(message);
         match action {
             Action::Command(at) => self.commands[*at].site,
             Action::Ask(command) => command.site,
-            Action::Answer(at) => self.site_of(self.answers[*at].0),
+            Action::Answer(at) => {
+                let (run, answer) = &self.answers[*at];
+                self.site_at(*run, &answer.to)
+            }
             Action::LoseCall(at, _) => sender(&self.calls[*at]),
             Action::LoseAnswer(at, _) => sender(&self.answers[*at].1),
             Action::Operation(at)
@@ -73,8 +76,8 @@ impl World {
         }
     }
 
-    /// How a site is called: `A`, `B`, …
-    pub fn name_of_site(&self, site: usize) -> char {
+    /// How a site is called: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
+    pub fn name_of_site(&self, site: usize) -> String {
         self.describe_site(site)
     }
 
@@ -85,7 +88,7 @@ impl World {
 
     /// How a queue pair's lifecycle is called.
     pub fn name_of(&self, qp: &QueuePair) -> String {
-        self.describe_pair(self.pair(qp.site, qp.lifecycle))
+        self.describe_own(qp.site, qp.lifecycle)
     }
 
     /// The pair of a site's lifecycle in its present run.
@@ -102,15 +105,80 @@ impl World {
     pub fn operations_under_way(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         self.operations.iter().map(|pending| {
             let id = pending.operation.id();
-            let pair = self.pair(pending.site, id.lifecycle);
-            (pending.site, format!("{:?} of {}", id.kind, self.describe_pair(pair)))
+            let of = self.describe_own(pending.site, id.lifecycle);
+            (pending.site, format!("{:?} of {of}", id.kind))
         })
     }
 
-    /// The site of a pair's incarnation; `None` for an incarnation that no site of a world has.
-    fn owner_of(&self, pair: Pair) -> Option<usize> {
-        (pair.incarnation.0 >= RUNS_MAX)
-            .then(|| self.site_of(pair.incarnation))
-            .filter(|site| *site < self.sites.len())
+    /// The site that sent a message; the first for an incarnation that no site of a world has.
+    fn sender_of(&self, message: &Message) -> usize {
+        let site = self.site_at(message.sender.incarnation, &message.from);
+        if site < self.sites.len() { site } else { 0 }
+    }
+
+    pub(crate) fn describe_output(&self, site: usize, output: &Output) -> String {
+        match output {
+            Output::Call(message) => format!("calls {}", self.describe_message(message)),
+            Output::Answer { message, .. } => format!("answers {}", self.describe_message(message)),
+            Output::PlainAnswer { .. } => "speaks to a node without our key".into(),
+            Output::Operate(operation) => {
+                let id = operation.id();
+                format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
+            }
+            Output::Publish { local, remote, .. } => {
+                format!(
+                    "publishes {} as wired to {}",
+                    self.describe_pair(*local),
+                    self.describe_pair(*remote)
+                )
+            }
+            Output::Revoke(lifecycle) => {
+                format!("revokes {}", self.describe_own(site, *lifecycle))
+            }
+            Output::Event(Event::Ended { lifecycle, failure, .. }) => {
+                format!("ends {}: {failure}", self.describe_own(site, *lifecycle))
+            }
+            Output::Event(event) => format!("reports {event:?}"),
+        }
+    }
+
+    /// `B'#2` is lifecycle 2 of the second run of site B.
+    pub(crate) fn describe_pair(&self, pair: Pair) -> String {
+        if pair.incarnation.0 < RUNS_MAX {
+            return format!("{pair:?}");
+        }
+        let site = self.describe_site(self.site_of(pair.incarnation));
+        let runs = usize::try_from(pair.incarnation.0 % RUNS_MAX).unwrap_or(0);
+        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
+    }
+
+    /// `A` is a site; `B/2` the second NIC of the process of site B.
+    pub(crate) fn describe_site(&self, site: usize) -> String {
+        let process = self.sites[site].process;
+        let before = self.sites[..site].iter().filter(|other| other.process == process).count();
+        let letter = char::from(b'A'.saturating_add(u8::try_from(process).unwrap_or(0)));
+        match before {
+            0 => letter.to_string(),
+            nics => format!("{letter}/{}", nics + 1),
+        }
+    }
+
+    /// The lifecycle of a site, with its NIC if that is not the first.
+    pub(crate) fn describe_own(&self, site: usize, lifecycle: Lifecycle) -> String {
+        let pair = self.describe_pair(self.pair(site, lifecycle));
+        match self.leads(site) {
+            true => pair,
+            false => format!("{pair} on {}", self.sites[site].path.nic),
+        }
+    }
+
+    pub(crate) fn describe_message(&self, message: &Message) -> String {
+        let sender = self.describe_pair(message.sender);
+        let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));
+        let op = match (&message.op, &message.refusal) {
+            (Op::Refuse, Some(refusal)) => format!("refuse({:?})", refusal.reason),
+            (op, _) => format!("{op:?}").to_lowercase(),
+        };
+        format!("{op} of {sender}{}", echo.unwrap_or_default())
     }
 }

@@ -1,10 +1,13 @@
 //! A world: nodes, what is in flight between them, and the fabric.
 
 use crate::data::Data;
-use crate::fabric::{Fabric, QueuePair};
+use crate::fabric::{Fabric, QueuePair, Target};
+use crate::old::{OldNode, OldState};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
-use handfast_core::node::{CallFailure, CallToken, Counters, StateKind, TimerId, TimerKind};
+use handfast_core::node::{
+    CallFailure, CallToken, Counters, Failure, StateKind, TimerId, TimerKind,
+};
 use handfast_core::transport::{Operation, OperationKind, Side, TransportError};
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{
@@ -12,8 +15,11 @@ use handfast_core::{
 };
 use std::sync::Arc;
 
-/// Restarts a site can count; the rest of an incarnation names the site.
+/// Restarts a process can count; the rest of an incarnation names the process.
 pub(crate) const RUNS_MAX: u128 = 256;
+
+/// Lifecycles that one NIC of a process can number; the rest of a number names the NIC.
+pub(crate) const NUMBERS_PER_NIC: u64 = 1 << 32;
 
 /// What the application of a site wants of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,7 +37,10 @@ pub enum Demand {
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) path: NicPath,
+    pub(crate) process: usize,
     pub(crate) node: Node,
+    /// The existing Mooncake node that sits here instead; `node` is never told anything then.
+    pub(crate) old: Option<OldNode>,
     pub(crate) incarnation: Incarnation,
     pub(crate) demands: Vec<Demand>,
 }
@@ -49,6 +58,7 @@ pub(crate) struct HeldCall {
     pub(crate) site: usize,
     pub(crate) token: CallToken,
     pub(crate) sender: Pair,
+    pub(crate) from: usize,
 }
 
 /// What one action did.
@@ -166,11 +176,15 @@ impl World {
     /// A site has an established lane to a peer, and bytes flow on it both ways.
     pub fn connected(&self, site: usize, peer: usize) -> bool {
         let path = &self.sites[peer].path;
+        if let Some(old) = &self.sites[site].old {
+            return old.endpoint(path).is_some_and(|known| {
+                let qp = self.fabric.of(site, known.own);
+                known.state == OldState::Connected && qp.is_some_and(|qp| self.fabric.intact(qp))
+            });
+        }
         self.sites[site].node.lifecycles().any(|(lifecycle, state, to, _)| {
             let qp = self.fabric.of(site, lifecycle);
-            state == StateKind::Established
-                && to == path
-                && qp.is_some_and(|qp| self.fabric.intact(qp))
+            state.is_in_use() && to == path && qp.is_some_and(|qp| self.fabric.intact(qp))
         })
     }
 
@@ -191,6 +205,11 @@ impl World {
         Pair { incarnation: self.sites[site].incarnation, lifecycle }
     }
 
+    /// The site that accepts calls and never answers.
+    pub fn mute(&self) -> Option<usize> {
+        self.setup.mute
+    }
+
     /// Two processes bear one name.
     pub fn has_twins(&self) -> bool {
         (0..self.sites.len()).any(|site| self.twinned(site))
@@ -208,8 +227,34 @@ impl World {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }
 
+    fn process_of(incarnation: Incarnation) -> usize {
+        let process = (incarnation.0 / RUNS_MAX).checked_sub(1);
+        process.and_then(|process| usize::try_from(process).ok()).unwrap_or(usize::MAX)
+    }
+
+    /// The first site of the process that an incarnation is a run of.
     pub(crate) fn site_of(&self, incarnation: Incarnation) -> usize {
-        usize::try_from(incarnation.0 / RUNS_MAX - 1).unwrap_or(usize::MAX)
+        let process = Self::process_of(incarnation);
+        self.sites.iter().position(|site| site.process == process).unwrap_or(usize::MAX)
+    }
+
+    /// The site of that process which bears this path.
+    pub(crate) fn site_at(&self, incarnation: Incarnation, path: &NicPath) -> usize {
+        let process = Self::process_of(incarnation);
+        let unknown = incarnation == Incarnation::UNKNOWN;
+        let here = |site: &Arc<Site>| (unknown || site.process == process) && site.path == *path;
+        self.sites.iter().position(here).unwrap_or(usize::MAX)
+    }
+
+    /// The site is the first of its process.
+    pub(crate) fn leads(&self, site: usize) -> bool {
+        self.sites[..site].iter().all(|other| other.process != self.sites[site].process)
+    }
+
+    /// The NIC that a lifecycle of a site is for.
+    pub(crate) fn peer_of(&self, site: usize, lifecycle: Lifecycle) -> Option<&NicPath> {
+        let mut lanes = self.sites[site].node.lifecycles();
+        lanes.find(|(own, ..)| *own == lifecycle).map(|(_, _, peer, _)| peer)
     }
 
     pub(crate) fn command(&mut self, index: usize, step: &mut Step) {
@@ -223,8 +268,19 @@ impl World {
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),
             CommandKind::Close => (Demand::None, Input::Close(path)),
+            CommandKind::Release => (Demand::None, Input::Release(path)),
+            CommandKind::Restart => {
+                self.restart(site);
+                return;
+            }
         };
         Arc::make_mut(&mut self.sites[site]).demands[peer] = demand;
+        if self.is_old(site) {
+            if let Input::Open(path) = input {
+                self.old_open(site, &path);
+            }
+            return;
+        }
         self.tell(site, input, step);
     }
 
@@ -236,31 +292,57 @@ impl World {
         if self.mute.contains(&site) {
             return;
         }
-        let token = CallToken(message.sender.incarnation.0 as u64);
-        self.held.push(HeldCall { site, token, sender: message.sender });
-        let input = Input::CallReceived { token, message: Message::clone(&message) };
+        if self.is_old(site) {
+            let answer = self.old_call(site, &message);
+            let caller = self.site_at(message.sender.incarnation, &message.from);
+            if self.sites[caller].incarnation == message.sender.incarnation {
+                self.answers.push((message.sender.incarnation, Arc::new(answer)));
+            }
+            return;
+        }
+        let old = self.old_site(&message.from);
+        let token = CallToken(match old {
+            None => message.sender.incarnation.0 as u64,
+            Some(_) => plain_token(&message),
+        });
+        let from = self.site_at(message.sender.incarnation, &message.from);
+        self.held.push(HeldCall { site, token, sender: message.sender, from });
+        let input = match old {
+            None => Input::CallReceived { token, message: Message::clone(&message) },
+            Some(old) => Input::PlainCallReceived { token, message: self.plain(old, &message) },
+        };
         self.deliver(site, input, step);
     }
 
     pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {
         let (run, message) = self.answers.remove(index);
-        let site = self.site_of(run);
-        self.deliver(site, Input::CallAnswered(Message::clone(&message)), step);
-        self.check_refusal(site, &message, step);
+        let site = self.site_at(run, &message.to);
+        if self.is_old(site) {
+            return self.old_answered(site, &message);
+        }
+        let input = match (self.old_site(&message.from), message.echo) {
+            (Some(old), Some(echo)) => {
+                let lifecycle = echo.lifecycle;
+                Input::PlainCallAnswered { lifecycle, message: self.plain(old, &message) }
+            }
+            _ => Input::CallAnswered(Message::clone(&message)),
+        };
+        self.deliver(site, input, step);
+        if self.old_site(&message.from).is_none() {
+            self.check_refusal(site, &message, step);
+        }
     }
 
-    /// A refusal for good ends what it is about (rule H10); superseded says nothing to a lane that
-    /// was established since.
+    /// A refusal for good ends what it is about (rule H10), unless that is in use since or on its
+    /// way out.
     fn check_refusal(&self, site: usize, message: &Message, step: &mut Step) {
-        use RefusalReason::{Busy, Starting, Superseded, Unproven};
+        use RefusalReason::{Busy, Starting, Unproven};
         let Some(refusal) = &message.refusal else { return };
         let own = message.echo.filter(|echo| echo.incarnation == self.sites[site].incarnation);
         let state = own.and_then(|own| self.sites[site].node.state_of(own.lifecycle));
-        let excused = match (refusal.reason, state) {
-            (Busy | Starting | Unproven, _) | (_, None | Some(StateKind::Retiring)) => true,
-            (reason, state) => reason == Superseded && state == Some(StateKind::Established),
-        };
-        if !excused {
+        let lives = |state: StateKind| !state.is_in_use() && !state.is_ending();
+        let excused = matches!(refusal.reason, Busy | Starting | Unproven);
+        if !excused && state.is_some_and(lives) {
             let detail = format!("{} changes nothing", self.describe_message(message));
             step.violations.push(Violation::new(Oracle::RefusalSwallowed, detail));
         }
@@ -283,21 +365,26 @@ impl World {
 
     pub(crate) fn lose_call(&mut self, index: usize, told: bool, step: &mut Step) {
         let message = self.calls.remove(index);
-        if told {
-            self.call_failed(message.sender, CallFailure::Refused, step);
+        if told || self.old_site(&message.from).is_some() {
+            let site = self.site_at(message.sender.incarnation, &message.from);
+            self.call_failed(site, message.sender, CallFailure::Refused, step);
         }
     }
 
     pub(crate) fn lose_answer(&mut self, index: usize, told: bool, step: &mut Step) {
         let (_, message) = self.answers.remove(index);
+        let told = told || self.old_site(&message.to).is_some();
         if let Some(echo) = message.echo.filter(|_| told) {
-            self.call_failed(echo, CallFailure::Broken, step);
+            let site = self.site_at(echo.incarnation, &message.to);
+            self.call_failed(site, echo, CallFailure::Broken, step);
         }
     }
 
-    fn call_failed(&mut self, caller: Pair, failure: CallFailure, step: &mut Step) {
-        let site = self.site_of(caller.incarnation);
+    fn call_failed(&mut self, site: usize, caller: Pair, failure: CallFailure, step: &mut Step) {
         if self.sites[site].incarnation == caller.incarnation {
+            if self.is_old(site) {
+                return self.old_failed(site, caller.lifecycle);
+            }
             self.tell(site, Input::CallFailed { lifecycle: caller.lifecycle, failure }, step);
         }
     }
@@ -351,6 +438,9 @@ impl World {
     }
 
     pub(crate) fn lane_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+        if self.is_old(site) {
+            return self.old_failed(site, lifecycle);
+        }
         self.fabric.break_down(site, lifecycle);
         let error = error(Side::Peer, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
@@ -369,11 +459,20 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
+        let process = self.sites[site].process;
+        for nic in 0..self.sites.len() {
+            if self.sites[nic].process == process {
+                self.restart_nic(nic);
+            }
+        }
+    }
+
+    fn restart_nic(&mut self, site: usize) {
         let old = self.sites[site].clone();
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
         self.operations.retain(|pending| pending.site != site);
-        self.answers.retain(|(to, _)| *to != old.incarnation);
+        self.answers.retain(|(to, message)| *to != old.incarnation || message.to != old.path);
         self.held.retain(|held| held.site != site);
         self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
@@ -397,12 +496,23 @@ impl World {
         }
         let sites = &self.sites;
         self.answers.retain(|(run, answer)| {
-            let at = usize::try_from(run.0 / RUNS_MAX - 1).unwrap_or(usize::MAX);
-            let state = answer.echo.and_then(|echo| sites[at].node.state_of(echo.lifecycle));
+            let process = Self::process_of(*run);
+            let caller = |site: &&Arc<Site>| site.process == process && site.path == answer.to;
+            let caller = sites.iter().find(caller);
+            if caller.is_some_and(|caller| caller.old.is_some()) {
+                return true;
+            }
+            let from_old = sites.iter().any(|site| site.path == answer.from && site.old.is_some());
+            let echo = answer.echo.map(|echo| echo.lifecycle);
+            let state = caller.and_then(|site| site.node.state_of(echo?));
             match (answer.op, state) {
                 (_, None | Some(StateKind::Retiring)) => false,
+                _ if from_old => true,
                 (Op::Reply, state) => state == Some(StateKind::Announced),
-                (Op::Ack, state) => state != Some(StateKind::Established),
+                (Op::Ack, state) => {
+                    state.is_some_and(|state| state != StateKind::Established && !state.is_ending())
+                }
+                (Op::Retired, state) => state == Some(StateKind::Quiescing),
                 _ => true,
             }
         });
@@ -415,6 +525,7 @@ impl World {
     }
 
     fn drain(&mut self, site: usize, step: &mut Step) {
+        let pending = self.operations.len();
         let mut dead: Vec<(Lifecycle, String)> = Vec::new();
         while let Some(output) = Arc::make_mut(&mut self.sites[site]).node.poll_output() {
             step.note(|| self.describe_output(site, &output));
@@ -426,30 +537,52 @@ impl World {
                 dead.retain(|(offered, _)| offered != lifecycle);
             }
             match output {
-                Output::Call(message) => self.calls.push(Arc::new(message)),
+                Output::Call(message) => self.call(message),
                 Output::Answer { token, message } => self.answer(site, token, message, step),
+                Output::PlainAnswer { token, message } => {
+                    let held = self.held.iter();
+                    let mut held = held.enumerate().filter(|(_, held)| held.site == site);
+                    if let Some((index, held)) = held.find(|(_, held)| held.token == token) {
+                        let held = *held;
+                        self.held.remove(index);
+                        self.plain_answer(site, held, message, step);
+                    }
+                }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
-                Output::Publish { local, remote, .. } => {
-                    self.publish(site, local, remote, step);
+                Output::Publish { local, remote, peer } => {
+                    self.publish(site, local, remote, &peer, step);
                     self.lane_up(site, local.lifecycle, remote.incarnation, step);
                 }
                 Output::Revoke(lifecycle) => {
                     if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
                         qp.revoked = true;
                     }
+                    self.lane_revoked(site, lifecycle, step);
                 }
                 Output::Event(event) => self.observe(site, event, step),
             }
         }
         let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
         step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
-        if self.setup.operations == Operations::AtOnce
-            && let Some(index) = self.operations.iter().position(|pending| pending.site == site)
-        {
+        // Only what was asked for just now; what could not end then is an event of its own.
+        let at_once = self.setup.operations == Operations::AtOnce;
+        let next = |world: &Self| {
+            let mut asked = world.operations.iter().enumerate().skip(pending);
+            let ends = |op: &Pending| op.site == site && world.can_end(op);
+            asked.find(|(_, op)| ends(op)).map(|(index, _)| index)
+        };
+        while let Some(index) = next(self).filter(|_| at_once) {
             self.operate(index, true, step);
+        }
+    }
+
+    fn call(&mut self, message: Message) {
+        let mute = self.setup.mute.map(|site| &self.sites[site].path);
+        if mute != Some(&message.to) {
+            self.calls.push(Arc::new(message));
         }
     }
 
@@ -482,33 +615,42 @@ impl World {
 
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
         let Operation::Wire { local, remote, .. } = operation else { return };
-        let peer = &self.sites[self.site_of(remote.incarnation)].path;
+        let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
+        let stale = |target: Target| {
+            let path = &self.sites[target.site].path;
+            let reborn = target.believed.incarnation != remote.incarnation;
+            path == peer || (path.node == peer.node && reborn)
+        };
         let earlier = self.fabric.table.iter().find(|qp| {
-            qp.site == site
-                && qp.lifecycle != local.lifecycle
-                && qp.target.is_some_and(|target| self.sites[target.site].path == *peer)
+            qp.site == site && qp.lifecycle != local.lifecycle && qp.target.is_some_and(stale)
         });
         if let Some(earlier) = earlier {
             let detail = format!(
-                "{} wires towards {} while {} is still wired towards that peer",
-                self.describe_pair(*local),
+                "{} wires towards {} while {} is still wired towards that node",
+                self.describe_own(site, local.lifecycle),
                 self.describe_pair(*remote),
-                self.describe_pair(self.pair(site, earlier.lifecycle))
+                self.describe_own(site, earlier.lifecycle)
             );
             step.violations.push(Violation::new(Oracle::StaleLane, detail));
         }
     }
 
-    fn publish(&mut self, site: usize, local: Pair, remote: Pair, step: &mut Step) {
+    fn publish(&mut self, site: usize, local: Pair, remote: Pair, path: &NicPath, step: &mut Step) {
         let Some(qp) = self.fabric.of_mut(site, local.lifecycle) else {
             let detail = format!("{local:?} is published and has no queue pair");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
             return;
         };
         qp.published = true;
+        if remote.is_weak() && !self.flows(site, local.lifecycle) {
+            let own = self.describe_own(site, local.lifecycle);
+            let detail = format!("{own} is usable, and what is posted is taken for repeated");
+            step.violations.push(Violation::new(Oracle::Swallowed, detail));
+        }
+        let Some(qp) = self.fabric.of(site, local.lifecycle) else { return };
         let own_number = qp.number;
-        let peer = self.site_of(remote.incarnation);
-        let alive = self.sites[peer].incarnation == remote.incarnation;
+        let peer = self.site_at(remote.incarnation, path);
+        let alive = self.sites[peer].incarnation == remote.incarnation && !self.is_old(peer);
         let earlier = |qp: &&QueuePair| {
             let towards_us = qp.target.is_some_and(|target| target.site == site);
             qp.site == peer && qp.lifecycle != remote.lifecycle && qp.published && towards_us
@@ -532,6 +674,34 @@ impl World {
         }
     }
 
+    /// A lane that ends by intention, not by a failure and not by force, ends with nothing under
+    /// way on it in either direction (H11).
+    fn check_cut_off(&self, site: usize, own: Lifecycle, failure: &Failure, step: &mut Step) {
+        if !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced) {
+            return;
+        }
+        let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
+        let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
+        let ends = [Some(qp), self.fabric.at(target.site, target.number)];
+        // What its own node retires was given up there.
+        let given_up = |qp: &QueuePair| {
+            let state = self.sites[qp.site].node.state_of(qp.lifecycle);
+            (qp.site, qp.lifecycle) != (site, own)
+                && state.is_none_or(|state| state == StateKind::Retiring)
+        };
+        // An existing Mooncake node cannot be asked.
+        let asked = |qp: &QueuePair| !self.is_old(qp.site);
+        let busy = |qp: &&QueuePair| qp.published && !qp.drained && !given_up(qp) && asked(qp);
+        if let Some(busy) = ends.into_iter().flatten().find(busy) {
+            let detail = format!(
+                "{} ends while work posted on {} may be under way",
+                self.describe_pair(self.pair(site, own)),
+                self.describe_pair(self.pair(busy.site, busy.lifecycle))
+            );
+            step.violations.push(Violation::new(Oracle::CutOff, detail));
+        }
+    }
+
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, .. } = &event {
             let peers: Vec<usize> = (0..self.sites.len())
@@ -541,12 +711,22 @@ impl World {
                 Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
             }
         }
-        if let Event::Ended { lifecycle, failure, .. } = &event
-            && self.setup.lasting
-        {
-            let detail =
-                format!("{} ends: {failure}", self.describe_pair(self.pair(site, *lifecycle)));
-            step.violations.push(Violation::new(Oracle::Lasting, detail));
+        if let Event::Ended { lifecycle, failure, .. } = &event {
+            if self.setup.lasting {
+                let name = self.describe_pair(self.pair(site, *lifecycle));
+                let detail = format!("{name} ends: {failure}");
+                step.violations.push(Violation::new(Oracle::Lasting, detail));
+            }
+            let forced = |(at, event): &(usize, Event)| {
+                let of = |event: &Event| match event {
+                    Event::RetireForced { lifecycle, .. } => Some(*lifecycle),
+                    _ => None,
+                };
+                *at == site && of(event) == Some(*lifecycle)
+            };
+            if !step.events.iter().any(forced) {
+                self.check_cut_off(site, *lifecycle, failure, step);
+            }
         }
         if let Event::RetireFailed { lifecycle, .. } = &event {
             self.stuck.push((site, *lifecycle));
@@ -560,64 +740,34 @@ impl World {
     }
 
     /// A call of this lifecycle, its answer, or the peer's pending answer is still on the way.
-    pub(crate) fn awaits(&self, caller: Pair) -> bool {
-        self.calls.iter().any(|call| call.sender == caller)
-            || self.answers.iter().any(|(_, answer)| answer.echo == Some(caller))
-            || self.held.iter().any(|held| held.sender == caller)
+    pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
+        let (caller, path) = (self.pair(site, lifecycle), &self.sites[site].path);
+        self.calls.iter().any(|call| call.sender == caller && call.from == *path)
+            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && to.to == *path)
+            || self.held.iter().any(|held| held.sender == caller && held.from == site)
     }
 
-    fn describe_output(&self, site: usize, output: &Output) -> String {
-        match output {
-            Output::Call(message) => format!("calls {}", self.describe_message(message)),
-            Output::Answer { message, .. } => format!("answers {}", self.describe_message(message)),
-            Output::Operate(operation) => {
-                let id = operation.id();
-                format!("asks for {:?} of {:?}", id.kind, id.lifecycle)
-            }
-            Output::Publish { local, remote, .. } => {
-                format!(
-                    "publishes {} as wired to {}",
-                    self.describe_pair(*local),
-                    self.describe_pair(*remote)
-                )
-            }
-            Output::Revoke(lifecycle) => {
-                format!("revokes {}", self.describe_pair(self.pair(site, *lifecycle)))
-            }
-            Output::Event(Event::Ended { lifecycle, failure, .. }) => {
-                format!("ends {}: {failure}", self.describe_pair(self.pair(site, *lifecycle)))
-            }
-            Output::Event(event) => format!("reports {event:?}"),
-        }
-    }
-
-    /// `B'#2` is lifecycle 2 of the second run of site B.
-    pub(crate) fn describe_pair(&self, pair: Pair) -> String {
-        if pair.incarnation.0 < RUNS_MAX {
-            return format!("{pair:?}");
-        }
-        let site = self.describe_site(self.site_of(pair.incarnation));
-        let runs = usize::try_from(pair.incarnation.0 % RUNS_MAX).unwrap_or(0);
-        format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0)
-    }
-
-    pub(crate) fn describe_site(&self, site: usize) -> char {
-        char::from(b'A'.saturating_add(u8::try_from(site).unwrap_or(0)))
-    }
-
-    pub(crate) fn describe_message(&self, message: &Message) -> String {
-        let sender = self.describe_pair(message.sender);
-        let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));
-        let op = match (&message.op, &message.refusal) {
-            (Op::Refuse, Some(refusal)) => format!("refuse({:?})", refusal.reason),
-            (op, _) => format!("{op:?}").to_lowercase(),
-        };
-        format!("{op} of {sender}{}", echo.unwrap_or_default())
+    /// A full table in which a lifecycle is on its way out, and something about that is under way.
+    pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
+        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].path == *path);
+        sites.into_iter().any(|site| {
+            let node = &self.sites[site].node;
+            let under_way = |own: Lifecycle| {
+                let operated = |pending: &Arc<Pending>| {
+                    pending.site == site && pending.operation.id().lifecycle == own
+                };
+                self.awaits(site, own) || self.operations.iter().any(operated)
+            };
+            node.lifecycles().count() >= self.setup.limits.lifecycles_max
+                && node.lifecycles().any(|(own, state, ..)| state.is_ending() && under_way(own))
+        })
     }
 }
 
 fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
-    let incarnation = Incarnation((site as u128 + 1) * RUNS_MAX + run);
+    let process = setup.process(site);
+    let nic = (0..site).filter(|other| setup.process(*other) == process).count() as u64;
+    let incarnation = Incarnation((process as u128 + 1) * RUNS_MAX + run);
     let config = NodeConfig {
         path: setup.sites[site].clone(),
         incarnation,
@@ -627,10 +777,19 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
     };
     Site {
         path: setup.sites[site].clone(),
-        node: (setup.build)(config),
+        process,
+        old: setup.old.filter(|(old, _)| *old == site).map(|(_, ready)| OldNode::new(ready)),
+        node: (setup.build)(config).numbering_from(Lifecycle(nic * NUMBERS_PER_NIC + 1)),
         incarnation,
         demands: vec![Demand::None; setup.sites.len()],
     }
+}
+
+/// Names a call of an old node by run, queue pair and kind, which is all that tells two apart.
+fn plain_token(message: &Message) -> u64 {
+    let number = message.body.queue_pairs.first().copied().unwrap_or(0);
+    let ready = u64::from(message.op == Op::Ready);
+    message.sender.incarnation.0 as u64 | u64::from(number) << 17 | ready << 16
 }
 
 pub(crate) fn error(side: Side, call: &'static str) -> TransportError {

@@ -5,7 +5,7 @@ use super::transitions::Trigger;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, TransportError};
-use crate::wire::{Message, Refusal};
+use crate::wire::{Message, PlainMessage, Refusal};
 
 /// How a node is set up. Everything it ever draws at random derives from `seed`.
 #[derive(Clone, Debug)]
@@ -37,6 +37,8 @@ pub struct Limits {
     pub readies_max: u32,
     /// Times one lifecycle is retired before it is reported as never to be gone.
     pub retires_max: u32,
+    /// Quiesce messages sent in one lifecycle before it ends without the peer's consent.
+    pub quiesces_max: u32,
     /// Lifecycles that may fail in a row before the demand is reported as failed.
     pub opens_max: u32,
 }
@@ -50,6 +52,7 @@ impl Default for Limits {
             requests_max: 4,
             readies_max: 4,
             retires_max: 4,
+            quiesces_max: 4,
             opens_max: 3,
         }
     }
@@ -66,6 +69,12 @@ pub struct Timing {
     pub half_open: Duration,
     /// How long an operation of our own transport may take.
     pub operation: Duration,
+    /// First wait for the answer to a quiesce.
+    pub quiesce_retry: Duration,
+    /// How long work that is posted on a lane may take to end once the lane is to be retired.
+    pub drain: Duration,
+    /// How long a demand waits for room in the table of lifecycles.
+    pub room: Duration,
     /// First pause before reopening after a failed lifecycle.
     pub backoff: Duration,
 }
@@ -77,6 +86,9 @@ impl Default for Timing {
             ready_retry: Duration::from_millis(500),
             half_open: Duration::from_millis(5_000),
             operation: Duration::from_millis(5_000),
+            quiesce_retry: Duration::from_millis(500),
+            drain: Duration::from_millis(5_000),
+            room: Duration::from_millis(5_000),
             backoff: Duration::from_millis(10),
         }
     }
@@ -104,8 +116,11 @@ pub enum CallFailure {
 pub enum Input {
     /// The application wants a lane to this NIC of a peer.
     Open(NicPath),
-    /// The application no longer wants one; what exists ends.
+    /// The application no longer wants one; what exists ends (rule H11).
     Close(NicPath),
+    /// The application has no work for this NIC; what exists stays, and makes way when room is
+    /// needed.
+    Release(NicPath),
     /// A peer called.
     CallReceived {
         /// Returned with the answer.
@@ -115,6 +130,20 @@ pub enum Input {
     },
     /// A call of ours was answered.
     CallAnswered(Message),
+    /// A node without our key called (rule H13).
+    PlainCallReceived {
+        /// Returned with the answer.
+        token: CallToken,
+        /// What it said.
+        message: PlainMessage,
+    },
+    /// A call of ours was answered by a node without our key (rule H13).
+    PlainCallAnswered {
+        /// The lifecycle that called.
+        lifecycle: Lifecycle,
+        /// The answer.
+        message: PlainMessage,
+    },
     /// A call of ours failed; whether it took effect is unknown.
     CallFailed {
         /// The lifecycle that called.
@@ -150,6 +179,13 @@ pub enum Output {
         /// The answer.
         message: Message,
     },
+    /// Answer a call of a node without our key.
+    PlainAnswer {
+        /// The call.
+        token: CallToken,
+        /// The answer.
+        message: PlainMessage,
+    },
     /// Perform a queue-pair operation. Operations of one lifecycle are performed in order.
     Operate(Operation),
     /// The lane is usable.
@@ -161,7 +197,7 @@ pub enum Output {
         /// The peer's NIC.
         peer: NicPath,
     },
-    /// The lane must not be posted to any more.
+    /// The lane must not be posted to any more. What is posted goes on if a drain is asked for next.
     Revoke(Lifecycle),
     /// Something the application may want to know.
     Event(Event),
@@ -194,6 +230,15 @@ pub enum Failure {
     /// The application closed it.
     #[error("closed by the application")]
     Closed,
+    /// It was idle and made way for another.
+    #[error("it was idle and made way")]
+    Evicted,
+    /// The peer asked for it to be retired.
+    #[error("the peer retired the lane")]
+    Quiesced,
+    /// What was posted on it did not end in time.
+    #[error("what was posted did not end in time")]
+    DrainOverdue,
     /// A bound of ours is reached.
     #[error("the limit '{0}' is reached")]
     Limit(&'static str),
@@ -245,6 +290,14 @@ pub enum Event {
         /// Which.
         lifecycle: Lifecycle,
     },
+    /// A lane was to be retired with the peer's consent and none came in the bounded number of
+    /// attempts; it is retired without. Work of the peer's may be cut off (rule H11).
+    RetireForced {
+        /// The peer.
+        peer: NicPath,
+        /// Which.
+        lifecycle: Lifecycle,
+    },
     /// An idle peer made room in the table of peers.
     PeerForgotten {
         /// The peer.
@@ -286,7 +339,7 @@ pub struct Counters {
     /// State changes that no row of `TRANSITIONS` declares: errors of ours.
     pub undeclared: u64,
     /// One bit per row of `TRANSITIONS` that was taken.
-    pub transitions: u64,
+    pub transitions: u128,
 }
 
 /// The named waits.
@@ -304,6 +357,12 @@ pub enum TimerKind {
     Backoff,
     /// The pause before retiring once more is over.
     RetireRetry,
+    /// What was posted on a lane that is to be retired is overdue.
+    Drain,
+    /// The answer to a quiesce is overdue.
+    QuiesceRetry,
+    /// Room for a lifecycle is overdue.
+    Room,
 }
 
 /// Names one armed timer.
@@ -311,6 +370,6 @@ pub enum TimerKind {
 pub enum TimerId {
     /// A lifecycle's.
     Lifecycle(Lifecycle),
-    /// A peer's backoff.
+    /// A peer's: backoff, or a wait for room.
     Peer(NicPath),
 }

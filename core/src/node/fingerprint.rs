@@ -3,6 +3,7 @@
 use super::lane::{Lane, State};
 use super::machine::Node;
 use super::peers::Peer;
+use super::transitions::Trigger;
 use crate::identity::{Lifecycle, Pair};
 use crate::wire::Body;
 use core::hash::{Hash, Hasher};
@@ -59,6 +60,7 @@ impl Node {
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
+        (peer.room.is_some(), peer.plain).hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
         peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);
@@ -79,14 +81,24 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
             peer_wired.hash(&mut hasher);
         }
+        State::Draining { cause, .. } => Trigger::of(cause).hash(&mut hasher),
+        State::Quiescing { cause, quiesces, .. } => {
+            (Trigger::of(cause), quiesces).hash(&mut hasher);
+        }
         State::Retiring { attempts, .. } => attempts.hash(&mut hasher),
-        State::Raising | State::Established { .. } => {}
+        State::Raising | State::Established { .. } | State::Proving { .. } | State::Weak { .. } => {
+        }
     }
     for held in &lane.held {
         (held.token.0, held.message.op, pair(held.message.sender)).hash(&mut hasher);
         held.message.echo.map(pair).hash(&mut hasher);
         hash_body(&held.message.body, hasher);
     }
+    for call in &lane.plain {
+        (call.token.0, call.message.ready).hash(&mut hasher);
+        hash_body(&call.message.body, hasher);
+    }
+    lane.answered_plainly.hash(&mut hasher);
     lane.timer.map(|(_, kind)| kind).hash(&mut hasher);
     hash_body(&lane.body, hasher);
     if let State::Fencing { body, .. } = &lane.state {

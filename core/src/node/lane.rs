@@ -1,6 +1,7 @@
 //! One lifecycle of one endpoint: its state, with the state's data inside.
 
-use super::api::{CallToken, TimerKind};
+use super::api::{CallToken, Failure, TimerKind};
+use super::weak::PlainCall;
 use crate::identity::{NicPath, Pair};
 use crate::time::Instant;
 use crate::wire::{Body, Message};
@@ -21,6 +22,14 @@ pub(super) enum State {
     Wired { remote: Pair, readies: u32 },
     /// Both have wired.
     Established { remote: Pair },
+    /// Wired towards a node without our key; whether bytes flow is being seen (rule H13).
+    Proving { remote: Pair },
+    /// In use towards a node without our key, which its queue pairs alone identify (rule H13).
+    Weak { remote: Pair },
+    /// To be retired: revoked here, and what we had posted is to end first (rule H11).
+    Draining { remote: Pair, cause: Failure },
+    /// Nothing of ours is outstanding; the peer is asked for the same (rule H11).
+    Quiescing { remote: Pair, cause: Failure, quiesces: u32 },
     /// Retire is under way, for the given time.
     Retiring { remote: Option<Pair>, attempts: u32 },
 }
@@ -46,7 +55,23 @@ pub enum StateKind {
     Wiring,
     Wired,
     Established,
+    Proving,
+    Weak,
+    Draining,
+    Quiescing,
     Retiring,
+}
+
+impl StateKind {
+    /// In use: published and not revoked.
+    pub fn is_in_use(self) -> bool {
+        matches!(self, Self::Established | Self::Weak)
+    }
+
+    /// On its way out: nothing new begins on it.
+    pub fn is_ending(self) -> bool {
+        matches!(self, Self::Draining | Self::Quiescing | Self::Retiring)
+    }
 }
 
 impl State {
@@ -58,6 +83,10 @@ impl State {
             Self::Wiring { .. } => StateKind::Wiring,
             Self::Wired { .. } => StateKind::Wired,
             Self::Established { .. } => StateKind::Established,
+            Self::Proving { .. } => StateKind::Proving,
+            Self::Weak { .. } => StateKind::Weak,
+            Self::Draining { .. } => StateKind::Draining,
+            Self::Quiescing { .. } => StateKind::Quiescing,
             Self::Retiring { .. } => StateKind::Retiring,
         }
     }
@@ -69,7 +98,11 @@ impl State {
             Self::Fencing { remote, .. }
             | Self::Wiring { remote, .. }
             | Self::Wired { remote, .. }
-            | Self::Established { remote } => Some(*remote),
+            | Self::Established { remote }
+            | Self::Proving { remote }
+            | Self::Weak { remote }
+            | Self::Draining { remote, .. }
+            | Self::Quiescing { remote, .. } => Some(*remote),
             Self::Retiring { remote, .. } => *remote,
         }
     }
@@ -89,5 +122,9 @@ pub(super) struct Lane {
     pub(super) state: State,
     pub(super) body: Body,
     pub(super) held: Vec<Held>,
+    /// Calls without our key that wait likewise.
+    pub(super) plain: Vec<PlainCall>,
+    /// A node without our key has answered our request, so that it waits for our ready.
+    pub(super) answered_plainly: bool,
     pub(super) timer: Option<(Instant, TimerKind)>,
 }

@@ -43,13 +43,28 @@ impl Node {
         }
     }
 
+    /// The same node, numbering its lifecycles from `first`. A process with a machine per NIC gives
+    /// each a range of its own, since a number is never used twice within an incarnation.
+    #[must_use]
+    pub fn numbering_from(mut self, first: Lifecycle) -> Self {
+        self.next_lifecycle = self.next_lifecycle.max(first.0);
+        self
+    }
+
     /// Takes one input. The outputs it causes wait in [`Node::poll_output`].
     pub fn handle_input(&mut self, now: Instant, input: Input) {
         match input {
             Input::Open(peer) => self.handle_open(now, peer),
             Input::Close(peer) => self.handle_close(now, &peer),
+            Input::Release(peer) => self.handle_release(&peer),
             Input::CallReceived { token, message } => self.handle_call(now, token, message),
             Input::CallAnswered(message) => self.handle_answer(now, message),
+            Input::PlainCallReceived { token, message } => {
+                self.handle_plain_call(now, token, message);
+            }
+            Input::PlainCallAnswered { lifecycle, message } => {
+                self.handle_plain_answer(now, lifecycle, message);
+            }
             Input::CallFailed { lifecycle, failure } => {
                 self.handle_call_failed(now, lifecycle, failure);
             }
@@ -76,7 +91,9 @@ impl Node {
             lane.timer.map(|(at, kind)| (TimerId::Lifecycle(*lifecycle), at, kind))
         });
         let peers = self.peers.iter().filter_map(|(path, peer)| {
-            peer.backoff.map(|at| (TimerId::Peer(path.clone()), at, TimerKind::Backoff))
+            let backoff = peer.backoff.map(|at| (at, TimerKind::Backoff));
+            let (at, kind) = backoff.or(peer.room.map(|at| (at, TimerKind::Room)))?;
+            Some((TimerId::Peer(path.clone()), at, kind))
         });
         lanes.chain(peers)
     }
@@ -97,6 +114,8 @@ impl Node {
                 let Some(peer) = self.peers.get_mut(path) else { return };
                 if peer.backoff.take().is_some() {
                     self.pursue(now, path);
+                } else if peer.room.take().is_some() {
+                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
                 }
             }
             TimerId::Lifecycle(lifecycle) => self.on_lifecycle_timer(now, *lifecycle),
@@ -148,10 +167,18 @@ impl Node {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
+        peer.room = None;
         let ending = [peer.bound, peer.open];
         for lifecycle in ending.into_iter().flatten() {
-            self.end(now, lifecycle, Failure::Closed);
+            self.dismiss(now, lifecycle, Failure::Closed);
         }
+    }
+
+    fn handle_release(&mut self, path: &NicPath) {
+        let Some(peer) = self.peers.get_mut(path) else { return };
+        peer.wanted = false;
+        peer.backoff = None;
+        peer.room = None;
     }
 
     /// Does what an unmet demand needs next.
@@ -165,7 +192,7 @@ impl Node {
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
                 if self.raise(now, path).is_none() {
-                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
+                    self.await_room(now, path);
                 }
             }
         }
@@ -188,16 +215,19 @@ impl Node {
             state: State::Raising,
             body: Body::default(),
             held: Vec::new(),
+            plain: Vec::new(),
+            answered_plainly: false,
             timer,
         };
         self.lanes.insert(lifecycle, lane);
         self.names.entry(path.node.clone()).or_default().lanes.push(lifecycle);
         self.record(lifecycle, None, Trigger::Raised, Some(StateKind::Raising));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
+        let skip = self.numbers_to_skip(lifecycle, path);
         let peer = path.clone();
         self.publish_at_once(lifecycle, path);
         self.retire_ended();
-        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer }));
+        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer, skip }));
         Some(lifecycle)
     }
 
@@ -209,6 +239,9 @@ impl Node {
         let limits = self.config.limits;
         let base = self.config.timing.request_retry;
         let prove = self.leave_to_prove(lifecycle);
+        if !self.leave_to_ask(lifecycle) {
+            return;
+        }
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Announced(announcement) = &mut lane.state else { return };
         if announcement.requests >= limits.requests_max {
@@ -224,7 +257,7 @@ impl Node {
         self.outputs.push_back(Output::Call(message));
     }
 
-    fn send_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
+    pub(super) fn send_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
         let readies_max = self.config.limits.readies_max;
         let base = self.config.timing.ready_retry;
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
@@ -248,18 +281,21 @@ impl Node {
             self.end(now, lifecycle, Failure::Call(failure));
             return;
         }
-        match lane.state {
-            State::Announced(_) | State::Wired { .. } => {
-                let peer = self.peers.entry(path).or_default();
-                peer.first_failure.get_or_insert(Failure::Call(failure));
-                let wait = self.config.timing.backoff;
-                let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
-                if let Some(kind @ (TimerKind::RequestRetry | TimerKind::ReadyRetry)) = kind {
-                    let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
-                    self.arm(lifecycle, now + wait, kind);
-                }
-            }
-            _ => {}
+        if let State::Announced(_) | State::Wired { .. } = lane.state {
+            let peer = self.peers.entry(path).or_default();
+            peer.first_failure.get_or_insert(Failure::Call(failure));
+        }
+        let wait = self.config.timing.backoff;
+        let kind = self.lanes[&lifecycle].timer.map(|(_, kind)| kind);
+        let retried = |kind: &TimerKind| {
+            matches!(
+                kind,
+                TimerKind::RequestRetry | TimerKind::ReadyRetry | TimerKind::QuiesceRetry
+            )
+        };
+        if let Some(kind) = kind.filter(retried) {
+            let wait = self.jittered(wait, lifecycle, Purpose::BackoffJitter, 1);
+            self.arm(lifecycle, now + wait, kind);
         }
     }
 
@@ -278,8 +314,16 @@ impl Node {
             (OperationKind::Wire, StateKind::Wiring, Outcome::Wired) => {
                 self.on_wired(now, id.lifecycle);
             }
+            (OperationKind::Prove, StateKind::Proving, Outcome::Proven) => {
+                self.on_proven(id.lifecycle);
+            }
+            (OperationKind::Drain, StateKind::Draining, Outcome::Drained) => {
+                self.on_drained(now, id.lifecycle);
+            }
             (kind, state, Outcome::Failed(error))
-                if (kind == OperationKind::BringUp && state == StateKind::Raising)
+                if (kind == OperationKind::Prove && state == StateKind::Proving)
+                    || (kind == OperationKind::Drain && state == StateKind::Draining)
+                    || (kind == OperationKind::BringUp && state == StateKind::Raising)
                     || (kind == OperationKind::Wire && state == StateKind::Wiring) =>
             {
                 self.end(now, id.lifecycle, Failure::Transport(error));
@@ -303,7 +347,9 @@ impl Node {
     fn on_wired(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(State::Wiring { remote, peer_wired }) = self.state_mut(lifecycle) else { return };
         let (remote, peer_wired) = (*remote, *peer_wired);
-        if peer_wired || self.establishes_alone() {
+        if remote.is_weak() {
+            self.on_wired_plainly(now, lifecycle, peer_wired);
+        } else if peer_wired || self.establishes_alone() {
             self.establish(now, lifecycle, remote, Trigger::Wired);
         } else {
             self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
@@ -341,28 +387,41 @@ impl Node {
             Some((_, TimerKind::ReadyRetry)) => self.send_ready(now, lifecycle),
             Some((_, TimerKind::HalfOpen)) => self.end(now, lifecycle, Failure::HalfOpen),
             Some((_, TimerKind::RetireRetry)) => self.retire_again(now, lifecycle),
+            Some((_, TimerKind::Drain)) => self.end(now, lifecycle, Failure::DrainOverdue),
+            Some((_, TimerKind::QuiesceRetry)) => self.send_quiesce(now, lifecycle),
             Some((_, TimerKind::Operation)) if retiring => {
                 let peer = lane.peer.clone();
                 self.emit(Event::RetireOverdue { peer, lifecycle });
             }
             Some((_, TimerKind::Operation)) => self.end(now, lifecycle, Failure::OperationOverdue),
-            Some((_, TimerKind::Backoff)) | None => {}
+            Some((_, TimerKind::Backoff | TimerKind::Room)) | None => {}
         }
     }
 
     /// Ends a lifecycle: revoke, then retire. Absorbing; a second call changes nothing.
     pub(super) fn end(&mut self, now: Instant, lifecycle: Lifecycle, failure: Failure) {
+        let trigger = Trigger::of(&failure);
+        self.end_by(now, lifecycle, failure, trigger);
+    }
+
+    pub(super) fn end_by(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        failure: Failure,
+        trigger: Trigger,
+    ) {
         let overdue = self.timer(now + self.config.timing.operation, TimerKind::Operation);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         if lane.state.kind() == StateKind::Retiring {
             return;
         }
-        let published = lane.state.kind() == StateKind::Established;
+        let published = lane.state.kind().is_in_use();
         let next = State::Retiring { remote: lane.state.remote(), attempts: 1 };
         lane.timer = overdue;
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
-        self.transit(lifecycle, Trigger::of(&failure), next);
+        self.transit(lifecycle, trigger, next);
         if published && !self.retires_unrevoked() {
             self.outputs.push_back(Output::Revoke(lifecycle));
         }
@@ -371,12 +430,14 @@ impl Node {
         }
         for held in held {
             let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
-            let reason = match held.message.op {
-                Op::Request if !self.blames_peer() => RefusalReason::Busy,
-                _ => RefusalReason::Gone,
+            let (reason, sender) = match held.message.op {
+                Op::Request if !self.blames_peer() => (RefusalReason::Busy, Lifecycle(0)),
+                Op::Quiesce => (RefusalReason::Gone, lifecycle),
+                _ => (RefusalReason::Gone, Lifecycle(0)),
             };
-            self.refuse(held.token, self.pair(Lifecycle(0)), &held.message, reason, detail);
+            self.refuse(held.token, self.pair(sender), &held.message, reason, detail);
         }
+        self.release_plain(now, lifecycle);
         self.counters.ended += 1;
         self.emit(Event::Ended { peer: path.clone(), lifecycle, failure: failure.clone() });
         self.after_end(now, &path, lifecycle, failure);
@@ -393,6 +454,11 @@ impl Node {
             peer.open = peer.open.filter(|open| *open != lifecycle);
         }
         if !peer.wanted || peer.bound.is_some() {
+            return;
+        }
+        if matches!(cause, Failure::Closed | Failure::Evicted) {
+            // Wanted again since; ending the lane was our own doing and no failure.
+            self.pursue(now, path);
             return;
         }
         peer.failures += 1;
@@ -422,9 +488,10 @@ impl Node {
         }
     }
 
-    fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
+    pub(super) fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
         if let Some(peer) = self.peers.get_mut(path) {
             peer.wanted = false;
+            peer.room = None;
             peer.failures = 0;
             peer.first_failure = None;
         }
@@ -443,10 +510,12 @@ impl Node {
                 Some(StateKind::Announced) => {
                     self.release(now, waiting);
                     self.prove_when_fenced(now, waiting);
+                    self.ask_when_fenced(now, waiting);
                 }
                 _ => {}
             }
         }
+        self.on_room(now);
     }
 
     /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
@@ -491,7 +560,13 @@ impl Node {
         (!self.forgets_timer(kind)).then_some((at, kind))
     }
 
-    fn jittered(&self, base: Duration, id: Lifecycle, purpose: Purpose, attempt: u32) -> Duration {
+    pub(super) fn jittered(
+        &self,
+        base: Duration,
+        id: Lifecycle,
+        purpose: Purpose,
+        attempt: u32,
+    ) -> Duration {
         let span = base.doubled(attempt.saturating_sub(1).min(6)).nanos();
         let jitter = derive(self.config.seed, id, purpose, attempt) % (span / 2 + 1);
         Duration(span.saturating_add(jitter))

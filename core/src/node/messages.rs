@@ -31,6 +31,7 @@ impl Node {
         match message.op {
             Op::Request => self.on_request(now, Held { token, message }),
             Op::Ready => self.on_ready(now, Held { token, message }),
+            Op::Quiesce => self.on_quiesce(now, Held { token, message }),
             _ => {
                 let detail = format!("{:?} is no call", message.op);
                 self.reject(token, &message, RefusalReason::Protection, detail);
@@ -48,6 +49,9 @@ impl Node {
         match (lifecycle, message.op) {
             (Some(lifecycle), Op::Reply) => self.on_reply(now, lifecycle, &message),
             (Some(lifecycle), Op::Ack) => self.on_ack(now, lifecycle, message.sender),
+            (Some(lifecycle), Op::Retired) => {
+                self.on_retired_there(now, lifecycle, message.sender);
+            }
             (Some(lifecycle), Op::Refuse) => self.on_refuse(now, lifecycle, message),
             _ => self.counters.ignored += 1,
         }
@@ -106,6 +110,12 @@ impl Node {
         }
         if open.is_none() && !self.has_room() {
             let detail = "the table of lifecycles is full".into();
+            if !self.room_is_coming() && self.evict(now) {
+                // Refused, and yet not for nothing: asked again, it finds room (rule H11).
+                let sender = self.pair(Lifecycle(0));
+                self.refuse(call.token, sender, &call.message, RefusalReason::Busy, detail);
+                return;
+            }
             self.reject(call.token, &call.message, RefusalReason::Busy, detail);
             return;
         }
@@ -128,6 +138,7 @@ impl Node {
         let Some(lifecycle) = open.xor(replaced).or_else(|| self.raise(now, &path)) else { return };
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
+            peer.room = None;
         }
         self.answer_request(now, lifecycle, call);
     }
@@ -159,6 +170,9 @@ impl Node {
                 self.send_request(now, lifecycle);
                 return self.hold(lifecycle, call);
             }
+            StateKind::Announced if self.answers_in_turn(&call.message.from) => {
+                return self.hold(lifecycle, call);
+            }
             StateKind::Announced => {
                 let offered = self.offered(lifecycle).filter(|_| !self.offers_twice());
                 let taken = offered.is_some_and(|to| to.incarnation != sender.incarnation);
@@ -173,6 +187,7 @@ impl Node {
                 }
             }
             StateKind::Raising | StateKind::Fencing => return self.hold(lifecycle, call),
+            StateKind::Draining | StateKind::Quiescing => return self.reject_ending(call),
             _ => {}
         }
         let message = self.message(lifecycle, Op::Reply, Some(sender));
@@ -204,7 +219,7 @@ impl Node {
     }
 
     /// Calls that wait for a lifecycle which now belongs to another pair wait in vain.
-    fn dismiss_others(&mut self, lifecycle: Lifecycle, remote: Pair) {
+    pub(super) fn dismiss_others(&mut self, lifecycle: Lifecycle, remote: Pair) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let others = lane.held.extract_if(.., |held| held.message.sender != remote);
         for other in others.collect::<Vec<_>>() {
@@ -214,6 +229,13 @@ impl Node {
         }
     }
 
+    /// Busy and not gone: the quiesce that is coming ends the pair, and lets its work end first
+    /// (rule H11).
+    fn reject_ending(&mut self, call: Held) {
+        let detail = "the lane is being retired".into();
+        self.reject(call.token, &call.message, RefusalReason::Busy, detail);
+    }
+
     fn reject_busy(&mut self, call: Held) {
         let detail = format!("{} calls wait already", self.config.limits.answers_held_max);
         self.reject(call.token, &call.message, RefusalReason::Busy, detail);
@@ -221,6 +243,7 @@ impl Node {
 
     /// What a lifecycle's calls waited for has happened: takes them again.
     pub(super) fn release(&mut self, now: Instant, lifecycle: Lifecycle) {
+        self.release_plain(now, lifecycle);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         for held in core::mem::take(&mut lane.held) {
             if self.replaces_on_request() {
@@ -268,6 +291,9 @@ impl Node {
     }
 
     fn on_peer_wired(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
+        if self.state_of(lifecycle).is_some_and(StateKind::is_ending) {
+            return self.reject_ending(call);
+        }
         let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
         let once = self.acknowledges_once();
         match self.state_mut(lifecycle) {
@@ -316,6 +342,22 @@ impl Node {
 
     fn on_refuse(&mut self, now: Instant, lifecycle: Lifecycle, message: Message) {
         let Some(refusal) = message.refusal.filter(|_| !self.swallows_refusals()) else { return };
+        match &self.lanes[&lifecycle].state {
+            // It answers a call of before: what was asked for has been had since.
+            State::Established { .. } | State::Draining { .. } => {
+                self.counters.ignored += 1;
+                return;
+            }
+            State::Quiescing { remote, .. } => {
+                if refusal.reason == RefusalReason::Gone && *remote == message.sender {
+                    self.on_agreed(now, lifecycle);
+                } else {
+                    self.counters.ignored += 1;
+                }
+                return;
+            }
+            _ => {}
+        }
         match refusal.reason {
             RefusalReason::Busy | RefusalReason::Starting => {
                 let path = self.lanes[&lifecycle].peer.clone();
@@ -323,12 +365,6 @@ impl Node {
                 peer.first_failure.get_or_insert(Failure::Refused(refusal));
             }
             RefusalReason::Unproven => self.on_unproven(now, lifecycle, message.sender),
-            // Whoever refused it has been bound to it since.
-            RefusalReason::Superseded
-                if self.state_of(lifecycle) == Some(StateKind::Established) =>
-            {
-                self.counters.ignored += 1;
-            }
             _ => self.end(now, lifecycle, Failure::Refused(refusal)),
         }
     }
@@ -401,6 +437,8 @@ impl Node {
         let previous = self.peers.get_mut(&path).and_then(|peer| {
             peer.open = None;
             peer.backoff = None;
+            peer.room = None;
+            peer.plain = false;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)
         });
@@ -474,5 +512,5 @@ impl Node {
 
 /// The same incarnation, and an earlier lifecycle of it.
 fn is_older(sender: Pair, than: Pair) -> bool {
-    sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
+    !sender.is_weak() && sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
 }

@@ -5,7 +5,7 @@ use super::api::TimerKind;
 #[cfg(feature = "mutants")]
 use super::api::{NodeConfig, Output};
 #[cfg(feature = "mutants")]
-use super::lane::{Lane, StateKind};
+use super::lane::{Lane, State, StateKind};
 use super::machine::Node;
 use crate::identity::{Lifecycle, NicPath};
 use crate::questions::questions;
@@ -103,6 +103,14 @@ pub enum Mutant {
     RoomCheckedLate,
     /// A lane is retired while it may still be posted on.
     RetiredUnrevoked,
+    /// A close destroys a lane at once, whatever the peer still does on it.
+    RetiredUnasked,
+    /// Only earlier lanes to the same NIC are waited for, whatever node they led to.
+    OneNicFenced,
+    /// A request is answered when no request of our own is out.
+    AnsweredInTurn,
+    /// A lane to a node without our key is usable as soon as both have wired.
+    UsableUnproven,
 }
 
 #[cfg(feature = "mutants")]
@@ -172,6 +180,16 @@ impl Node {
         };
         forgotten == Some(kind)
     }
+
+    /// A variant only: a request of ours is out to somebody else.
+    pub(super) fn answers_in_turn(&self, path: &NicPath) -> bool {
+        let asks = |lane: &Lane| match &lane.state {
+            State::Announced(announcement) => announcement.requests > 0,
+            _ => false,
+        };
+        self.mutant == Some(Mutant::AnsweredInTurn)
+            && self.lanes.values().any(|lane| lane.peer != *path && asks(lane))
+    }
 }
 
 /// The shipping rules.
@@ -190,6 +208,11 @@ impl Node {
 
     #[inline(always)]
     pub(super) const fn takes_reply_for_ack(&self, _: Lifecycle) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(super) const fn answers_in_turn(&self, _: &NicPath) -> bool {
         false
     }
 
@@ -250,4 +273,7 @@ questions! {
     misdirects_answers: AnswerMisdirected;
     ends_before_room: RoomCheckedLate;
     retires_unrevoked: RetiredUnrevoked;
+    retires_unasked: RetiredUnasked;
+    fences_one_nic: OneNicFenced;
+    trusts_unproven: UsableUnproven;
 }

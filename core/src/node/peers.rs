@@ -31,6 +31,10 @@ pub(super) struct Peer {
     /// The one lifecycle that waits for an echo, whoever asks.
     pub(super) open: Option<Lifecycle>,
     pub(super) backoff: Option<Instant>,
+    /// It spoke without our key when it last spoke (rule H13).
+    pub(super) plain: bool,
+    /// Until when the demand waits for room in the table of lifecycles.
+    pub(super) room: Option<Instant>,
 }
 
 /// What is known of one node name, all its NICs together: they live and die as one process.
@@ -112,11 +116,10 @@ impl Node {
         let since = Lifecycle(self.next_lifecycle);
         let name = self.names.entry(path.node.clone()).or_default();
         let old = name.live.map(|live| live.incarnation);
-        if old == Some(incarnation) {
-            return;
+        if old != Some(incarnation) {
+            name.live = Some(Live { incarnation, since });
         }
-        name.live = Some(Live { incarnation, since });
-        if let Some(old) = old {
+        if let Some(old) = old.filter(|old| *old != incarnation) {
             if name.superseded.len() >= SUPERSEDED_MAX {
                 name.superseded.remove(0);
             }
@@ -144,7 +147,8 @@ impl Node {
             **number != lifecycle
                 && wired.is_some_and(|wired| {
                     let another = wired.incarnation != remote.incarnation;
-                    (lane.peer == *path || another) && !(another && self.forgets_earlier_runs())
+                    let elsewhere = another && !self.fences_one_nic();
+                    (lane.peer == *path || elsewhere) && !(another && self.forgets_earlier_runs())
                 })
         };
         let mut fence = Fence::Clear;

@@ -46,6 +46,12 @@ impl Transfers {
         self.lanes.forget_if_settled(lane);
     }
 
+    pub(super) fn on_lane_revoked(&mut self, lane: Lifecycle) {
+        if let Some(slot) = self.lanes.find(lane) {
+            self.lanes.stop(slot);
+        }
+    }
+
     pub(super) fn on_completion(&mut self, now: Instant, slice: SliceId, status: CompletionStatus) {
         let Some((slot, lane)) = self.answered(slice) else { return };
         match status {

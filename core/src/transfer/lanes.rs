@@ -31,6 +31,12 @@ pub(super) struct Lane {
     link: Link,
 }
 
+impl Lane {
+    pub(super) fn posted(&self) -> u32 {
+        self.posted
+    }
+}
+
 impl Linked<READY> for Lane {
     fn link(&self) -> &Link {
         &self.link

@@ -127,6 +127,7 @@ impl Transfers {
         match input {
             TransferInput::LaneUp { lane, depth } => return self.on_lane_up(lane, depth),
             TransferInput::LaneDown { lane, cause } => self.on_lane_down(now, lane, cause),
+            TransferInput::LaneRevoked { lane } => self.on_lane_revoked(lane),
             TransferInput::Completion { slice, status } => self.on_completion(now, slice, status),
             TransferInput::Released { slice, sent } => self.on_released(now, slice, sent),
             TransferInput::PeerLost { cause } => self.on_peer_lost(now, cause),
@@ -176,6 +177,11 @@ impl Transfers {
     /// Counters since the start.
     pub fn counters(&self) -> TransferCounters {
         self.counters
+    }
+
+    /// Slices posted on a lane and not yet answered or given back; 0 for a lane nobody knows.
+    pub fn posted_on(&self, lane: Lifecycle) -> u32 {
+        self.lanes.find(lane).map_or(0, |slot| self.lanes[slot].posted())
     }
 
     /// What is held right now.

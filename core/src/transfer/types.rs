@@ -156,6 +156,11 @@ pub enum TransferInput {
         /// Why it ended. It is also the failure of the slices the lane gave back half sent.
         cause: TransportError,
     },
+    /// Nothing more is to be posted on a lane; what is posted goes on.
+    LaneRevoked {
+        /// The lane.
+        lane: Lifecycle,
+    },
     /// A posted slice completed.
     Completion {
         /// The attempt.

@@ -10,7 +10,7 @@ pub const WIRE_VERSION: u32 = 1;
 /// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
 /// Longest GID or token, in bytes: a GID has 47 and a token 16.
-const SHORT_TEXT_BYTES_MAX: usize = 64;
+pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
 /// Longest text kept of what a peer wrote, in bytes: a refusal's detail, or what a parse error quotes.
 pub(super) const DETAIL_BYTES_MAX: usize = 512;
 
@@ -325,7 +325,9 @@ fn parse_pair(
     incarnation: &str,
     lifecycle: u64,
 ) -> Result<Pair, MessageError> {
-    let incarnation = Incarnation::from_hex(incarnation).ok_or(MessageError::Field(field))?;
+    let incarnation = Incarnation::from_hex(incarnation)
+        .filter(|incarnation| *incarnation != Incarnation::UNKNOWN)
+        .ok_or(MessageError::Field(field))?;
     Ok(Pair { incarnation, lifecycle: Lifecycle(lifecycle) })
 }
 

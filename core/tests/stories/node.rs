@@ -2,8 +2,10 @@
 
 mod alike;
 mod limits;
+mod quiesce;
 mod reports;
 mod solo;
+mod weak;
 
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};
 use handfast_core::transport::{Operation, Outcome};
@@ -121,7 +123,7 @@ impl Pair {
                 Output::Answer { message, .. } => self.answers.push_back((1 - side, message)),
                 Output::Operate(operation) => self.operations.push_back((side, operation)),
                 Output::Event(event) => self.events[side].push(event),
-                Output::Publish { .. } | Output::Revoke(_) => {}
+                Output::Publish { .. } | Output::Revoke(_) | Output::PlainAnswer { .. } => {}
             }
         }
     }
@@ -131,6 +133,8 @@ impl Pair {
             let outcome = match operation {
                 Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
                 Operation::Wire { .. } => Outcome::Wired,
+                Operation::Prove { .. } => Outcome::Proven,
+                Operation::Drain { .. } => Outcome::Drained,
                 Operation::Retire { .. } => Outcome::Retired,
             };
             self.tell(side, Input::OperationDone { id: operation.id(), outcome });

@@ -24,6 +24,37 @@ fn recorded_handshakes_decode_and_encode_to_the_same_bytes() {
 }
 
 #[test]
+fn recorded_handshakes_are_what_a_node_without_our_key_says() {
+    let plain = HANDSHAKE.map(|bytes| {
+        let frame = decode_frame(bytes, FRAME_BYTES_DEFAULT_MAX).unwrap();
+        let plain = PlainMessage::decode(frame.text).unwrap();
+        assert_eq!(encode_frame(FrameKind::Connection, &plain.encode()), bytes);
+        plain
+    });
+    let [request, reply, ready, ack] = plain;
+    assert_eq!((request.ready, reply.ready, ready.ready), (Some(false), Some(false), Some(true)));
+    assert_eq!(request.body.queue_pairs, ready.body.queue_pairs);
+    assert_eq!((reply.from, reply.to), (request.to, request.from));
+    assert_eq!(ack, PlainMessage { ready: ack.ready, ..PlainMessage::ack() });
+}
+
+#[test]
+fn hostile_descriptors_without_our_key_are_refused() {
+    let long = "x".repeat(65);
+    let many = vec!["1"; QUEUE_PAIRS_MAX + 1].join(",");
+    for text in [
+        "null".into(),
+        r#"{"qp_num":["1"]}"#.into(),
+        format!(r#"{{"qp_num":[{many}]}}"#),
+        format!(r#"{{"local_gid":"{long}"}}"#),
+        r#"{"local_nic_path":"no separator"}"#.into(),
+    ] {
+        let text: String = text;
+        assert!(PlainMessage::decode(&text).is_err(), "{text}");
+    }
+}
+
+#[test]
 fn recorded_notify_and_probe_frames_keep_their_type() {
     let recorded: [(&[u8], FrameKind); 4] = [
         (include_bytes!("../golden/rdma-notify-04.c2s.bin"), FrameKind::Notify),

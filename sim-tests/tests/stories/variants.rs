@@ -76,6 +76,26 @@ fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
 }
 
 #[test]
+fn a_close_that_asks_nobody_cuts_off_what_the_peer_has_under_way() {
+    shows("H11-1");
+}
+
+#[test]
+fn a_lane_to_the_other_nic_of_a_reborn_node_is_still_there_when_the_new_one_is_wired() {
+    shows("H6-2");
+}
+
+#[test]
+fn a_lane_to_an_old_node_that_is_not_proven_swallows_what_is_posted() {
+    shows("H13-1");
+}
+
+#[test]
+fn three_nodes_that_answer_in_turn_wait_in_a_circle() {
+    shows("H7-1");
+}
+
+#[test]
 fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
     for faults in 0..3 {
         let explorer = Explorer {
@@ -138,7 +158,7 @@ fn shows(id: &str) {
 }
 
 fn variant(mutant: Mutant, scenario: Scenario, faults: u32) -> World {
-    World::new(setup(mutant, scenario, faults))
+    scenario.begin(setup(mutant, scenario, faults))
 }
 
 fn setup(mutant: Mutant, scenario: Scenario, faults: u32) -> Setup {

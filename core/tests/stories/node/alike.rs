@@ -131,6 +131,7 @@ fn limits() -> Limits {
         readies_max: 2,
         retires_max: 2,
         opens_max: 2,
+        quiesces_max: 2,
     }
 }
 
@@ -197,6 +198,8 @@ impl Told {
                     _ if !succeeds => Outcome::Failed(error()),
                     Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
                     Operation::Wire { .. } => Outcome::Wired,
+                    Operation::Prove { .. } => Outcome::Proven,
+                    Operation::Drain { .. } => Outcome::Drained,
                     Operation::Retire { .. } => Outcome::Retired,
                 };
                 self.tell(Input::OperationDone { id: operation.id(), outcome })
@@ -265,11 +268,20 @@ impl Told {
             Output::Answer { token, message: said } => {
                 Output::Answer { token, message: message(said) }
             }
-            Output::Operate(Operation::BringUp { lifecycle, peer }) => {
-                Output::Operate(Operation::BringUp { lifecycle: number(lifecycle), peer })
+            // It names its sender by queue pairs only.
+            plain @ Output::PlainAnswer { .. } => plain,
+            Output::Operate(Operation::BringUp { lifecycle, peer, skip }) => {
+                let lifecycle = number(lifecycle);
+                Output::Operate(Operation::BringUp { lifecycle, peer, skip })
             }
             Output::Operate(Operation::Wire { local, remote, body }) => {
                 Output::Operate(Operation::Wire { local: pair(local), remote, body })
+            }
+            Output::Operate(Operation::Prove { lifecycle }) => {
+                Output::Operate(Operation::Prove { lifecycle: number(lifecycle) })
+            }
+            Output::Operate(Operation::Drain { lifecycle }) => {
+                Output::Operate(Operation::Drain { lifecycle: number(lifecycle) })
             }
             Output::Operate(Operation::Retire { lifecycle }) => {
                 Output::Operate(Operation::Retire { lifecycle: number(lifecycle) })
@@ -286,6 +298,9 @@ impl Told {
             }
             Output::Event(Event::RetireOverdue { peer, lifecycle }) => {
                 Output::Event(Event::RetireOverdue { peer, lifecycle: number(lifecycle) })
+            }
+            Output::Event(Event::RetireForced { peer, lifecycle }) => {
+                Output::Event(Event::RetireForced { peer, lifecycle: number(lifecycle) })
             }
             Output::Event(event) => Output::Event(event),
         }

@@ -117,6 +117,7 @@ fn a_retire_that_keeps_failing_is_reported_and_the_lane_stays_a_fence() {
     let mut solo = Solo::new(Limits { retires_max: 2, ..Limits::default() });
     let own = solo.wire_towards(1, 10, 1);
     solo.tell(Input::Close(far(1)));
+    solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     let mut retires = 0;
     while let failed @ 1.. = solo.operate(OperationKind::Retire, |_| Outcome::Failed(Solo::error()))
     {
@@ -138,6 +139,7 @@ fn a_retire_that_never_ends_is_reported_once_and_taken_late() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.wire_towards(1, 10, 1);
     solo.tell(Input::Close(far(1)));
+    solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     assert_eq!(solo.node.poll_timeout().map(|(_, kind)| kind), Some(TimerKind::Operation));
     solo.pass_time();
     assert_eq!(solo.events.last(), Some(&Event::RetireOverdue { peer: far(1), lifecycle: own }));

@@ -2,7 +2,7 @@
 
 use handfast_core::node::{CallToken, Limits, StateKind, Timing};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
-use handfast_core::wire::{Body, Message, Op, RefusalReason};
+use handfast_core::wire::{Body, Message, Op, PlainMessage, RefusalReason};
 use handfast_core::{
     Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
 };
@@ -13,9 +13,12 @@ pub(crate) struct Solo {
     pub(crate) node: Node,
     pub(crate) events: Vec<Event>,
     now: Instant,
+    /// Queue pairs skipped by each BringUp.
+    pub(crate) skips: Vec<u32>,
     operations: Vec<Operation>,
     calls: Vec<Message>,
     answers: Vec<Message>,
+    plain_answers: Vec<PlainMessage>,
 }
 
 impl Solo {
@@ -27,8 +30,9 @@ impl Solo {
             limits,
             timing: Timing::default(),
         });
-        let (events, operations, calls, answers) = Default::default();
-        Self { node, events, now: Instant(0), operations, calls, answers }
+        let (events, skips, operations) = Default::default();
+        let (calls, answers, plain_answers) = Default::default();
+        Self { node, events, now: Instant(0), skips, operations, calls, answers, plain_answers }
     }
 
     pub(crate) fn error() -> TransportError {
@@ -82,6 +86,8 @@ impl Solo {
         while !self.operations.is_empty() {
             self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default()));
             self.operate(OperationKind::Wire, |_| Outcome::Wired);
+            self.operate(OperationKind::Prove, |_| Outcome::Proven);
+            self.operate(OperationKind::Drain, |_| Outcome::Drained);
             self.operate(OperationKind::Retire, |_| Outcome::Retired);
         }
     }
@@ -104,8 +110,21 @@ impl Solo {
         own
     }
 
+    /// Opens towards the first NIC of a peer and lets the peer acknowledge.
+    pub(crate) fn establish(&mut self, peer: u8, run: u128, lifecycle: u64) -> Lifecycle {
+        let own = self.wire_towards(peer, run, lifecycle);
+        self.tell(Input::CallAnswered(message(Op::Ack, peer, run, lifecycle, Some(own))));
+        assert_eq!(self.node.state_of(own), Some(StateKind::Established));
+        self.calls.clear();
+        own
+    }
+
     pub(crate) fn take_calls(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.calls)
+    }
+
+    pub(crate) fn take_plain_answers(&mut self) -> Vec<PlainMessage> {
+        std::mem::take(&mut self.plain_answers)
     }
 
     pub(crate) fn take_refusals(&mut self) -> Vec<RefusalReason> {
@@ -126,8 +145,14 @@ impl Solo {
             match output {
                 Output::Call(message) => self.calls.push(message),
                 Output::Answer { message, .. } => self.answers.push(message),
-                Output::Operate(operation) => self.operations.push(operation),
+                Output::Operate(operation) => {
+                    if let Operation::BringUp { skip, .. } = &operation {
+                        self.skips.push(*skip);
+                    }
+                    self.operations.push(operation);
+                }
                 Output::Event(event) => self.events.push(event),
+                Output::PlainAnswer { message, .. } => self.plain_answers.push(message),
                 Output::Publish { .. } | Output::Revoke(_) => {}
             }
         }

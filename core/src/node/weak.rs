@@ -1,0 +1,350 @@
+//! Towards an existing Mooncake node, which has no key of ours (rule H13).
+//!
+//! It echoes nothing and has no incarnation, so the list of its queue pairs is all that tells one
+//! of its lives from another. Whoever is asked wires before it replies, and nothing is usable
+//! before bytes have been seen to go there and back.
+
+use super::api::{CallToken, Failure, Output, TimerKind};
+use super::lane::{State, StateKind};
+use super::machine::Node;
+use super::peers::Fence;
+use super::transitions::Trigger;
+use crate::entropy::{Purpose, derive};
+use crate::identity::{Lifecycle, NicPath, Pair};
+use crate::time::Instant;
+use crate::transport::Operation;
+use crate::wire::{Body, PlainMessage, Refusal, RefusalReason};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// Most queue pairs skipped to make numbers fresh.
+const SKIP_MAX: u64 = 16;
+
+/// A call of a node without our key that waits for an operation of ours.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct PlainCall {
+    pub(super) token: CallToken,
+    pub(super) message: PlainMessage,
+}
+
+impl Node {
+    pub(super) fn handle_plain_call(
+        &mut self,
+        now: Instant,
+        token: CallToken,
+        message: PlainMessage,
+    ) {
+        let ours = message.to.as_ref() == Some(&self.config.path);
+        let Some(path) = message.from.clone().filter(|_| ours) else {
+            return self.reject_plain(token, "peer nic path inconsistency");
+        };
+        if message.body.queue_pairs.is_empty() {
+            return self.reject_plain(token, "no queue pairs are announced");
+        }
+        let call = PlainCall { token, message };
+        if call.message.ready == Some(true) {
+            self.on_plain_ready(now, &path, call);
+        } else {
+            self.on_plain_request(now, &path, call);
+        }
+    }
+
+    fn on_plain_request(&mut self, now: Instant, path: &NicPath, call: PlainCall) {
+        let remote = Pair::weak(&call.message.body.queue_pairs);
+        let bound = self.bound(path);
+        // Once something was posted on a lane, its peer has no reason to ask again: whoever lists
+        // the same queue pairs now has been born again with their numbers, and expects ours fresh.
+        let posted = |own: &Lifecycle| {
+            matches!(self.state_of(*own), Some(StateKind::Proving | StateKind::Weak))
+        };
+        let same = bound.filter(|(own, to)| *to == remote && !posted(own));
+        if let Some((lifecycle, _)) = same {
+            return self.answer_plain(lifecycle, call);
+        }
+        if bound.is_some_and(|(_, to)| !to.is_weak()) {
+            return self
+                .reject_plain(call.token, "a run of this name that has proven itself is paired");
+        }
+        let open = self.peers.get(path).and_then(|peer| peer.open);
+        if open.is_some_and(|open| self.plain_held(open) >= self.config.limits.answers_held_max) {
+            return self.reject_plain(call.token, "too many calls wait");
+        }
+        let offered = open.and_then(|open| self.offered(open));
+        let keyed = |own: &Lifecycle| {
+            let lane = &self.lanes[own];
+            lane.state.remote().is_some_and(|to| !to.is_weak())
+                && lane.state.kind() != StateKind::Retiring
+        };
+        let name = self.names.get(&path.node);
+        if offered.is_some() || name.is_some_and(|name| name.lanes.iter().any(keyed)) {
+            return self
+                .reject_plain(call.token, "a run of this name that spoke for itself is paired");
+        }
+        if open.is_none() && !self.has_room() || !self.admit(path) {
+            return self.reject_plain(call.token, "a table is full");
+        }
+        self.peers.entry(path.clone()).or_default().plain = true;
+        if let Some((earlier, _)) = bound {
+            self.end(now, earlier, Failure::Superseded);
+        }
+        let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else { return };
+        match self.state_of(lifecycle) {
+            Some(StateKind::Announced) => {
+                let body = call.message.body.clone();
+                let knows_ready = call.message.ready.is_some();
+                if let Some(lane) = self.lanes.get_mut(&lifecycle) {
+                    lane.plain.push(call);
+                }
+                self.bind_plain(now, lifecycle, path, body, knows_ready);
+            }
+            _ => self.hold_plain(lifecycle, call),
+        }
+    }
+
+    /// A reply without our key: the peer has wired already.
+    pub(super) fn handle_plain_answer(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        message: PlainMessage,
+    ) {
+        let Some(lane) = self.lanes.get(&lifecycle) else {
+            self.counters.ignored += 1;
+            return;
+        };
+        let path = lane.peer.clone();
+        let remote = lane.state.remote();
+        let listed = Pair::weak(&message.body.queue_pairs);
+        let empty = message.body.queue_pairs.is_empty();
+        match lane.state.kind() {
+            StateKind::Announced | StateKind::Wired if message.rejected.is_some() => {
+                let detail = message.rejected.unwrap_or_default();
+                self.refused_plainly(now, lifecycle, RefusalReason::Gone, detail);
+            }
+            StateKind::Announced if empty || !self.is_reply(&message, &path) => {
+                let detail = "no handshake is spoken there".into();
+                self.refused_plainly(now, lifecycle, RefusalReason::Configuration, detail);
+            }
+            StateKind::Announced => {
+                if self.fence(lifecycle, &path, listed) == Fence::InUse {
+                    let detail = "a run of this name that has proven itself is paired".into();
+                    return self.refused_plainly(now, lifecycle, RefusalReason::Gone, detail);
+                }
+                let knows_ready = message.ready.is_some();
+                if let Some(lane) = self.lanes.get_mut(&lifecycle) {
+                    lane.answered_plainly = true;
+                }
+                self.bind_plain(now, lifecycle, &path, message.body, knows_ready);
+            }
+            StateKind::Wired if empty => self.prove(now, lifecycle, Trigger::PeerWired),
+            // The answer to our half of a crossing open.
+            StateKind::Fencing | StateKind::Wiring | StateKind::Wired
+                if remote == Some(listed) && message.rejected.is_none() =>
+            {
+                if let Some(lane) = self.lanes.get_mut(&lifecycle) {
+                    lane.answered_plainly = true;
+                }
+                self.send_plain_ready(now, lifecycle);
+            }
+            _ => self.counters.ignored += 1,
+        }
+    }
+
+    fn is_reply(&self, message: &PlainMessage, path: &NicPath) -> bool {
+        message.from.as_ref() == Some(path) && message.to.as_ref() == Some(&self.config.path)
+    }
+
+    fn on_plain_ready(&mut self, now: Instant, path: &NicPath, call: PlainCall) {
+        let remote = Pair::weak(&call.message.body.queue_pairs);
+        let bound = self.bound(path).filter(|(_, to)| *to == remote);
+        let state = bound.and_then(|(own, _)| Some((own, self.state_of(own)?)));
+        match state {
+            Some((own, StateKind::Wired)) => {
+                self.answer_plainly(call.token, PlainMessage::ack());
+                self.prove(now, own, Trigger::PeerWired);
+            }
+            Some((_, StateKind::Proving | StateKind::Weak)) => {
+                self.answer_plainly(call.token, PlainMessage::ack());
+            }
+            Some((own, StateKind::Fencing | StateKind::Wiring)) => self.hold_plain(own, call),
+            _ => self.reject_plain(call.token, "ready for queue pairs that are not paired"),
+        }
+    }
+
+    /// The peer is named by its list of queue pairs.
+    fn bind_plain(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        path: &NicPath,
+        body: Body,
+        knows_ready: bool,
+    ) {
+        let remote = Pair::weak(&body.queue_pairs);
+        let peer = self.peers.entry(path.clone()).or_default();
+        peer.plain = true;
+        peer.open = None;
+        peer.backoff = None;
+        peer.room = None;
+        let previous = peer.bound.replace(lifecycle);
+        if let Some(previous) = previous {
+            self.end(now, previous, Failure::Superseded);
+        }
+        self.dismiss_others(lifecycle, remote);
+        let next = State::Fencing { remote, body, peer_wired: !knows_ready };
+        self.transit(lifecycle, Trigger::Listed, next);
+        self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
+        self.wire_when_fenced(now, lifecycle);
+    }
+
+    /// Our side has wired towards a node without our key.
+    pub(super) fn on_wired_plainly(&mut self, now: Instant, lifecycle: Lifecycle, alone: bool) {
+        let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
+            return;
+        };
+        let waiting = self.lanes.get_mut(&lifecycle).map(|lane| core::mem::take(&mut lane.plain));
+        if alone {
+            self.prove(now, lifecycle, Trigger::Wired);
+        } else {
+            self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
+            self.arm(lifecycle, now + self.config.timing.half_open, TimerKind::HalfOpen);
+            self.send_plain_ready(now, lifecycle);
+        }
+        for call in waiting.into_iter().flatten() {
+            let listed = Pair::weak(&call.message.body.queue_pairs);
+            if listed == remote && call.message.ready != Some(true) {
+                self.answer_plain(lifecycle, call);
+            } else {
+                self.handle_plain_call(now, call.token, call.message);
+            }
+        }
+    }
+
+    /// Who was answered says that it has wired; who was asked waits to be told.
+    fn send_plain_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
+        if self.lanes.get(&lifecycle).is_some_and(|lane| lane.answered_plainly) {
+            self.send_ready(now, lifecycle);
+        }
+    }
+
+    /// Asks the transport to see bytes go there and back before the lane is called usable.
+    fn prove(&mut self, now: Instant, lifecycle: Lifecycle, trigger: Trigger) {
+        let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
+            return;
+        };
+        self.transit(lifecycle, trigger, State::Proving { remote });
+        if self.trusts_unproven() {
+            return self.on_proven(lifecycle);
+        }
+        self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
+        self.outputs.push_back(Output::Operate(Operation::Prove { lifecycle }));
+    }
+
+    pub(super) fn on_proven(&mut self, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Proving { remote } = lane.state else { return };
+        lane.timer = None;
+        let peer = lane.peer.clone();
+        self.transit(lifecycle, Trigger::Proven, State::Weak { remote });
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.failures = 0;
+            peer.first_failure = None;
+        }
+        self.counters.published += 1;
+        let local = self.pair(lifecycle);
+        self.outputs.push_back(Output::Publish { local, remote, peer });
+    }
+
+    /// How many queue pairs a new lifecycle skips, so that its numbers are not those of an earlier
+    /// run, which a node without our key could not tell from this.
+    pub(super) fn numbers_to_skip(&self, lifecycle: Lifecycle, path: &NicPath) -> u32 {
+        let plain = self.peers.get(path).is_some_and(|peer| peer.plain);
+        let drawn = derive(self.config.seed, lifecycle, Purpose::FreshNumbers, 0) % SKIP_MAX;
+        if plain { u32::try_from(drawn).unwrap_or(0) + 1 } else { 0 }
+    }
+
+    /// Whether a request may go out: to a node without our key it is leave to wire, so that no
+    /// earlier lane of ours may remain (rule H6).
+    pub(super) fn leave_to_ask(&self, lifecycle: Lifecycle) -> bool {
+        let Some(lane) = self.lanes.get(&lifecycle) else { return false };
+        let plain = self.peers.get(&lane.peer).is_some_and(|peer| peer.plain);
+        let earlier = |(own, other): (&Lifecycle, &super::lane::Lane)| {
+            *own != lifecycle && other.peer == lane.peer && other.state.remote().is_some()
+        };
+        !plain || !self.lanes.iter().any(earlier)
+    }
+
+    /// Sends the first request to a node without our key, held back until now.
+    pub(super) fn ask_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get(&lifecycle) else { return };
+        let State::Announced(announcement) = &lane.state else { return };
+        let peer = self.peers.get(&lane.peer);
+        let asks = peer.is_some_and(|peer| peer.plain && peer.wanted);
+        if asks && announcement.requests == 0 {
+            self.send_request(now, lifecycle);
+        }
+    }
+
+    fn answer_plain(&mut self, lifecycle: Lifecycle, call: PlainCall) {
+        match self.state_of(lifecycle) {
+            Some(StateKind::Fencing | StateKind::Wiring) => self.hold_plain(lifecycle, call),
+            Some(StateKind::Wired | StateKind::Proving | StateKind::Weak) => {
+                let lane = &self.lanes[&lifecycle];
+                let reply = PlainMessage {
+                    from: Some(self.config.path.clone()),
+                    to: Some(lane.peer.clone()),
+                    body: Body { psns: Vec::new(), ..lane.body.clone() },
+                    ready: Some(false),
+                    rejected: None,
+                };
+                self.answer_plainly(call.token, reply);
+            }
+            _ => self.reject_plain(call.token, "the lane is being retired"),
+        }
+    }
+
+    fn plain_held(&self, lifecycle: Lifecycle) -> usize {
+        self.lanes.get(&lifecycle).map_or(0, |lane| lane.plain.len())
+    }
+
+    fn hold_plain(&mut self, lifecycle: Lifecycle, call: PlainCall) {
+        if self.plain_held(lifecycle) >= self.config.limits.answers_held_max {
+            return self.reject_plain(call.token, "too many calls wait");
+        }
+        if let Some(lane) = self.lanes.get_mut(&lifecycle) {
+            lane.plain.push(call);
+        }
+    }
+
+    /// What calls without our key waited for has happened, or the lifecycle has ended.
+    pub(super) fn release_plain(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let ended = lane.state.kind() == StateKind::Retiring;
+        for call in core::mem::take(&mut lane.plain) {
+            if ended {
+                self.reject_plain(call.token, "the queue pairs were given up");
+            } else {
+                self.handle_plain_call(now, call.token, call.message);
+            }
+        }
+    }
+
+    fn refused_plainly(
+        &mut self,
+        now: Instant,
+        lifecycle: Lifecycle,
+        reason: RefusalReason,
+        detail: String,
+    ) {
+        self.end(now, lifecycle, Failure::Refused(Refusal { reason, detail }));
+    }
+
+    fn answer_plainly(&mut self, token: CallToken, message: PlainMessage) {
+        self.outputs.push_back(Output::PlainAnswer { token, message });
+    }
+
+    fn reject_plain(&mut self, token: CallToken, detail: &str) {
+        self.counters.refused += 1;
+        self.answer_plainly(token, PlainMessage::rejection(detail));
+    }
+}

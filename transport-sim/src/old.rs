@@ -1,0 +1,304 @@
+//! An existing Mooncake node, as far as its handshake goes: what it keeps per peer, when it pairs,
+//! and what it takes for granted. Queue-pair operations happen within the call, as they do there.
+
+use crate::fabric::{Psns, Target};
+use crate::oracle::{Oracle, Violation};
+use crate::world::{Demand, Step, World};
+use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
+use handfast_core::{Lifecycle, NicPath, Pair};
+use std::sync::Arc;
+
+/// Where an endpoint of an old node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum OldState {
+    /// Its request is out, or was only announced in a reply.
+    Connecting,
+    /// It has wired and waits to hear that the other has.
+    WaitReady,
+    /// It posts.
+    Connected,
+}
+
+/// What an old node keeps of one peer. The lifecycle is the fabric's name for its queue pair, and
+/// is on no wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OldEndpoint {
+    pub(crate) peer: NicPath,
+    pub(crate) own: Lifecycle,
+    pub(crate) number: u32,
+    pub(crate) state: OldState,
+    pub(crate) listed: Vec<u32>,
+}
+
+/// An existing Mooncake node.
+#[derive(Clone, Debug)]
+pub(crate) struct OldNode {
+    pub(crate) endpoints: Vec<OldEndpoint>,
+    pub(crate) next: u64,
+    pub(crate) knows_ready: bool,
+}
+
+impl OldNode {
+    pub(crate) fn new(knows_ready: bool) -> Self {
+        Self { endpoints: Vec::new(), next: 1, knows_ready }
+    }
+
+    pub(crate) fn endpoint(&self, peer: &NicPath) -> Option<&OldEndpoint> {
+        self.endpoints.iter().find(|endpoint| endpoint.peer == *peer)
+    }
+
+    pub(crate) fn of(&self, own: Lifecycle) -> Option<&OldEndpoint> {
+        self.endpoints.iter().find(|endpoint| endpoint.own == own)
+    }
+}
+
+impl World {
+    /// Whether a site is an existing Mooncake node.
+    pub fn is_old(&self, site: usize) -> bool {
+        self.sites[site].old.is_some()
+    }
+
+    /// Whether a queue pair has an owner.
+    pub fn is_owned(&self, site: usize, own: Lifecycle) -> bool {
+        match &self.sites[site].old {
+            Some(old) => old.of(own).is_some(),
+            None => self.sites[site].node.state_of(own).is_some(),
+        }
+    }
+
+    pub(crate) fn old_site(&self, path: &NicPath) -> Option<usize> {
+        self.sites.iter().position(|site| site.path == *path && site.old.is_some())
+    }
+
+    fn old_mut(&mut self, site: usize) -> &mut OldNode {
+        Arc::make_mut(&mut self.sites[site]).old.as_mut().expect("an old site")
+    }
+
+    fn old_endpoint(&self, site: usize, peer: &NicPath) -> Option<OldEndpoint> {
+        self.sites[site].old.as_ref()?.endpoint(peer).cloned()
+    }
+
+    fn old_create(&mut self, site: usize, peer: &NicPath) -> OldEndpoint {
+        let own = Lifecycle(self.old_mut(site).next);
+        // A device that has no room gives it a number that nobody has.
+        let number = self.fabric.create(site, own).unwrap_or(0);
+        let endpoint = OldEndpoint {
+            peer: peer.clone(),
+            own,
+            number,
+            state: OldState::Connecting,
+            listed: Vec::new(),
+        };
+        let old = self.old_mut(site);
+        old.next += 1;
+        old.endpoints.push(endpoint.clone());
+        endpoint
+    }
+
+    fn old_destroy(&mut self, site: usize, own: Lifecycle) {
+        self.old_mut(site).endpoints.retain(|endpoint| endpoint.own != own);
+        // What it had posted is its own loss.
+        let _ = self.fabric.destroy(site, own);
+    }
+
+    /// Its application posts: it opens unless an endpoint is there.
+    pub(crate) fn old_open(&mut self, site: usize, peer: &NicPath) {
+        if self.old_endpoint(site, peer).is_none() {
+            let endpoint = self.old_create(site, peer);
+            let request = self.old_message(site, &endpoint, Op::Request, None);
+            self.calls.push(Arc::new(request));
+        }
+    }
+
+    fn old_message(&self, site: usize, of: &OldEndpoint, op: Op, echo: Option<Pair>) -> Message {
+        Message {
+            op,
+            from: self.sites[site].path.clone(),
+            to: of.peer.clone(),
+            sender: self.pair(site, of.own),
+            echo,
+            body: Body { queue_pairs: vec![of.number], ..Body::default() },
+            refusal: None,
+        }
+    }
+
+    /// It answers at once, and wires before it does.
+    pub(crate) fn old_call(&mut self, site: usize, call: &Message) -> Message {
+        let listed = &call.body.queue_pairs;
+        let known = self.old_endpoint(site, &call.from);
+        let paired =
+            known.filter(|known| known.state == OldState::Connecting || known.listed == *listed);
+        let paired_list = paired.as_ref().is_some_and(|known| known.listed == *listed);
+        if !matches!(call.op, Op::Request | Op::Ready) {
+            return self.old_refusal(site, call, "unexpected");
+        }
+        if call.op == Op::Ready {
+            return match paired.filter(|_| paired_list) {
+                Some(known) => {
+                    self.old_move(site, &known, OldState::Connected);
+                    let mut ack = self.old_message(site, &known, Op::Ack, Some(call.sender));
+                    ack.body = Body::default();
+                    ack
+                }
+                None => self.old_refusal(site, call, "stale ready ACK"),
+            };
+        }
+        let endpoint = match paired {
+            Some(known) => known,
+            None => {
+                if let Some(known) = self.old_endpoint(site, &call.from) {
+                    self.old_destroy(site, known.own);
+                }
+                self.old_create(site, &call.from)
+            }
+        };
+        if !paired_list {
+            self.old_wire(site, &endpoint, call, true);
+        }
+        self.old_message(site, &endpoint, Op::Reply, Some(call.sender))
+    }
+
+    fn old_refusal(&self, site: usize, call: &Message, detail: &str) -> Message {
+        let reason = RefusalReason::Gone;
+        Message {
+            op: Op::Refuse,
+            from: self.sites[site].path.clone(),
+            to: call.from.clone(),
+            sender: self.pair(site, Lifecycle(0)),
+            echo: Some(call.sender),
+            body: Body::default(),
+            refusal: Some(Refusal { reason, detail: detail.into() }),
+        }
+    }
+
+    fn old_wire(&mut self, site: usize, of: &OldEndpoint, message: &Message, waits: bool) {
+        let target = Target {
+            site: self.site_at(message.sender.incarnation, &message.from),
+            number: message.body.queue_pairs.first().copied().unwrap_or(0),
+            believed: message.sender,
+        };
+        // It takes a Wire that fails for one that did not; what it then posts, fails.
+        let _ = self.fabric.wire(site, of.own, target, Psns { ours: 0, theirs: 0 });
+        let listed = message.body.queue_pairs.clone();
+        let endpoints = &mut self.old_mut(site).endpoints;
+        if let Some(endpoint) = endpoints.iter_mut().find(|endpoint| endpoint.own == of.own) {
+            endpoint.listed = listed;
+        }
+        let knows_ready = self.old_mut(site).knows_ready;
+        let next = if waits && knows_ready { OldState::WaitReady } else { OldState::Connected };
+        self.old_move(site, of, next);
+    }
+
+    fn old_move(&mut self, site: usize, of: &OldEndpoint, next: OldState) {
+        let endpoints = &mut self.old_mut(site).endpoints;
+        if let Some(endpoint) = endpoints.iter_mut().find(|endpoint| endpoint.own == of.own) {
+            endpoint.state = next;
+        }
+        if let Some(qp) = self.fabric.of_mut(site, of.own) {
+            qp.published |= next == OldState::Connected;
+        }
+    }
+
+    /// Its own request or ready is answered.
+    pub(crate) fn old_answered(&mut self, site: usize, answer: &Message) {
+        let own = answer.echo.map(|echo| echo.lifecycle);
+        let known = own.and_then(|own| self.sites[site].old.as_ref()?.of(own).cloned());
+        let Some(known) = known else { return };
+        match (answer.op, known.state) {
+            (Op::Refuse, OldState::Connected) => {}
+            (Op::Refuse, _) => self.old_failed(site, known.own),
+            (Op::Reply, state) => {
+                let theirs = answer.body.queue_pairs == known.listed;
+                if state == OldState::Connecting {
+                    self.old_wire(site, &known, answer, true);
+                } else if !theirs {
+                    return;
+                }
+                let known = self.old_endpoint(site, &known.peer).unwrap_or(known);
+                if known.state == OldState::WaitReady {
+                    let ready = self.old_message(site, &known, Op::Ready, None);
+                    self.calls.push(Arc::new(ready));
+                }
+            }
+            (Op::Ack, OldState::WaitReady) => self.old_move(site, &known, OldState::Connected),
+            _ => {}
+        }
+    }
+
+    /// A call of its failed, or its queue pair did. It opens again when it is asked to.
+    pub(crate) fn old_failed(&mut self, site: usize, own: Lifecycle) {
+        let known = self.sites[site].old.as_ref().and_then(|old| old.of(own)).cloned();
+        let Some(known) = known else { return };
+        self.old_destroy(site, own);
+        let peers = (0..self.sites.len()).filter(|peer| self.sites[*peer].path == known.peer);
+        for peer in peers.collect::<Vec<_>>() {
+            let demand = &mut Arc::make_mut(&mut self.sites[site]).demands[peer];
+            if *demand == Demand::Wanted {
+                *demand = Demand::Reported;
+            }
+        }
+    }
+
+    /// What a node without our key says, as it is on the wire.
+    pub(crate) fn plain(&self, site: usize, message: &Message) -> PlainMessage {
+        let knows_ready = self.sites[site].old.as_ref().is_some_and(|old| old.knows_ready);
+        match message.op {
+            Op::Ack => PlainMessage::ack(),
+            Op::Refuse => {
+                let detail = message.refusal.as_ref().map(|refusal| refusal.detail.as_str());
+                PlainMessage::rejection(detail.unwrap_or("rejected"))
+            }
+            op => PlainMessage {
+                ready: knows_ready.then_some(op == Op::Ready),
+                ..PlainMessage::of(message)
+            },
+        }
+    }
+
+    /// The answer of a node of ours to an old one, as the world carries it.
+    pub(crate) fn plain_answer(
+        &mut self,
+        site: usize,
+        held: crate::world::HeldCall,
+        plain: PlainMessage,
+        step: &mut Step,
+    ) {
+        let op = match (&plain.rejected, plain.body.queue_pairs.is_empty()) {
+            (Some(_), _) => Op::Refuse,
+            (None, true) => Op::Ack,
+            (None, false) => Op::Reply,
+        };
+        let node = &self.sites[site].node;
+        let is_of = |own: &Lifecycle| {
+            let number = self.fabric.of(site, *own).map(|qp| qp.number);
+            number.is_some() && plain.body.queue_pairs.first() == number.as_ref()
+        };
+        let own = node.lifecycles().map(|(own, ..)| own).find(is_of).unwrap_or(Lifecycle(0));
+        let stale = self.fabric.of(site, own).filter(|qp| qp.published && op == Op::Reply);
+        let other = |target: Target| target.believed != held.sender;
+        if stale.is_some_and(|qp| qp.target.is_some_and(other)) {
+            let detail = format!(
+                "{} is answered with {}, which has posted to an earlier one of its number",
+                self.describe_pair(held.sender),
+                self.describe_own(site, own)
+            );
+            step.violations.push(Violation::new(Oracle::Swallowed, detail));
+        }
+        let message = Message {
+            op,
+            from: self.sites[site].path.clone(),
+            to: self.sites[held.from].path.clone(),
+            sender: self.pair(site, own),
+            echo: Some(held.sender),
+            body: plain.body,
+            refusal: plain.rejected.map(|detail| Refusal { reason: RefusalReason::Gone, detail }),
+        };
+        if step.notes.is_some() {
+            let words = format!("answers without our key {}", self.describe_message(&message));
+            step.notes.iter_mut().for_each(|notes| notes.push(words.clone()));
+        }
+        if self.sites[held.from].incarnation == held.sender.incarnation {
+            self.answers.push((held.sender.incarnation, Arc::new(message)));
+        }
+    }
+}
