@@ -99,7 +99,7 @@ fn main() -> Result<()> {
         op: Op::Request,
         from: path(host)?,
         to: path(1 - host)?,
-        sender: Pair { incarnation: Incarnation(u128::from(host)), lifecycle: LANE },
+        sender: Pair { incarnation: Incarnation(u128::from(host) + 1), lifecycle: LANE },
         echo: None,
         body,
         refusal: None,
