@@ -144,6 +144,10 @@ impl World {
 
     /// `B'#2` is lifecycle 2 of the second run of site B.
     pub(crate) fn describe_pair(&self, pair: Pair) -> String {
+        if pair.is_weak() {
+            // Known by its list of queue pairs only; enough of its digest to tell two apart.
+            return format!("plain~{:04x}", pair.lifecycle.0 & 0xffff);
+        }
         if pair.incarnation.0 < RUNS_MAX {
             return format!("{pair:?}");
         }
