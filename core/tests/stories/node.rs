@@ -5,6 +5,7 @@ mod limits;
 mod quiesce;
 mod reports;
 mod solo;
+mod waits;
 mod weak;
 
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};

@@ -23,6 +23,17 @@ fn a_close_drains_asks_and_then_retires() {
 }
 
 #[test]
+fn a_side_that_has_wired_asks_before_it_retires_since_its_peer_may_have_published() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.wire_towards(1, 10, 1);
+    solo.take_calls();
+    solo.tell(Input::Close(far(1)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing));
+    let calls = solo.take_calls();
+    assert_eq!(calls.iter().map(|call| call.op).collect::<Vec<_>>(), [Op::Quiesce]);
+}
+
+#[test]
 fn a_peer_that_asks_is_answered_when_our_work_has_ended() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);

@@ -3,7 +3,7 @@
 use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{Failure, Limits, StateKind};
 use handfast_core::transport::{OperationKind, Outcome, Side, TransportError};
-use handfast_core::wire::{Op, Refusal, RefusalReason};
+use handfast_core::wire::{Message, Op, Refusal, RefusalReason};
 use handfast_core::{Event, Input};
 
 #[test]
@@ -86,4 +86,19 @@ fn an_echo_of_a_lifecycle_older_than_the_proof_of_another_nic_proves_nothing() {
     solo.call(late);
     assert_eq!(solo.take_refusals(), [RefusalReason::Gone]);
     assert!(!solo.events.iter().any(|event| matches!(event, Event::PeerRestarted { .. })));
+}
+
+#[test]
+fn an_echo_that_was_asked_for_is_repeated_until_it_is_answered() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let own = solo.newest();
+    assert_eq!(solo.take_calls()[0].echo, None);
+    let asked = message(Op::Refuse, 1, 10, 5, Some(own));
+    let unproven = Refusal { reason: RefusalReason::Unproven, detail: "echo me".into() };
+    solo.tell(Input::CallAnswered(Message { refusal: Some(unproven), ..asked.clone() }));
+    assert_eq!(solo.take_calls()[0].echo, Some(asked.sender));
+    solo.pass_time();
+    assert_eq!(solo.take_calls()[0].echo, Some(asked.sender), "the echo may have been lost");
 }

@@ -5,6 +5,7 @@ use handfast_core::node::{CallToken, Failure, Limits, StateKind, TimerKind};
 use handfast_core::transport::{OperationKind, Outcome};
 use handfast_core::wire::{Body, Op, PlainMessage, RefusalReason};
 use handfast_core::{Event, Input, NicPath, Pair};
+use std::collections::BTreeSet;
 
 #[test]
 fn a_reply_without_our_key_leads_to_a_ready_and_a_proof_and_only_then_to_a_weak_lane() {
@@ -38,11 +39,13 @@ fn a_lane_that_cannot_be_proven_ends_and_the_next_one_has_fresh_numbers() {
 fn a_request_without_our_key_is_answered_when_our_side_has_wired() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
+    let numbered = || Body { psns: vec![3, 4], ..queue_pairs(&[1, 2]) };
+    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(numbered()));
     assert!(solo.take_plain_answers().is_empty());
     solo.operate(OperationKind::Wire, |_| Outcome::Wired);
     let reply = solo.take_plain_answers().pop().expect("a reply");
     assert_eq!((reply.body.queue_pairs, reply.ready), (vec![1, 2], Some(false)));
+    assert!(reply.body.psns.is_empty(), "it would not know what they are");
     assert_eq!(solo.node.poll_timeout().map(|(_, kind)| kind), Some(TimerKind::HalfOpen));
     solo.call_plainly(plain(&[5, 6], Some(true)));
     assert_eq!(solo.take_plain_answers(), [PlainMessage::ack()]);
@@ -68,6 +71,20 @@ fn who_asks_again_with_the_same_queue_pairs_after_work_was_posted_was_born_again
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
     assert_ne!(solo.newest(), own);
     assert!(*solo.skips.last().unwrap() > 0);
+}
+
+#[test]
+fn fresh_numbers_are_one_to_sixteen_further_on_and_every_distance_occurs() {
+    let mut solo = Solo::new(Limits::default());
+    solo.pair_plainly();
+    for _ in 0..200 {
+        solo.call_plainly(plain(&[5, 6], Some(false)));
+        solo.operate_all();
+        solo.call_plainly(plain(&[5, 6], Some(true)));
+        solo.operate_all();
+    }
+    let distances: BTreeSet<u32> = solo.skips.iter().skip(1).copied().collect();
+    assert_eq!((solo.skips.len(), distances), (201, (1..=16).collect()));
 }
 
 #[test]
@@ -111,6 +128,18 @@ fn a_weak_lane_is_closed_without_asking_a_peer_that_would_not_understand() {
     solo.tell(Input::Close(far(1)));
     assert_eq!(solo.node.state_of(own), Some(StateKind::Draining));
     solo.operate(OperationKind::Drain, |_| Outcome::Drained);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
+    assert!(solo.take_calls().is_empty());
+}
+
+#[test]
+fn a_lane_that_is_wired_towards_a_node_without_our_key_is_closed_without_asking() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.open_plainly();
+    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired));
+    solo.take_calls();
+    solo.tell(Input::Close(far(1)));
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
     assert!(solo.take_calls().is_empty());
 }
