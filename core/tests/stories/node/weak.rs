@@ -145,6 +145,22 @@ fn a_lane_that_is_wired_towards_a_node_without_our_key_is_closed_without_asking(
 }
 
 #[test]
+fn a_reply_that_crosses_a_request_is_answered_with_a_ready_and_proves_nothing_yet() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let own = solo.newest();
+    solo.call_plainly(plain(&[5, 6], Some(false)));
+    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.take_calls();
+    solo.answer_plainly(own, plain(&[5, 6], Some(false)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired), "it has not said that it is ready");
+    assert_eq!(solo.take_calls().pop().map(|call| call.op), Some(Op::Ready));
+    solo.answer_plainly(own, PlainMessage::ack());
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Proving));
+}
+
+#[test]
 fn an_idle_weak_lane_makes_way() {
     let mut solo = Solo::new(Limits { lifecycles_max: 1, ..Limits::default() });
     let own = solo.pair_plainly();
@@ -211,11 +227,15 @@ impl Solo {
         self.tell(Input::PlainCallReceived { token: CallToken(0), message });
     }
 
-    fn answer_plainly(&mut self, lifecycle: handfast_core::Lifecycle, message: PlainMessage) {
+    pub(super) fn answer_plainly(
+        &mut self,
+        lifecycle: handfast_core::Lifecycle,
+        message: PlainMessage,
+    ) {
         self.tell(Input::PlainCallAnswered { lifecycle, message });
     }
 
-    fn open_plainly(&mut self) -> handfast_core::Lifecycle {
+    pub(super) fn open_plainly(&mut self) -> handfast_core::Lifecycle {
         self.tell(Input::Open(far(1)));
         self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
         let own = self.newest();
