@@ -5,6 +5,7 @@ mod limits;
 mod quiesce;
 mod reports;
 mod solo;
+mod strangers;
 mod waits;
 mod weak;
 

@@ -121,3 +121,27 @@ fn patient() -> Solo {
 const fn millis(milliseconds: u64) -> handfast_core::Duration {
     handfast_core::Duration::from_millis(milliseconds)
 }
+
+#[test]
+fn waits_of_no_length_are_over_at_once() {
+    for nanoseconds in [0, 1, 2] {
+        let [request_retry, ready_retry, half_open, operation, quiesce_retry, drain, room, backoff] =
+            [handfast_core::Duration(nanoseconds); 8];
+        let timing = Timing {
+            request_retry,
+            ready_retry,
+            half_open,
+            operation,
+            quiesce_retry,
+            drain,
+            room,
+            backoff,
+        };
+        let mut solo = Solo::timed(Limits::default(), timing);
+        solo.tell(Input::Open(far(1)));
+        solo.operate_all();
+        let (wait, kind) = solo.wait().expect("an answer is waited for");
+        assert_eq!(kind, TimerKind::RequestRetry);
+        assert!((nanoseconds..=nanoseconds + nanoseconds / 2).contains(&wait.0), "{wait:?}");
+    }
+}
