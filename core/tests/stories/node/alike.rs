@@ -118,6 +118,29 @@ fn a_fingerprint_tells_apart_what_acts_differently() {
     assert_eq!(different.len(), histories.len());
 }
 
+#[test]
+fn a_fingerprint_tells_queue_pairs_of_other_numbers_and_addresses_apart() {
+    let plain = Body::default();
+    let bodies = [
+        plain.clone(),
+        Body { queue_pairs: vec![1], ..plain.clone() },
+        Body { queue_pairs: vec![2], ..plain.clone() },
+        Body { lid: 1, ..plain.clone() },
+        Body { mtu: 1, ..plain.clone() },
+        Body { gid: "fe80::1".into(), ..plain },
+    ];
+    let raised = |body: &Body| {
+        let mut told = Told::new(0);
+        told.step(&Move::Open(1));
+        let id = told.operations.pop().expect("it is being raised").id();
+        let outcome = Outcome::BroughtUp(body.clone());
+        told.tell(Input::OperationDone { id, outcome });
+        told.fingerprint()
+    };
+    let different: BTreeSet<u64> = bodies.iter().map(raised).collect();
+    assert_eq!(different.len(), bodies.len());
+}
+
 fn cases() -> u32 {
     if std::env::var_os("HANDFAST_NIGHTLY").is_some() { 100_000 } else { 1_000 }
 }

@@ -162,6 +162,16 @@ fn a_nic_that_is_forgotten_takes_along_nothing_that_is_known_of_the_others() {
     assert_eq!(solo.take_answers(Op::Reply), 0);
 }
 
+#[test]
+fn a_quiesce_that_is_refused_on_arrival_is_counted_as_that() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.establish(1, 10, 1);
+    for number in 2..5 {
+        solo.call(message(Op::Quiesce, 1, 10, number, Some(own)));
+    }
+    assert_eq!((solo.node.counters().refused, solo.node.counters().rejected), (3, 3));
+}
+
 fn refusal(reason: RefusalReason, sender: u64, own: Lifecycle) -> Message {
     let refusal = Some(Refusal { reason, detail: "no".into() });
     Message { refusal, ..message(Op::Refuse, 1, 10, sender, Some(own)) }
