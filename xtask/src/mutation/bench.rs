@@ -120,6 +120,16 @@ impl Bench {
         Ok(())
     }
 
+    /// The line that a mutant changes, without its indentation.
+    pub(super) fn line(&self, name: &str) -> String {
+        let mut place = name.splitn(3, ':');
+        let file = self.kept.get(&self.tree.join(place.next().unwrap_or_default()));
+        let number = place.next().and_then(|number| number.parse::<usize>().ok());
+        let text = String::from_utf8_lossy(file.map_or(&[], Vec::as_slice));
+        let line = number.and_then(|number| text.lines().nth(number.checked_sub(1)?));
+        line.unwrap_or_default().trim().to_owned()
+    }
+
     /// A run that was cut short leaves its change behind.
     fn restore(&self) -> Result<()> {
         for (file, bytes) in &self.kept {
