@@ -3,6 +3,7 @@
 mod alike;
 mod limits;
 mod quiesce;
+mod ready;
 mod reports;
 mod solo;
 mod strangers;

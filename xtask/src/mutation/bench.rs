@@ -39,13 +39,13 @@ const STAGES: [Stage; 2] = [
     Stage {
         package: "handfast-core",
         skip: &[],
-        processor_seconds_max: "15",
+        processor_seconds_max: "8",
         noticed: Fate::KilledByCore,
     },
     Stage {
         package: "sim-tests",
         skip: &["application::", "replay::", "shipping::", "sweep::", "variants::"],
-        processor_seconds_max: "40",
+        processor_seconds_max: "30",
         noticed: Fate::KilledByExplorer,
     },
 ];

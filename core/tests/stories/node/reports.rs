@@ -89,6 +89,26 @@ fn an_echo_of_a_lifecycle_older_than_the_proof_of_another_nic_proves_nothing() {
 }
 
 #[test]
+fn the_end_of_a_lane_of_one_nic_hurries_no_request_of_another() {
+    let mut solo = Solo::new(Limits::default());
+    let first = solo.establish(1, 10, 1);
+    solo.call(Message { from: nic(1, 2), ..request(1, 10, 2) });
+    solo.operate_all();
+    assert_eq!(solo.take_answers(Op::Reply), 1, "the second NIC was offered a lane");
+    solo.tell(Input::Open(nic(1, 3)));
+    solo.operate_all();
+    let third = solo.newest();
+    let asked = Message { from: nic(1, 3), ..message(Op::Refuse, 1, 10, 3, Some(third)) };
+    let unproven = Refusal { reason: RefusalReason::Unproven, detail: "echo me".into() };
+    solo.tell(Input::CallAnswered(Message { refusal: Some(unproven), ..asked }));
+    assert_eq!(solo.take_calls().len(), 2, "a request, and one that echoes");
+    solo.tell(Input::LaneFailed { lifecycle: first, error: Solo::error() });
+    solo.operate_all();
+    assert_eq!(solo.node.state_of(first), None);
+    assert!(solo.take_calls().is_empty(), "what had to be said has been said");
+}
+
+#[test]
 fn an_echo_that_was_asked_for_is_repeated_until_it_is_answered() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
