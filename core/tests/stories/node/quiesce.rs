@@ -126,6 +126,24 @@ fn a_late_refusal_of_an_earlier_call_does_not_end_a_lane_in_use() {
 }
 
 #[test]
+fn requests_and_readies_about_a_lane_on_its_way_out_are_busy() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.establish(1, 10, 1);
+    let both_are_busy = |solo: &mut Solo| {
+        solo.call(request(1, 10, 1));
+        solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
+        assert_eq!(solo.take_refusals(), [RefusalReason::Busy; 2]);
+    };
+    solo.tell(Input::Close(far(1)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Draining));
+    both_are_busy(&mut solo);
+    solo.operate(OperationKind::Drain, |_| Outcome::Drained);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing));
+    both_are_busy(&mut solo);
+    assert_eq!(solo.node.counters().rejected, 4, "nothing else has changed");
+}
+
+#[test]
 fn a_lane_opened_again_while_it_is_being_retired_comes_back_at_once() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
