@@ -37,6 +37,8 @@ pub struct Healing {
 #[derive(Default)]
 pub struct Healer {
     known: Memo<Healing>,
+    /// It heals one world and needs to know none again.
+    once: bool,
     oracles: Vec<Oracle>,
     /// The longest and the most wasteful healing seen.
     pub worst: Healing,
@@ -48,9 +50,24 @@ impl Healer {
         Self { oracles: oracles.to_vec(), ..Self::default() }
     }
 
+    /// One for a single world, which is much cheaper than finding out what is known of it.
+    pub fn once(oracles: &[Oracle]) -> Self {
+        Self { once: true, ..Self::asking(oracles) }
+    }
+
+    /// Settles a single world. The schedule that failed is returned with the violation.
+    pub fn settle(mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let fingerprint = self.name(start);
+        self.heal_known(start, fingerprint)
+    }
+
+    fn name(&self, world: &World) -> u128 {
+        if self.once { 0 } else { world.fingerprint_without_budget() }
+    }
+
     /// Settles a world. The schedule that failed is returned with the violation.
     pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
-        self.heal_known(start, start.fingerprint_without_budget())
+        self.heal_known(start, self.name(start))
     }
 
     /// The same for a world whose fingerprint without budget is known.
@@ -96,7 +113,7 @@ impl Healer {
                 let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
                 return Err((Violation { oracle: Oracle::Liveness, detail }, schedule));
             }
-            fingerprint = world.fingerprint_without_budget();
+            fingerprint = self.name(&world);
         };
         for (fingerprint, ended) in trail.into_iter().rev() {
             rest = Healing { events: rest.events + 1, ended: rest.ended + ended };

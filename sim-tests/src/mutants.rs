@@ -1,10 +1,11 @@
 //! The registry of broken variants of the rules: what each breaks, where an explorer finds it, and
 //! which oracle says so. Without the cargo feature `mutants` there are none, and [`ALL`] is empty.
 
+use crate::ground::Ground;
 use crate::scenario::Scenario;
 #[cfg(feature = "mutants")]
 use handfast_core::{Node, node::Mutant};
-use handfast_transport_sim::{Build, Faults, Operations, Oracle};
+use handfast_transport_sim::{Backend, Build, Faults, Operations, Oracle};
 #[cfg(feature = "mutants")]
 use std::sync::Arc;
 
@@ -19,6 +20,10 @@ pub struct Entry {
     pub breaks: &'static str,
     /// Where it can be found; the first is the one to explore.
     pub scenarios: &'static [Scenario],
+    /// The devices that show it, and what is transferred.
+    pub ground: Ground,
+    /// How its transports perform what its nodes ask for.
+    pub backend: Backend,
     /// Kinds of fault needed.
     pub faults: Faults,
     /// Faults needed.
@@ -550,6 +555,8 @@ const CLASSIC: Entry = Entry {
     name: "",
     breaks: "",
     scenarios: &[],
+    ground: Ground::BARE,
+    backend: Backend::Shipping,
     faults: Faults::CLASSIC,
     faults_max: 0,
     operations: Operations::AtOnce,

@@ -1,6 +1,7 @@
 //! Worlds to explore, by name.
 
 use crate::heal::next;
+use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
@@ -52,10 +53,14 @@ pub enum Scenario {
     OldToNew,
     /// Both open, one of them an existing Mooncake node that does not know the ready phase.
     NewAgainstOld,
+    /// Two nodes that open nothing: what is transferred opens its own lanes.
+    Transfers,
+    /// Four nodes of two NICs each, which open nothing either.
+    Fleet,
 }
 
 impl Scenario {
-    /// Every scenario.
+    /// Every scenario in which something happens without traffic.
     pub const ALL: [Self; 20] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
@@ -79,10 +84,27 @@ impl Scenario {
         Self::NewAgainstOld,
     ];
 
+    /// Every scenario that is nothing without traffic.
+    pub const OF_TRAFFIC: [Self; 2] = [Self::Transfers, Self::Fleet];
+
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
-        Self::ALL.into_iter().find(is)
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).find(is)
+    }
+
+    /// Whether bytes can be carried here: between two nodes of ours that are not one, each alone
+    /// under its name; those of a fleet between its nodes.
+    pub fn carries(self, traffic: Traffic) -> bool {
+        match self {
+            Self::Fleet => true,
+            Self::SelfConnection
+            | Self::Twins
+            | Self::NewToOld
+            | Self::OldToNew
+            | Self::NewAgainstOld => false,
+            _ => traffic != Traffic::Fleet,
+        }
     }
 
     /// What the world starts with, with small limits and every kind of fault.
@@ -108,6 +130,8 @@ impl Scenario {
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
+            Self::Transfers => (2, Vec::new()),
+            Self::Fleet => (FLEET_NICS, Vec::new()),
             Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
             // The mute one opens to nobody: what it would send, it would not be answered.
             Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(0, 2), open(1, 2)]),
@@ -117,6 +141,7 @@ impl Scenario {
             sites: self.names()[..count].iter().map(|name| path(name)).collect(),
             processes: match self {
                 Self::TwoNics => vec![0, 1, 1],
+                Self::Fleet => (0..FLEET_NICS).map(|nic| nic / 2).collect(),
                 _ => Vec::new(),
             },
             mute: (self == Self::RingWithMute).then_some(2),
@@ -174,11 +199,15 @@ impl Scenario {
         world
     }
 
-    fn names(self) -> [&'static str; 4] {
+    fn names(self) -> &'static [&'static str] {
         match self {
-            Self::Twins => ["a:1@nic", "b:1@nic", "b:1@nic", ""],
-            Self::TwoNics => ["a:1@nic", "b:1@nic", "b:1@nic2", ""],
-            _ => ["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
+            Self::Twins => &["a:1@nic", "b:1@nic", "b:1@nic"],
+            Self::TwoNics => &["a:1@nic", "b:1@nic", "b:1@nic2"],
+            Self::Fleet => &[
+                "a:1@nic", "a:1@nic2", "b:1@nic", "b:1@nic2", "c:1@nic", "c:1@nic2", "d:1@nic",
+                "d:1@nic2",
+            ],
+            _ => &["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
         }
     }
 
@@ -187,6 +216,7 @@ impl Scenario {
             Self::TightLimits => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
             Self::Crowd => Limits { peers_max: 1, ..small_limits() },
+            Self::Fleet => Limits { peers_max: 8, lifecycles_max: 24, ..small_limits() },
             _ => small_limits(),
         }
     }

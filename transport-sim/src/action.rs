@@ -256,6 +256,7 @@ impl World {
     /// Makes an action happen.
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
+        let arrived = self.receiver(&choice.action);
         match &choice.action {
             Action::Command(at) => self.command(*at, step),
             Action::Ask(command) => self.ask(*command, step),
@@ -286,7 +287,7 @@ impl World {
             Action::Completion(site) => self.poll_completion(*site, step),
             Action::Exhaust(site, number) => self.fabric.verbs.exhaust(*site, *number),
         }
-        self.settle_data(step);
+        self.settle_data(arrived, step);
         self.prune();
     }
 

@@ -24,6 +24,10 @@ pub(crate) const WINDOW: u64 = 0x1000;
 pub(crate) const LOCAL: u64 = 0x9000;
 /// What an application leaves in a buffer that it was given back.
 pub(crate) const REUSED: u8 = 0xee;
+/// What is written, and what is there to be read, begin with different bits; the low ones name the
+/// transfer.
+const WRITTEN: u32 = 0x1000_0000;
+const READ: u32 = 0x4000_0000;
 /// Slices that a lane holds.
 const LANE_DEPTH: u32 = 8;
 /// The deadline of those that have one; the clock of an explorer stands before it.
@@ -51,6 +55,8 @@ pub struct TransferSetup {
     pub transfers: Vec<Transfer>,
     /// Bounds of every machine.
     pub limits: TransferLimits,
+    /// Each site submits its transfers in this order, one after the other; otherwise in any.
+    pub in_order: bool,
 }
 
 /// How far a transfer got.
@@ -100,14 +106,14 @@ pub(crate) struct Data {
 /// it will be read, nothing where it will be written.
 pub(crate) fn at_first(index: usize, transfer: &Transfer, run: Incarnation) -> [u8; LENGTH] {
     match transfer.direction {
-        Direction::Read => [0x40 | ((run.0 as u8) & 3) << 4 | index as u8; LENGTH],
+        Direction::Read => (READ | ((run.0 as u32) & 0xff) << 16 | index as u32).to_be_bytes(),
         Direction::Write => [0; LENGTH],
     }
 }
 
 /// What a transfer writes.
 pub(crate) fn written(index: usize) -> [u8; LENGTH] {
-    [0x10 | index as u8; LENGTH]
+    (WRITTEN | index as u32).to_be_bytes()
 }
 
 impl World {
@@ -243,7 +249,8 @@ impl World {
         if self.data.is_none() {
             return;
         }
-        let peer = self.site_of(run);
+        let path = self.peer_of(site, lane);
+        let Some(peer) = path.map(|path| self.site_at(run, path)) else { return };
         self.end_other_runs(site, peer, run, step);
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
@@ -298,8 +305,8 @@ impl World {
             return;
         }
         match event {
-            Event::PeerRestarted { new, .. } => {
-                self.end_other_runs(site, self.site_of(*new), *new, step);
+            Event::PeerRestarted { peer, new, .. } => {
+                self.end_other_runs(site, self.site_at(*new, peer), *new, step);
             }
             Event::OpenFailed { peer, .. } => {
                 let lost = TransferInput::PeerLost { cause: error(Side::Peer, "open") };
@@ -454,7 +461,7 @@ impl World {
         step: &mut Step,
     ) {
         let Some(data) = &self.data else { return };
-        let run = data.sites[site].targets[at].run;
+        let Target { run, peer, .. } = data.sites[site].targets[at];
         let setup = self.setup.clone();
         let Some(transfers) = setup.transfers.as_ref().map(|setup| &setup.transfers) else {
             return;
@@ -463,7 +470,7 @@ impl World {
             let this = |of: &Incarnation, id: &BatchId| (*of, *id) == (run, batch);
             let submitted =
                 matches!(progress, Progress::Submitted { run, batch, .. } if this(run, batch));
-            transfer.site == site && submitted
+            (transfer.site, transfer.peer) == (site, peer) && submitted
         });
         match index {
             Some(index) => self.check_report(index, run, report, step),

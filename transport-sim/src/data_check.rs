@@ -58,7 +58,13 @@ impl World {
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
             match progress {
-                Progress::Waiting => push(Action::Submit(index), 0),
+                Progress::Waiting => {
+                    let ahead = setup.transfers.iter().zip(&data.progress).take(index);
+                    let mut own = ahead.filter(|(other, _)| other.site == transfer.site);
+                    if !setup.in_order || own.all(|(_, other)| *other != Progress::Waiting) {
+                        push(Action::Submit(index), 0);
+                    }
+                }
                 Progress::Submitted { cancelled: false, .. } => {
                     if transfer.cancel {
                         push(Action::Cancel(index), 0);
@@ -103,9 +109,15 @@ impl World {
         }
     }
 
+    /// The site at which a packet arrives with an action.
+    pub(crate) fn receiver(&self, action: &Action) -> Option<usize> {
+        let (Action::Packet(at) | Action::DuplicatePacket(at)) = action else { return None };
+        self.fabric.verbs.packets().get(*at).map(|packet| usize::from(packet.to))
+    }
+
     /// After every event: the table follows the devices, no law was broken, and no byte has changed
     /// that may not change.
-    pub(crate) fn settle_data(&mut self, step: &mut Step) {
+    pub(crate) fn settle_data(&mut self, arrived: Option<usize>, step: &mut Step) {
         if self.data.is_none() {
             return;
         }
@@ -118,7 +130,7 @@ impl World {
             while self.fabric.verbs.next_event(site).is_some() {}
         }
         self.check_laws(step);
-        self.check_bytes(step);
+        arrived.into_iter().for_each(|site| self.check_bytes(site, step));
     }
 
     fn window(&self, site: usize, index: usize) -> Option<&[u8]> {
@@ -131,10 +143,14 @@ impl World {
         self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
     }
 
-    fn check_bytes(&self, step: &mut Step) {
+    /// Only a packet changes bytes, and only at the site where it arrives.
+    fn check_bytes(&self, arrived: usize, step: &mut Step) {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
+            if arrived != transfer.peer && arrived != transfer.site {
+                continue;
+            }
             let live = self.sites[transfer.peer].incarnation;
             let first = at_first(index, transfer, live);
             let expected = match progress {

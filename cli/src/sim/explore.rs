@@ -16,6 +16,7 @@ Examples:
   handfast sim explore --scenario Established --faults 2
   handfast sim explore --faults 0 --grain stepwise --json
   handfast sim explore --faults 2 --kinds loss,crash
+  handfast sim explore --traffic Write --device erdma-compat
 
 A world is two or three nodes, what is in flight between them, and the truth
 of who is wired to whom. Every event that can happen next is tried, breadth
@@ -73,7 +74,7 @@ struct Broken {
 }
 
 pub(super) fn run(arguments: Explore) -> Outcome {
-    let case = arguments.world.case();
+    let case = arguments.world.case()?;
     let explorer = Explorer {
         states_max: arguments.states_max,
         liveness: !arguments.safety_only,
