@@ -10,6 +10,16 @@ use handfast_transport_sim::{
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
 
+/// Sites for which that is enough, and events that each transfer that has not ended comes with.
+const HEAL_SITES: usize = 4;
+const HEAL_EVENTS_PER_TRANSFER: usize = 20;
+
+/// Most events that this world may need.
+fn events_max(world: &World) -> usize {
+    let sites = world.sites().div_ceil(HEAL_SITES);
+    HEAL_EVENTS_MAX as usize * sites + HEAL_EVENTS_PER_TRANSFER * world.transfers_left()
+}
+
 /// Lifecycles that may end per side and disturbance until all is well again, the commands of the
 /// scenario counting as one disturbance. Towards oneself, both sides are one.
 const ENDED_PER_SIDE: usize = 2;
@@ -81,6 +91,7 @@ impl Healer {
         }
         let mut world = start.clone();
         let mut trail: Vec<(u128, u32)> = Vec::new();
+        let events_max = events_max(start);
         let mut schedule = Vec::new();
         let mut rest = loop {
             if let Some(known) = self.known.get(&fingerprint) {
@@ -109,8 +120,8 @@ impl Healer {
             let ended =
                 step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
             trail.push((fingerprint, u32::try_from(ended.count()).unwrap_or(u32::MAX)));
-            if trail.len() > HEAL_EVENTS_MAX as usize {
-                let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
+            if trail.len() > events_max {
+                let detail = format!("not settled after {events_max} events without a fault");
                 return Err((Violation { oracle: Oracle::Liveness, detail }, schedule));
             }
             fingerprint = self.name(&world);
@@ -134,6 +145,7 @@ impl Healer {
 pub fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::new();
     world.free_actions(&mut choices);
+    let quiet = world.quiet();
     let rank = |choice: &Choice| match &choice.action {
         Action::Disturb(disturbance) if disturbance.is_end() => Some((0, 0)),
         Action::Operation(_) => Some((0, 0)),
@@ -142,7 +154,9 @@ pub fn next(world: &World) -> Option<Choice> {
         Action::Answer(_) => Some((1, 0)),
         Action::Call(..) => Some((2, 0)),
         Action::Broken(..) | Action::Exhaust(..) => Some((3, 0)),
-        Action::Timer(site, timer) if world.quiet() => {
+        // Applications that have a list of transfers go on with it.
+        Action::Submit(_) if world.submits_in_order() => Some((3, 1)),
+        Action::Timer(site, timer) if quiet => {
             let mut timers = world.node(*site).timers();
             timers.find(|(id, ..)| id == timer).map(|(_, at, _)| (4, at.0))
         }

@@ -94,12 +94,13 @@ impl Scenario {
     }
 
     /// Whether bytes can be carried here: between two nodes of ours that are not one, each alone
-    /// under its name; those of a fleet between its nodes.
+    /// under its name, with room for its lanes; those of a fleet between its nodes.
     pub fn carries(self, traffic: Traffic) -> bool {
         match self {
             Self::Fleet => true,
             Self::SelfConnection
             | Self::Twins
+            | Self::EvictAgainstOpen
             | Self::NewToOld
             | Self::OldToNew
             | Self::NewAgainstOld => false,

@@ -3,6 +3,7 @@
 use crate::action::{Action, Choice};
 use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
 use crate::oracle::{Oracle, Violation};
+use crate::setup::{Command, CommandKind};
 use crate::verbs::QpState;
 use crate::world::{Step, World};
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
@@ -55,13 +56,14 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         let faults = self.setup.faults;
         let mut push = |action, cost| choices.push(Choice { action, cost });
+        // Sites with a transfer that is to be submitted before any later one of theirs.
+        let mut before = vec![false; self.sites.len()];
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
             match progress {
                 Progress::Waiting => {
-                    let ahead = setup.transfers.iter().zip(&data.progress).take(index);
-                    let mut own = ahead.filter(|(other, _)| other.site == transfer.site);
-                    if !setup.in_order || own.all(|(_, other)| *other != Progress::Waiting) {
+                    let before = std::mem::replace(&mut before[transfer.site], setup.in_order);
+                    if !before {
                         push(Action::Submit(index), 0);
                     }
                 }
@@ -247,6 +249,38 @@ impl World {
             Progress::Reported { success, .. } => Some(*success),
             _ => None,
         }
+    }
+
+    /// An application that waits for a transfer neither closes its lanes nor says that it has no
+    /// work for them.
+    pub(crate) fn is_given(&self, command: &Command) -> bool {
+        let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
+            return true;
+        };
+        let ends = matches!(command.kind, CommandKind::Close | CommandKind::Release);
+        let mut transfers = setup.transfers.iter().zip(&data.progress);
+        !ends
+            || transfers.all(|(transfer, progress)| {
+                let submitted = matches!(progress, Progress::Submitted { .. });
+                (transfer.site, transfer.peer) != (command.site, command.peer) || !submitted
+            })
+    }
+
+    /// Each site submits its transfers one after the other, whatever else happens.
+    pub fn submits_in_order(&self) -> bool {
+        self.transfer_setup().is_some_and(|setup| setup.in_order)
+    }
+
+    /// Transfers that have not ended, and will be submitted where that has not happened.
+    pub fn transfers_left(&self) -> usize {
+        let progress = self.data.as_ref().map(|data| data.progress.iter());
+        let in_order = self.submits_in_order();
+        let left = |progress: &&Progress| match progress {
+            Progress::Submitted { .. } => true,
+            Progress::Waiting => in_order,
+            _ => false,
+        };
+        progress.into_iter().flatten().filter(left).count()
     }
 
     /// Transfers that were submitted and have not ended.
