@@ -224,6 +224,8 @@ fn unsettled(world: &World) -> Option<Violation> {
         for peer in (0..world.sites()).filter(|_| judged) {
             let demand = world.demand(site, peer);
             let told = demand == Demand::Reported && !world.is_crowded();
+            // Who uses a key that it was not given has that reported, and no fault is needed.
+            let told = told && !world.misuses_keys(site, peer);
             if told && world.faults_spent() == 0 && world.mute() != Some(peer) {
                 return failed(format!(
                     "site {site} was told that {peer} is unreachable, without a fault"

@@ -55,7 +55,10 @@ pub enum Scenario {
     NewAgainstOld,
     /// Two nodes that open nothing: what is transferred opens its own lanes.
     Transfers,
-    /// Four nodes of two NICs each, which open nothing either.
+    /// Two nodes that are connected, and one of them wants that: what is torn down is connected
+    /// again.
+    Reconnect,
+    /// Four nodes of two NICs each, which open nothing.
     Fleet,
 }
 
@@ -85,7 +88,7 @@ impl Scenario {
     ];
 
     /// Every scenario that is nothing without traffic.
-    pub const OF_TRAFFIC: [Self; 2] = [Self::Transfers, Self::Fleet];
+    pub const OF_TRAFFIC: [Self; 3] = [Self::Transfers, Self::Reconnect, Self::Fleet];
 
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
     pub fn named(name: &str) -> Option<Self> {
@@ -131,7 +134,7 @@ impl Scenario {
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
-            Self::Transfers => (2, Vec::new()),
+            Self::Transfers | Self::Reconnect => (2, Vec::new()),
             Self::Fleet => (FLEET_NICS, Vec::new()),
             Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
             // The mute one opens to nobody: what it would send, it would not be answered.
@@ -191,6 +194,7 @@ impl Scenario {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
             Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world),
+            Self::Reconnect => ask(CommandKind::Open, &[(0, 1)], &mut world),
             Self::EvictAgainstOpen => {
                 ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
                 ask(CommandKind::Release, &[(0, 1), (0, 2)], &mut world);

@@ -16,6 +16,8 @@ pub enum Traffic {
     GivenUp,
     /// Each side writes to the other.
     BothWays,
+    /// One write with a key that the peer never gave.
+    Forbidden,
     /// Two hundred writes and reads between all NICs of a fleet, some of them given up.
     Fleet,
 }
@@ -28,14 +30,17 @@ pub(crate) const FLEET_NICS: usize = 8;
 const GIVEN_UP: usize = 10;
 
 impl Traffic {
-    /// Every kind between two sites.
+    /// Every kind that is between two sites and ends well.
     pub const ALL: [Self; 5] =
         [Self::Write, Self::Read, Self::WriteAndRead, Self::GivenUp, Self::BothWays];
+
+    /// The others.
+    pub const OTHERS: [Self; 2] = [Self::Forbidden, Self::Fleet];
 
     /// The traffic of a name as [`Debug`] writes it, whatever the case of its letters.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
-        Self::ALL.into_iter().chain([Self::Fleet]).find(is)
+        Self::ALL.into_iter().chain(Self::OTHERS).find(is)
     }
 
     fn list(self) -> Vec<Transfer> {
@@ -45,10 +50,11 @@ impl Traffic {
             direction,
             cancel: self == Self::GivenUp,
             deadline: self == Self::GivenUp,
+            forbidden: self == Self::Forbidden,
         };
         let (read, write) = (Direction::Read, Direction::Write);
         match self {
-            Self::Write | Self::GivenUp => vec![transfer(0, write)],
+            Self::Write | Self::GivenUp | Self::Forbidden => vec![transfer(0, write)],
             Self::Read => vec![transfer(0, read)],
             Self::WriteAndRead => vec![transfer(0, write), transfer(0, read)],
             Self::BothWays => vec![transfer(0, write), transfer(1, write)],
@@ -93,5 +99,6 @@ fn of_fleet(index: usize) -> Transfer {
         direction: if index % 3 == 0 { Direction::Read } else { Direction::Write },
         cancel: index % GIVEN_UP == 4,
         deadline: index % GIVEN_UP == 7,
+        forbidden: false,
     }
 }

@@ -7,7 +7,8 @@ use crate::verbs::Call;
 use crate::world::{Pending, Step, World};
 use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
-use handfast_core::transport::Operation;
+use handfast_core::transport::{Operation, OperationKind};
+use std::sync::Arc;
 
 /// Something that may happen. Indices point into the world it was listed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,6 +228,13 @@ impl World {
         let lifecycle = match pending.operation {
             Operation::Prove { lifecycle } => lifecycle,
             Operation::Drain { lifecycle } => return !self.has_work(pending.site, lifecycle),
+            Operation::Retire { .. } if self.setup.devices.backend.retires_on_insert() => {
+                let made = |other: &Arc<Pending>| {
+                    let kind = other.operation.id().kind;
+                    other.site == pending.site && kind == OperationKind::BringUp
+                };
+                return self.operations.iter().any(made);
+            }
             _ => return true,
         };
         let target = self.fabric.of(pending.site, lifecycle).and_then(|qp| qp.target);

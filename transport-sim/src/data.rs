@@ -46,7 +46,12 @@ pub struct Transfer {
     pub cancel: bool,
     /// It has a deadline, which may pass at any time.
     pub deadline: bool,
+    /// Its key is none that the peer gave.
+    pub forbidden: bool,
 }
+
+/// What makes a key one that nobody gave.
+const FORBIDDEN: u32 = 0x5a5a_0000;
 
 /// What is transferred in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,16 +194,17 @@ impl World {
         let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
             return;
         };
-        let Transfer { site, peer, direction, deadline, .. } = transfer;
+        let Transfer { site, peer, direction, deadline, forbidden, .. } = transfer;
         let run = self.sites[peer].incarnation;
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
         let target = &mut data.sites[site].targets[at];
         let offset = (index * LENGTH) as u64;
+        let key = if forbidden { target.rkey ^ FORBIDDEN } else { target.rkey };
         let request = Request {
             direction,
             local: LocalSpan { region: 0, offset },
-            remote: RemoteSpan { key: u64::from(target.rkey), address: WINDOW + offset },
+            remote: RemoteSpan { key: u64::from(key), address: WINDOW + offset },
             length: LENGTH as u64,
         };
         let deadline = deadline.then_some(DEADLINE);
@@ -283,6 +289,9 @@ impl World {
         step: &mut Step,
     ) {
         let Some(at) = self.target_of(site, lane) else { return };
+        if self.setup.devices.backend.forgets_work() {
+            return;
+        }
         for completion in drained {
             self.complete(site, at, completion, step);
         }
@@ -364,18 +373,33 @@ impl World {
         self.complete(site, at, &completion, step);
         self.pump(site, at, step);
         if completion.status != Status::Success {
-            self.tell_lane_failed(site, lane, step);
+            self.tell_lane_failed(site, lane, completion.status, step);
+        }
+    }
+
+    /// Who is to blame for work that failed. A device cannot tell a peer that is gone from a port of
+    /// its own that is down, its owner can.
+    fn side_of(&self, site: usize, status: Status) -> Side {
+        let backend = self.setup.devices.backend;
+        match status {
+            Status::Success | Status::Flushed => Side::Local,
+            Status::RetryExceeded | Status::RnrExceeded | Status::General => {
+                let local = !self.port_is_up(site) && !backend.blames_port_on_peer();
+                if local { Side::Local } else { Side::Peer }
+            }
+            _ if backend.forgives_protection() => Side::Peer,
+            _ => Side::Protection,
         }
     }
 
     fn complete(&mut self, site: usize, at: usize, completion: &Completion, step: &mut Step) {
-        let status = match completion.status {
-            Status::Success => CompletionStatus::Done,
-            Status::Flushed => CompletionStatus::Flushed,
-            Status::RetryExceeded | Status::RnrExceeded | Status::General => {
-                CompletionStatus::Failed(error(Side::Peer, "simulated completion"))
-            }
-            _ => CompletionStatus::Refused(error(Side::Protection, "simulated completion")),
+        let side = self.side_of(site, completion.status);
+        let cause = error(side, "simulated completion");
+        let status = match (completion.status, side) {
+            (Status::Success, _) => CompletionStatus::Done,
+            (Status::Flushed, _) => CompletionStatus::Flushed,
+            (_, Side::Protection) => CompletionStatus::Refused(cause),
+            _ => CompletionStatus::Failed(cause),
         };
         let slice = SliceId::from_bits(completion.wr_id);
         self.input(site, at, TransferInput::Completion { slice, status }, step);
@@ -481,11 +505,23 @@ impl World {
         }
     }
 
-    fn tell_lane_failed(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+    fn tell_lane_failed(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        status: Status,
+        step: &mut Step,
+    ) {
         if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
             qp.broken = true;
         }
-        let error = error(Side::Peer, "simulated lane");
+        let side = self.side_of(site, status);
+        self.check_blame(site, side, step);
+        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let error = error(side, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+        if status.is_refused_access() {
+            self.check_reconnected(site, peer, step);
+        }
     }
 }

@@ -283,6 +283,13 @@ impl World {
         progress.into_iter().flatten().filter(left).count()
     }
 
+    /// A site has a transfer with a key that the peer never gave.
+    pub fn misuses_keys(&self, site: usize, peer: usize) -> bool {
+        let transfers = self.transfer_setup().map(|setup| setup.transfers.iter());
+        let mut transfers = transfers.into_iter().flatten();
+        transfers.any(|at| at.forbidden && (at.site, at.peer) == (site, peer))
+    }
+
     /// Transfers that were submitted and have not ended.
     pub fn transfers_pending(&self) -> usize {
         let progress = self.data.as_ref().map(|data| data.progress.iter());

@@ -452,10 +452,7 @@ impl World {
         let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
         let error = error(Side::Protection, "simulated access");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
-        if peer.is_some_and(|peer| self.sites[site].demands[peer] == Demand::Wanted) {
-            let detail = format!("site {site} goes on after an access that is not allowed");
-            step.violations.push(Violation::new(Oracle::Reconnected, detail));
-        }
+        self.check_reconnected(site, peer, step);
     }
 
     pub(crate) fn restart(&mut self, site: usize) {

@@ -159,7 +159,7 @@ pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
 pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
     let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
     Traffic::named(&plain).ok_or_else(|| {
-        let all = Traffic::ALL.iter().chain(&[Traffic::Fleet]);
+        let all = Traffic::ALL.iter().chain(&Traffic::OTHERS);
         let known: Vec<String> = all.map(|known| format!("{known:?}")).collect();
         format!("there is no traffic '{name}'; there are {}", known.join(", "))
     })

@@ -56,6 +56,21 @@ pub enum Status {
     General,
 }
 
+impl Status {
+    /// The peer, or the own device, does not allow the access.
+    pub fn is_refused_access(self) -> bool {
+        matches!(
+            self,
+            Self::LocalLength
+                | Self::LocalQueuePair
+                | Self::LocalProtection
+                | Self::LocalAccess
+                | Self::RemoteInvalid
+                | Self::RemoteAccess
+        )
+    }
+}
+
 /// Which queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {
