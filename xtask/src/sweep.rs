@@ -10,8 +10,9 @@ const SEEDS_PER_SECOND: u64 = 100_000;
 
 /// Play random schedules of simulated nodes, each with new seeds, and print the rates
 ///
-/// The same as `handfast sim sweep --minutes N --from SEED`. The first seed comes from the clock
-/// unless it is given, so that every sweep plays others than those before it.
+/// The same as `handfast sim sweep --from SEED` for one half of the time, and with `--fleet` for the
+/// other. The first seed comes from the clock unless it is given, so that every sweep plays others
+/// than those before it.
 ///
 /// Exit code: 0 if every oracle held, 1 if one did not; the last line then replays it.
 #[derive(clap::Args)]
@@ -33,9 +34,14 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
             now.as_secs() * SEEDS_PER_SECOND
         }
     };
-    let (minutes, from) = (arguments.minutes.to_string(), from.to_string());
+    let (time, from) = (format!("{}s", 30 * arguments.minutes), from.to_string());
     let words = ["run", "--quiet", "--release", "--bin", "handfast", "--", "sim", "sweep"];
-    let options = ["--minutes", minutes.as_str(), "--from", from.as_str()];
-    let status = cargo(project.root(), words.into_iter().chain(options)).status()?;
-    Ok(status.success())
+    let options = ["--time", time.as_str(), "--from", from.as_str()];
+    for fleet in [None, Some("--fleet")] {
+        let words = words.into_iter().chain(options).chain(fleet);
+        if !cargo(project.root(), words).status()?.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

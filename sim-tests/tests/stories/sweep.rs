@@ -93,12 +93,12 @@ fn every_transfer_of_a_fleet_ends_and_without_a_fault_well() {
 
 #[test]
 fn a_backend_that_is_wrong_is_found_out_by_a_fleet_and_replays_from_one_line() {
-    let swarm = Swarm { variant: mutants::find("GoneTakenForFenced"), ..Swarm::fleet() };
+    let swarm = Swarm { variant: mutants::find("WorkForgotten"), ..Swarm::fleet() };
     let found = (0..50).find_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
-    let line: Line = found.expect("a late write lands").to_string().parse().expect("it reads");
+    let line: Line = found.expect("a transfer never ends").to_string().parse().expect("it reads");
     assert!(line.to_string().len() <= LINE_MAX, "{line}");
     let violation = line.play().expect("it replays").violation.expect("it breaks again");
-    assert_eq!(violation.oracle, Oracle::GhostByte, "{}", violation.detail);
+    assert_eq!(violation.oracle, Oracle::Liveness, "{}", violation.detail);
 }
 
 #[test]
