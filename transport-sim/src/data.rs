@@ -280,20 +280,29 @@ impl World {
         }
     }
 
-    /// A queue pair is gone; what it completed before is told first.
-    pub(crate) fn lane_down(
+    /// What a queue pair completed before it is gone.
+    pub(crate) fn lane_drained(
         &mut self,
         site: usize,
         lane: Lifecycle,
         drained: &[Completion],
         step: &mut Step,
     ) {
-        let Some(at) = self.target_of(site, lane) else { return };
+        let Some(at) = self.target_of(site, lane).filter(|_| !drained.is_empty()) else { return };
         if self.setup.devices.backend.forgets_work() {
             return;
         }
         for completion in drained {
             self.complete(site, at, completion, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A queue pair is gone.
+    pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        let Some(at) = self.target_of(site, lane) else { return };
+        if self.setup.devices.backend.forgets_work() {
+            return;
         }
         if let Some(data) = self.data_mut() {
             let target = &mut data.sites[site].targets[at];
@@ -383,6 +392,8 @@ impl World {
         let backend = self.setup.devices.backend;
         match status {
             Status::Success | Status::Flushed => Side::Local,
+            Status::LocalQueuePair if backend.blames_port_on_peer() => Side::Peer,
+            Status::LocalQueuePair => Side::Local,
             Status::RetryExceeded | Status::RnrExceeded | Status::General => {
                 let local = !self.port_is_up(site) && !backend.blames_port_on_peer();
                 if local { Side::Local } else { Side::Peer }

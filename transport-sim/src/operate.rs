@@ -131,8 +131,11 @@ impl World {
             let detail = format!("site {site} destroys {lifecycle:?}, still published");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
         }
-        let drained = self.fabric.destroy(site, lifecycle)?;
-        self.lane_down(site, lifecycle, &drained, step);
+        let mut drained = Vec::new();
+        let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
+        self.lane_drained(site, lifecycle, &drained, step);
+        destroyed?;
+        self.lane_down(site, lifecycle, step);
         Ok(Outcome::Retired)
     }
 

@@ -57,12 +57,12 @@ pub enum Status {
 }
 
 impl Status {
-    /// The peer, or the own device, does not allow the access.
+    /// The peer, or the own device, does not allow the access. `LocalQueuePair` is not among them:
+    /// some devices give it for a port that is down.
     pub fn is_refused_access(self) -> bool {
         matches!(
             self,
             Self::LocalLength
-                | Self::LocalQueuePair
                 | Self::LocalProtection
                 | Self::LocalAccess
                 | Self::RemoteInvalid
