@@ -386,20 +386,26 @@ impl World {
         }
     }
 
-    /// Who is to blame for work that failed. A device cannot tell a peer that is gone from a port of
-    /// its own that is down, its owner can.
+    /// Who is to blame for work that failed, as the transport of a real device says. A device cannot
+    /// tell a peer that is gone from a port of its own that is down, its owner can.
     fn side_of(&self, site: usize, status: Status) -> Side {
         let backend = self.setup.devices.backend;
-        match status {
-            Status::Success | Status::Flushed => Side::Local,
-            Status::LocalQueuePair if backend.blames_port_on_peer() => Side::Peer,
-            Status::LocalQueuePair => Side::Local,
-            Status::RetryExceeded | Status::RnrExceeded | Status::General => {
-                let local = !self.port_is_up(site) && !backend.blames_port_on_peer();
-                if local { Side::Local } else { Side::Peer }
-            }
-            _ if backend.forgives_protection() => Side::Peer,
-            _ => Side::Protection,
+        let side = match status {
+            Status::RemoteAccess => Side::Protection,
+            Status::RemoteInvalid => Side::Configuration,
+            Status::RemoteOperation
+            | Status::RetryExceeded
+            | Status::RnrExceeded
+            | Status::General => Side::Peer,
+            _ => Side::Local,
+        };
+        if backend.forgives_protection() && status.is_refused_access() {
+            return Side::Peer;
+        }
+        match (side, self.port_is_up(site), backend.blames_port_on_peer()) {
+            (Side::Peer, false, false) => Side::Local,
+            (Side::Local, false, true) => Side::Peer,
+            (side, ..) => side,
         }
     }
 
@@ -409,7 +415,7 @@ impl World {
         let status = match (completion.status, side) {
             (Status::Success, _) => CompletionStatus::Done,
             (Status::Flushed, _) => CompletionStatus::Flushed,
-            (_, Side::Protection) => CompletionStatus::Refused(cause),
+            (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause),
             _ => CompletionStatus::Failed(cause),
         };
         let slice = SliceId::from_bits(completion.wr_id);

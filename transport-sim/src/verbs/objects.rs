@@ -57,17 +57,9 @@ pub enum Status {
 }
 
 impl Status {
-    /// The peer, or the own device, does not allow the access. `LocalQueuePair` is not among them:
-    /// some devices give it for a port that is down.
+    /// The peer's device does not allow what was asked of it.
     pub fn is_refused_access(self) -> bool {
-        matches!(
-            self,
-            Self::LocalLength
-                | Self::LocalProtection
-                | Self::LocalAccess
-                | Self::RemoteInvalid
-                | Self::RemoteAccess
-        )
+        matches!(self, Self::RemoteInvalid | Self::RemoteAccess)
     }
 }
 
