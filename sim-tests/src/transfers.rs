@@ -95,8 +95,8 @@ fn of_fleet(index: usize) -> Transfer {
     let across = usize::from(round % 4 == 3);
     Transfer {
         site,
-        peer: (site + node) % FLEET_NICS ^ across,
-        direction: if index % 3 == 0 { Direction::Read } else { Direction::Write },
+        peer: ((site + node) % FLEET_NICS) ^ across,
+        direction: if index.is_multiple_of(3) { Direction::Read } else { Direction::Write },
         cancel: index % GIVEN_UP == 4,
         deadline: index % GIVEN_UP == 7,
         forbidden: false,
