@@ -11,14 +11,22 @@
 mod discovery;
 mod error;
 mod gid;
+mod pairing;
+mod profile;
 mod status;
+mod steps;
 #[cfg(feature = "verbs")]
 mod verbs;
 
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
 pub use error::{RdmaUnavailable, VerbsError};
-pub use gid::{ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid};
+pub use gid::{
+    ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid, usable_gids,
+};
+pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
+pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;
+pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
 pub use verbs::{
     Completion, DEPTH_MAX, DeviceEvent, LaneSink, Nic, NicConfig, NicCounters, Posting,
