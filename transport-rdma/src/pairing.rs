@@ -102,7 +102,7 @@ impl Known {
 /// Which of two sides, each of which knows both addresses, leaves its own first, so that they do
 /// not change places for ever: the one of the better class, for the other would have announced one
 /// of that class if it had any; of one class, the one with the higher address.
-fn moves_first(own: &GidEntry, peer: Ipv6Addr) -> bool {
+pub(crate) fn moves_first(own: &GidEntry, peer: Ipv6Addr) -> bool {
     let class = |entry: &GidEntry| rank(entry).map_or(u8::MAX, |(class, _)| class);
     let theirs = GidEntry { address: peer, interface: own.interface.max(1), ..*own };
     match class(own).cmp(&class(&theirs)) {

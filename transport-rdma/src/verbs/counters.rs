@@ -19,6 +19,28 @@ pub struct NicCounters {
     pub events: u64,
 }
 
+/// How much of each limit a NIC of this process has in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicLoad {
+    /// Lanes, without those that are just being made.
+    pub lanes: usize,
+    /// `NicConfig::lanes_max`.
+    pub lanes_max: usize,
+    /// Queue pairs of all lanes.
+    pub queue_pairs: u64,
+    /// `NicConfig::queue_pairs_max`, or the device's number where that is less. Other processes may
+    /// have some of the device's.
+    pub queue_pairs_max: u64,
+    /// Entries of completion queues that are reserved.
+    pub completion_entries: u64,
+    /// Entries of the completion queues that were made so far.
+    pub completion_entries_made: u64,
+    /// Registered regions, with one of the NIC's own.
+    pub regions: u64,
+    /// The device's number.
+    pub regions_max: u64,
+}
+
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) lanes_failed: AtomicU64,

@@ -7,8 +7,9 @@ use super::binding::{
     ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
 };
-use super::context::{Context, errno};
-use crate::error::{VerbsError, code_of, words_of};
+use super::context::{Context, errno, locked_memory_max};
+use super::lane::Told;
+use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
 use handfast_memory::{Access, MemoryError, Span};
 use std::ffi::c_void;
@@ -16,6 +17,7 @@ use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
 const HOP_LIMIT: u8 = 64;
@@ -50,6 +52,10 @@ macro_rules! destroyed_by {
 pub(super) struct Domain {
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
+    regions_max: u32,
+    regions: AtomicU64,
+    /// Of all regions.
+    bytes: AtomicU64,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the domain is freed once, by the last
@@ -59,14 +65,37 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<Context>, regions_max: u32) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
         if raw.is_null() {
             return Err(context.failed("ibv_alloc_pd", code));
         }
-        Ok(Self { context, raw })
+        let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { context, raw, regions_max, regions, bytes })
+    }
+
+    /// Regions there are, and how many the device can have.
+    pub(super) fn regions(&self) -> (u64, u64) {
+        (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
+    }
+
+    /// A refused registration, with the limit that was reached if that is the cause.
+    fn refused(&self, code: i32) -> VerbsError {
+        let error = self.context.failed("ibv_reg_mr", code);
+        let (regions, regions_max) = self.regions();
+        let limit = match (code, locked_memory_max()) {
+            (libc::ENOMEM, Some(max)) => {
+                let in_use = self.bytes.load(Ordering::Relaxed);
+                Some(LimitReached { limit: NicLimit::LockedMemory, in_use, max })
+            }
+            (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, _) => {
+                Some(LimitReached { limit: NicLimit::Regions, in_use: regions, max: regions_max })
+            }
+            _ => None,
+        };
+        VerbsError { limit, ..error }
     }
 }
 
@@ -87,6 +116,20 @@ struct Registered {
     raw: *mut ibv_mr,
     span: Span,
     access: Access,
+    _counted: Counted,
+}
+
+/// Keeps a region counted while it is there.
+struct Counted {
+    domain: Arc<Domain>,
+    bytes: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.domain.regions.fetch_sub(1, Ordering::Relaxed);
+        self.domain.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, the registration is dropped once, and the
@@ -126,9 +169,12 @@ impl Registration {
         };
         let code = errno();
         if raw.is_null() {
-            return Err(context.failed("ibv_reg_mr", code));
+            return Err(domain.refused(code));
         }
-        Ok(Self { inner: Arc::new(Registered { domain, raw, span, access }) })
+        domain.regions.fetch_add(1, Ordering::Relaxed);
+        domain.bytes.fetch_add(span.len() as u64, Ordering::Relaxed);
+        let counted = Counted { domain: Arc::clone(&domain), bytes: span.len() as u64 };
+        Ok(Self { inner: Arc::new(Registered { domain, raw, span, access, _counted: counted }) })
     }
 
     /// The bytes.
@@ -254,10 +300,10 @@ impl CompletionQueue {
         self.channel.context.check("ibv_req_notify_cq", returned)
     }
 
-    /// Takes up to `N` completions, each as work request, status, driver's detail and queue pair.
+    /// Takes up to `N` completions.
     pub(super) fn poll<const N: usize>(
         &self,
-        mut take: impl FnMut(u64, u32, u32, u32),
+        mut take: impl FnMut(Told),
     ) -> Result<usize, VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
         let room = i32::try_from(N).unwrap_or(i32::MAX);
@@ -271,7 +317,8 @@ impl CompletionQueue {
             // SAFETY: the first `count` entries were written. Of a failed one only these four
             // fields mean anything.
             let entry = unsafe { entry.assume_init_ref() };
-            take(entry.wr_id, entry.status, entry.vendor_err, entry.qp_num);
+            let (status, vendor) = (entry.status, entry.vendor_err);
+            take(Told { name: entry.wr_id, status, vendor, number: entry.qp_num });
         }
         Ok(count)
     }

@@ -138,6 +138,15 @@ impl Site {
         self.nic.post(LANE, &mut (0..count).map(slice).collect());
     }
 
+    /// Waits until the poller has seen that nothing is left of retired lanes.
+    pub(crate) fn wait_for_room(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.nic.load().completion_entries > 0 {
+            assert!(Instant::now() < deadline, "{:?}", self.nic.load());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
         self.memory.copy_out(0, &mut bytes).unwrap();
