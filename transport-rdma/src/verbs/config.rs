@@ -3,6 +3,7 @@
 use super::context::mtu_number;
 use super::poller::{Polling, SPIN_MAX};
 use crate::gid::GidWanted;
+use crate::profile::DeviceProfile;
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ pub struct NicConfig {
 
 /// The usual interval between looks for idle lanes.
 pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
+/// The longest that the probe of an idle lane may stay unanswered.
+pub const PROBE_ANSWER_MAX: Duration = Duration::from_secs(60);
 /// The shortest interval between looks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
 /// The usual size of a completion queue: 256 queue pairs of the usual depth of 64.
@@ -80,6 +83,15 @@ impl NicConfig {
         }
     }
 
+    /// How long an idle lane's probe may stay unanswered before the lane is given up, whatever the
+    /// device does: four times what it is told to wait, since devices stretch that, and at most
+    /// [`PROBE_ANSWER_MAX`].
+    pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
+        let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
+        let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);
+        Duration::from_nanos(interval_ns.saturating_mul(4 * tries)).min(PROBE_ANSWER_MAX)
+    }
+
     pub(super) fn check(&self) -> Result<(), String> {
         let checks = [
             (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
@@ -99,6 +111,18 @@ impl NicConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_probe_is_given_up_after_four_times_the_devices_own_patience_or_a_minute() {
+        use crate::profile::DEVICE_PROFILES;
+        let profile = |name| **DEVICE_PROFILES.iter().find(|p| p.name == name).unwrap();
+        let config = NicConfig { timeout_exponent: 14, retries: 6, ..NicConfig::new("any") };
+        let seconds = |name| config.probe_patience(&profile(name)).as_secs();
+        // Seven times 67 ms, or 25 times, and each four times.
+        assert_eq!((seconds("rxe"), seconds("erdma-compat")), (1, 6));
+        let patient = NicConfig { timeout_exponent: 31, ..config };
+        assert_eq!(patient.probe_patience(&profile("rxe")), PROBE_ANSWER_MAX);
+    }
 
     #[test]
     fn settings_are_taken_up_to_their_limits_and_no_further() {

@@ -17,6 +17,8 @@ pub struct NicCounters {
     pub completions_stale: u64,
     /// Asynchronous events of the device.
     pub events: u64,
+    /// Reads that were posted to hear from a peer.
+    pub probes: u64,
 }
 
 /// How much of each limit a NIC of this process has in use.
@@ -49,6 +51,7 @@ pub(super) struct Counts {
     pub(super) slices_abandoned: AtomicU64,
     pub(super) completions_stale: AtomicU64,
     pub(super) events: AtomicU64,
+    pub(super) probes: AtomicU64,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -65,6 +68,7 @@ impl Counts {
             slices_abandoned: read(&self.slices_abandoned),
             completions_stale: read(&self.completions_stale),
             events: read(&self.events),
+            probes: read(&self.probes),
         }
     }
 }

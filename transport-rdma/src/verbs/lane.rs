@@ -63,6 +63,8 @@ struct State {
     reporting: usize,
     /// Of those in flight.
     probes: usize,
+    /// When the last was posted.
+    probed: Option<Instant>,
     /// The first of a proof that failed.
     probe_failed: Option<VerbsError>,
     /// Something was posted or ended since the last look for idle lanes.
@@ -148,6 +150,7 @@ impl Lane {
             broken: vec![false; psns.len()],
             reporting: 0,
             probes: 0,
+            probed: None,
             probe_failed: None,
             active: true,
         };

@@ -35,6 +35,7 @@ pub(super) struct Shared {
     pub(super) sink: Arc<dyn LaneSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
+    pub(super) probe_patience: Duration,
     /// What probes read into.
     pub(super) scratch: Registration,
 }
@@ -122,6 +123,7 @@ impl Nic {
             sink,
             counts: Arc::default(),
             profile,
+            probe_patience: config.probe_patience(profile),
             scratch: scratch(&domain)?,
             context,
         });

@@ -281,7 +281,7 @@ impl Turn {
         }
         self.next_probe = now + interval;
         for lane in self.shared.all_lanes() {
-            lane.probe_if_idle(&self.shared.scratch);
+            lane.probe_if_idle(&self.shared.scratch, self.shared.probe_patience);
         }
     }
 }

@@ -113,7 +113,12 @@ impl Nic {
             ..Body::default()
         };
         lanes.insert(Arc::new(lane));
-        self.shared.has_lanes.store(true, Ordering::Relaxed);
+        let is_first = !self.shared.has_lanes.swap(true, Ordering::Relaxed);
+        drop(lanes);
+        if is_first {
+            // It sleeps without a limit while there is no lane.
+            self.shared.queues.wake();
+        }
         Ok(body)
     }
 

@@ -94,7 +94,7 @@ fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place
     let (one, other) = wire.sites(impatient);
     wire_lane(&one, &other, LANE, 1);
     let before = one.nic.gid().entry;
-    wire.address(0, "del");
+    wire.address_leaves(0);
     let changed = DeviceEvent::AddressesChanged { port: 1 };
     one.told.wait("an address that left", |told| told.events.contains(&changed));
     one.post_all(&other, Direction::Write, 1);
@@ -113,8 +113,7 @@ fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place
     [(&one, mine), (&other, theirs)].iter().for_each(|(s, lane)| s.nic.retire(*lane).unwrap());
 
     let returned = Instant::now();
-    wire.address(0, "add");
-    wire.route(0);
+    wire.address_returns(0);
     let place = || {
         let entries = one.nic.gids().unwrap();
         entries.iter().find(|entry| entry.address == before.address).map(|entry| entry.index)

@@ -92,7 +92,11 @@ fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
         ..config("rxe0")
     };
     let (one, other) = wired(probed, config("rxe1"), 2);
-    std::thread::sleep(Duration::from_millis(500));
+    let started = Instant::now();
+    while one.nic.counters().probes < 4 {
+        assert!(started.elapsed() < PATIENCE, "an idle lane is not probed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(one.told.failures(), [], "a peer that lives answers");
     let died = Instant::now();
     other.nic.retire(LANE).unwrap();

@@ -1,10 +1,10 @@
 //! Requests that move nothing of the caller's: to hear whether the peer is there, and is ours.
 
-use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, lock};
+use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use handfast_memory::Direction;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of memory of ours that probes read into; each reads the first at most.
 pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
@@ -65,11 +65,18 @@ impl Lane {
         }
     }
 
-    /// Probes the peer if nothing was posted and nothing ended since the last call.
-    pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration) {
+    /// Probes the peer if nothing was posted and nothing ended since the last call. A probe that
+    /// stays without an answer, and without an error, ends the lane after `patience`.
+    pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration, patience: Duration) {
         {
             let mut state = lock(&self.state);
             let was_active = std::mem::replace(&mut state.active, false);
+            let lost = state.probes > 0 && state.probed.is_some_and(|at| at.elapsed() > patience);
+            if lost && !was_active && !state.over {
+                drop(state);
+                let words = "the device told neither an answer nor an error of a probe in time";
+                return self.fail(self.context().error(Side::Peer, "probe", 0, words));
+            }
             if !state.wired || state.over || was_active || !state.in_flight.is_empty() {
                 return;
             }
@@ -98,7 +105,9 @@ impl Lane {
             };
             state.outstanding[pair] += 1;
             state.probes += 1;
+            state.probed = Some(Instant::now());
             drop(state);
+            count(&self.counts.probes);
             // Refused or not, it counts as posted: what the driver has is not known.
             queue_pair.post(&[WorkRequest { name, ..probe.request(scratch) }])?;
             posted += 1;
