@@ -30,9 +30,10 @@ pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
 pub use verbs::{
-    COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN,
-    LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounters, NicLoad, PROBE_ANSWER_MAX, Polling,
-    Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, Registration, RemoteSpan, SliceEnd,
+    COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
+    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounters,
+    NicLoad, PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
+    RegisterOptions, Registration, RemoteSpan, SliceEnd,
 };
 
 /// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.

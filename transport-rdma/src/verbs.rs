@@ -13,6 +13,7 @@ mod nic;
 mod objects;
 mod poller;
 mod posting;
+mod registration;
 mod wiring;
 mod work;
 
@@ -24,6 +25,6 @@ pub use config::{
 pub(crate) use context::devices;
 pub use counters::{NicCounters, NicLoad};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
-pub use objects::Registration;
 pub use poller::Polling;
 pub use posting::{Completion, DeviceEvent, LaneSink, Posting, RemoteSpan, SliceEnd};
+pub use registration::{DeviceRegistration, RegisterOptions, Registration};

@@ -6,9 +6,10 @@ use super::context::Context;
 use super::counters::{Counts, NicCounters, NicLoad, count};
 use super::lane::{Lane, Probe, SCRATCH_BYTES, lock};
 use super::lanes::Lanes;
-use super::objects::{Channel, Domain, Registration};
+use super::objects::{Channel, Domain};
 use super::poller::{Poller, waker};
 use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
+use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
 use crate::pairing::AddressBook;
@@ -16,6 +17,7 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_memory::{Access, Memory, Span};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -166,7 +168,42 @@ impl Nic {
     /// # Errors
     /// What the device or the limit of locked memory refused.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
-        Registration::new(Arc::clone(&self.domain), span, access)
+        self.register_with(span, access, RegisterOptions::default())
+    }
+
+    /// As [`Nic::register`], with what else may be asked for.
+    ///
+    /// # Errors
+    /// As [`Nic::register`].
+    pub fn register_with(
+        &self,
+        span: Span,
+        access: Access,
+        options: RegisterOptions,
+    ) -> Result<Registration, VerbsError> {
+        Registration::new(Arc::clone(&self.domain), span, access, options)
+    }
+
+    /// Whether memory of other devices can be registered.
+    pub fn offers_dmabuf(&self) -> bool {
+        DeviceRegistration::is_offered(&self.domain)
+    }
+
+    /// Lets peers read and write `bytes` of another device's memory, from `offset` of what `dmabuf`
+    /// stands for, under addresses that begin with `address`.
+    ///
+    /// # Errors
+    /// When that is not offered here, or refused for this memory.
+    pub fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+        access: Access,
+    ) -> Result<DeviceRegistration, VerbsError> {
+        let domain = Arc::clone(&self.domain);
+        DeviceRegistration::new(domain, dmabuf, offset, bytes, address, access)
     }
 
     /// Makes and destroys queue pairs, so that the next numbers are not those that an earlier run
@@ -319,7 +356,8 @@ fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
     let memory = Memory::zeroed(SCRATCH_BYTES)
         .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
     let nobody = Access { remote_read: false, remote_write: false };
-    Registration::new(Arc::clone(domain), memory.whole(), nobody)
+    let options = RegisterOptions::default();
+    Registration::new(Arc::clone(domain), memory.whole(), nobody, options)
 }
 
 impl Drop for Nic {

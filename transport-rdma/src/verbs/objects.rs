@@ -3,16 +3,14 @@
 #![allow(unsafe_code)]
 
 use super::binding::{
-    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_gid, ibv_global_route, ibv_mr,
-    ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
+    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_gid, ibv_global_route, ibv_pd,
+    ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
 };
 use super::context::{Context, errno, locked_memory_max};
 use super::lane::Told;
 use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
-use handfast_memory::{Access, MemoryError, Span};
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -81,9 +79,20 @@ impl Domain {
         (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
     }
 
+    /// A new region of so many bytes, counted.
+    pub(super) fn on_registered(self: &Arc<Self>, bytes: u64) -> Counted {
+        self.regions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Counted { domain: Arc::clone(self), bytes }
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw
+    }
+
     /// A refused registration, with the limit that was reached if that is the cause.
-    fn refused(&self, code: i32) -> VerbsError {
-        let error = self.context.failed("ibv_reg_mr", code);
+    pub(super) fn refused(&self, call: &'static str, code: i32) -> VerbsError {
+        let error = self.context.failed(call, code);
         let (regions, regions_max) = self.regions();
         let limit = match (code, locked_memory_max()) {
             (libc::ENOMEM, Some(max)) => {
@@ -103,24 +112,10 @@ fn context_of_domain(domain: &Domain) -> &Context {
     &domain.context
 }
 destroyed_by!(Domain, ibv_dealloc_pd, context_of_domain);
-
-/// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
-/// flight does. Dropping the last clone takes the key from peers.
-#[derive(Clone)]
-pub struct Registration {
-    inner: Arc<Registered>,
-}
-
-struct Registered {
-    domain: Arc<Domain>,
-    raw: *mut ibv_mr,
-    span: Span,
-    access: Access,
-    _counted: Counted,
-}
+pub(super) use destroyed_by;
 
 /// Keeps a region counted while it is there.
-struct Counted {
+pub(super) struct Counted {
     domain: Arc<Domain>,
     bytes: u64,
 }
@@ -129,82 +124,6 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.domain.regions.fetch_sub(1, Ordering::Relaxed);
         self.domain.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: libibverbs is thread-safe by its documentation, the registration is dropped once, and the
-// memory is named by a span, which may be held anywhere.
-unsafe impl Send for Registered {}
-// SAFETY: as above.
-unsafe impl Sync for Registered {}
-
-fn context_of_registration(registered: &Registered) -> &Context {
-    &registered.domain.context
-}
-destroyed_by!(Registered, ibv_dereg_mr, context_of_registration);
-
-impl Registration {
-    pub(super) fn new(domain: Arc<Domain>, span: Span, access: Access) -> Result<Self, VerbsError> {
-        let context = &domain.context;
-        let refused = |detail: &str| context.error(Side::Local, "ibv_reg_mr", 0, detail);
-        if span.is_empty() {
-            return Err(refused("no bytes are named"));
-        }
-        if access.remote_write && !span.is_writable() {
-            return Err(refused("read-only memory cannot accept remote writes"));
-        }
-        let mut flags = 0;
-        for (wanted, flag) in [
-            (span.is_writable(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
-            (access.remote_read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
-            (access.remote_write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
-        ] {
-            flags |= if wanted { flag.0 } else { 0 };
-        }
-        let address = span.as_ptr().cast::<c_void>();
-        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
-        // registration. The NIC touches them as a peer does: through no reference of ours.
-        let raw = unsafe {
-            (context.verbs.ibv_reg_mr)(domain.raw, address, span.len(), flags.cast_signed())
-        };
-        let code = errno();
-        if raw.is_null() {
-            return Err(domain.refused(code));
-        }
-        domain.regions.fetch_add(1, Ordering::Relaxed);
-        domain.bytes.fetch_add(span.len() as u64, Ordering::Relaxed);
-        let counted = Counted { domain: Arc::clone(&domain), bytes: span.len() as u64 };
-        Ok(Self { inner: Arc::new(Registered { domain, raw, span, access, _counted: counted }) })
-    }
-
-    /// The bytes.
-    pub fn span(&self) -> &Span {
-        &self.inner.span
-    }
-
-    /// What a peer may do.
-    pub fn access(&self) -> Access {
-        self.inner.access
-    }
-
-    /// What a peer names the memory by.
-    pub fn remote_key(&self) -> u32 {
-        // SAFETY: the registration lives while `self` does, and its keys never change.
-        unsafe { (*self.inner.raw).rkey }
-    }
-
-    pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.inner.raw).lkey }
-    }
-
-    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
-        Arc::ptr_eq(&self.inner.domain, domain)
-    }
-
-    /// Address of `length` bytes from `offset`.
-    pub(super) fn address(&self, offset: usize, length: usize) -> Result<u64, MemoryError> {
-        Ok(self.inner.span.slice(offset, length)?.address())
     }
 }
 

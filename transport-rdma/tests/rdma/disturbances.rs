@@ -160,9 +160,11 @@ fn of_two_nics_the_one_that_is_cut_off_disturbs_no_lane_of_the_other() {
     // The whole lane works all the while that the other's device tries.
     while a.told.failures().is_empty() {
         c.told.forget();
-        c.post_all(&d, Direction::Write, 8);
-        assert!(c.told.ends(8).iter().all(|end| *end == SliceEnd::Done));
+        c.nic.post(LANE, &mut vec![c.posting(&d, 1, Direction::Write, 0, 16_384)]);
+        assert_eq!(c.told.ends(1), [SliceEnd::Done]);
         rounds += 1;
+        // Software devices share the processors; a pause lets the other's timers run.
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert!(rounds > 0);
     assert_eq!((c.told.failures(), d.told.failures()), (vec![], vec![]));
@@ -179,8 +181,8 @@ fn both_sides_wire_at_the_same_instant_two_hundred_times() {
     for number in 0..LANES {
         let lane = Lifecycle(number);
         let psn = number as u32;
-        let mine = one.nic.bring_up(lane, &[psn, 0x0080_0000 + psn]).unwrap();
-        let theirs = other.nic.bring_up(lane, &[0x0070_0000 + psn, 3]).unwrap();
+        let mine = one.nic.bring_up(lane, &[psn]).unwrap();
+        let theirs = other.nic.bring_up(lane, &[0x0070_0000 + psn]).unwrap();
         let wire = |site: &Site, peer| {
             start.wait();
             site.nic.wire(lane, peer).unwrap();

@@ -5,7 +5,9 @@ use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, NicPath};
 use handfast_memory::{Access, Direction, Memory};
-use handfast_transport_rdma::{DeviceEvent, GidWanted, NicConfig, Polling, SliceEnd};
+use handfast_transport_rdma::{
+    DeviceEvent, GidWanted, NicConfig, Polling, RegisterOptions, RemoteSpan, SliceEnd,
+};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -141,6 +143,22 @@ fn a_registration_may_outlive_its_nic_and_its_memory_the_registration() {
     assert_ne!(registration.span().len(), 0);
     drop(registration);
     memory.copy_in(0, &pattern(6)).unwrap();
+}
+
+#[test]
+fn memory_registered_for_relaxed_ordering_is_written_all_the_same() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let relaxed = RegisterOptions { relaxed_ordering: true };
+    let memory = Memory::zeroed(4096).unwrap();
+    let registered = other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed).unwrap();
+    one.memory.copy_in(0, &pattern(9)).unwrap();
+    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
+    posting.remote = RemoteSpan { key: registered.remote_key(), address: memory.address() };
+    one.nic.post(LANE, &mut vec![posting]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    let mut bytes = [0; 4096];
+    memory.copy_out(0, &mut bytes).unwrap();
+    assert!(bytes == pattern(9)[..4096]);
 }
 
 #[test]

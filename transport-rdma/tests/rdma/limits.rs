@@ -9,6 +9,7 @@ use handfast_transport_rdma::{
     COMPLETION_QUEUES_MAX, DEPTH_MAX, LimitReached, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLimit,
     SliceEnd,
 };
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -169,6 +170,18 @@ fn memory_that_cannot_be_registered_is_told() {
     let memory = Memory::zeroed(4096).unwrap();
     let nothing = memory.span(0, 0).unwrap();
     assert!(site.nic.register(nothing, Access::READ).is_err());
+}
+
+/// Soft-RoCE has no way to another device's memory.
+#[test]
+fn memory_of_other_devices_is_refused_where_the_driver_does_not_offer_it() {
+    let site = Site::new(config("rxe0"));
+    assert!(!site.nic.offers_dmabuf());
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    let refused = site.nic.register_dmabuf(file.as_fd(), 0, 4096, 0, Access::READ);
+    let Err(error) = refused else { panic!("it was registered") };
+    assert_eq!((error.side, error.call), (Side::Configuration, "ibv_reg_dmabuf_mr"));
+    assert!(error.detail.contains("not offered"), "{error}");
 }
 
 #[test]
