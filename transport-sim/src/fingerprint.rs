@@ -305,13 +305,22 @@ fn hash_operation(
     }
 }
 
+/// What a transfer machine that follows the rules prints of those that do not.
+const NO_MUTANT: &[u8] = b", mutant: None";
+
 /// A transfer machine is what it prints: every field of it, counters included.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
     for site in &data.sites {
         for target in &site.targets {
+            let start = encoder.bytes.len();
             // Writing into memory does not fail.
             let _ = write!(encoder, "{target:?}");
+            // Builds with broken variants print a field more, and lines are the same in all.
+            let mut printed = encoder.bytes[start..].windows(NO_MUTANT.len());
+            if let Some(at) = printed.position(|part| part == NO_MUTANT) {
+                encoder.bytes.drain(start + at..start + at + NO_MUTANT.len());
+            }
         }
     }
 }
