@@ -88,6 +88,7 @@ impl Failure {
 fn engine_code(error: &Error) -> u8 {
     match (error.stage(), error.cause()) {
         (_, Cause::DeadlinePassed) => 6,
+        (Stage::Device, _) | (_, Cause::RdmaNotOffered | Cause::TcpNotOffered) => 13,
         (Stage::Listen, _) => 8,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,

@@ -4,6 +4,7 @@ use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
 use crate::regions::Regions;
+use crate::transport::Offer;
 use handfast_core::wire::{
     Checksum, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, RegionDescriptor,
 };
@@ -23,6 +24,8 @@ pub(crate) struct Answers {
     pub(crate) name: NodeName,
     pub(crate) incarnation: Incarnation,
     pub(crate) address: String,
+    /// What peers may use.
+    pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
     pub(crate) checksums: Arc<Semaphore>,
@@ -42,6 +45,8 @@ impl Answers {
             name: self.name.clone(),
             incarnation: self.incarnation,
             address: self.address.clone(),
+            transports: self.offer.transports,
+            devices: self.offer.devices.clone(),
             regions,
             checksum: None,
         }
@@ -51,7 +56,7 @@ impl Answers {
         let message = match Message::decode(text) {
             Ok(message) => message,
             Err(MessageError::NoKey) => {
-                let reply_msg = "this node has no RDMA device and speaks the handfast handshake";
+                let reply_msg = "this node speaks the handfast handshake alone";
                 return descriptor_text(Descriptor {
                     reply_msg: reply_msg.into(),
                     ..Descriptor::default()

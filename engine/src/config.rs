@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
 use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+use crate::transport::{RdmaOptions, TransportChoice};
 use handfast_core::NodeName;
 use handfast_transport_tcp::{Net, TokioNet};
 use std::sync::Arc;
@@ -77,6 +78,8 @@ pub struct Builder {
     pub(crate) advertise: Option<String>,
     pub(crate) limits: EngineLimits,
     pub(crate) timing: EngineTiming,
+    pub(crate) transport: TransportChoice,
+    pub(crate) rdma: RdmaOptions,
 }
 
 impl Builder {
@@ -112,11 +115,23 @@ impl Builder {
         self
     }
 
+    /// What lanes run over. Default: TCP.
+    pub fn transport(mut self, choice: TransportChoice) -> Self {
+        self.transport = choice;
+        self
+    }
+
+    /// Which RDMA device to use, where [`Builder::transport`] asks for one.
+    pub fn rdma(mut self, options: RdmaOptions) -> Self {
+        self.rdma = options;
+        self
+    }
+
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
     /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had.
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had.
     pub async fn start(self) -> Result<Engine, Error> {
         self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
     }
