@@ -28,15 +28,38 @@ pub(crate) struct Answers {
     pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
-    pub(crate) checksums: Arc<Semaphore>,
-    pub(crate) checksums_waiting: AtomicUsize,
-    pub(crate) checksum_bytes_max: u64,
+    checksums: Arc<Semaphore>,
+    checksums_waiting: AtomicUsize,
+    checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
 }
 
+/// What answers are made of.
+pub(crate) struct AnswersParts {
+    pub(crate) name: NodeName,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) offer: Offer,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commands: Commands,
+    pub(crate) checksum_bytes_max: u64,
+}
+
 impl Answers {
-    pub(crate) fn checksums() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(CHECKSUMS_MAX))
+    pub(crate) fn new(parts: AnswersParts) -> Arc<Self> {
+        let AnswersParts { name, incarnation, address, offer, regions, commands, .. } = parts;
+        Arc::new(Self {
+            name,
+            incarnation,
+            address,
+            offer,
+            regions,
+            commands,
+            checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
+            checksums_waiting: AtomicUsize::new(0),
+            checksum_bytes_max: parts.checksum_bytes_max,
+            counts: Arc::default(),
+        })
     }
 
     /// Our segment descriptor.

@@ -1,7 +1,7 @@
 //! Putting an engine together.
 
-use crate::answer::Answers;
-use crate::command::Commands;
+use crate::answer::{Answers, AnswersParts};
+use crate::command::{Command, Commands};
 use crate::config::{Builder, EngineLimits, advertised};
 use crate::control::{ListenerLimits, serve};
 use crate::driver::{Driver, DriverParts, LocalEnd};
@@ -20,10 +20,10 @@ use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
@@ -41,6 +41,7 @@ struct Parts<N: Net> {
     answers: Arc<Answers>,
     tcp: TcpTransport<N>,
     transport: Arc<dyn Transport>,
+    fallbacks: Fallbacks,
     registry: Arc<Registry>,
     lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
@@ -75,19 +76,16 @@ pub(crate) async fn start<N: Net>(
     };
     let fallbacks = rdma.fallbacks.clone();
     let transport = open(builder.transport, &tcp, rdma).await?;
-    let answers = Arc::new(Answers {
+    let answers = Answers::new(AnswersParts {
         name,
         incarnation,
         address,
         offer: transport.offer().clone(),
         regions,
         commands: commands.clone(),
-        checksums: Answers::checksums(),
-        checksums_waiting: AtomicUsize::new(0),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
-        counts: Arc::default(),
     });
-    let registry = Arc::new(Registry::new(RegistryParts {
+    let registry = Registry::new(RegistryParts {
         plane: transport.clone(),
         clock: clock.clone(),
         commands: commands.clone(),
@@ -95,8 +93,9 @@ pub(crate) async fn start<N: Net>(
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
-    }));
+    });
     let events = broadcast::Sender::new(EVENTS_KEPT);
+    let registry = Arc::new(registry);
     let parts = Parts {
         builder,
         net,
@@ -106,37 +105,45 @@ pub(crate) async fn start<N: Net>(
         answers,
         tcp,
         transport,
+        fallbacks,
         registry,
         lanes,
         events,
     };
-    let listener = listener.map(|listener| parts.listen(listener));
-    let (plane, local) = parts.local_target();
-    let driver = parts.driver(listener, LocalEnd { plane, target: local.clone() });
-    tokio::spawn(driver.run(receiver));
-    let (tcp, counts) = (parts.tcp, parts.answers.counts.clone());
-    Ok(Engine::new(Shared {
-        local,
-        caller: Box::new(NetCaller {
-            net: parts.net,
-            timeout_ms: parts.builder.timing.call_timeout_ms,
-        }),
-        answers: parts.answers,
-        registry: parts.registry,
-        clock: parts.clock,
-        entropy: parts.entropy,
-        events: parts.events,
-        commands: parts.commands,
-        counts,
-        lanes: parts.lanes,
-        transport: parts.transport,
-        fallbacks,
-        tcp_counters: Box::new(move || tcp.counters()),
-        closed: AtomicBool::new(false),
-    }))
+    Ok(parts.run(listener, receiver))
 }
 
 impl<N: Net> Parts<N> {
+    /// Starts the tasks.
+    fn run(
+        self,
+        listener: Option<N::Listener>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Engine {
+        let listener = listener.map(|listener| self.listen(listener));
+        let (plane, local) = self.local_target();
+        let driver = self.driver(listener, LocalEnd { plane, target: local.clone() });
+        tokio::spawn(driver.run(commands));
+        let (tcp, counts) = (self.tcp, self.answers.counts.clone());
+        let timeout_ms = self.builder.timing.call_timeout_ms;
+        Engine::new(Shared {
+            local,
+            caller: Box::new(NetCaller { net: self.net, timeout_ms }),
+            answers: self.answers,
+            registry: self.registry,
+            clock: self.clock,
+            entropy: self.entropy,
+            events: self.events,
+            commands: self.commands,
+            counts,
+            lanes: self.lanes,
+            transport: self.transport,
+            fallbacks: self.fallbacks,
+            tcp_counters: Box::new(move || tcp.counters()),
+            closed: AtomicBool::new(false),
+        })
+    }
+
     fn path(&self) -> NicPath {
         nic_path(&self.answers.name)
     }

@@ -76,12 +76,14 @@ pub(crate) struct Offer {
 
 /// Our memory and the peer's as an RDMA device names them.
 #[derive(Clone)]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct Ends {
     pub(crate) local: Arc<LocalRegion>,
     pub(crate) remote_key: u32,
 }
 
 /// A posting for a lane over RDMA.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
