@@ -73,8 +73,8 @@ pub(super) fn start(
         }
         lines.push(line);
     }
-    stop(&mut child);
-    Err(failed("it ended before it was ready"))
+    let ended = child.wait().map_err(|error| system("waiting for the second process", error))?;
+    Err(Failure::SecondProcess { code: ended.code().and_then(|code| u8::try_from(code).ok()) })
 }
 
 fn failed(text: &str) -> Failure {

@@ -10,6 +10,8 @@ mod idle;
 mod loss;
 mod nodes;
 mod output;
+#[cfg(feature = "verbs")]
+mod rdma;
 mod serving;
 mod sim;
 mod stopped;
