@@ -25,7 +25,8 @@ pub struct EngineLimits {
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
-    /// Longest slice, in bytes. A request is cut into slices.
+    /// Longest slice, in bytes. A request is cut into slices; those of engines whose lanes may run
+    /// over RDMA have 256 KiB at most.
     pub slice_bytes_max: u32,
     /// Unfinished batches per peer.
     pub batches_max: u32,

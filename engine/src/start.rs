@@ -14,7 +14,7 @@ use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
 use crate::target::{Target, TargetParts};
 use crate::time::{Clock, Entropy};
-use crate::transport::{Carrier, Transport, TransportChoice};
+use crate::transport::{Carrier, Offer, RDMA_SLICE_BYTES_MAX, Transport, TransportChoice};
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
@@ -89,7 +89,7 @@ pub(crate) async fn start<N: Net>(
         plane: transport.clone(),
         clock: clock.clone(),
         commands: commands.clone(),
-        limits: transfer_limits(&builder.limits),
+        limits: transfer_limits(&builder.limits, transport.offer()),
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
@@ -202,7 +202,7 @@ impl<N: Net> Parts<N> {
                 }
             }),
         );
-        let limits = transfer_limits(&self.builder.limits);
+        let limits = transfer_limits(&self.builder.limits, &Offer::default());
         let target = Target::start(TargetParts {
             path: self.path(),
             incarnation: self.answers.incarnation,
@@ -281,9 +281,13 @@ fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) 
     TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
 }
 
-fn transfer_limits(limits: &EngineLimits) -> TransferLimits {
+fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
+    let slice_bytes_max = match offer.transports.rdma {
+        true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
+        false => limits.slice_bytes_max,
+    };
     TransferLimits {
-        slice_bytes_max: limits.slice_bytes_max,
+        slice_bytes_max,
         slices_per_lane_max: limits.lane_depth,
         batches_max: limits.batches_max,
         requests_per_batch_max: limits.requests_per_batch_max,

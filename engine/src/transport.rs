@@ -67,6 +67,10 @@ impl Carrier {
     }
 }
 
+/// Longest slice where lanes may run over RDMA. The time that a device waits for an answer covers a
+/// whole slice on some, and all that is in flight before it.
+pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
+
 /// What we tell peers of our transports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {

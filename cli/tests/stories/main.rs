@@ -6,6 +6,8 @@ mod bench;
 mod crossing;
 mod files;
 mod helpers;
+#[cfg(feature = "verbs")]
+mod hosts;
 mod idle;
 mod loss;
 mod nodes;

@@ -266,7 +266,9 @@ fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
         return;
     }
     let options = ["--size", "4K,64K", "--batch", "1,8", "--rounds", "1", "--duration", "100ms"];
-    let table = succeed(&[&["bench"], &options[..], &RDMA[..]].concat());
+    let ended = run(&[&["bench"], &options[..], &RDMA[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let table = ended.output;
     assert!(table.contains("over rdma;"), "{table}");
     assert_eq!(table.matches("write").count() + table.matches("read").count(), 8, "{table}");
 }

@@ -11,6 +11,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 
+/// A device waits 4.096 µs times two to the power of this for an answer, 268 ms, and asks again so
+/// often: a silent peer is noticed after 1.3 s, by devices that stretch the wait after more. With 67 ms
+/// a slow device gave up reads that were still coming in, and some kernels tell of such a read that
+/// it succeeded (docs/hardware.md).
+const TIMEOUT_EXPONENT: u8 = 16;
+const RETRIES: u8 = 4;
+
 /// Opens the device asked for, or the best that can be had. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
@@ -32,6 +39,8 @@ pub(super) fn open(
             gid: wanted.map_or(GidWanted::Automatic, GidWanted::Address),
             lanes_max,
             depth: lane_depth,
+            timeout_exponent: TIMEOUT_EXPONENT,
+            retries: RETRIES,
             ..NicConfig::new(device)
         };
         match Nic::open(config, sink.clone()) {
