@@ -17,7 +17,7 @@ pub struct Case {
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
-    /// Answers that can only be ignored vanish at once.
+    /// What can only be ignored or refused vanishes at once.
     pub prune: bool,
 }
 

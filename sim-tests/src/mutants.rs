@@ -488,7 +488,7 @@ pub const ALL: &[Entry] = &[
         name: "OneNicFenced",
         breaks: "lanes to the other NICs of a reborn node are not waited for",
         scenarios: &[Scenario::TwoNics],
-        faults_max: 0,
+        faults_max: 1,
         oracles: &[Oracle::StaleLane],
         build: || of(Mutant::OneNicFenced),
         ..CLASSIC

@@ -42,6 +42,12 @@ pub(crate) struct Explore {
     /// Do not ask whether every world heals and no schedule goes round in circles
     #[arg(long)]
     safety_only: bool,
+    /// After the last fault, let pairs of nodes go on one after the other and not in every order
+    ///
+    /// Many fewer worlds where there are three nodes or more. It rests on lanes to different nodes
+    /// not waiting for each other, which is explored without it for one fault less.
+    #[arg(long)]
+    apart: bool,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
@@ -79,6 +85,7 @@ pub(super) fn run(arguments: Explore) -> Outcome {
         liveness: !arguments.safety_only,
         circles: !arguments.safety_only,
         oracles: case.oracles().to_vec(),
+        apart: arguments.apart,
         ..Explorer::default()
     };
     let started = Instant::now();
