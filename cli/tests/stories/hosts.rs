@@ -1,13 +1,14 @@
 //! Two hosts with a kernel each, and a wire in between: each runs this story, with HANDFAST_HOST 0 or
 //! 1 (`cargo xtask guest --hosts 2`).
 
-use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, skipped, succeed};
+use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, run, skipped};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 const RDMA: [&str; 2] = ["--transport", "rdma"];
+const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=8M"];
 const BYTES: u64 = 2 * MIB + 1;
 /// Where host 0 is met.
 const MEETING: (&str, u16) = ("10.0.0.1", 18_517);
@@ -54,6 +55,13 @@ fn host() -> Option<u8> {
     host.map(|host| host.parse().unwrap())
 }
 
+#[track_caller]
+fn over_rdma(arguments: &[&str]) {
+    let ended = run(&[arguments, &RDMA[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("over rdma"), "{ended:?}");
+}
+
 #[test]
 fn each_host_takes_what_the_other_puts_and_one_that_leaves_is_noticed() {
     let Some(host) = host() else { return };
@@ -62,15 +70,14 @@ fn each_host_takes_what_the_other_puts_and_one_that_leaves_is_noticed() {
     let content = |host: u8| folder.patterned(&format!("file{host}"), BYTES, host);
     let copy = folder.name("copy");
     let is_here = |of: u8, place: &str| {
-        succeed(&[&["get", &format!("{place}:0,{BYTES}"), &copy], &RDMA[..]].concat());
+        over_rdma(&["get", &format!("{place}:0,{BYTES}"), &copy]);
         assert!(std::fs::read(content(of)).unwrap() == std::fs::read(&copy).unwrap());
     };
-    let _server = Server::start_at(&address(host), &RDMA);
+    let _server = Server::start_at(&address(host), &SERVE);
     let mut other = Other::meet(host);
     other.both("serving");
     let theirs = address(1 - host);
-    let output = succeed(&[&["put", &content(host), &theirs], &RDMA[..]].concat());
-    assert!(output.contains("over rdma"), "{output}");
+    over_rdma(&["put", &content(host), &theirs]);
     is_here(host, &theirs);
     other.both("put");
     is_here(1 - host, &address(host));
@@ -81,7 +88,7 @@ fn each_host_takes_what_the_other_puts_and_one_that_leaves_is_noticed() {
         return;
     }
     let since = Instant::now();
-    let put = ["put", &folder.sparse("large", 32 * MIB), &theirs, "--timeout", "3s"];
+    let put = ["put", &folder.sparse("large", 8 * MIB), &theirs, "--timeout", "3s"];
     let ended = Client::start(&[&put[..], &RDMA[..]].concat()).end();
     assert!(since.elapsed() < NOTICED_WITHIN, "{:?}", since.elapsed());
     assert!(matches!(ended.code, Some(3 | 6 | 9)), "{ended:?}");

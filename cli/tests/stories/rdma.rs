@@ -13,6 +13,8 @@ const GUEST: &str = "HANDFAST_GUEST";
 const SLACK: Duration = Duration::from_secs(4);
 const RDMA: [&str; 2] = ["--transport", "rdma"];
 const AUTO: [&str; 2] = ["--transport", "auto"];
+/// Pinning pages takes its time in a machine that is emulated.
+const SMALL: [&str; 2] = ["--memory", "m=1M"];
 
 /// Whether the story can be told here.
 fn has_nics() -> bool {
@@ -33,12 +35,18 @@ fn serve(options: &[&str]) -> Server {
     Server::start_at("10.0.0.2:0", &[&RDMA[..], options].concat())
 }
 
-/// Runs a client at rxe0 that must succeed over RDMA without a word on standard error.
+/// Runs a client at rxe0 that must succeed over RDMA, with progress at most on standard error.
 #[track_caller]
-fn over_rdma(arguments: &[&str]) -> String {
-    let output = succeed(&[arguments, &RDMA[..], &["--device", "rxe0"]].concat());
-    assert!(output.contains("rdma"), "{output}");
-    output
+fn over_rdma(arguments: &[&str]) {
+    succeeded(&run(&[arguments, &RDMA[..], &["--device", "rxe0"]].concat()));
+}
+
+#[track_caller]
+fn succeeded(ended: &Ended) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("rdma"), "{ended:?}");
+    let progress = |line: &str| line.starts_with("put: ") || line.starts_with("get: ");
+    assert!(ended.errors.lines().all(progress), "{ended:?}");
 }
 
 /// Packets that a NIC has received.
@@ -62,13 +70,13 @@ fn files_of_every_size_are_put_and_come_back_the_same() {
         return;
     }
     let folder = Folder::new();
-    let server = serve(&["--memory", "m=16M"]);
+    let server = serve(&["--memory", "m=8M"]);
     assert!(server.lines.contains(&"lanes over rdma by rxe1".to_owned()), "{:?}", server.lines);
     let empty = folder.patterned("empty", 0, 0);
     succeed(&[&["put", &empty, &server.at("m")], &RDMA[..]].concat());
     let copy = folder.name("copy");
-    // A byte, a page and one, a slice and one, two chunks and some.
-    for (seed, bytes) in [1, 4097, MIB + 1, 9 * MIB + 5].into_iter().enumerate() {
+    // A byte, a page and one, some slices and one, more than a chunk.
+    for (seed, bytes) in [1, 4097, MIB + 1, 5 * MIB + 5].into_iter().enumerate() {
         let file = folder.patterned("file", bytes, seed as u8);
         let before = packets("rxe1");
         let place = server.at("m:3");
@@ -85,20 +93,20 @@ fn two_servers_take_bytes_from_each_others_nic_at_once() {
         return;
     }
     let folder = Folder::new();
-    let servers = ["10.0.0.1:0", "10.0.0.2:0"].map(|listen| Server::start_at(listen, &RDMA));
-    let files = [1, 2].map(|seed| folder.patterned(&format!("file{seed}"), 2 * MIB, seed));
+    let servers = ["10.0.0.1:0", "10.0.0.2:0"]
+        .map(|listen| Server::start_at(listen, &[&RDMA[..], &SMALL].concat()));
+    let files = [1, 2].map(|seed| folder.patterned(&format!("file{seed}"), MIB, seed));
     let puts = [0, 1].map(|side| {
-        let (file, place) = (&files[side], servers[side].at("memory"));
+        let (file, place) = (&files[side], servers[side].at("m"));
         let nic = ["rxe1", "rxe0"][side];
         Client::start(&[&["put", file, &place, "--device", nic], &RDMA[..]].concat())
     });
     for put in puts {
-        let ended = put.end();
-        assert_eq!((ended.code, &*ended.errors), (Some(0), ""), "{ended:?}");
+        succeeded(&put.end());
     }
     for side in [0, 1] {
         let copy = folder.name("copy");
-        over_rdma(&["get", &servers[side].at("memory:0,2M"), &copy]);
+        over_rdma(&["get", &servers[side].at("m:0,1M"), &copy]);
         assert!(same(&files[side], &copy));
     }
 }
@@ -109,8 +117,8 @@ fn a_put_goes_on_when_the_server_is_killed_and_runs_again_under_the_same_name_an
         return;
     }
     let folder = Folder::new();
-    let file = folder.patterned("file", 24 * MIB, 3);
-    let memory = ["--memory", "m=24M", "--transport", "rdma"];
+    let file = folder.patterned("file", 12 * MIB, 3);
+    let memory = ["--memory", "m=12M", "--transport", "rdma"];
     let server = Server::start_at("10.0.0.2:0", &memory);
     let place = server.at("m");
     let before = packets("rxe1");
@@ -134,8 +142,8 @@ fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
         return;
     }
     let folder = Folder::new();
-    let file = folder.sparse("file", 64 * MIB);
-    let server = serve(&["--memory", "m=64M"]);
+    let file = folder.sparse("file", 24 * MIB);
+    let server = serve(&["--memory", "m=24M"]);
     let before = packets("rxe1");
     let client = Client::start(&[&["put", &file, &server.at("m")], &RDMA[..]].concat());
     until_under_way(before);
@@ -177,7 +185,7 @@ fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure
     }
     let folder = Folder::new();
     let file = folder.patterned("file", 10, 0);
-    let (plain, rdma) = (Server::start_at("10.0.0.2:0", &[]), serve(&[]));
+    let (plain, rdma) = (Server::start_at("10.0.0.2:0", &SMALL), serve(&SMALL));
     let ended = run(&[&["put", &file, &plain.address], &RDMA[..]].concat());
     ended.failed(13, &[&plain.address, "offers no lane over RDMA", "--transport rdma` or `auto`"]);
     let ended = run(&["put", &file, &rdma.address]);
@@ -194,7 +202,7 @@ fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
     }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let auto = Server::start_at("10.0.0.2:0", &AUTO);
+    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
     let lines = &auto.lines;
     assert!(lines.contains(&"lanes over rdma and tcp by rxe1".to_owned()), "{lines:?}");
     let output = succeed(&[&["put", &file, &auto.address, "--json"], &AUTO[..]].concat());
@@ -202,7 +210,7 @@ fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
     let output = succeed(&["put", &file, &auto.address, "--json"]);
     assert!(output.contains(r#""transport":"tcp""#), "{output}");
 
-    let plain = Server::start_at("10.0.0.2:0", &[]);
+    let plain = Server::start_at("10.0.0.2:0", &SMALL);
     let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..]].concat());
     falls_back(&ended, &[&plain.address, "the peer's side", "the handshake", "offers no lane"]);
 }
@@ -214,7 +222,7 @@ fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fail
     }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let server = Server::start_at("10.0.0.2:0", &AUTO);
+    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
     // An address of another family than the server's.
     let gid = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/0").unwrap();
     let put = ["put", &file, &server.address, "--json", "--device", "rxe0", "--gid", gid.trim()];
@@ -232,7 +240,7 @@ fn without_the_library_the_program_starts_rdma_fails_and_auto_says_so() {
     }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let server = Server::start_at("10.0.0.2:0", &AUTO);
+    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
     let without = |transport: &[&str]| {
         let script = "for library in /usr/lib/*/libibverbs.so.1; do \
                       mount --bind /dev/null $library; done; exec \"$@\"";
@@ -265,10 +273,11 @@ fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
     if !has_nics() {
         return;
     }
-    let options = ["--size", "4K,64K", "--batch", "1,8", "--rounds", "1", "--duration", "100ms"];
+    let options = ["--size", "64K", "--batch", "1,8", "--rounds", "1", "--duration", "100ms"];
     let ended = run(&[&["bench"], &options[..], &RDMA[..]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let table = ended.output;
     assert!(table.contains("over rdma;"), "{table}");
-    assert_eq!(table.matches("write").count() + table.matches("read").count(), 8, "{table}");
+    let rows = table.lines().filter(|line| line.starts_with("write ") || line.starts_with("read "));
+    assert_eq!(rows.count(), 4, "{table}");
 }
