@@ -50,9 +50,11 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
-    let nic = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let (nic, device) =
+        opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
     Ok(Arc::new(Lanes::new(LanesParts {
         nic,
+        device,
         watch,
         tcp: parts.tcp,
         lanes: parts.lanes,

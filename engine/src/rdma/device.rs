@@ -18,13 +18,16 @@ use std::sync::Arc;
 const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
+/// A device that was opened, and its name.
+pub(super) type Opened = (Arc<Nic>, String);
+
 /// Opens the device asked for, or the best that can be had. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
     listens_at: Option<IpAddr>,
     (lanes_max, lane_depth): (usize, u32),
     sink: &Arc<Watch>,
-) -> Result<Arc<Nic>, Error> {
+) -> Result<Opened, Error> {
     let known = availability()
         .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     let wanted = options.address.map(mapped);
@@ -41,10 +44,10 @@ pub(super) fn open(
             depth: lane_depth,
             timeout_exponent: TIMEOUT_EXPONENT,
             retries: RETRIES,
-            ..NicConfig::new(device)
+            ..NicConfig::new(device.clone())
         };
         match Nic::open(config, sink.clone()) {
-            Ok(nic) => return Ok(Arc::new(nic)),
+            Ok(nic) => return Ok((Arc::new(nic), device)),
             Err(error) => {
                 tracing::debug!(%error, "an RDMA device cannot be used");
                 first.get_or_insert(error);

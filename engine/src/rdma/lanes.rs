@@ -26,6 +26,7 @@ const PSN_BITS: u32 = 24;
 
 pub(super) struct LanesParts<N: Net> {
     pub(super) nic: Arc<Nic>,
+    pub(super) device: String,
     pub(super) watch: Arc<Watch>,
     pub(super) tcp: Option<TcpTransport<N>>,
     pub(super) lanes: Arc<LaneTable>,
@@ -57,7 +58,7 @@ struct Inner<N: Net> {
 impl<N: Net> Lanes<N> {
     pub(super) fn new(parts: LanesParts<N>) -> Self {
         let gid = gid_text(parts.nic.gid().entry.address);
-        let device = DeviceDescriptor { gid, lid: 0, name: parts.nic.device().to_owned() };
+        let device = DeviceDescriptor { gid, lid: 0, name: parts.device.clone() };
         let transports = Transports { tcp: parts.tcp.is_some(), rdma: true };
         let inner = Inner { parts, regions: LocalRegions::default(), known: RwLock::default() };
         Self { inner: Arc::new(inner), offer: Offer { transports, devices: vec![device] } }
@@ -175,10 +176,12 @@ impl<N: Net> Inner<N> {
         if tcp.is_none() {
             return Err(error);
         }
-        watch.doubts.give_up(peer, clock.now());
-        let reason = Error::new(error.side, Stage::Handshake, error.clone());
-        fallbacks.tell(reason.at(peer.node.as_str()));
-        // The next lane runs over TCP, so trying again does change something.
+        // One more is tried before: a NIC may announce another of its addresses then.
+        if watch.doubts.on_failed(peer, clock.now()) {
+            let reason = Error::new(error.side, Stage::Handshake, error.clone());
+            fallbacks.tell(reason.at(peer.node.as_str()));
+        }
+        // A lane after this one runs over TCP, so trying again does change something.
         let side = match error.side {
             Side::Configuration | Side::Protection => Side::Local,
             side => side,
@@ -283,8 +286,8 @@ impl<N: Net> Transport for Lanes<N> {
 
     fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
         let registered = self.inner.regions.register(&self.inner.parts.nic, span, access);
-        registered.map(Some).map_err(|error| {
-            Error::new(error.side, Stage::Registration, Cause::Transport(error.into()))
-        })
+        registered
+            .map(Some)
+            .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
     }
 }

@@ -1,8 +1,8 @@
 //! Memory of ours that the device knows.
 
-use handfast_core::transport::Side;
+use handfast_core::transport::{Side, TransportError};
 use handfast_memory::{Access, Span};
-use handfast_transport_rdma::{Nic, Registration, VerbsError};
+use handfast_transport_rdma::{Nic, Registration};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
@@ -72,7 +72,7 @@ impl LocalRegions {
         nic: &Nic,
         span: &Span,
         access: Access,
-    ) -> Result<Arc<LocalRegion>, VerbsError> {
+    ) -> Result<Arc<LocalRegion>, TransportError> {
         let block = span.memory().address();
         let is_served = access.remote_read || access.remote_write;
         let region = Arc::new(LocalRegion {
@@ -85,13 +85,8 @@ impl LocalRegions {
             known.forget_gone();
         }
         if known.entries >= REGISTRATIONS_MAX {
-            return Err(VerbsError {
-                side: Side::Local,
-                call: "register",
-                code: 0,
-                device: String::new(),
-                detail: format!("the limit of {REGISTRATIONS_MAX} registrations is reached"),
-            });
+            let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
+            return Err(TransportError { side: Side::Local, call: "register", code: 0, detail });
         }
         let of_block = known.blocks.entry(block).or_default();
         let before = of_block.len();

@@ -1,6 +1,6 @@
 //! What the device's own thread tells, as the engine takes it.
 
-use super::doubts::{Doubts, TCP_FOR, UNANSWERED_LANES_MAX};
+use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
 use crate::registry::LaneTable;
@@ -110,10 +110,10 @@ impl Watch {
         if !silent || facts.answered.load(Ordering::Acquire) {
             return;
         }
-        if self.doubts.on_unanswered(&facts.peer, self.clock.now()) {
+        if self.doubts.on_failed(&facts.peer, self.clock.now()) {
             let seconds = TCP_FOR.nanos() / 1_000_000_000;
             let detail = format!(
-                "{}, and no lane of {UNANSWERED_LANES_MAX} ever had an answer; RDMA is tried again \
+                "{}, and no lane of {FAILED_LANES_MAX} ever had an answer; RDMA is tried again \
                  after {seconds} s",
                 error.detail
             );

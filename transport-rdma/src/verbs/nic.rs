@@ -157,11 +157,6 @@ impl Nic {
         Ok(Self { listener, shared, domain, config, gid, rd_atomic, completions_max })
     }
 
-    /// The device's name.
-    pub fn device(&self) -> &str {
-        &self.config.device
-    }
-
     /// The address peers reach us at, and why it was chosen.
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
