@@ -214,7 +214,7 @@ impl Search<'_> {
                     graph.lead_to(reached);
                 }
                 if reached != number {
-                    if let Some(violation) = self.compare(fingerprint, &after) {
+                    if let Some(violation) = self.compare(fingerprint, reached, &after) {
                         return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                     }
                     continue;
@@ -272,12 +272,14 @@ impl Search<'_> {
 
     /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a
     /// multiple of [`SAMPLE`], each time it is reached again.
-    fn compare(&self, fingerprint: u128, again: &World) -> Option<Violation> {
+    fn compare(&self, fingerprint: u128, first: u32, again: &World) -> Option<Violation> {
         let expected = self.samples.get(&fingerprint)?;
         let found = successors(again);
-        (*expected != found).then(|| Violation {
-            oracle: Oracle::Fingerprint,
-            detail: format!("{} successors against {}", expected.len(), found.len()),
+        (*expected != found).then(|| {
+            let way = transcript(self.ways.start(), &self.ways.schedule(first));
+            let counts = format!("{} successors against {}", found.len(), expected.len());
+            let detail = format!("{counts} of the same world when it was first reached:\n{way}");
+            Violation { oracle: Oracle::Fingerprint, detail }
         })
     }
 

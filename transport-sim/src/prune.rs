@@ -70,12 +70,17 @@ impl World {
         if self.old_site(&call.from).is_some() {
             return false;
         }
+        // What is about a lifecycle that lives may be heard later, when its owner has heard more.
+        let about = call.echo.filter(|echo| echo.incarnation == receiver.incarnation);
+        let about = about.and_then(|echo| receiver.node.state_of(echo.lifecycle));
+        let lasts = |reason: RefusalReason| match reason {
+            RefusalReason::Gone => matches!(about, None | Some(StateKind::Retiring)),
+            RefusalReason::Superseded => call.op == Op::Request && call.echo.is_none(),
+            _ => false,
+        };
         let mut node = receiver.node.clone();
         let token = CallToken(call.sender.incarnation.0 as u64);
         node.handle_input(self.now, Input::CallReceived { token, message: call.clone() });
-        let lasts = |reason: RefusalReason| {
-            matches!(reason, RefusalReason::Gone | RefusalReason::Superseded)
-        };
         let refused = |output: Output| match output {
             Output::Answer { message, .. } => message.refusal.is_some_and(|no| lasts(no.reason)),
             _ => false,
