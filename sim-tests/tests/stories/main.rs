@@ -3,6 +3,7 @@
 mod application;
 mod batches;
 mod budgets;
+mod devices;
 mod refinement;
 mod replay;
 mod shipping;
