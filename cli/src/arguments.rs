@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::lanes::LaneOptions;
 use crate::place::Place;
 use crate::sim::Sim;
 use crate::size;
@@ -28,6 +29,7 @@ Examples:
   handfast serve --memory cache=2G --memory log=64M
   handfast serve --file weights.bin --read-only
   handfast serve --listen 0.0.0.0:7411 --advertise 10.0.0.7
+  handfast serve --listen 10.0.0.7:7411 --transport auto
 
 It prints the address, the segments and then 'ready' on standard output. SIGINT
 (Ctrl-C) or SIGTERM ends it with exit code 0; served files are then on disk
@@ -116,6 +118,8 @@ pub(crate) struct Serve {
     /// Let peers get only, not put
     #[arg(long)]
     pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) lanes: LaneOptions,
     /// Run on these processors only, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -164,6 +168,8 @@ pub(crate) struct Copy {
     /// restarted; the pauses between grow from 100 ms to 3.2 s
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub(crate) retries: u32,
+    #[command(flatten)]
+    pub(crate) lanes: LaneOptions,
     /// Do not compare checksums at the end
     #[arg(long)]
     pub(crate) no_verify: bool,

@@ -8,6 +8,7 @@ mod server;
 
 use crate::Outcome;
 use crate::failure::Failure;
+use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
 use crate::output;
 use crate::runtime;
 use crate::size;
@@ -34,7 +35,7 @@ Examples:
   handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
 
 Progress goes to standard error, the result to standard output. The JSON has
-placement, rounds, duration_ms and workloads, each with operation, size, batch,
+placement, rounds, duration_ms, transport and workloads, each with operation, size, batch,
 threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
 raw_gib_per_s and ratio; with --iperf3 also iperf3_gib_per_s and raw_to_iperf3,
 how the raw stream compares with iperf3; with --first-transfer also first_transfer_us, with
@@ -85,6 +86,8 @@ pub(crate) struct Bench {
     /// Also measure the first transfer to a new peer
     #[arg(long)]
     pub(crate) first_transfer: bool,
+    #[command(flatten)]
+    pub(crate) lanes: LaneOptions,
     /// Processors: this process runs on the first, the serving one on the last, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -124,7 +127,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
             return Err(Failure::Usage(text.into()));
         }
         Some(_) => None,
-        None => Some(Server::start(footprint, server_core)?),
+        None => Some(Server::start(footprint, server_core, &arguments.lanes)?),
     };
     let sink = arguments.limit.then(|| raw::Sink::start(server_core)).transpose()?;
     if let Some(first) = arguments.cores.first() {
@@ -136,10 +139,13 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         (None, None) => return Err(Failure::Usage("there is no node".into())),
     };
     let runtime = runtime::build()?;
-    let engine = runtime.block_on(Engine::builder().start())?;
+    let engine = runtime.block_on(arguments.lanes.apply(Engine::builder()).start())?;
+    let mut warnings = Warnings::default();
+    warnings.tell(&engine);
     let segment = runtime.block_on(engine.open(&address))?;
     segment.check_range(0, footprint)?;
-    let load = Load { runtime: &runtime, segment: &segment, duration: arguments.duration };
+    let duration = arguments.duration;
+    let load = Load { runtime: &runtime, engine: &engine, segment: &segment, duration };
     let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
     let placement =
         iperf3::Placement { sender: arguments.cores.first().copied(), receiver: server_core };
@@ -159,12 +165,14 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         }
     }
     let first = if arguments.first_transfer {
-        Some(load::first_transfers(&runtime, &address)?)
+        Some(load::first_transfers(&runtime, &address, &arguments.lanes)?)
     } else {
         None
     };
+    warnings.tell(&engine);
+    let lanes = (carrier(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
-    Report::new(&arguments, rows, first).print(arguments.json)
+    Report::new(&arguments, rows, first, lanes).print(arguments.json)
 }
 
 fn workloads(arguments: &Bench) -> Vec<Workload> {

@@ -2,10 +2,11 @@
 
 use crate::arguments::Copy;
 use crate::failure::Failure;
+use crate::lanes::{FallbackReport, carrier};
 use crate::output;
 use crate::place::Place;
 use crate::progress::rate;
-use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Segment, Transfer};
+use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Prepared, Segment, Transfer};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -24,15 +25,19 @@ const CLOSE_TIMEOUT_MS: u64 = 200;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Chunks of one copy that are under way, oldest first, and memory for them.
-pub(crate) struct Window {
+pub(crate) struct Window<'a> {
+    engine: &'a Engine,
     flying: VecDeque<(Transfer, Memory, usize)>,
     idle: Vec<Memory>,
+    /// All of it, as a device knows it.
+    prepared: Vec<Prepared>,
     timeout: Option<Duration>,
 }
 
-impl Window {
-    pub(crate) fn new(timeout: Option<Duration>) -> Self {
-        Self { flying: VecDeque::new(), idle: Vec::new(), timeout }
+impl<'a> Window<'a> {
+    pub(crate) fn new(engine: &'a Engine, timeout: Option<Duration>) -> Self {
+        let (flying, idle, prepared) = (VecDeque::new(), Vec::new(), Vec::new());
+        Self { engine, flying, idle, prepared, timeout }
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -40,11 +45,13 @@ impl Window {
     }
 
     /// Memory for the next chunk.
-    pub(crate) fn memory(&mut self) -> Result<Memory, Failure> {
-        match self.idle.pop() {
-            Some(memory) => Ok(memory),
-            None => Ok(Memory::zeroed(CHUNK_BYTES).map_err(handfast::Error::from)?),
+    pub(crate) async fn memory(&mut self) -> Result<Memory, Failure> {
+        if let Some(memory) = self.idle.pop() {
+            return Ok(memory);
         }
+        let memory = Memory::zeroed(CHUNK_BYTES).map_err(handfast::Error::from)?;
+        self.prepared.push(self.engine.prepare(&memory.whole()).await?);
+        Ok(memory)
     }
 
     pub(crate) fn recycle(&mut self, memory: Memory) {
@@ -185,9 +192,9 @@ fn is_passing(failure: &Failure) -> bool {
 }
 
 /// An engine for one command: it opens, and is not opened to.
-pub(crate) async fn client() -> Result<Engine, Failure> {
+pub(crate) async fn client(options: &Copy) -> Result<Engine, Failure> {
     let timing = EngineTiming { close_timeout_ms: CLOSE_TIMEOUT_MS, ..EngineTiming::default() };
-    Ok(Engine::builder().timing(timing).start().await?)
+    Ok(options.lanes.apply(Engine::builder().timing(timing)).start().await?)
 }
 
 /// What a finished copy tells.
@@ -200,11 +207,16 @@ pub(crate) struct Report {
     pub(crate) milliseconds: u64,
     pub(crate) crc32c: String,
     pub(crate) verified: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) fallbacks: Vec<FallbackReport>,
 }
 
 impl Report {
     pub(crate) fn new(
         operation: &'static str,
+        engine: &Engine,
         segment: &Segment,
         place: &Place,
         (bytes, sum, took): (u64, u32, Duration),
@@ -218,6 +230,8 @@ impl Report {
             milliseconds: took.as_millis() as u64,
             crc32c: format!("{sum:#010x}"),
             verified: !options.no_verify,
+            transport: carrier(segment),
+            fallbacks: FallbackReport::all(engine),
         }
     }
 
@@ -225,12 +239,13 @@ impl Report {
         if json {
             return output::say_json(self);
         }
-        let Self { operation, segment, offset, bytes, crc32c, verified, .. } = self;
+        let Self { operation, segment, offset, bytes, crc32c, verified, transport, .. } = self;
+        let over = transport.map(|name| format!(" over {name}")).unwrap_or_default();
         let verified = if *verified { "verified" } else { "not verified" };
         let (seconds, rate) = (took.as_secs_f64(), rate(*bytes, took));
         output::say(format_args!(
-            "{operation} {bytes} bytes, {segment} at offset {offset}, in {seconds:.2} s ({rate}), \
-             crc32c {crc32c} {verified}"
+            "{operation} {bytes} bytes{over}, {segment} at offset {offset}, in {seconds:.2} s \
+             ({rate}), crc32c {crc32c} {verified}"
         ))
     }
 }

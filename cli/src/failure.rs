@@ -32,6 +32,8 @@ pub(crate) enum Failure {
     Usage(String),
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },
+    #[error("the second process ended before it was ready; what it said stands above")]
+    SecondProcess { code: Option<u8> },
     #[error("an oracle does not hold: {oracle}: {detail}\n{line}")]
     Broken { oracle: String, detail: String, line: String },
     #[error(
@@ -72,6 +74,8 @@ impl Failure {
             Self::Checksum { .. } => 7,
             Self::Usage(_) => 2,
             Self::System { .. } => 1,
+            // Of which this program is the other process, so that its codes are ours.
+            Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
             #[cfg(feature = "mutants")]
             Self::NotFoundOut(_) => 10,
@@ -88,6 +92,7 @@ impl Failure {
 fn engine_code(error: &Error) -> u8 {
     match (error.stage(), error.cause()) {
         (_, Cause::DeadlinePassed) => 6,
+        (Stage::Device, _) | (_, Cause::RdmaNotOffered | Cause::TcpNotOffered) => 13,
         (Stage::Listen, _) => 8,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,

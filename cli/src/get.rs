@@ -5,6 +5,7 @@ use crate::arguments::Get;
 use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
 use crate::failure::Failure;
 use crate::files;
+use crate::lanes::Warnings;
 use crate::place::Place;
 use crate::progress::Progress;
 use handfast::{Engine, Segment};
@@ -32,12 +33,15 @@ struct Copied {
 pub(crate) async fn run(arguments: Get) -> Outcome {
     let path = &arguments.file;
     let target = Target::find(path)?;
-    let engine = client().await?;
+    let engine = client(&arguments.copy).await?;
+    let mut warnings = Warnings::default();
+    warnings.tell(&engine);
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &target)).await;
+    warnings.tell(&engine);
     engine.close().await;
     let Copied { segment, bytes, sum, took } = copied?;
     let moved = (bytes, sum, took);
-    let report = Report::new("get", &segment, &arguments.node, moved, &arguments.copy);
+    let report = Report::new("get", &engine, &segment, &arguments.node, moved, &arguments.copy);
     report.print(took, arguments.copy.json)
 }
 
@@ -50,11 +54,11 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
     let partial = target.partial_file()?;
     let file = Arc::new(partial.reopen().map_err(|error| writing(&arguments.file, error))?);
     let mut progress = Progress::start("get", bytes, arguments.copy.json);
-    let mut window = Window::new(arguments.copy.timeout);
+    let mut window = Window::new(engine, arguments.copy.timeout);
     let (mut asked, mut kept, mut sum) = (0, 0, 0);
     while kept < bytes {
         while asked < bytes && !window.is_full() {
-            let memory = window.memory()?;
+            let memory = window.memory().await?;
             let length = (CHUNK_BYTES as u64).min(bytes - asked) as usize;
             let span = memory.span(0, length).map_err(handfast::Error::from)?;
             let batch = segment.read(&span, offset.saturating_add(asked));

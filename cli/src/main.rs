@@ -9,6 +9,7 @@ mod copy;
 mod failure;
 mod files;
 mod get;
+mod lanes;
 mod output;
 mod place;
 mod progress;

@@ -5,6 +5,7 @@ use crate::arguments::Put;
 use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
 use crate::failure::Failure;
 use crate::files;
+use crate::lanes::Warnings;
 use crate::progress::Progress;
 use handfast::{Engine, Segment};
 use std::fs::File;
@@ -21,12 +22,15 @@ pub(crate) async fn run(arguments: Put) -> Outcome {
     }
     let (file, bytes) = files::open(path, File::options().read(true))?;
     let file = Arc::new(file);
-    let engine = client().await?;
+    let engine = client(&arguments.copy).await?;
+    let mut warnings = Warnings::default();
+    warnings.tell(&engine);
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
+    warnings.tell(&engine);
     engine.close().await;
     let (segment, sum, took) = copied?;
     let moved = (bytes, sum, took);
-    let report = Report::new("put", &segment, &arguments.node, moved, &arguments.copy);
+    let report = Report::new("put", &engine, &segment, &arguments.node, moved, &arguments.copy);
     report.print(took, arguments.copy.json)
 }
 
@@ -43,7 +47,7 @@ async fn once(
         written += moved;
         progress.add(moved);
     };
-    let sum = write_all(&segment, arguments, file, bytes, on_moved).await;
+    let sum = write_all(engine, &segment, arguments, file, bytes, on_moved).await;
     let sum = sum.map_err(|failure| match written {
         0 => failure,
         _ => Failure::HalfWay { failure: Box::new(failure), written, bytes },
@@ -55,13 +59,14 @@ async fn once(
 
 /// Writes the file into the segment and returns its checksum.
 async fn write_all(
+    engine: &Engine,
     segment: &Segment,
     arguments: &Put,
     file: &Arc<File>,
     bytes: u64,
     mut on_moved: impl FnMut(u64),
 ) -> Result<u32, Failure> {
-    let mut window = Window::new(arguments.copy.timeout);
+    let mut window = Window::new(engine, arguments.copy.timeout);
     let (mut sum, mut done) = (0, 0);
     while done < bytes {
         if window.is_full()
@@ -70,7 +75,7 @@ async fn write_all(
             on_moved(moved as u64);
             window.recycle(memory);
         }
-        let memory = window.memory()?;
+        let memory = window.memory().await?;
         let length = (CHUNK_BYTES as u64).min(bytes - done) as usize;
         let chunk = read(&arguments.file, file.clone(), done, length).await?;
         sum = crc32c::crc32c_append(sum, &chunk);

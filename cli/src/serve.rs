@@ -2,11 +2,13 @@
 
 use crate::arguments::Serve;
 use crate::failure::Failure;
+use crate::lanes::{TransportName, Warnings};
 use crate::runtime::Stop;
 use crate::{Outcome, files, output, size};
 use handfast::{Access, Engine, Memory};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
+use tokio::sync::broadcast::error::RecvError;
 use tracing::info;
 
 /// Served when nothing else is asked for.
@@ -23,7 +25,10 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
-    let engine = builder.start().await?;
+    let engine = arguments.lanes.apply(builder).start().await?;
+    let mut fallbacks = engine.fallback_events();
+    let mut warnings = Warnings::default();
+    warnings.tell(&engine);
     let access = if arguments.read_only { Access::READ } else { Access::READ_WRITE };
     let mut lines = format!("serving at {} as {}\n", engine.address(), engine.name());
     let mut served = Vec::new();
@@ -34,11 +39,22 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
         served.push((registration, path));
     }
-    tell_of_rdma();
+    match engine.device() {
+        Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
+        None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
+        None => {}
+    }
     output::say(format_args!("{lines}ready"))?;
+    let warn = async {
+        // One that was missed is told with the next.
+        while !matches!(fallbacks.recv().await, Err(RecvError::Closed)) {
+            warnings.tell(&engine);
+        }
+    };
     tokio::select! {
         signal = stop.wait() => info!("{signal}: closing"),
         () = stdin_ends(), if arguments.until_stdin_ends => info!("standard input ended: closing"),
+        () = warn => {}
     }
     engine.close().await;
     for (registration, path) in &served {
@@ -50,12 +66,17 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     Ok(())
 }
 
-/// Says with `-v` which RDMA devices lie idle, and why lanes run over TCP in this version.
+fn over(engine: &Engine) -> String {
+    let names: Vec<_> = engine.carriers().map(handfast::Carrier::name).collect();
+    names.join(" and ")
+}
+
+/// Says with `-v` which RDMA devices lie idle, and whether they could be used.
 fn tell_of_rdma() {
     match handfast_transport_rdma::discover(Path::new("/")) {
         Ok(devices) => {
             for handfast_transport_rdma::Device { name, driver, .. } in devices {
-                info!(%name, %driver, "an RDMA device is not used: lanes run over TCP so far");
+                info!(%name, %driver, "an RDMA device is not used: --transport rdma or auto uses it");
             }
         }
         Err(error) => info!(%error, "lanes run over TCP"),

@@ -4,6 +4,7 @@ mod case;
 mod explore;
 mod lines;
 mod mutants;
+mod pool;
 mod show;
 mod sweep;
 
@@ -27,9 +28,9 @@ const EPILOGUE: &str = concat!(
 Try it:
   handfast sim explore                 every interleaving of a crossing open
   handfast sim sweep --minutes 1       random schedules with up to 12 faults
-  handfast sim replay 'hf1:…'          what a printed line leads to
-  handfast sim minimize 'hf1:…'        the same in as few events as can be found
-  handfast sim timeline 'hf1:…'        a picture of it: timeline.html
+  handfast sim replay 'hf2:…'          what a printed line leads to
+  handfast sim minimize 'hf2:…'        the same in as few events as can be found
+  handfast sim timeline 'hf2:…'        a picture of it: timeline.html
 
 docs/simulation.md in the sources says what is simulated, what each oracle
 means, and how to read a timeline.

@@ -14,6 +14,6 @@ pub use message::{
 };
 pub use plain::PlainMessage;
 pub use segment::{
-    Checksum, DescriptorError, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX,
-    RegionDescriptor,
+    Checksum, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DescriptorError, DeviceDescriptor,
+    NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor, Transports,
 };

@@ -4,6 +4,7 @@ use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
 use crate::regions::Regions;
+use crate::transport::Offer;
 use handfast_core::wire::{
     Checksum, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, RegionDescriptor,
 };
@@ -23,17 +24,42 @@ pub(crate) struct Answers {
     pub(crate) name: NodeName,
     pub(crate) incarnation: Incarnation,
     pub(crate) address: String,
+    /// What peers may use.
+    pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
-    pub(crate) checksums: Arc<Semaphore>,
-    pub(crate) checksums_waiting: AtomicUsize,
-    pub(crate) checksum_bytes_max: u64,
+    checksums: Arc<Semaphore>,
+    checksums_waiting: AtomicUsize,
+    checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
 }
 
+/// What answers are made of.
+pub(crate) struct AnswersParts {
+    pub(crate) name: NodeName,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) offer: Offer,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commands: Commands,
+    pub(crate) checksum_bytes_max: u64,
+}
+
 impl Answers {
-    pub(crate) fn checksums() -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(CHECKSUMS_MAX))
+    pub(crate) fn new(parts: AnswersParts) -> Arc<Self> {
+        let AnswersParts { name, incarnation, address, offer, regions, commands, .. } = parts;
+        Arc::new(Self {
+            name,
+            incarnation,
+            address,
+            offer,
+            regions,
+            commands,
+            checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
+            checksums_waiting: AtomicUsize::new(0),
+            checksum_bytes_max: parts.checksum_bytes_max,
+            counts: Arc::default(),
+        })
     }
 
     /// Our segment descriptor.
@@ -42,6 +68,8 @@ impl Answers {
             name: self.name.clone(),
             incarnation: self.incarnation,
             address: self.address.clone(),
+            transports: self.offer.transports,
+            devices: self.offer.devices.clone(),
             regions,
             checksum: None,
         }
@@ -51,7 +79,7 @@ impl Answers {
         let message = match Message::decode(text) {
             Ok(message) => message,
             Err(MessageError::NoKey) => {
-                let reply_msg = "this node has no RDMA device and speaks the handfast handshake";
+                let reply_msg = "this node speaks the handfast handshake alone";
                 return descriptor_text(Descriptor {
                     reply_msg: reply_msg.into(),
                     ..Descriptor::default()

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
 use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+use crate::transport::{RdmaOptions, TransportChoice};
 use handfast_core::NodeName;
 use handfast_transport_tcp::{Net, TokioNet};
 use std::sync::Arc;
@@ -24,7 +25,8 @@ pub struct EngineLimits {
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
-    /// Longest slice, in bytes. A request is cut into slices.
+    /// Longest slice, in bytes. A request is cut into slices; those of engines whose lanes may run
+    /// over RDMA have 256 KiB at most.
     pub slice_bytes_max: u32,
     /// Unfinished batches per peer.
     pub batches_max: u32,
@@ -77,6 +79,8 @@ pub struct Builder {
     pub(crate) advertise: Option<String>,
     pub(crate) limits: EngineLimits,
     pub(crate) timing: EngineTiming,
+    pub(crate) transport: TransportChoice,
+    pub(crate) rdma: RdmaOptions,
 }
 
 impl Builder {
@@ -112,11 +116,23 @@ impl Builder {
         self
     }
 
+    /// What lanes run over. Default: TCP.
+    pub fn transport(mut self, choice: TransportChoice) -> Self {
+        self.transport = choice;
+        self
+    }
+
+    /// Which RDMA device to use, where [`Builder::transport`] asks for one.
+    pub fn rdma(mut self, options: RdmaOptions) -> Self {
+        self.rdma = options;
+        self
+    }
+
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
     /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had.
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had.
     pub async fn start(self) -> Result<Engine, Error> {
         self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
     }

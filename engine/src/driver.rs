@@ -7,11 +7,12 @@ use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Registry};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
+use crate::transport::Transport;
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output};
-use handfast_core::transport::{Operation, Outcome, Side, TransportError};
+use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
-use handfast_transport_tcp::{Net, TcpTransport};
+use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -22,7 +23,7 @@ use tracing::{debug, error, info, warn};
 pub(crate) struct DriverParts<N: Net> {
     pub(crate) node: Node,
     pub(crate) net: N,
-    pub(crate) transport: TcpTransport<N>,
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) listener: Option<JoinHandle<()>>,
@@ -52,7 +53,8 @@ pub(crate) struct Driver<N: Net> {
     opened: BTreeMap<NicPath, String>,
     /// Where peers that called said they take calls.
     announced: BTreeMap<(NicPath, Incarnation), String>,
-    wires: BTreeMap<Lifecycle, JoinHandle<()>>,
+    /// BringUps and Wires under way. One lifecycle has one of them at a time.
+    steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
     calling: JoinSet<()>,
     /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
@@ -71,7 +73,7 @@ impl<N: Net> Driver<N> {
             next_call: 0,
             opened: BTreeMap::new(),
             announced: BTreeMap::new(),
-            wires: BTreeMap::new(),
+            steps: BTreeMap::new(),
             calling: JoinSet::new(),
             asked: BTreeMap::new(),
             causes: BTreeMap::new(),
@@ -273,21 +275,24 @@ impl<N: Net> Driver<N> {
         let transport = self.parts.transport.clone();
         let commands = self.commands.clone();
         match operation {
-            Operation::BringUp { lifecycle, .. } => {
-                let raised = transport.bring_up(lifecycle, self.parts.entropy.next_u64());
-                let outcome = raised.map_or_else(Outcome::Failed, Outcome::BroughtUp);
-                self.commands.send(Command::OperationDone { id, outcome });
-            }
-            Operation::Wire { local, remote, body } => {
+            Operation::BringUp { lifecycle, peer, .. } => {
+                let raising = transport.bring_up(lifecycle, peer, self.parts.entropy.next_u64());
                 let task = tokio::spawn(async move {
-                    let wired = transport.wire(local, remote, body).await;
-                    let outcome = wired.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+                    let outcome = raising.await.map_or_else(Outcome::Failed, Outcome::BroughtUp);
                     commands.send(Command::OperationDone { id, outcome });
                 });
-                self.wires.insert(id.lifecycle, task);
+                self.steps.insert(lifecycle, (id.kind, task));
+            }
+            Operation::Wire { local, remote, body } => {
+                let wiring = transport.wire(local, remote, body);
+                let task = tokio::spawn(async move {
+                    let outcome = wiring.await.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+                    commands.send(Command::OperationDone { id, outcome });
+                });
+                self.steps.insert(id.lifecycle, (id.kind, task));
             }
             Operation::Prove { .. } => {
-                let text = "a TCP lane leads to a node with our key or to none".to_owned();
+                let text = "a lane leads to a node with our key or to none".to_owned();
                 let error = failed(Side::Configuration, "prove", text);
                 let outcome = Outcome::Failed(error);
                 self.commands.send(Command::OperationDone { id, outcome });
@@ -300,12 +305,15 @@ impl<N: Net> Driver<N> {
                 }
             },
             Operation::Retire { lifecycle } => {
-                let wire = self.wires.remove(&lifecycle);
+                let step = self.steps.remove(&lifecycle);
                 tokio::spawn(async move {
-                    if let Some(wire) = wire {
-                        wire.abort();
-                        // Aborted or ended, either way nothing of it goes on.
-                        let _ = wire.await;
+                    if let Some((kind, step)) = step {
+                        // What a BringUp makes must be known before it can be retired.
+                        if kind == OperationKind::Wire {
+                            step.abort();
+                        }
+                        // Aborted or ended, either way it tells nothing more.
+                        let _ = step.await;
                     }
                     let retired = transport.retire(lifecycle).await;
                     let outcome = retired.map_or_else(Outcome::Failed, |()| Outcome::Retired);
@@ -318,7 +326,7 @@ impl<N: Net> Driver<N> {
     fn publish(&mut self, local: Pair, remote: Pair, peer: &NicPath) {
         let lane = local.lifecycle;
         self.asked.remove(&lane);
-        self.wires.remove(&lane);
+        self.steps.remove(&lane);
         for other in self.parts.registry.take_others(peer, remote.incarnation) {
             other.on_peer_restarted();
         }
@@ -330,9 +338,10 @@ impl<N: Net> Driver<N> {
             self.commands.send(Command::LaneFailed { lifecycle: lane, error });
             return;
         };
-        info!(%peer, ?lane, "a lane is up");
+        let carrier = self.parts.transport.carrier(lane);
+        info!(%peer, ?lane, carrier = carrier.name(), "a lane is up");
         self.parts.lanes.insert(lane, target.clone());
-        target.on_lane_up(lane, self.parts.lane_depth);
+        target.on_lane_up(lane, self.parts.lane_depth, carrier);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {

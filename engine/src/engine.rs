@@ -6,13 +6,16 @@ use crate::config::Builder;
 use crate::control::{CallError, exchange};
 use crate::counters::{Counters, Counts};
 use crate::error::{Cause, Error, Stage};
+use crate::fallback::{Fallback, Fallbacks};
+use crate::rdma::LocalRegion;
 use crate::regions::Registration;
 use crate::registry::{LaneTable, Registry};
-use crate::segment::Segment;
+use crate::segment::{Prepared, Segment};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
+use crate::transport::{Carrier, Transport};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor};
+use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_transport_tcp::{Net, TcpCounters};
@@ -27,8 +30,10 @@ use tokio::task::JoinSet;
 const WARMING_MAX: usize = 64;
 /// How long former runs of a peer have to show that they still live.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
-/// The NIC part of a node's path on TCP.
-const TCP_NIC: &str = "tcp";
+/// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
+/// that comes back with another transport is seen to be the same node; the word is that of the
+/// first transport there was.
+const NIC: &str = "tcp";
 
 /// A node. Cheap to clone; the last clone dropped closes it without waiting.
 #[derive(Clone)]
@@ -47,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) commands: Commands,
     pub(crate) counts: Arc<Counts>,
     pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) fallbacks: Fallbacks,
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
     pub(crate) closed: AtomicBool,
 }
@@ -86,13 +93,17 @@ impl<N: Net> Caller for NetCaller<N> {
 }
 
 pub(crate) fn nic_path(name: &NodeName) -> NicPath {
-    let nic = NodeName::new(TCP_NIC).expect("a constant that is a name");
+    let nic = NodeName::new(NIC).expect("a constant that is a name");
     NicPath { node: name.clone(), nic }
 }
 
 impl Engine {
     pub(crate) fn new(shared: Shared) -> Self {
         Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Sets an engine up.
@@ -115,13 +126,67 @@ impl Engine {
         &self.shared.answers.address
     }
 
+    /// The RDMA device in use, by name.
+    pub fn device(&self) -> Option<&str> {
+        self.shared.answers.offer.devices.first().map(|device| device.name.as_str())
+    }
+
+    /// What lanes of ours may run over, the preferred one first.
+    pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
+        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
+        let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
+        all.into_iter().filter_map(|(offered, carrier)| offered.then_some(carrier))
+    }
+
     /// Lets peers reach `span` under `name` until the registration is dropped.
     ///
+    /// Blocks while an RDMA device, if there is one, pins the pages: about a tenth of a second per
+    /// gibibyte.
+    ///
     /// # Errors
-    /// [`Stage::Registration`]: a bad or taken name, too many regions, or remote writes to
-    /// read-only memory.
+    /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
+    /// memory, or what the device refused.
     pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
-        self.shared.answers.regions.register(name, span, access, &*self.shared.entropy)
+        let registered = match span.is_empty() {
+            true => None,
+            false => self.shared.transport.register(&span, access)?,
+        };
+        let entropy = &*self.shared.entropy;
+        self.shared.answers.regions.register(name, span, access, registered, entropy)
+    }
+
+    /// Makes memory of ours known to the RDMA device, if there is one, so that transfers from and
+    /// to it need not: they make it known for their own duration otherwise. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Stage::Registration`]: what the device or the limit of locked memory refused.
+    pub async fn prepare(&self, span: &Span) -> Result<Prepared, Error> {
+        self.prepare_for(span, Access::default()).await.map(Prepared::new)
+    }
+
+    pub(crate) async fn prepare_for(
+        &self,
+        span: &Span,
+        access: Access,
+    ) -> Result<Option<Arc<LocalRegion>>, Error> {
+        if span.is_empty() || !self.shared.answers.offer.transports.rdma {
+            return Ok(None);
+        }
+        let (transport, span) = (self.shared.transport.clone(), span.clone());
+        let registering = tokio::task::spawn_blocking(move || transport.register(&span, access));
+        let closing = |_| Error::local(Stage::Registration, Cause::Closed);
+        registering.await.map_err(closing)?
+    }
+
+    /// Where lanes run over TCP although RDMA was preferred: the last
+    /// [`FALLBACKS_KEPT`](crate::FALLBACKS_KEPT) reasons, each once.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.shared.fallbacks.all()
+    }
+
+    /// Fallbacks from now on, as they happen.
+    pub fn fallback_events(&self) -> broadcast::Receiver<Fallback> {
+        self.shared.fallbacks.subscribe()
     }
 
     /// Opens a segment, `host:port/name`; the name may be left out where only one is served.
@@ -246,6 +311,7 @@ impl Engine {
         if descriptor.name == own.name {
             return Err(conflict(own.incarnation));
         }
+        self.agree(&descriptor).map_err(|error| error.at(address))?;
         let path = nic_path(&descriptor.name);
         if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
             return Err(conflict(first));
@@ -258,6 +324,24 @@ impl Engine {
         target.set_address(address);
         target.refresh();
         Ok((descriptor, target))
+    }
+
+    /// Whether there is something that the lanes of both can run over.
+    fn agree(&self, descriptor: &NodeDescriptor) -> Result<(), Error> {
+        let (own, peer) = (self.shared.answers.offer.transports, descriptor.transports);
+        let not_offered = |cause| Error::peer(Stage::Handshake, cause);
+        match (own.rdma && peer.rdma, own.tcp && peer.tcp) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                if own.rdma {
+                    let reason = not_offered(Cause::RdmaNotOffered);
+                    self.shared.fallbacks.tell(reason.at(descriptor.name.as_str()));
+                }
+                Ok(())
+            }
+            (false, false) if own.rdma => Err(not_offered(Cause::RdmaNotOffered)),
+            (false, false) => Err(not_offered(Cause::TcpNotOffered)),
+        }
     }
 
     /// Another run of the peer that still answers at an address of its own: a second live process.

@@ -6,6 +6,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
+use handfast_transport_rdma::RdmaUnavailable;
 use std::fmt;
 use std::sync::Arc;
 
@@ -14,6 +15,8 @@ use std::sync::Arc;
 pub enum Stage {
     /// Checking what the caller gave.
     Configuration,
+    /// Opening our RDMA device.
+    Device,
     /// Opening our own port.
     Listen,
     /// Connecting to a peer's control channel.
@@ -34,6 +37,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Configuration => "configuration",
+            Self::Device => "opening an RDMA device",
             Self::Listen => "listening",
             Self::Connect => "connecting",
             Self::Metadata => "reading the segment descriptor",
@@ -82,6 +86,15 @@ pub enum Cause {
     /// The answer is no descriptor.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
+    /// There are no lanes over RDMA in this process.
+    #[error("{0}")]
+    RdmaUnavailable(RdmaUnavailable),
+    /// The peer's lanes run over TCP alone, or RDMA is given up there.
+    #[error("the peer offers no lane over RDMA")]
+    RdmaNotOffered,
+    /// The peer's lanes run over RDMA alone, and ours over TCP alone.
+    #[error("the peer offers lanes over RDMA alone, and ours run over TCP alone")]
+    TcpNotOffered,
     /// Our own port cannot be had.
     #[error("the address cannot be listened at: {0}")]
     Bind(String),
@@ -247,12 +260,31 @@ impl Error {
 
     /// What to do about it, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
-        hint(&self.0.cause)
+        hint(self.0.stage, &self.0.cause)
     }
 }
 
-fn hint(cause: &Cause) -> Option<&'static str> {
+fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
     Some(match cause {
+        Cause::RdmaUnavailable(unavailable) => return Some(rdma_hint(unavailable)),
+        Cause::RdmaNotOffered => {
+            "start the peer with `--transport rdma` or `auto`, or choose `--transport tcp` here"
+        }
+        Cause::TcpNotOffered => {
+            "choose `--transport rdma` or `auto` here, or `--transport auto` at the peer"
+        }
+        Cause::Transport(_) if stage == Stage::Device => {
+            "`rdma link` shows devices and ports; name a usable one with --device and --gid, or \
+             choose `--transport tcp`"
+        }
+        Cause::Transport(_) if stage == Stage::Registration => {
+            "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
+             every file system; or choose `--transport tcp`"
+        }
+        Cause::Transport(_) if stage == Stage::Handshake => {
+            "check the way between the two devices (`rping`, UDP port 4791), or choose \
+             `--transport tcp`"
+        }
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",
         Cause::Unreachable(_) => "check routes and firewalls between the two hosts",
@@ -265,6 +297,25 @@ fn hint(cause: &Cause) -> Option<&'static str> {
         Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
         _ => return None,
     })
+}
+
+fn rdma_hint(unavailable: &RdmaUnavailable) -> &'static str {
+    match unavailable {
+        RdmaUnavailable::NotBuilt => {
+            "build with `--features verbs` (docs/hardware.md), or choose `--transport tcp`"
+        }
+        RdmaUnavailable::NoLibrary { .. } => {
+            "install rdma-core (libibverbs1 and ibverbs-providers), or choose `--transport tcp`"
+        }
+        RdmaUnavailable::NoList { .. } => {
+            "load the kernel module ib_uverbs and check /dev/infiniband, or choose \
+             `--transport tcp`"
+        }
+        RdmaUnavailable::NoDevice => {
+            "check the device's driver, `rdma link` lists what there is, or choose \
+             `--transport tcp`"
+        }
+    }
 }
 
 impl fmt::Display for Error {

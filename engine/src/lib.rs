@@ -35,8 +35,14 @@ mod counters;
 mod driver;
 mod engine;
 mod error;
+mod fallback;
 mod mute;
 mod plane;
+#[cfg(feature = "verbs")]
+mod rdma;
+#[cfg(not(feature = "verbs"))]
+#[path = "rdma_absent.rs"]
+mod rdma;
 mod regions;
 mod registry;
 mod segment;
@@ -44,11 +50,13 @@ mod start;
 mod target;
 mod time;
 mod transfer;
+mod transport;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::Counters;
 pub use engine::Engine;
 pub use error::{Cause, Error, Stage};
+pub use fallback::{FALLBACKS_KEPT, Fallback};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
 };
@@ -56,11 +64,13 @@ pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
+pub use handfast_transport_rdma::RdmaUnavailable;
 pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};
 pub use regions::Registration;
-pub use segment::{Batch, Segment};
+pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};
 pub use transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};
+pub use transport::{Carrier, RdmaOptions, TransportChoice};
 
 #[doc = include_str!("../../README.md")]
 #[cfg(doctest)]

@@ -1,5 +1,6 @@
 //! Where postings go: over a transport, or by a copy within this process.
 
+use crate::transport::RegisteredPosting;
 use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
 use handfast_memory::Direction;
@@ -9,10 +10,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// A data plane. Both calls return at once; ends are reported to the lane's sink.
+/// Where postings go. The calls return at once; ends are reported to the lane's sink.
 pub(crate) trait Plane: Send + Sync + 'static {
     /// Posts, in order, and leaves `postings` empty.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
+
+    /// The same on a lane over RDMA; a plane without such lanes needs no keys of devices.
+    fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
+        let mut plain = postings.drain(..).map(|registered| registered.posting).collect();
+        self.post(lane, &mut plain);
+    }
 
     /// Asks for a posting back.
     fn withdraw(&self, lane: Lifecycle, slice: u64);

@@ -1,6 +1,7 @@
 //! The regions we serve, by name.
 
 use crate::error::{Cause, Error, Stage};
+use crate::rdma::LocalRegion;
 use crate::time::Entropy;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_memory::{Access, Region, RegionTable, RegistrationError, Span};
@@ -11,8 +12,16 @@ const KEY_DRAWS_MAX: usize = 4;
 
 pub(crate) struct Regions {
     pub(crate) table: Arc<RegionTable>,
-    named: Mutex<Vec<(Arc<str>, Region)>>,
+    named: Mutex<Vec<Named>>,
     regions_max: usize,
+}
+
+/// A region that is served.
+struct Named {
+    name: Arc<str>,
+    region: Region,
+    /// As the RDMA device knows it.
+    registered: Option<Arc<LocalRegion>>,
 }
 
 /// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
@@ -39,8 +48,13 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.regions.lock().retain(|(_, region)| region.key() != self.region.key());
         self.regions.table.unregister(self.region.key());
+        let mut named = self.regions.lock();
+        let place = named.iter().position(|named| named.region.key() == self.region.key());
+        let gone = place.map(|place| named.remove(place));
+        drop(named);
+        // Here peers lose the device's key; without the lock, for pages are released.
+        drop(gone);
     }
 }
 
@@ -55,6 +69,7 @@ impl Regions {
         name: &str,
         span: Span,
         access: Access,
+        registered: Option<Arc<LocalRegion>>,
         entropy: &dyn Entropy,
     ) -> Result<Registration, Error> {
         let failed = |cause| Error::local(Stage::Registration, cause);
@@ -70,7 +85,7 @@ impl Regions {
             return Err(failed(Cause::Invalid("a segment has at least one byte".into())));
         }
         let mut named = self.lock();
-        if named.iter().any(|(known, _)| &**known == name) {
+        if named.iter().any(|known| &*known.name == name) {
             return Err(failed(Cause::Invalid(format!("the segment '{name}' is served already"))));
         }
         if named.len() >= self.regions_max {
@@ -83,15 +98,16 @@ impl Regions {
             .unwrap_or(Err(RegistrationError::KeyTaken))
             .map_err(|error| failed(error.into()))?;
         let name: Arc<str> = name.into();
-        named.push((name.clone(), region.clone()));
+        named.push(Named { name: name.clone(), region: region.clone(), registered });
         drop(named);
         Ok(Registration { regions: self.clone(), name, region })
     }
 
     pub(crate) fn describe(&self) -> Vec<RegionDescriptor> {
-        let describe = |(name, region): &(Arc<str>, Region)| RegionDescriptor {
+        let describe = |Named { name, region, registered }: &Named| RegionDescriptor {
             name: name.to_string(),
             key: region.key(),
+            remote_keys: registered.iter().map(|registered| registered.remote_key()).collect(),
             address: region.address(),
             bytes: region.bytes(),
             readable: region.access().remote_read,
@@ -100,7 +116,7 @@ impl Regions {
         self.lock().iter().map(describe).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Arc<str>, Region)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Named>> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

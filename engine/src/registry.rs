@@ -48,6 +48,13 @@ impl LaneTable {
     }
 }
 
+impl LaneTable {
+    /// A lane broke, or is to be taken for broken.
+    pub(crate) fn fail(&self, lane: Lifecycle, error: TransportError) {
+        self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+    }
+}
+
 impl LaneSink for LaneTable {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<LaneCompletion>) {
         match self.get(lane) {
@@ -58,7 +65,7 @@ impl LaneSink for LaneTable {
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
-        self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+        self.fail(lane, error);
     }
 }
 

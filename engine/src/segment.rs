@@ -2,10 +2,12 @@
 
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
+use crate::rdma::LocalRegion;
 use crate::target::{Piece, Target};
 use crate::transfer::{BatchReport, Transfer, submit_error};
+use crate::transport::{Carrier, Ends};
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
-use handfast_memory::{Direction, Span};
+use handfast_memory::{Access, Direction, Span};
 use handfast_transport_tcp::RemoteSpan;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -55,6 +57,18 @@ impl Resolved {
     }
 }
 
+/// Memory of ours that an RDMA device knows for as long as this is held; nothing without one.
+#[must_use = "the device forgets the memory when this is dropped"]
+pub struct Prepared {
+    _registered: Option<Arc<LocalRegion>>,
+}
+
+impl Prepared {
+    pub(crate) fn new(registered: Option<Arc<LocalRegion>>) -> Self {
+        Self { _registered: registered }
+    }
+}
+
 impl Segment {
     pub(crate) async fn open(
         engine: &Engine,
@@ -93,6 +107,11 @@ impl Segment {
     pub fn check_range(&self, offset: u64, bytes: u64) -> Result<(), Error> {
         let placed = place(&self.resolved().region, offset, bytes);
         placed.map(drop).map_err(|error| error.at(self.address()))
+    }
+
+    /// What bytes to and from it move over; `None` before the first lane to its owner is up.
+    pub fn carrier(&self) -> Option<Carrier> {
+        self.resolved().target.carrier()
     }
 
     /// A batch to put requests into.
@@ -201,6 +220,19 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
     Err(Error::peer(Stage::Metadata, cause))
 }
 
+/// Widens the span of the same block so that it covers this one too.
+fn include(spans: &mut Vec<Span>, span: &Span) -> Result<(), Error> {
+    let same = |known: &&mut Span| known.memory().same_block(span.memory());
+    let Some(known) = spans.iter_mut().find(same) else {
+        spans.push(span.clone());
+        return Ok(());
+    };
+    let first = known.offset().min(span.offset());
+    let end = (known.offset() + known.len()).max(span.offset() + span.len());
+    *known = span.memory().span(first, end - first)?;
+    Ok(())
+}
+
 fn first_names(regions: &[RegionDescriptor]) -> Vec<String> {
     regions.iter().take(NAMES_SHOWN_MAX).map(|region| region.name.clone()).collect()
 }
@@ -244,7 +276,8 @@ impl Batch {
     }
 
     /// Submits. Waits only when the owner of the segment was lost or has restarted and its new
-    /// descriptor must be asked for. Cancel-safe: nothing was submitted.
+    /// descriptor must be asked for, and for the RDMA device where it does not know the memory yet
+    /// ([`Engine::prepare`]). Cancel-safe: nothing was submitted.
     ///
     /// # Errors
     /// Bad ranges and permissions, limits, and what stands between us and the owner.
@@ -262,7 +295,10 @@ impl Batch {
             None => self.segment.resolve().await?,
         };
         let Resolved { target, region, outdated } = resolved;
-        let pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
+        let mut pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
+        if let Some(remote_key) = region.remote_keys.first() {
+            self.find_ends(&mut pieces, *remote_key).await?;
+        }
         engine.check_open()?;
         let submitted = target.submit(&pieces, deadline);
         let (batch, report) =
@@ -284,9 +320,44 @@ impl Batch {
                 return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
             }
             let address = place(region, *offset, span.len() as u64)?;
-            pieces.push((*direction, span.clone(), RemoteSpan { key: region.key, address }));
+            pieces.push(Piece {
+                direction: *direction,
+                span: span.clone(),
+                remote: RemoteSpan { key: region.key, address },
+                ends: None,
+            });
         }
         Ok(pieces)
+    }
+
+    /// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
+    /// per block of memory, from the first byte named to the last.
+    async fn find_ends(&self, pieces: &mut [Piece], remote_key: u32) -> Result<(), Error> {
+        let engine = &self.segment.inner.engine;
+        if !engine.shared().answers.offer.transports.rdma {
+            return Ok(());
+        }
+        let transport = &engine.shared().transport;
+        let mut unknown: Vec<Span> = Vec::new();
+        for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
+            match transport.registered(&piece.span) {
+                Some(local) => piece.ends = Some(Ends { local, remote_key }),
+                None => include(&mut unknown, &piece.span)?,
+            }
+        }
+        let mut fresh = Vec::with_capacity(unknown.len());
+        for span in unknown {
+            fresh.extend(engine.prepare_for(&span, Access::default()).await?);
+        }
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
+            // What is empty is known to nobody and never posted.
+            let local = transport.registered(&piece.span);
+            piece.ends = local.map(|local| Ends { local, remote_key });
+        }
+        Ok(())
     }
 }
 

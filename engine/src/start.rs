@@ -1,25 +1,29 @@
 //! Putting an engine together.
 
-use crate::answer::Answers;
-use crate::command::Commands;
+use crate::answer::{Answers, AnswersParts};
+use crate::command::{Command, Commands};
 use crate::config::{Builder, EngineLimits, advertised};
 use crate::control::{ListenerLimits, serve};
 use crate::driver::{Driver, DriverParts, LocalEnd};
 use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
+use crate::fallback::Fallbacks;
 use crate::plane::{LOCAL_LANE, LocalPlane};
+use crate::rdma::{self, RdmaParts};
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
 use crate::target::{Target, TargetParts};
 use crate::time::{Clock, Entropy};
+use crate::transport::{Carrier, Offer, RDMA_SLICE_BYTES_MAX, Transport, TransportChoice};
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 use tokio::task::JoinHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
@@ -35,7 +39,9 @@ struct Parts<N: Net> {
     entropy: Arc<dyn Entropy>,
     commands: Commands,
     answers: Arc<Answers>,
-    transport: TcpTransport<N>,
+    tcp: TcpTransport<N>,
+    transport: Arc<dyn Transport>,
+    fallbacks: Fallbacks,
     registry: Arc<Registry>,
     lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
@@ -47,36 +53,49 @@ pub(crate) async fn start<N: Net>(
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
-    let (listener, address) = bind(&builder, &net).await?;
+    let (listener, address, listens_at) = bind(&builder, &net).await?;
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
     let (commands, receiver) = Commands::channel();
-    let answers = Arc::new(Answers {
+    let lanes = LaneTable::new(commands.clone());
+    let regions = Regions::new(builder.limits.regions_max);
+    let tcp = tcp_config(&builder.limits, address.clone(), incarnation);
+    let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
+    let rdma = RdmaParts {
+        options: builder.rdma.clone(),
+        listens_at,
+        address: address.clone(),
+        lanes_max: builder.limits.lanes_max,
+        lane_depth: builder.limits.lane_depth,
+        tcp: (builder.transport != TransportChoice::Rdma).then(|| tcp.clone()),
+        lanes: lanes.clone(),
+        fallbacks: Fallbacks::new(),
+        clock: clock.clone(),
+        entropy: entropy.clone(),
+    };
+    let fallbacks = rdma.fallbacks.clone();
+    let transport = open(builder.transport, &tcp, rdma).await?;
+    let answers = Answers::new(AnswersParts {
         name,
         incarnation,
-        address: address.clone(),
-        regions: Regions::new(builder.limits.regions_max),
+        address,
+        offer: transport.offer().clone(),
+        regions,
         commands: commands.clone(),
-        checksums: Answers::checksums(),
-        checksums_waiting: AtomicUsize::new(0),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
-        counts: Arc::default(),
     });
-    let lanes = LaneTable::new(commands.clone());
-    let tcp = tcp_config(&builder.limits, address, incarnation);
-    let regions = answers.regions.table.clone();
-    let transport = TcpTransport::new(tcp, net.clone(), regions, lanes.clone());
-    let registry = Arc::new(Registry::new(RegistryParts {
-        plane: Arc::new(transport.clone()),
+    let registry = Registry::new(RegistryParts {
+        plane: transport.clone(),
         clock: clock.clone(),
         commands: commands.clone(),
-        limits: transfer_limits(&builder.limits),
+        limits: transfer_limits(&builder.limits, transport.offer()),
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
-    }));
+    });
     let events = broadcast::Sender::new(EVENTS_KEPT);
+    let registry = Arc::new(registry);
     let parts = Parts {
         builder,
         net,
@@ -84,36 +103,47 @@ pub(crate) async fn start<N: Net>(
         entropy,
         commands,
         answers,
+        tcp,
         transport,
+        fallbacks,
         registry,
         lanes,
         events,
     };
-    let listener = listener.map(|listener| parts.listen(listener));
-    let (plane, local) = parts.local_target();
-    let driver = parts.driver(listener, LocalEnd { plane, target: local.clone() });
-    tokio::spawn(driver.run(receiver));
-    let (transport, counts) = (parts.transport, parts.answers.counts.clone());
-    Ok(Engine::new(Shared {
-        local,
-        caller: Box::new(NetCaller {
-            net: parts.net,
-            timeout_ms: parts.builder.timing.call_timeout_ms,
-        }),
-        answers: parts.answers,
-        registry: parts.registry,
-        clock: parts.clock,
-        entropy: parts.entropy,
-        events: parts.events,
-        commands: parts.commands,
-        counts,
-        lanes: parts.lanes,
-        tcp_counters: Box::new(move || transport.counters()),
-        closed: AtomicBool::new(false),
-    }))
+    Ok(parts.run(listener, receiver))
 }
 
 impl<N: Net> Parts<N> {
+    /// Starts the tasks.
+    fn run(
+        self,
+        listener: Option<N::Listener>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Engine {
+        let listener = listener.map(|listener| self.listen(listener));
+        let (plane, local) = self.local_target();
+        let driver = self.driver(listener, LocalEnd { plane, target: local.clone() });
+        tokio::spawn(driver.run(commands));
+        let (tcp, counts) = (self.tcp, self.answers.counts.clone());
+        let timeout_ms = self.builder.timing.call_timeout_ms;
+        Engine::new(Shared {
+            local,
+            caller: Box::new(NetCaller { net: self.net, timeout_ms }),
+            answers: self.answers,
+            registry: self.registry,
+            clock: self.clock,
+            entropy: self.entropy,
+            events: self.events,
+            commands: self.commands,
+            counts,
+            lanes: self.lanes,
+            transport: self.transport,
+            fallbacks: self.fallbacks,
+            tcp_counters: Box::new(move || tcp.counters()),
+            closed: AtomicBool::new(false),
+        })
+    }
+
     fn path(&self) -> NicPath {
         nic_path(&self.answers.name)
     }
@@ -125,7 +155,7 @@ impl<N: Net> Parts<N> {
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
             accept_pause: std::time::Duration::from_millis(ACCEPT_PAUSE_MS),
         };
-        let (net, transport) = (self.net.clone(), self.transport.clone());
+        let (net, transport) = (self.net.clone(), self.tcp.clone());
         let answers = self.answers.clone();
         let counts = answers.counts.clone();
         tokio::spawn(serve(net, listener, transport, answers, counts, limits))
@@ -172,7 +202,7 @@ impl<N: Net> Parts<N> {
                 }
             }),
         );
-        let limits = transfer_limits(&self.builder.limits);
+        let limits = transfer_limits(&self.builder.limits, &Offer::default());
         let target = Target::start(TargetParts {
             path: self.path(),
             incarnation: self.answers.incarnation,
@@ -187,19 +217,44 @@ impl<N: Net> Parts<N> {
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
-        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max);
+        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy);
         (plane, target)
     }
 }
 
-async fn bind<N: Net>(builder: &Builder, net: &N) -> Result<(Option<N::Listener>, String), Error> {
-    let Some(listen) = &builder.listen else { return Ok((None, String::new())) };
+/// What lanes run over: what was chosen, or TCP where that is allowed and nothing else can be had.
+async fn open<N: Net>(
+    choice: TransportChoice,
+    tcp: &TcpTransport<N>,
+    rdma: RdmaParts<N>,
+) -> Result<Arc<dyn Transport>, Error> {
+    if choice == TransportChoice::Tcp {
+        return Ok(Arc::new(tcp.clone()));
+    }
+    let fallbacks = rdma.fallbacks.clone();
+    match rdma::open(rdma).await {
+        Err(reason) if choice == TransportChoice::Auto => {
+            fallbacks.tell(reason);
+            Ok(Arc::new(tcp.clone()))
+        }
+        opened => opened,
+    }
+}
+
+/// Our port, what peers are told of it, and the one address it is at, if it is one that other
+/// machines can reach.
+async fn bind<N: Net>(
+    builder: &Builder,
+    net: &N,
+) -> Result<(Option<N::Listener>, String, Option<IpAddr>), Error> {
+    let Some(listen) = &builder.listen else { return Ok((None, String::new(), None)) };
     let failed = |error: std::io::Error| {
         Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(listen)
     };
     let listener = net.bind(listen).await.map_err(failed)?;
     let bound = net.local_address(&listener).map_err(failed)?;
-    Ok((Some(listener), advertised(builder, bound)?))
+    let at = Some(bound.ip()).filter(|at| !at.is_unspecified() && !at.is_loopback());
+    Ok((Some(listener), advertised(builder, bound)?, at))
 }
 
 fn node_name(
@@ -226,9 +281,13 @@ fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) 
     TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
 }
 
-fn transfer_limits(limits: &EngineLimits) -> TransferLimits {
+fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
+    let slice_bytes_max = match offer.transports.rdma {
+        true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
+        false => limits.slice_bytes_max,
+    };
     TransferLimits {
-        slice_bytes_max: limits.slice_bytes_max,
+        slice_bytes_max,
         slices_per_lane_max: limits.lane_depth,
         batches_max: limits.batches_max,
         requests_per_batch_max: limits.requests_per_batch_max,

@@ -9,6 +9,7 @@ use crate::mute::Mute;
 use crate::plane::Plane;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
+use crate::transport::{Carrier, Ends, RegisteredPosting};
 use handfast_core::transfer::{
     SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
@@ -22,8 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// What a transfer names: direction, our bytes, the peer's.
-pub(crate) type Piece = (Direction, Span, RemoteSpan);
+/// What a transfer names: direction, our bytes, the peer's, and both as RDMA devices know them.
+pub(crate) struct Piece {
+    pub(crate) direction: Direction,
+    pub(crate) span: Span,
+    pub(crate) remote: RemoteSpan,
+    pub(crate) ends: Option<Ends>,
+}
 
 /// What waiting for a lane can see.
 #[derive(Clone, Debug, Default)]
@@ -64,16 +70,27 @@ struct Batch {
 
 enum Dispatch {
     Post(Lifecycle, Posting),
+    PostRegistered(Lifecycle, RegisteredPosting),
     Withdraw(Lifecycle, u64),
+}
+
+/// Memory that is held for as long as a request is not finished.
+struct Held {
+    span: Span,
+    ends: Option<Ends>,
 }
 
 struct State {
     transfers: Transfers,
-    spans: Vec<Option<Span>>,
+    spans: Vec<Option<Held>>,
     free: Vec<u32>,
     requests: Vec<Request>,
     batches: BTreeMap<BatchId, Batch>,
     up: Vec<Lifecycle>,
+    /// Those of them, and of the draining ones, that run over RDMA.
+    registered: Vec<Lifecycle>,
+    /// What the last lane that came up runs over.
+    carrier: Option<Carrier>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
@@ -97,6 +114,8 @@ impl Target {
             requests: Vec::new(),
             batches: BTreeMap::new(),
             up: Vec::new(),
+            registered: Vec::new(),
+            carrier: None,
             draining: Vec::new(),
             unfenced: Vec::new(),
             outbox: Vec::new(),
@@ -171,17 +190,15 @@ impl Target {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         let mut requests = std::mem::take(&mut state.requests);
-        let spans: Vec<u32> = pieces.iter().map(|(_, span, _)| state.hold(span)).collect();
-        requests.extend(pieces.iter().zip(&spans).map(|((direction, span, remote), slot)| {
-            Request {
-                direction: core_direction(*direction),
-                local: LocalSpan { region: *slot, offset: 0 },
-                remote: handfast_core::transfer::RemoteSpan {
-                    key: remote.key,
-                    address: remote.address,
-                },
-                length: span.len() as u64,
-            }
+        let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
+        requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
+            direction: core_direction(piece.direction),
+            local: LocalSpan { region: *slot, offset: 0 },
+            remote: handfast_core::transfer::RemoteSpan {
+                key: piece.remote.key,
+                address: piece.remote.address,
+            },
+            length: piece.span.len() as u64,
         }));
         let submitted = state.transfers.submit(now, &requests, deadline);
         requests.clear();
@@ -209,35 +226,35 @@ impl Target {
 
     /// What the lane's tasks report. Called once per wake.
     pub(crate) fn on_completions(&self, completions: &mut Vec<LaneCompletion>) {
-        let now = self.parts.clock.now();
-        let mut state = self.lock();
         // What is given back is no answer: a withdrawn slice says nothing of the peer.
         let given_back = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { .. });
-        if !completions.iter().all(given_back) {
+        let answered = !completions.iter().all(given_back);
+        self.on_inputs(answered, completions.drain(..).map(core_input));
+    }
+
+    /// What a lane reports, in the transfer machine's terms; `answered` if any of it came from the
+    /// peer. Called once per wake.
+    pub(crate) fn on_inputs(&self, answered: bool, inputs: impl Iterator<Item = TransferInput>) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        if answered {
             state.mute.on_answer(now);
         }
-        for completion in completions.drain(..) {
-            let (slice, status) = match completion {
-                LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
-                LaneCompletion::Refused(slice, error) => (slice, CompletionStatus::Refused(error)),
-                LaneCompletion::Released { slice, sent } => {
-                    let slice = SliceId::from_bits(slice);
-                    let input = TransferInput::Released { slice, sent: core_sent(sent) };
-                    state.input(now, input);
-                    continue;
-                }
-            };
-            let slice = SliceId::from_bits(slice);
-            state.input(now, TransferInput::Completion { slice, status });
+        for input in inputs {
+            state.input(now, input);
         }
         self.pump(state, now);
     }
 
     /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
-    pub(crate) fn on_lane_up(&self, lane: Lifecycle, depth: u32) {
+    pub(crate) fn on_lane_up(&self, lane: Lifecycle, depth: u32, carrier: Carrier) {
         self.update(|state, now| {
             state.fence(now);
             state.up.push(lane);
+            if carrier == Carrier::Rdma {
+                state.registered.push(lane);
+            }
+            state.carrier = Some(carrier);
             state.mute.on_answer(now);
             state.input(now, TransferInput::LaneUp { lane, depth });
         });
@@ -258,10 +275,16 @@ impl Target {
         self.update(|state, now| {
             state.draining.retain(|draining| *draining != lane);
             state.up.retain(|up| *up != lane);
+            state.registered.retain(|registered| *registered != lane);
             state.unfenced.push(lane);
             state.input(now, TransferInput::LaneDown { lane, cause });
         });
         self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
+    }
+
+    /// What the last lane that came up runs over.
+    pub(crate) fn carrier(&self) -> Option<Carrier> {
+        self.lock().carrier
     }
 
     /// Whether no batch is under way.
@@ -369,10 +392,12 @@ impl Target {
     fn on_output(&self, state: &mut State, output: TransferOutput) {
         match output {
             TransferOutput::Post { lane, slice, work } => {
-                let span = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
+                let held = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
                 let offset = work.local.offset as usize;
-                let part = span.and_then(|span| span.slice(offset, work.length as usize).ok());
-                let Some(span) = part else {
+                let part = held.and_then(|held| {
+                    Some((held.span.slice(offset, work.length as usize).ok()?, &held.ends))
+                });
+                let Some((span, ends)) = part else {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
@@ -382,7 +407,12 @@ impl Target {
                 };
                 let remote = RemoteSpan { key: work.remote.key, address: work.remote.address };
                 let posting = Posting { slice: slice.to_bits(), direction, span, remote };
-                state.outbox.push(Dispatch::Post(lane, posting));
+                state.outbox.push(if state.registered.contains(&lane) {
+                    let ends = ends.clone();
+                    Dispatch::PostRegistered(lane, RegisteredPosting { posting, ends })
+                } else {
+                    Dispatch::Post(lane, posting)
+                });
             }
             TransferOutput::Withdraw { lane, slice } => {
                 state.outbox.push(Dispatch::Withdraw(lane, slice.to_bits()));
@@ -400,29 +430,28 @@ impl Target {
         }
     }
 
+    /// Hands postings over in order, those of one lane together.
     fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
-        let mut postings = Vec::with_capacity(outbox.len());
-        let mut current = None;
-        let flush = |lane: Option<Lifecycle>, postings: &mut Vec<Posting>| {
-            if let Some(lane) = lane.filter(|_| !postings.is_empty()) {
-                self.parts.plane.post(lane, postings);
-            }
-        };
+        let plane = &*self.parts.plane;
+        let mut run =
+            Run { lane: None, plain: Vec::with_capacity(outbox.len()), registered: vec![] };
         for dispatch in outbox.drain(..) {
             match dispatch {
                 Dispatch::Post(lane, posting) => {
-                    if current != Some(lane) {
-                        flush(current.replace(lane), &mut postings);
-                    }
-                    postings.push(posting);
+                    run.begin(plane, lane);
+                    run.plain.push(posting);
+                }
+                Dispatch::PostRegistered(lane, posting) => {
+                    run.begin(plane, lane);
+                    run.registered.push(posting);
                 }
                 Dispatch::Withdraw(lane, slice) => {
-                    flush(current.take(), &mut postings);
-                    self.parts.plane.withdraw(lane, slice);
+                    run.end(plane);
+                    plane.withdraw(lane, slice);
                 }
             }
         }
-        flush(current, &mut postings);
+        run.end(plane);
     }
 
     /// Fires what is due and says when to look again.
@@ -455,6 +484,32 @@ impl Target {
     }
 }
 
+/// Postings of one lane that follow one another; a lane takes those of one kind alone.
+struct Run {
+    lane: Option<Lifecycle>,
+    plain: Vec<Posting>,
+    registered: Vec<RegisteredPosting>,
+}
+
+impl Run {
+    fn begin(&mut self, plane: &dyn Plane, lane: Lifecycle) {
+        if self.lane != Some(lane) {
+            self.end(plane);
+            self.lane = Some(lane);
+        }
+    }
+
+    fn end(&mut self, plane: &dyn Plane) {
+        let Some(lane) = self.lane.take() else { return };
+        if !self.plain.is_empty() {
+            plane.post(lane, &mut self.plain);
+        }
+        if !self.registered.is_empty() {
+            plane.post_registered(lane, &mut self.registered);
+        }
+    }
+}
+
 impl Drop for Target {
     fn drop(&mut self) {
         self.timer.notify_one();
@@ -462,14 +517,15 @@ impl Drop for Target {
 }
 
 impl State {
-    fn hold(&mut self, span: &Span) -> u32 {
+    fn hold(&mut self, piece: &Piece) -> u32 {
+        let held = Held { span: piece.span.clone(), ends: piece.ends.clone() };
         match self.free.pop() {
             Some(slot) => {
-                self.spans[slot as usize] = Some(span.clone());
+                self.spans[slot as usize] = Some(held);
                 slot
             }
             None => {
-                self.spans.push(Some(span.clone()));
+                self.spans.push(Some(held));
                 self.spans.len() as u32 - 1
             }
         }
@@ -535,6 +591,18 @@ fn core_direction(direction: Direction) -> handfast_core::transfer::Direction {
         Direction::Read => handfast_core::transfer::Direction::Read,
         Direction::Write => handfast_core::transfer::Direction::Write,
     }
+}
+
+fn core_input(completion: LaneCompletion) -> TransferInput {
+    let (slice, status) = match completion {
+        LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
+        LaneCompletion::Refused(slice, error) => (slice, CompletionStatus::Refused(error)),
+        LaneCompletion::Released { slice, sent } => {
+            let slice = SliceId::from_bits(slice);
+            return TransferInput::Released { slice, sent: core_sent(sent) };
+        }
+    };
+    TransferInput::Completion { slice: SliceId::from_bits(slice), status }
 }
 
 fn core_sent(sent: Sent) -> handfast_core::transfer::Sent {

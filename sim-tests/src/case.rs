@@ -1,8 +1,10 @@
-//! What a schedule is played in: a scenario, a variant of the rules, faults and a grain.
+//! What a schedule is played in: a scenario, a variant of the rules, devices and traffic, faults and
+//! a grain.
 
+use crate::ground::Ground;
 use crate::mutants::Entry;
 use crate::scenario::Scenario;
-use handfast_transport_sim::{Faults, Operations, Oracle, Setup, World};
+use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
 
 /// A world to begin with, by values that fit into one line.
 #[derive(Clone, Copy, Debug)]
@@ -11,13 +13,15 @@ pub struct Case {
     pub scenario: Scenario,
     /// The broken variant that the nodes follow; `None` for the shipping rules.
     pub variant: Option<&'static Entry>,
+    /// Devices, and what is transferred.
+    pub ground: Ground,
     /// Kinds of fault.
     pub faults: Faults,
     /// Faults that may be spent.
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
-    /// Answers that can only be ignored vanish at once.
+    /// What can only be ignored or refused vanishes at once.
     pub prune: bool,
 }
 
@@ -27,6 +31,7 @@ impl Case {
         Self {
             scenario,
             variant: None,
+            ground: Ground::BARE,
             faults: Faults::ALL,
             faults_max,
             operations: Operations::Stepwise,
@@ -39,6 +44,7 @@ impl Case {
         Self {
             scenario: entry.scenario(),
             variant: Some(entry),
+            ground: entry.ground,
             faults: entry.faults,
             faults_max: entry.faults_max,
             operations: entry.operations,
@@ -61,6 +67,8 @@ impl Case {
             prune: self.prune,
             ..self.scenario.setup(self.faults_max)
         };
+        let backend = self.variant.map_or(Backend::Shipping, |entry| entry.backend);
+        self.ground.lay(backend, &mut setup);
         if let Some(entry) = self.variant {
             setup.build = (entry.build)();
             setup.lasting = entry.lasting;

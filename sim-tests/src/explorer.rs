@@ -89,6 +89,9 @@ pub struct Explorer {
     pub circles: bool,
     /// The oracles asked; all of them if empty. A variant breaks more than the one it is known for.
     pub oracles: Vec<Oracle>,
+    /// After the last fault pairs of nodes go on one after the other and not in every order; see
+    /// [`World::keep_one_pair`].
+    pub apart: bool,
     /// Worlds of a layer that are kept whole, some 10 kB each; those past it are made again from
     /// their ways when their turn comes. It changes memory and time, and no figure.
     pub whole_max: usize,
@@ -101,6 +104,7 @@ impl Default for Explorer {
             liveness: true,
             circles: true,
             oracles: Vec::new(),
+            apart: false,
             whole_max: 4_096,
         }
     }
@@ -190,6 +194,9 @@ impl Search<'_> {
         for parent in layer.numbers {
             let world = first.next().unwrap_or_else(|| self.ways.world(parent));
             world.actions(&mut choices);
+            if bounds.apart {
+                world.keep_one_pair(&mut choices);
+            }
             self.graph.as_mut().into_iter().for_each(FreeGraph::begin);
             for choice in &choices {
                 let mut after = world.clone();
@@ -207,7 +214,7 @@ impl Search<'_> {
                     graph.lead_to(reached);
                 }
                 if reached != number {
-                    if let Some(violation) = self.compare(fingerprint, &after) {
+                    if let Some(violation) = self.compare(fingerprint, reached, &after) {
                         return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                     }
                     continue;
@@ -265,12 +272,14 @@ impl Search<'_> {
 
     /// Equal fingerprints promise equal futures: checked on every world whose fingerprint is a
     /// multiple of [`SAMPLE`], each time it is reached again.
-    fn compare(&self, fingerprint: u128, again: &World) -> Option<Violation> {
+    fn compare(&self, fingerprint: u128, first: u32, again: &World) -> Option<Violation> {
         let expected = self.samples.get(&fingerprint)?;
         let found = successors(again);
-        (*expected != found).then(|| Violation {
-            oracle: Oracle::Fingerprint,
-            detail: format!("{} successors against {}", expected.len(), found.len()),
+        (*expected != found).then(|| {
+            let way = transcript(self.ways.start(), &self.ways.schedule(first));
+            let counts = format!("{} successors against {}", found.len(), expected.len());
+            let detail = format!("{counts} of the same world when it was first reached:\n{way}");
+            Violation { oracle: Oracle::Fingerprint, detail }
         })
     }
 

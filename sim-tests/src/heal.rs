@@ -10,6 +10,16 @@ use handfast_transport_sim::{
 /// Most events a world may need to settle once faults have stopped.
 pub const HEAL_EVENTS_MAX: u32 = 400;
 
+/// Sites for which that is enough, and events that each transfer that has not ended comes with.
+const HEAL_SITES: usize = 4;
+const HEAL_EVENTS_PER_TRANSFER: usize = 20;
+
+/// Most events that this world may need.
+fn events_max(world: &World) -> usize {
+    let sites = world.sites().div_ceil(HEAL_SITES);
+    HEAL_EVENTS_MAX as usize * sites + HEAL_EVENTS_PER_TRANSFER * world.transfers_left()
+}
+
 /// Lifecycles that may end per side and disturbance until all is well again, the commands of the
 /// scenario counting as one disturbance. Towards oneself, both sides are one.
 const ENDED_PER_SIDE: usize = 2;
@@ -37,6 +47,8 @@ pub struct Healing {
 #[derive(Default)]
 pub struct Healer {
     known: Memo<Healing>,
+    /// It heals one world and needs to know none again.
+    once: bool,
     oracles: Vec<Oracle>,
     /// The longest and the most wasteful healing seen.
     pub worst: Healing,
@@ -48,9 +60,24 @@ impl Healer {
         Self { oracles: oracles.to_vec(), ..Self::default() }
     }
 
+    /// One for a single world, which is much cheaper than finding out what is known of it.
+    pub fn once(oracles: &[Oracle]) -> Self {
+        Self { once: true, ..Self::asking(oracles) }
+    }
+
+    /// Settles a single world. The schedule that failed is returned with the violation.
+    pub fn settle(mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+        let fingerprint = self.name(start);
+        self.heal_known(start, fingerprint)
+    }
+
+    fn name(&self, world: &World) -> u128 {
+        if self.once { 0 } else { world.fingerprint_without_budget() }
+    }
+
     /// Settles a world. The schedule that failed is returned with the violation.
     pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
-        self.heal_known(start, start.fingerprint_without_budget())
+        self.heal_known(start, self.name(start))
     }
 
     /// The same for a world whose fingerprint without budget is known.
@@ -64,6 +91,7 @@ impl Healer {
         }
         let mut world = start.clone();
         let mut trail: Vec<(u128, u32)> = Vec::new();
+        let events_max = events_max(start);
         let mut schedule = Vec::new();
         let mut rest = loop {
             if let Some(known) = self.known.get(&fingerprint) {
@@ -92,11 +120,11 @@ impl Healer {
             let ended =
                 step.events.iter().filter(|(_, event)| matches!(event, Event::Ended { .. }));
             trail.push((fingerprint, u32::try_from(ended.count()).unwrap_or(u32::MAX)));
-            if trail.len() > HEAL_EVENTS_MAX as usize {
-                let detail = format!("not settled after {HEAL_EVENTS_MAX} events without a fault");
+            if trail.len() > events_max {
+                let detail = format!("not settled after {events_max} events without a fault");
                 return Err((Violation { oracle: Oracle::Liveness, detail }, schedule));
             }
-            fingerprint = world.fingerprint_without_budget();
+            fingerprint = self.name(&world);
         };
         for (fingerprint, ended) in trail.into_iter().rev() {
             rest = Healing { events: rest.events + 1, ended: rest.ended + ended };
@@ -117,6 +145,7 @@ impl Healer {
 pub fn next(world: &World) -> Option<Choice> {
     let mut choices = Vec::new();
     world.free_actions(&mut choices);
+    let quiet = world.quiet();
     let rank = |choice: &Choice| match &choice.action {
         Action::Disturb(disturbance) if disturbance.is_end() => Some((0, 0)),
         Action::Operation(_) => Some((0, 0)),
@@ -125,7 +154,9 @@ pub fn next(world: &World) -> Option<Choice> {
         Action::Answer(_) => Some((1, 0)),
         Action::Call(..) => Some((2, 0)),
         Action::Broken(..) | Action::Exhaust(..) => Some((3, 0)),
-        Action::Timer(site, timer) if world.quiet() => {
+        // Applications that have a list of transfers go on with it.
+        Action::Submit(_) if world.submits_in_order() => Some((3, 1)),
+        Action::Timer(site, timer) if quiet => {
             let mut timers = world.node(*site).timers();
             timers.find(|(id, ..)| id == timer).map(|(_, at, _)| (4, at.0))
         }
@@ -193,6 +224,8 @@ fn unsettled(world: &World) -> Option<Violation> {
         for peer in (0..world.sites()).filter(|_| judged) {
             let demand = world.demand(site, peer);
             let told = demand == Demand::Reported && !world.is_crowded();
+            // Who uses a key that it was not given has that reported, and no fault is needed.
+            let told = told && !world.misuses_keys(site, peer);
             if told && world.faults_spent() == 0 && world.mute() != Some(peer) {
                 return failed(format!(
                     "site {site} was told that {peer} is unreachable, without a fault"

@@ -7,6 +7,7 @@ mod circles;
 mod coverage;
 mod expectation;
 mod explorer;
+pub mod ground;
 mod heal;
 #[cfg(feature = "mutants")]
 pub mod hunt;
@@ -29,6 +30,7 @@ mod ways;
 pub use case::Case;
 pub use coverage::Coverage;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
+pub use ground::Ground;
 pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use line::{Line, LineError, ReplayError, Schedule};
 pub use minimize::{MinimizeError, Minimized, minimize};

@@ -1,14 +1,18 @@
 //! One line that replays a schedule anywhere:
-//! `hf1:SCENARIO:VARIANT:FAULTS:GRAIN:SCHEDULE:TRACE:CHECK`.
+//! `hf2:SCENARIO:GROUND:VARIANT:FAULTS:GRAIN:SCHEDULE:TRACE:CHECK`.
 //!
-//! VARIANT is `-` for the shipping rules, FAULTS the budget, `x` and the kinds as hexadecimal bits,
+//! GROUND is `-` for the strict device without traffic; or device, traffic (or `-`), and two letters:
+//! a restart begins numbers and keys anew (`a`) or goes on (`g`), sequence numbers are exchanged
+//! (`x`) or begin at zero (`z`). VARIANT is `-` for the shipping rules, FAULTS the budget, `x` and the kinds as hexadecimal bits,
 //! GRAIN `s` (stepwise) or `a` (at once), with `p` if answers that can only be ignored are dropped.
 //! SCHEDULE is `e` with the place of every event among those that were possible, one letter each,
 //! and `~N` if the last N of them go round in a circle; or `r`, seed, most events and scheduler of
-//! a random run. TRACE is the hash of all worlds passed through, CHECK that of the text before it.
+//! a random run. TRACE is the hash of what was chosen and of worlds passed through, CHECK that of
+//! the text before it.
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
+use crate::ground::Ground;
 use crate::mutants;
 use crate::play::{Rules, Run, play};
 use crate::scenario::Scenario;
@@ -24,7 +28,7 @@ pub const LINE_MAX: usize = 200;
 /// Most events of a schedule, random or not.
 pub const EVENTS_MAX: u32 = 100_000;
 /// What lines of this version begin with.
-const VERSION: &str = "hf1";
+const VERSION: &str = "hf2";
 /// Six bits a letter. The last stands for three letters: itself and twelve bits.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const ESCAPE: usize = 63;
@@ -48,7 +52,7 @@ pub enum Schedule {
 pub enum LineError {
     /// It does not begin as one.
     #[error(
-        "this is no replay line: one begins with 'hf1:' and has eight parts; copy the whole line, \
+        "this is no replay line: one begins with 'hf2:' and has nine parts; copy the whole line, \
          in quotes"
     )]
     NotALine,
@@ -236,12 +240,12 @@ impl Line {
 
 /// Safety is asked on the way of any line, and healing where the case asks for it.
 pub(crate) fn rules(case: &Case) -> Rules<'static> {
-    Rules { events_max: EVENTS_MAX, oracles: case.oracles() }
+    Rules::new(EVENTS_MAX, case.oracles())
 }
 
 impl Display for Line {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { scenario, variant, faults, faults_max, operations, prune } = &self.case;
+        let Case { scenario, ground, variant, faults, faults_max, operations, prune } = &self.case;
         let variant = variant.map_or("-", |entry| entry.id);
         let grain = if *operations == Operations::Stepwise { "s" } else { "a" };
         let prune = if *prune { "p" } else { "" };
@@ -259,7 +263,7 @@ impl Display for Line {
             }
         }
         let text = format!(
-            "{VERSION}:{scenario:?}:{variant}:{faults_max}x{:02x}:{grain}{prune}:{schedule}:{:08x}",
+            "{VERSION}:{scenario:?}:{ground}:{variant}:{faults_max}x{:02x}:{grain}{prune}:{schedule}:{:08x}",
             bits_of(*faults),
             self.trace
         );
@@ -286,16 +290,23 @@ impl FromStr for Line {
             return Err(LineError::Checksum { expected, found: found.to_owned() });
         }
         let parts: Vec<&str> = body.split(':').collect();
-        let [_, scenario, variant, faults, grain, schedule, trace] = parts[..] else {
+        let [_, scenario, ground, variant, faults, grain, schedule, trace] = parts[..] else {
             return Err(LineError::NotALine);
         };
         let wrong = |part, text: &str| LineError::Part { part, text: text.to_owned() };
         let (faults_max, bits) =
             faults.split_once('x').ok_or_else(|| wrong("budget of faults", faults))?;
         let bits = u32::from_str_radix(bits, 16).ok().and_then(faults_of);
+        let scenario = Scenario::named(scenario)
+            .ok_or_else(|| LineError::UnknownScenario { name: scenario.to_owned() })?;
+        let ground: Ground = ground
+            .parse()
+            .ok()
+            .filter(|at: &Ground| at.traffic.is_none_or(|traffic| scenario.carries(traffic)))
+            .ok_or_else(|| wrong("device and traffic", ground))?;
         let case = Case {
-            scenario: Scenario::named(scenario)
-                .ok_or_else(|| LineError::UnknownScenario { name: scenario.to_owned() })?,
+            scenario,
+            ground,
             variant: match variant {
                 "-" => None,
                 id => Some(

@@ -314,7 +314,7 @@ impl Search {
                     let mut step = Step::default();
                     after.apply(choice, &mut step);
                     after.check(&mut step.violations);
-                    let rules = Rules { events_max: 0, oracles: self.asked };
+                    let rules = Rules::new(0, self.asked);
                     match step.violations.iter().find(|found| rules.asks(found.oracle)) {
                         Some(found) if found.oracle == self.oracle => {
                             return Some(way(&ways, *number, choice));

@@ -1,10 +1,15 @@
 //! The registry of broken variants of the rules: what each breaks, where an explorer finds it, and
 //! which oracle says so. Without the cargo feature `mutants` there are none, and [`ALL`] is empty.
 
+use crate::ground::Ground;
 use crate::scenario::Scenario;
 #[cfg(feature = "mutants")]
+use crate::transfers::Traffic;
+#[cfg(feature = "mutants")]
 use handfast_core::{Node, node::Mutant};
-use handfast_transport_sim::{Build, Faults, Operations, Oracle};
+#[cfg(feature = "mutants")]
+use handfast_transport_sim::verbs::{ERDMA_COMPAT, STRICT};
+use handfast_transport_sim::{Backend, Build, Faults, Operations, Oracle};
 #[cfg(feature = "mutants")]
 use std::sync::Arc;
 
@@ -19,6 +24,10 @@ pub struct Entry {
     pub breaks: &'static str,
     /// Where it can be found; the first is the one to explore.
     pub scenarios: &'static [Scenario],
+    /// The devices that show it, and what is transferred.
+    pub ground: Ground,
+    /// How its transports perform what its nodes ask for.
+    pub backend: Backend,
     /// Kinds of fault needed.
     pub faults: Faults,
     /// Faults needed.
@@ -488,7 +497,7 @@ pub const ALL: &[Entry] = &[
         name: "OneNicFenced",
         breaks: "lanes to the other NICs of a reborn node are not waited for",
         scenarios: &[Scenario::TwoNics],
-        faults_max: 0,
+        faults_max: 1,
         oracles: &[Oracle::StaleLane],
         build: || of(Mutant::OneNicFenced),
         ..CLASSIC
@@ -511,6 +520,109 @@ pub const ALL: &[Entry] = &[
         faults_max: 0,
         oracles: &[Oracle::Swallowed],
         build: || of(Mutant::UsableUnproven),
+        ..CLASSIC
+    },
+    // The same races where they show on devices; their ids end in V where the race itself, as the
+    // machines could have it, is a variant of its own.
+    Entry {
+        id: "GEN-7",
+        name: "ResetAndReused",
+        breaks: "a queue pair is taken through RESET and used again: eRDMA says yes, does nothing",
+        scenarios: &[Scenario::Reconnect],
+        ground: Ground::on(&ERDMA_COMPAT, Some(Traffic::Write)),
+        backend: Backend::ResetReuse,
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::Liveness],
+        ..CLASSIC
+    },
+    Entry {
+        id: "GEN-4",
+        name: "ResetWithWorkOutstanding",
+        breaks: "a queue pair is taken through RESET, and what is in flight on it is lost",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        backend: Backend::ResetReuse,
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::FabricLaw],
+        ..CLASSIC
+    },
+    Entry {
+        id: "EP-6-V",
+        name: "DestroyedWithWorkOutstanding",
+        breaks: "a queue pair is destroyed, neither put in error nor drained before",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::BothWays)),
+        backend: Backend::DestroyWithWorkOutstanding,
+        faults_max: 1,
+        oracles: &[Oracle::FabricLaw],
+        ..CLASSIC
+    },
+    Entry {
+        id: "SO-4-V",
+        name: "PostedBeforeReady",
+        breaks: "work is posted on a queue pair that is not in RTS",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        backend: Backend::PostBeforeReady,
+        oracles: &[Oracle::FabricLaw],
+        ..CLASSIC
+    },
+    Entry {
+        id: "H12-1-V",
+        name: "GoneTakenForFenced",
+        breaks: "a lane that is gone on our side is taken for fenced: packets of it still land",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::GivenUp)),
+        backend: Backend::SuccessBeforeFence,
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::GhostByte],
+        ..CLASSIC
+    },
+    Entry {
+        id: "FO-2-V",
+        name: "ProtectionForgiven",
+        breaks: "an access that is not allowed is called an error of the peer, and tried again",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::Forbidden)),
+        backend: Backend::ProtectionForgiven,
+        oracles: &[Oracle::Reconnected],
+        ..CLASSIC
+    },
+    Entry {
+        id: "FO-19-V",
+        name: "PortBlamedOnPeer",
+        breaks: "the own port is down, and the peer is blamed for what fails",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        backend: Backend::PortBlamedOnPeer,
+        faults: Faults { port: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::PeerBlamed],
+        ..CLASSIC
+    },
+    Entry {
+        id: "EP-3-V",
+        name: "DestroyedOnInsert",
+        breaks: "queue pairs that have ended are destroyed when the device makes new ones",
+        scenarios: &[Scenario::CloseAgainstClose],
+        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        backend: Backend::RetiresOnInsert,
+        oracles: &[Oracle::Liveness],
+        ..CLASSIC
+    },
+    Entry {
+        id: "CQ-1-V",
+        name: "WorkForgotten",
+        breaks: "what was posted on a queue pair that is destroyed is accounted for by nobody",
+        scenarios: &[Scenario::Transfers],
+        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        backend: Backend::WorkForgotten,
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::Liveness],
         ..CLASSIC
     },
 ];
@@ -550,6 +662,8 @@ const CLASSIC: Entry = Entry {
     name: "",
     breaks: "",
     scenarios: &[],
+    ground: Ground::BARE,
+    backend: Backend::Shipping,
     faults: Faults::CLASSIC,
     faults_max: 0,
     operations: Operations::AtOnce,

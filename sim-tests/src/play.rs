@@ -4,12 +4,18 @@ use crate::coverage::Coverage;
 use crate::heal::{Healer, Healing, wasteful};
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 
+/// One world in this many is a part of the trace; every choice is.
+pub(crate) const WORLD_INTERVAL: u32 = 64;
+/// An odd factor that spreads what is folded: the prime of the 128-bit FNV hash.
+const FOLD: u128 = 0x0100_0000_0000_0000_0000_013b;
+
 /// What a schedule came to.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// The fingerprints of all worlds passed through, folded: equal runs have equal hashes.
+    /// What was chosen among how many events, and the fingerprint of one world in
+    /// [`WORLD_INTERVAL`] and of the last, folded: equal runs have equal hashes.
     pub trace_hash: u128,
-    /// The same after every event.
+    /// The fingerprints of all worlds up to every event, folded; if the rules ask for them.
     pub prefixes: Vec<u128>,
     /// Events, healing included.
     pub events: u32,
@@ -27,6 +33,10 @@ pub struct Run {
 }
 
 impl Run {
+    fn fold(&mut self, value: u128) {
+        self.trace_hash = (self.trace_hash ^ value).wrapping_mul(FOLD);
+    }
+
     /// The trace hash in the 32 bits that a line has room for.
     pub fn trace(&self) -> u32 {
         let hash = self.trace_hash;
@@ -41,9 +51,16 @@ pub struct Rules<'a> {
     pub events_max: u32,
     /// The oracles asked; all of them if empty.
     pub oracles: &'a [Oracle],
+    /// Whether the hash after every event is kept, which takes a third of the time.
+    pub prefixes: bool,
 }
 
-impl Rules<'_> {
+impl<'a> Rules<'a> {
+    /// So many events, these oracles, and the hash of the whole only.
+    pub fn new(events_max: u32, oracles: &'a [Oracle]) -> Self {
+        Self { events_max, oracles, prefixes: false }
+    }
+
     /// Whether an oracle is asked.
     pub fn asks(&self, oracle: Oracle) -> bool {
         self.oracles.is_empty() || self.oracles.contains(&oracle)
@@ -73,11 +90,18 @@ pub fn play(
         run.events += 1;
         run.schedule.push(choice.clone());
         run.places.push(place);
-        run.trace_hash = run.trace_hash.rotate_left(1) ^ world.fingerprint();
-        run.prefixes.push(run.trace_hash);
+        run.fold(place as u128 | (choices.len() as u128) << 64);
+        if run.events.is_multiple_of(WORLD_INTERVAL) {
+            run.fold(world.fingerprint());
+        }
+        if rules.prefixes {
+            let before = run.prefixes.last().copied().unwrap_or_default();
+            run.prefixes.push(before.rotate_left(1) ^ world.fingerprint());
+        }
         run.violation = step.violations.into_iter().find(|found| rules.asks(found.oracle));
     }
     run.faults = world.faults_spent();
+    run.fold(world.fingerprint());
     if run.violation.is_none() && rules.asks(Oracle::Liveness) {
         match heal(&world, rules) {
             Ok(healing) => run.events += healing.events,
@@ -91,7 +115,7 @@ pub fn play(
 }
 
 fn heal(world: &World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
-    let healing = Healer::asking(rules.oracles).heal(world)?;
+    let healing = Healer::once(rules.oracles).settle(world)?;
     match wasteful(world, healing) {
         Some(violation) => Err((violation, Vec::new())),
         None => Ok(healing),

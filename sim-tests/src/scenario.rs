@@ -1,6 +1,7 @@
 //! Worlds to explore, by name.
 
 use crate::heal::next;
+use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
@@ -40,7 +41,7 @@ pub enum Scenario {
     EvictAgainstOpen,
     /// One side opens while the other is restarted.
     OpenAgainstRestart,
-    /// A node has lanes to both NICs of another, which is restarted and opens (rule H6).
+    /// A node has lanes to both NICs of another, which opens; both lanes end with a restart (H6).
     TwoNics,
     /// Three nodes, each opens to the next; one of them announces no GID (rule H7).
     Ring,
@@ -52,10 +53,17 @@ pub enum Scenario {
     OldToNew,
     /// Both open, one of them an existing Mooncake node that does not know the ready phase.
     NewAgainstOld,
+    /// Two nodes that open nothing: what is transferred opens its own lanes.
+    Transfers,
+    /// Two nodes that are connected, and one of them wants that: what is torn down is connected
+    /// again.
+    Reconnect,
+    /// Four nodes of two NICs each, which open nothing.
+    Fleet,
 }
 
 impl Scenario {
-    /// Every scenario.
+    /// Every scenario in which something happens without traffic.
     pub const ALL: [Self; 20] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
@@ -79,10 +87,28 @@ impl Scenario {
         Self::NewAgainstOld,
     ];
 
+    /// Every scenario that is nothing without traffic.
+    pub const OF_TRAFFIC: [Self; 3] = [Self::Transfers, Self::Reconnect, Self::Fleet];
+
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
-        Self::ALL.into_iter().find(is)
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).find(is)
+    }
+
+    /// Whether bytes can be carried here: between two nodes of ours that are not one, each alone
+    /// under its name, with room for its lanes; those of a fleet between its nodes.
+    pub fn carries(self, traffic: Traffic) -> bool {
+        match self {
+            Self::Fleet => true,
+            Self::SelfConnection
+            | Self::Twins
+            | Self::EvictAgainstOpen
+            | Self::NewToOld
+            | Self::OldToNew
+            | Self::NewAgainstOld => false,
+            _ => traffic != Traffic::Fleet,
+        }
     }
 
     /// What the world starts with, with small limits and every kind of fault.
@@ -104,19 +130,23 @@ impl Scenario {
             Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
             Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
-            Self::TwoNics => (3, vec![restart(1), open(1, 0)]),
+            Self::TwoNics => (3, vec![open(1, 0)]),
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
+            Self::Transfers | Self::Reconnect => (2, Vec::new()),
+            Self::Fleet => (FLEET_NICS, Vec::new()),
             Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
-            // The mute one opens to nobody: what it would send, it would not be answered.
-            Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(0, 2), open(1, 2)]),
+            // The mute one opens to nobody: what it would send, it would not be answered. Two
+            // cross next to it.
+            Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(1, 2)]),
         };
         let path = |name: &str| NicPath::parse(name).expect("a well-formed path");
         Setup {
             sites: self.names()[..count].iter().map(|name| path(name)).collect(),
             processes: match self {
                 Self::TwoNics => vec![0, 1, 1],
+                Self::Fleet => (0..FLEET_NICS).map(|nic| nic / 2).collect(),
                 _ => Vec::new(),
             },
             mute: (self == Self::RingWithMute).then_some(2),
@@ -165,6 +195,7 @@ impl Scenario {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
             Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world),
+            Self::Reconnect => ask(CommandKind::Open, &[(0, 1)], &mut world),
             Self::EvictAgainstOpen => {
                 ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
                 ask(CommandKind::Release, &[(0, 1), (0, 2)], &mut world);
@@ -174,11 +205,15 @@ impl Scenario {
         world
     }
 
-    fn names(self) -> [&'static str; 4] {
+    fn names(self) -> &'static [&'static str] {
         match self {
-            Self::Twins => ["a:1@nic", "b:1@nic", "b:1@nic", ""],
-            Self::TwoNics => ["a:1@nic", "b:1@nic", "b:1@nic2", ""],
-            _ => ["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
+            Self::Twins => &["a:1@nic", "b:1@nic", "b:1@nic"],
+            Self::TwoNics => &["a:1@nic", "b:1@nic", "b:1@nic2"],
+            Self::Fleet => &[
+                "a:1@nic", "a:1@nic2", "b:1@nic", "b:1@nic2", "c:1@nic", "c:1@nic2", "d:1@nic",
+                "d:1@nic2",
+            ],
+            _ => &["a:1@nic", "b:1@nic", "c:1@nic", "d:1@nic"],
         }
     }
 
@@ -187,6 +222,7 @@ impl Scenario {
             Self::TightLimits => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
             Self::Crowd => Limits { peers_max: 1, ..small_limits() },
+            Self::Fleet => Limits { peers_max: 8, lifecycles_max: 24, ..small_limits() },
             _ => small_limits(),
         }
     }

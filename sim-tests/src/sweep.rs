@@ -2,11 +2,13 @@
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
+use crate::ground::Ground;
 use crate::line::Line;
 use crate::minimize::minimize;
 use crate::play::{Rules, Run, play};
 use crate::scenario::Scenario;
 use crate::scheduler::{Scheduler, below};
+use crate::transfers::Traffic;
 use handfast_transport_sim::{Action, Choice, Faults, Operations, Setup, Step, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -25,12 +27,13 @@ pub struct Random {
 impl Random {
     /// Plays the schedule and lets the world heal.
     pub fn run(&self, case: &Case, coverage: &mut Coverage) -> Run {
-        let rules = Rules { events_max: self.events_max, oracles: case.oracles() };
+        let rules = Rules::new(self.events_max, case.oracles());
         self.run_in(case.start(), rules, coverage)
     }
 
     /// The same, except that `disturb` has the last word: it is given how many events have happened,
-    /// the place that was chosen and how many there are. For checks that a run is reproducible,
+    /// the place that was chosen and how many there are; and the hash after every event is kept. For
+    /// checks that a run is reproducible,
     /// which must notice when it is not.
     pub fn run_disturbed(
         &self,
@@ -38,7 +41,7 @@ impl Random {
         coverage: &mut Coverage,
         disturb: impl FnMut(u32, usize, usize) -> usize,
     ) -> Run {
-        let rules = Rules { events_max: self.events_max, oracles: case.oracles() };
+        let rules = Rules { prefixes: true, ..Rules::new(self.events_max, case.oracles()) };
         self.run_choosing(case.start(), rules, coverage, disturb)
     }
 
@@ -70,6 +73,8 @@ impl Random {
 pub struct Swarm {
     /// The scenarios drawn from.
     pub scenarios: Vec<Scenario>,
+    /// The devices and traffic drawn from; in scenarios that carry no bytes, the devices alone.
+    pub grounds: Vec<Ground>,
     /// The variant that all nodes follow; `None` for the shipping rules.
     pub variant: Option<&'static crate::mutants::Entry>,
     /// Most events of a schedule.
@@ -81,12 +86,28 @@ pub struct Swarm {
 impl Default for Swarm {
     fn default() -> Self {
         let scenarios = Scenario::ALL.to_vec();
-        Self { scenarios, variant: None, events_max: 400, faults_max: 12 }
+        let grounds = vec![Ground::BARE];
+        Self { scenarios, grounds, variant: None, events_max: 400, faults_max: 12 }
+    }
+}
+
+impl Swarm {
+    /// Schedules of four nodes with two NICs each and two hundred transfers between them.
+    pub fn fleet() -> Self {
+        Self {
+            scenarios: vec![Scenario::Fleet],
+            grounds: vec![Ground::on(Ground::BARE.profile, Some(Traffic::Fleet))],
+            variant: None,
+            events_max: 2_000,
+            faults_max: 24,
+        }
     }
 }
 
 /// Keeps the draw of a swarm's options apart from that of its events.
 const OPTIONS: u64 = 1;
+/// The same for that of devices and traffic, so that a seed keeps its options on all of them.
+const GROUNDS: u64 = 2;
 
 impl Swarm {
     /// The options and the schedule of a seed: each kind of fault is on or off by chance, the
@@ -96,10 +117,12 @@ impl Swarm {
         generator.set_stream(OPTIONS);
         let at = below(&mut generator, self.scenarios.len());
         let scenario = self.scenarios.get(at).copied().unwrap_or(Scenario::SimultaneousOpen);
+        let ground = self.draw_ground(seed, scenario);
+        let kinds = bits_of(ground.kinds());
         let bits = match generator.next_u64() {
             // Every kind now and then; else each by a coin.
-            draw if draw % 4 == 0 => bits_of(Faults::ALL),
-            draw => (draw >> 32) as u32 & bits_of(Faults::ALL),
+            draw if draw % 4 == 0 => kinds,
+            draw => (draw >> 32) as u32 & kinds,
         };
         let faults_max = below(&mut generator, self.faults_max as usize + 1);
         let events_max = below(&mut generator, self.events_max as usize) + 1;
@@ -108,6 +131,7 @@ impl Swarm {
         let scheduler = Scheduler::draw(&mut generator, sites);
         let case = Case {
             scenario,
+            ground,
             variant: self.variant,
             faults: faults_of(bits).unwrap_or(Faults::ALL),
             faults_max: u32::try_from(faults_max).unwrap_or(0),
@@ -116,6 +140,14 @@ impl Swarm {
         };
         let events_max = u32::try_from(events_max).unwrap_or(1);
         (case, Random { seed, events_max, scheduler })
+    }
+
+    fn draw_ground(&self, seed: u64, scenario: Scenario) -> Ground {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        generator.set_stream(GROUNDS);
+        let at = below(&mut generator, self.grounds.len());
+        let ground = self.grounds.get(at).copied().unwrap_or(Ground::BARE);
+        Ground { traffic: ground.traffic.filter(|traffic| scenario.carries(*traffic)), ..ground }
     }
 
     /// Draws and plays a seed. If an oracle broke, the line that replays it comes along.
@@ -166,7 +198,7 @@ impl Seeded {
 
     /// Plays the schedule in a world of the caller's.
     pub fn run_in(&self, start: World, coverage: &mut Coverage) -> Run {
-        let rules = Rules { events_max: self.events_max, oracles: &[] };
+        let rules = Rules::new(self.events_max, &[]);
         self.random().run_in(start, rules, coverage)
     }
 

@@ -1,11 +1,9 @@
 //! Worlds in which lanes carry bytes.
 
-use crate::scenario::Scenario;
 use handfast_core::transfer::{Direction, TransferLimits};
-use handfast_transport_sim::verbs::Profile;
-use handfast_transport_sim::{Devices, Faults, Operations, Setup, Transfer, TransferSetup};
+use handfast_transport_sim::{Transfer, TransferSetup};
 
-/// What is transferred; the lane is opened by the transfer itself.
+/// What is transferred between the first two sites; lanes are opened by the transfers themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// One write.
@@ -18,33 +16,65 @@ pub enum Traffic {
     GivenUp,
     /// Each side writes to the other.
     BothWays,
+    /// One write with a key that the peer never gave.
+    Forbidden,
+    /// Two hundred writes and reads between all NICs of a fleet, some of them given up.
+    Fleet,
 }
 
+/// Transfers of a fleet.
+const FLEET_TRANSFERS: usize = 200;
+/// NICs of a fleet, two to a node.
+pub(crate) const FLEET_NICS: usize = 8;
+/// One transfer of a fleet in this many may be cancelled, and as many have a deadline.
+const GIVEN_UP: usize = 10;
+
 impl Traffic {
-    /// Every kind.
+    /// Every kind that is between two sites and ends well.
     pub const ALL: [Self; 5] =
         [Self::Write, Self::Read, Self::WriteAndRead, Self::GivenUp, Self::BothWays];
 
-    fn transfers(self) -> Vec<Transfer> {
+    /// The others.
+    pub const OTHERS: [Self; 2] = [Self::Forbidden, Self::Fleet];
+
+    /// The traffic of a name as [`Debug`] writes it, whatever the case of its letters.
+    pub fn named(name: &str) -> Option<Self> {
+        let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().chain(Self::OTHERS).find(is)
+    }
+
+    fn list(self) -> Vec<Transfer> {
         let transfer = |site, direction| Transfer {
             site,
             peer: 1 - site,
             direction,
             cancel: self == Self::GivenUp,
             deadline: self == Self::GivenUp,
+            forbidden: self == Self::Forbidden,
         };
         let (read, write) = (Direction::Read, Direction::Write);
         match self {
-            Self::Write | Self::GivenUp => vec![transfer(0, write)],
+            Self::Write | Self::GivenUp | Self::Forbidden => vec![transfer(0, write)],
             Self::Read => vec![transfer(0, read)],
             Self::WriteAndRead => vec![transfer(0, write), transfer(0, read)],
             Self::BothWays => vec![transfer(0, write), transfer(1, write)],
+            Self::Fleet => (0..FLEET_TRANSFERS).map(of_fleet).collect(),
         }
     }
 
-    /// Two sites with this traffic between them, on a device, with small limits: operations happen
-    /// at once, sequence numbers are exchanged, and a restart begins numbers and keys anew.
-    pub fn setup(self, profile: &'static Profile, faults: Faults, faults_max: u32) -> Setup {
+    /// The transfers, and limits small enough for exploration to reach them.
+    pub fn transfers(self) -> TransferSetup {
+        if self == Self::Fleet {
+            let limits = TransferLimits {
+                slices_per_lane_max: 4,
+                batches_max: FLEET_TRANSFERS as u32,
+                requests_per_batch_max: 1,
+                retries_max: 4,
+                lanes_max: 4,
+                ..TransferLimits::default()
+            };
+            return TransferSetup { transfers: self.list(), limits, in_order: true };
+        }
         let limits = TransferLimits {
             slices_per_lane_max: 4,
             batches_max: 4,
@@ -53,14 +83,22 @@ impl Traffic {
             lanes_max: 4,
             ..TransferLimits::default()
         };
-        Setup {
-            commands: Vec::new(),
-            faults,
-            operations: Operations::AtOnce,
-            prune: true,
-            devices: Devices { profile, random_psns: true, ..Devices::default() },
-            transfers: Some(TransferSetup { transfers: self.transfers(), limits }),
-            ..Scenario::LowerOpens.setup(faults_max)
-        }
+        TransferSetup { transfers: self.list(), limits, in_order: false }
+    }
+}
+
+/// Every NIC in turn, towards the NICs of the other nodes in turn: three times of four the one of
+/// the same place, else the other.
+fn of_fleet(index: usize) -> Transfer {
+    let (site, round) = (index % FLEET_NICS, index / FLEET_NICS);
+    let node = 2 * (1 + round % (FLEET_NICS / 2 - 1));
+    let across = usize::from(round % 4 == 3);
+    Transfer {
+        site,
+        peer: ((site + node) % FLEET_NICS) ^ across,
+        direction: if index.is_multiple_of(3) { Direction::Read } else { Direction::Write },
+        cancel: index % GIVEN_UP == 4,
+        deadline: index % GIVEN_UP == 7,
+        forbidden: false,
     }
 }

@@ -1,11 +1,14 @@
 //! The RDMA devices of a machine: what the kernel tells of them under `/sys/class/infiniband`.
 
+use crate::profile::{Identity, Recognised, recognise};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where the kernel lists RDMA devices, below the root of the file system.
 pub const DEVICES_FOLDER: &str = "sys/class/infiniband";
+/// Where the module `erdma` tells its mode, below the root of the file system.
+const ERDMA_COMPAT_MODE: &str = "sys/module/erdma/parameters/compat_mode";
 /// Most devices, ports per device and GIDs per port that are read. A port's GID table has at most
 /// a few hundred entries on known devices; the bound keeps a broken listing from growing a report.
 pub const ENTRIES_MAX: usize = 1_024;
@@ -17,6 +20,8 @@ pub struct Device {
     pub name: String,
     /// The kernel driver bound to it, empty for software devices, which have none.
     pub driver: String,
+    /// What it is recognised by.
+    pub identity: Identity,
     /// Its ports, by number.
     pub ports: Vec<Port>,
 }
@@ -43,6 +48,13 @@ pub struct Gid {
     pub text: String,
     /// Such as `RoCE v2`; empty where the kernel does not tell.
     pub kind: String,
+}
+
+impl Device {
+    /// Which kind of device it is.
+    pub fn recognise(&self) -> Recognised {
+        recognise(&self.identity)
+    }
 }
 
 /// A listing that could not be read.
@@ -74,17 +86,45 @@ pub fn discover(root: &Path) -> Result<Vec<Device>, DiscoveryError> {
         }
         names => names?,
     };
-    Ok(names.into_iter().filter_map(|name| device(&folder.join(&name), name)).collect())
+    Ok(names.into_iter().filter_map(|name| device(root, name)).collect())
 }
 
-fn device(folder: &Path, name: String) -> Option<Device> {
+/// One device; `None` if there is no such, or no longer.
+#[cfg(feature = "verbs")]
+pub(crate) fn discover_one(root: &Path, name: &str) -> Option<Device> {
+    device(root, name.to_owned())
+}
+
+fn device(root: &Path, name: String) -> Option<Device> {
+    let folder = &root.join(DEVICES_FOLDER).join(&name);
     let mut numbers: Vec<u32> =
         entries(&folder.join("ports")).ok()?.iter().filter_map(|text| text.parse().ok()).collect();
     numbers.sort_unstable();
     let driver = fs::read_link(folder.join("device/driver")).ok();
     let driver = driver.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    let driver = driver.unwrap_or_default().to_owned();
+    let first_port = folder.join("ports").join(numbers.first().unwrap_or(&1).to_string());
+    let compat_mode = read(&root.join(ERDMA_COMPAT_MODE));
+    let identity = Identity {
+        driver: driver.clone(),
+        vendor: hexadecimal(&folder.join("device/vendor")),
+        part: hexadecimal(&folder.join("device/device")),
+        // The kernel writes `1: CA`.
+        node_type: read(&folder.join("node_type"))
+            .split_once(':')
+            .and_then(|(number, _)| number.parse().ok())
+            .unwrap_or(0),
+        parent: read(&folder.join("parent")),
+        gid_table_length: entries(&first_port.join("gids")).map_or(0, |names| names.len()),
+        erdma_compat_mode: (!compat_mode.is_empty()).then(|| compat_mode == "Y"),
+    };
     let ports = numbers.into_iter().map(|number| port(&folder.join("ports"), number)).collect();
-    Some(Device { name, driver: driver.unwrap_or_default().to_owned(), ports })
+    Some(Device { name, driver, identity, ports })
+}
+
+/// A number that the kernel writes as `0x15b3`.
+fn hexadecimal(path: &Path) -> Option<u32> {
+    u32::from_str_radix(read(path).strip_prefix("0x")?, 16).ok()
 }
 
 fn port(ports: &Path, number: u32) -> Port {

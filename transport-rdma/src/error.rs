@@ -27,9 +27,58 @@ pub enum RdmaUnavailable {
     NoDevice,
 }
 
+/// A limit of a NIC that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{limit}: {in_use} of {max} are in use by this NIC; {}", .limit.cure())]
+pub struct LimitReached {
+    /// Which.
+    pub limit: NicLimit,
+    /// How many this NIC of this process has. Others may use the device too.
+    pub in_use: u64,
+    /// How many there may be; of the device, where nothing smaller is configured.
+    pub max: u64,
+}
+
+/// The limits of a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NicLimit {
+    /// `NicConfig::lanes_max`.
+    #[error("lanes")]
+    Lanes,
+    /// `NicConfig::queue_pairs_max`, or the device's own.
+    #[error("queue pairs")]
+    QueuePairs,
+    /// Room in completion queues.
+    #[error("entries of completion queues")]
+    CompletionEntries,
+    /// Regions of the device.
+    #[error("registered regions")]
+    Regions,
+    /// Memory that the process may lock, in bytes: each device counts it anew.
+    #[error("locked memory, in bytes")]
+    LockedMemory,
+}
+
+impl NicLimit {
+    /// What to do about it, for people.
+    pub fn cure(self) -> &'static str {
+        match self {
+            Self::Lanes => "retire idle lanes, or raise NicConfig::lanes_max",
+            Self::QueuePairs => {
+                "retire idle lanes, use fewer queue pairs per lane, or raise the limit:                  `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"
+            }
+            Self::CompletionEntries => "retire idle lanes, or lower NicConfig::depth",
+            Self::Regions => "register fewer and larger regions, or unregister some",
+            Self::LockedMemory => {
+                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), or give                  the process CAP_IPC_LOCK"
+            }
+        }
+    }
+}
+
 /// A call of the verbs library that failed, or something the device reported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{device}: {call} failed: {detail}")]
+#[error("{device}: {call} failed: {detail}{}", limit_words(.limit.as_ref()))]
 pub struct VerbsError {
     /// Who is to blame as far as can be told here.
     pub side: Side,
@@ -42,12 +91,19 @@ pub struct VerbsError {
     pub device: String,
     /// What happened, in words.
     pub detail: String,
+    /// The limit that was reached, if that is the cause.
+    pub limit: Option<LimitReached>,
+}
+
+fn limit_words(limit: Option<&LimitReached>) -> String {
+    limit.map_or_else(String::new, |limit| format!("; {limit}"))
 }
 
 impl From<VerbsError> for TransportError {
     fn from(error: VerbsError) -> Self {
-        let VerbsError { side, call, code, device, detail } = error;
-        Self { side, call, code, detail: format!("{device}: {detail}") }
+        let VerbsError { side, call, code, device, detail, limit } = error;
+        let limit = limit_words(limit.as_ref());
+        Self { side, call, code, detail: format!("{device}: {detail}{limit}") }
     }
 }
 
@@ -60,6 +116,7 @@ impl From<RdmaUnavailable> for VerbsError {
             code,
             device: String::new(),
             detail: error.to_string(),
+            limit: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Which of a port's addresses to use, and why.
 
+use crate::profile::{DeviceProfile, STRICT};
 use std::fmt;
 use std::net::Ipv6Addr;
 
@@ -87,31 +88,64 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// Chooses among the entries of a port. Packets must be of a kind that peers can receive through
-/// routers; then IPv4 comes before global IPv6 before unique local before link-local, which works
-/// within one layer-2 network alone; then the lower index. Private IPv4 ranges are as good as others:
-/// data centres use them.
+/// Chooses among the entries of a port, as [`usable_gids`] orders them.
 ///
 /// # Errors
 /// When nothing fits, with everything that was looked at.
 pub fn choose_gid(entries: &[GidEntry], wanted: GidWanted) -> Result<ChosenGid, GidError> {
-    let mut usable: Vec<_> = entries.iter().filter(|entry| rank(entry).is_some()).collect();
+    let usable = usable_gids(entries, wanted, &STRICT)?;
+    Ok(explained(usable[0], entries, wanted))
+}
+
+/// The entries that a device of the profile can be reached at, best first; at least one. Packets
+/// must be of a kind that peers can receive through routers; then IPv4 comes before global IPv6
+/// before unique local before link-local, which works within one layer-2 network alone; then the
+/// lower index. Private IPv4 ranges are as good as others: data centres use them.
+///
+/// # Errors
+/// When there is none, with everything that was looked at.
+pub fn usable_gids(
+    entries: &[GidEntry],
+    wanted: GidWanted,
+    profile: &DeviceProfile,
+) -> Result<Vec<GidEntry>, GidError> {
+    let usable = |entry: &&GidEntry| match rank(entry) {
+        None => false,
+        Some((RANK_LINK_LOCAL, _)) => profile.takes_link_local && profile.takes_ipv6,
+        Some((RANK_GLOBAL | RANK_UNIQUE_LOCAL, _)) => profile.takes_ipv6,
+        Some(_) => true,
+    };
+    let mut usable: Vec<_> = entries.iter().filter(usable).copied().collect();
     usable.sort_by_key(|entry| (rank(entry), entry.index));
-    if let GidWanted::Address(address) = wanted {
-        let chosen = usable.iter().find(|entry| entry.address == address);
-        let missing = || GidError::NotThere { wanted: address, table: table(entries) };
-        let entry = **chosen.ok_or_else(missing)?;
-        return Ok(ChosenGid { why: format!("{entry}: it was asked for"), entry });
+    match wanted {
+        GidWanted::Address(address) => {
+            usable.retain(|entry| entry.address == address);
+            usable.truncate(1);
+            let missing = || GidError::NotThere { wanted: address, table: table(entries) };
+            if usable.is_empty() { Err(missing()) } else { Ok(usable) }
+        }
+        GidWanted::Automatic if usable.is_empty() => Err(GidError::None { table: table(entries) }),
+        GidWanted::Automatic => Ok(usable),
     }
-    let entry = **usable.first().ok_or_else(|| GidError::None { table: table(entries) })?;
+}
+
+/// A choice with its reason.
+pub(crate) fn explained(entry: GidEntry, entries: &[GidEntry], wanted: GidWanted) -> ChosenGid {
+    if wanted != GidWanted::Automatic {
+        return ChosenGid { why: format!("{entry}: it was asked for"), entry };
+    }
     let words = rank(&entry).map_or("", |(_, words)| words);
     let others: Vec<_> = entries.iter().filter(|other| **other != entry).copied().collect();
     let others = if others.is_empty() { "none".to_owned() } else { table(&others) };
-    Ok(ChosenGid { why: format!("{entry}: {words}; passed over: {others}"), entry })
+    ChosenGid { why: format!("{entry}: {words}; passed over: {others}"), entry }
 }
 
+const RANK_GLOBAL: u8 = 2;
+const RANK_UNIQUE_LOCAL: u8 = 3;
+const RANK_LINK_LOCAL: u8 = 4;
+
 /// How good an entry is, and what it is called; `None` if it cannot be used.
-fn rank(entry: &GidEntry) -> Option<(u8, &'static str)> {
+pub(crate) fn rank(entry: &GidEntry) -> Option<(u8, &'static str)> {
     if entry.address.is_unspecified() {
         return None;
     }
@@ -121,14 +155,18 @@ fn rank(entry: &GidEntry) -> Option<(u8, &'static str)> {
         GidKind::RoceV2 if entry.interface == 0 => None,
         GidKind::RoceV2 => Some(match entry.address {
             address if address.to_ipv4_mapped().is_some() => (1, "an IPv4 address"),
-            address if address.is_unicast_link_local() => (4, "link-local, one network alone"),
-            address if address.is_unique_local() => (3, "a unique local IPv6 address"),
-            _ => (2, "a global IPv6 address"),
+            address if address.is_unicast_link_local() => {
+                (RANK_LINK_LOCAL, "link-local, one network alone")
+            }
+            address if address.is_unique_local() => {
+                (RANK_UNIQUE_LOCAL, "a unique local IPv6 address")
+            }
+            _ => (RANK_GLOBAL, "a global IPv6 address"),
         }),
     }
 }
 
-fn table(entries: &[GidEntry]) -> String {
+pub(crate) fn table(entries: &[GidEntry]) -> String {
     if entries.is_empty() {
         return "nothing".to_owned();
     }
@@ -214,6 +252,18 @@ mod tests {
             [entry(0, "::ffff:10.0.0.1", GidKind::RoceV2), entry(1, "fe80::1", GidKind::RoceV2)];
         let wanted = GidWanted::Address("fe80::1".parse().unwrap());
         assert_eq!(choose_gid(&table, wanted).unwrap().entry.index, 1);
+    }
+
+    #[test]
+    fn a_device_that_connects_over_ipv4_alone_is_not_reached_at_another_address() {
+        use crate::profile::ERDMA_COMPAT;
+        let table =
+            [entry(0, "fe80::1", GidKind::RoceV2), entry(1, "2001:db8::1", GidKind::RoceV2)];
+        assert!(usable_gids(&table, GidWanted::Automatic, &ERDMA_COMPAT).is_err());
+        assert_eq!(usable_gids(&table, GidWanted::Automatic, &STRICT).unwrap().len(), 2);
+        let ipv4 = entry(7, "::ffff:10.0.0.1", GidKind::RoceV2);
+        let table = [table[0], table[1], ipv4];
+        assert_eq!(usable_gids(&table, GidWanted::Automatic, &ERDMA_COMPAT), Ok(vec![ipv4]));
     }
 
     #[test]

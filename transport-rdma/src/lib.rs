@@ -1,28 +1,39 @@
 //! The RDMA devices of a machine, and lanes over them.
 //!
-//! [`discover`] lists what the kernel tells of devices, and works everywhere. Lanes need the cargo
-//! feature `verbs`; [`availability`] says in either build whether they can be had here. With the
-//! feature, a `Nic` is one port of one device: it registers memory, brings queue pairs up, wires
-//! and retires them, and moves slices with one-sided reads and writes. Nothing here holds policy:
-//! no retry, no probe, no decision about a peer.
+//! [`discover`] lists what the kernel tells of devices and which kinds they are, and works
+//! everywhere. Lanes need the cargo feature `verbs`; [`availability`] says in either build whether
+//! they can be had here. With the feature, a `Nic` is one port of one device: it registers memory,
+//! brings queue pairs up, wires and retires them, and moves slices with one-sided reads and writes.
+//! Nothing here decides about a peer: a NIC tells, and the caller retries, evicts or gives up.
+//! [`StepPool`] runs what may wait in the kernel, so that peers do not wait for one another.
 //!
 //! `docs/hardware.md` says what was tried on which driver.
 
 mod discovery;
 mod error;
 mod gid;
+mod pairing;
+mod profile;
 mod status;
+mod steps;
 #[cfg(feature = "verbs")]
 mod verbs;
 
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
-pub use error::{RdmaUnavailable, VerbsError};
-pub use gid::{ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid};
+pub use error::{LimitReached, NicLimit, RdmaUnavailable, VerbsError};
+pub use gid::{
+    ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid, usable_gids,
+};
+pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
+pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;
+pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
 #[cfg(feature = "verbs")]
 pub use verbs::{
-    Completion, DEPTH_MAX, DeviceEvent, LaneSink, Nic, NicConfig, NicCounters, Posting,
-    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, Registration, RemoteSpan, SliceEnd,
+    COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
+    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounters,
+    NicLoad, PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
+    RegisterOptions, Registration, RemoteSpan, SliceEnd,
 };
 
 /// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.

@@ -1,17 +1,30 @@
 //! Lanes over verbs.
 
 mod binding;
+mod completions;
+mod config;
 mod context;
 mod counters;
+mod events;
+mod in_flight;
 mod lane;
-mod listener;
+mod lanes;
 mod nic;
 mod objects;
+mod poller;
 mod posting;
+mod registration;
+mod wiring;
 mod work;
 
+pub use completions::COMPLETION_QUEUES_MAX;
+pub use config::{
+    DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PROBE_ANSWER_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
+};
 pub(crate) use context::devices;
-pub use counters::NicCounters;
-pub use nic::{DEPTH_MAX, Nic, NicConfig, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX};
-pub use objects::Registration;
+pub use counters::{NicCounters, NicLoad};
+pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
+pub use poller::Polling;
 pub use posting::{Completion, DeviceEvent, LaneSink, Posting, RemoteSpan, SliceEnd};
+pub use registration::{DeviceRegistration, RegisterOptions, Registration};

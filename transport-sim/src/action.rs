@@ -7,7 +7,8 @@ use crate::verbs::Call;
 use crate::world::{Pending, Step, World};
 use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
-use handfast_core::transport::Operation;
+use handfast_core::transport::{Operation, OperationKind};
+use std::sync::Arc;
 
 /// Something that may happen. Indices point into the world it was listed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +97,7 @@ impl World {
         let mut free = |action: Action| choices.push(Choice { action, cost: 0 });
         (0..self.commands.len())
             .filter(|at| !self.commands[..*at].contains(&self.commands[*at]))
+            .filter(|at| self.is_given(&self.commands[*at]))
             .for_each(|at| free(Action::Command(at)));
         for (at, to) in self.distinct_calls() {
             free(Action::Call(at, to));
@@ -226,6 +228,13 @@ impl World {
         let lifecycle = match pending.operation {
             Operation::Prove { lifecycle } => lifecycle,
             Operation::Drain { lifecycle } => return !self.has_work(pending.site, lifecycle),
+            Operation::Retire { .. } if self.setup.devices.backend.retires_on_insert() => {
+                let made = |other: &Arc<Pending>| {
+                    let kind = other.operation.id().kind;
+                    other.site == pending.site && kind == OperationKind::BringUp
+                };
+                return self.operations.iter().any(made);
+            }
             _ => return true,
         };
         let target = self.fabric.of(pending.site, lifecycle).and_then(|qp| qp.target);
@@ -256,6 +265,7 @@ impl World {
     /// Makes an action happen.
     pub fn apply(&mut self, choice: &Choice, step: &mut Step) {
         self.faults_spent += choice.cost;
+        let arrived = self.receiver(&choice.action);
         match &choice.action {
             Action::Command(at) => self.command(*at, step),
             Action::Ask(command) => self.ask(*command, step),
@@ -286,7 +296,7 @@ impl World {
             Action::Completion(site) => self.poll_completion(*site, step),
             Action::Exhaust(site, number) => self.fabric.verbs.exhaust(*site, *number),
         }
-        self.settle_data(step);
+        self.settle_data(arrived, step);
         self.prune();
     }
 

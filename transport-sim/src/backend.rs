@@ -19,42 +19,46 @@ pub enum Backend {
     /// Takes a lane that is gone on our side for fenced on the other.
     #[cfg(feature = "mutants")]
     SuccessBeforeFence,
+    /// Calls an access that is not allowed an error of the peer, which may be tried again.
+    #[cfg(feature = "mutants")]
+    ProtectionForgiven,
+    /// Calls what fails because the own port is down an error of the peer.
+    #[cfg(feature = "mutants")]
+    PortBlamedOnPeer,
+    /// Destroys queue pairs that have ended when it makes new ones.
+    #[cfg(feature = "mutants")]
+    RetiresOnInsert,
+    /// Forgets what was posted on a queue pair that it destroys.
+    #[cfg(feature = "mutants")]
+    WorkForgotten,
 }
 
-#[cfg(feature = "mutants")]
-impl Backend {
-    pub(crate) fn resets(self) -> bool {
-        self == Self::ResetReuse
-    }
+/// What a wrong backend does; one that ships, nothing of it.
+macro_rules! questions {
+    ($($question:ident: $variant:ident;)*) => {
+        impl Backend {
+            $(
+                #[cfg(feature = "mutants")]
+                pub(crate) fn $question(self) -> bool {
+                    self == Self::$variant
+                }
 
-    pub(crate) fn drops_work(self) -> bool {
-        self == Self::DestroyWithWorkOutstanding
-    }
-
-    pub(crate) fn posts_early(self) -> bool {
-        self == Self::PostBeforeReady
-    }
-
-    pub(crate) fn takes_gone_for_fenced(self) -> bool {
-        self == Self::SuccessBeforeFence
-    }
+                #[cfg(not(feature = "mutants"))]
+                pub(crate) const fn $question(self) -> bool {
+                    false
+                }
+            )*
+        }
+    };
 }
 
-#[cfg(not(feature = "mutants"))]
-impl Backend {
-    pub(crate) fn resets(self) -> bool {
-        false
-    }
-
-    pub(crate) fn drops_work(self) -> bool {
-        false
-    }
-
-    pub(crate) fn posts_early(self) -> bool {
-        false
-    }
-
-    pub(crate) fn takes_gone_for_fenced(self) -> bool {
-        false
-    }
+questions! {
+    resets: ResetReuse;
+    drops_work: DestroyWithWorkOutstanding;
+    posts_early: PostBeforeReady;
+    takes_gone_for_fenced: SuccessBeforeFence;
+    forgives_protection: ProtectionForgiven;
+    blames_port_on_peer: PortBlamedOnPeer;
+    retires_on_insert: RetiresOnInsert;
+    forgets_work: WorkForgotten;
 }

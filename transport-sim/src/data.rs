@@ -24,6 +24,10 @@ pub(crate) const WINDOW: u64 = 0x1000;
 pub(crate) const LOCAL: u64 = 0x9000;
 /// What an application leaves in a buffer that it was given back.
 pub(crate) const REUSED: u8 = 0xee;
+/// What is written, and what is there to be read, begin with different bits; the low ones name the
+/// transfer.
+const WRITTEN: u32 = 0x1000_0000;
+const READ: u32 = 0x4000_0000;
 /// Slices that a lane holds.
 const LANE_DEPTH: u32 = 8;
 /// The deadline of those that have one; the clock of an explorer stands before it.
@@ -42,7 +46,12 @@ pub struct Transfer {
     pub cancel: bool,
     /// It has a deadline, which may pass at any time.
     pub deadline: bool,
+    /// Its key is none that the peer gave.
+    pub forbidden: bool,
 }
+
+/// What makes a key one that nobody gave.
+const FORBIDDEN: u32 = 0x5a5a_0000;
 
 /// What is transferred in a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +60,8 @@ pub struct TransferSetup {
     pub transfers: Vec<Transfer>,
     /// Bounds of every machine.
     pub limits: TransferLimits,
+    /// Each site submits its transfers in this order, one after the other; otherwise in any.
+    pub in_order: bool,
 }
 
 /// How far a transfer got.
@@ -100,14 +111,14 @@ pub(crate) struct Data {
 /// it will be read, nothing where it will be written.
 pub(crate) fn at_first(index: usize, transfer: &Transfer, run: Incarnation) -> [u8; LENGTH] {
     match transfer.direction {
-        Direction::Read => [0x40 | ((run.0 as u8) & 3) << 4 | index as u8; LENGTH],
+        Direction::Read => (READ | ((run.0 as u32) & 0xff) << 16 | index as u32).to_be_bytes(),
         Direction::Write => [0; LENGTH],
     }
 }
 
 /// What a transfer writes.
 pub(crate) fn written(index: usize) -> [u8; LENGTH] {
-    [0x10 | index as u8; LENGTH]
+    (WRITTEN | index as u32).to_be_bytes()
 }
 
 impl World {
@@ -183,16 +194,17 @@ impl World {
         let Some(transfer) = self.transfer_setup().map(|setup| setup.transfers[index]) else {
             return;
         };
-        let Transfer { site, peer, direction, deadline, .. } = transfer;
+        let Transfer { site, peer, direction, deadline, forbidden, .. } = transfer;
         let run = self.sites[peer].incarnation;
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
         let target = &mut data.sites[site].targets[at];
         let offset = (index * LENGTH) as u64;
+        let key = if forbidden { target.rkey ^ FORBIDDEN } else { target.rkey };
         let request = Request {
             direction,
             local: LocalSpan { region: 0, offset },
-            remote: RemoteSpan { key: u64::from(target.rkey), address: WINDOW + offset },
+            remote: RemoteSpan { key: u64::from(key), address: WINDOW + offset },
             length: LENGTH as u64,
         };
         let deadline = deadline.then_some(DEADLINE);
@@ -243,7 +255,8 @@ impl World {
         if self.data.is_none() {
             return;
         }
-        let peer = self.site_of(run);
+        let path = self.peer_of(site, lane);
+        let Some(peer) = path.map(|path| self.site_at(run, path)) else { return };
         self.end_other_runs(site, peer, run, step);
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
@@ -267,17 +280,29 @@ impl World {
         }
     }
 
-    /// A queue pair is gone; what it completed before is told first.
-    pub(crate) fn lane_down(
+    /// What a queue pair completed before it is gone.
+    pub(crate) fn lane_drained(
         &mut self,
         site: usize,
         lane: Lifecycle,
         drained: &[Completion],
         step: &mut Step,
     ) {
-        let Some(at) = self.target_of(site, lane) else { return };
+        let Some(at) = self.target_of(site, lane).filter(|_| !drained.is_empty()) else { return };
+        if self.setup.devices.backend.forgets_work() {
+            return;
+        }
         for completion in drained {
             self.complete(site, at, completion, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A queue pair is gone.
+    pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        let Some(at) = self.target_of(site, lane) else { return };
+        if self.setup.devices.backend.forgets_work() {
+            return;
         }
         if let Some(data) = self.data_mut() {
             let target = &mut data.sites[site].targets[at];
@@ -298,8 +323,8 @@ impl World {
             return;
         }
         match event {
-            Event::PeerRestarted { new, .. } => {
-                self.end_other_runs(site, self.site_of(*new), *new, step);
+            Event::PeerRestarted { peer, new, .. } => {
+                self.end_other_runs(site, self.site_at(*new, peer), *new, step);
             }
             Event::OpenFailed { peer, .. } => {
                 let lost = TransferInput::PeerLost { cause: error(Side::Peer, "open") };
@@ -357,18 +382,41 @@ impl World {
         self.complete(site, at, &completion, step);
         self.pump(site, at, step);
         if completion.status != Status::Success {
-            self.tell_lane_failed(site, lane, step);
+            self.tell_lane_failed(site, lane, completion.status, step);
+        }
+    }
+
+    /// Who is to blame for work that failed, as the transport of a real device says. A device cannot
+    /// tell a peer that is gone from a port of its own that is down, its owner can.
+    fn side_of(&self, site: usize, status: Status) -> Side {
+        let backend = self.setup.devices.backend;
+        let side = match status {
+            Status::RemoteAccess => Side::Protection,
+            Status::RemoteInvalid => Side::Configuration,
+            Status::RemoteOperation
+            | Status::RetryExceeded
+            | Status::RnrExceeded
+            | Status::General => Side::Peer,
+            _ => Side::Local,
+        };
+        if backend.forgives_protection() && status.is_refused_access() {
+            return Side::Peer;
+        }
+        match (side, self.port_is_up(site), backend.blames_port_on_peer()) {
+            (Side::Peer, false, false) => Side::Local,
+            (Side::Local, false, true) => Side::Peer,
+            (side, ..) => side,
         }
     }
 
     fn complete(&mut self, site: usize, at: usize, completion: &Completion, step: &mut Step) {
-        let status = match completion.status {
-            Status::Success => CompletionStatus::Done,
-            Status::Flushed => CompletionStatus::Flushed,
-            Status::RetryExceeded | Status::RnrExceeded | Status::General => {
-                CompletionStatus::Failed(error(Side::Peer, "simulated completion"))
-            }
-            _ => CompletionStatus::Refused(error(Side::Protection, "simulated completion")),
+        let side = self.side_of(site, completion.status);
+        let cause = error(side, "simulated completion");
+        let status = match (completion.status, side) {
+            (Status::Success, _) => CompletionStatus::Done,
+            (Status::Flushed, _) => CompletionStatus::Flushed,
+            (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause),
+            _ => CompletionStatus::Failed(cause),
         };
         let slice = SliceId::from_bits(completion.wr_id);
         self.input(site, at, TransferInput::Completion { slice, status }, step);
@@ -454,7 +502,7 @@ impl World {
         step: &mut Step,
     ) {
         let Some(data) = &self.data else { return };
-        let run = data.sites[site].targets[at].run;
+        let Target { run, peer, .. } = data.sites[site].targets[at];
         let setup = self.setup.clone();
         let Some(transfers) = setup.transfers.as_ref().map(|setup| &setup.transfers) else {
             return;
@@ -463,7 +511,7 @@ impl World {
             let this = |of: &Incarnation, id: &BatchId| (*of, *id) == (run, batch);
             let submitted =
                 matches!(progress, Progress::Submitted { run, batch, .. } if this(run, batch));
-            transfer.site == site && submitted
+            (transfer.site, transfer.peer) == (site, peer) && submitted
         });
         match index {
             Some(index) => self.check_report(index, run, report, step),
@@ -474,11 +522,23 @@ impl World {
         }
     }
 
-    fn tell_lane_failed(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
+    fn tell_lane_failed(
+        &mut self,
+        site: usize,
+        lifecycle: Lifecycle,
+        status: Status,
+        step: &mut Step,
+    ) {
         if let Some(qp) = self.fabric.of_mut(site, lifecycle) {
             qp.broken = true;
         }
-        let error = error(Side::Peer, "simulated lane");
+        let side = self.side_of(site, status);
+        self.check_blame(site, side, step);
+        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let error = error(side, "simulated lane");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+        if status.is_refused_access() {
+            self.check_reconnected(site, peer, step);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::action::{Action, Choice};
 use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
 use crate::oracle::{Oracle, Violation};
+use crate::setup::{Command, CommandKind};
 use crate::verbs::QpState;
 use crate::world::{Step, World};
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, RequestStatus};
@@ -55,10 +56,17 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         let faults = self.setup.faults;
         let mut push = |action, cost| choices.push(Choice { action, cost });
+        // Sites with a transfer that is to be submitted before any later one of theirs.
+        let mut before = vec![false; self.sites.len()];
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
             match progress {
-                Progress::Waiting => push(Action::Submit(index), 0),
+                Progress::Waiting => {
+                    let before = std::mem::replace(&mut before[transfer.site], setup.in_order);
+                    if !before {
+                        push(Action::Submit(index), 0);
+                    }
+                }
                 Progress::Submitted { cancelled: false, .. } => {
                     if transfer.cancel {
                         push(Action::Cancel(index), 0);
@@ -103,9 +111,15 @@ impl World {
         }
     }
 
+    /// The site at which a packet arrives with an action.
+    pub(crate) fn receiver(&self, action: &Action) -> Option<usize> {
+        let (Action::Packet(at) | Action::DuplicatePacket(at)) = action else { return None };
+        self.fabric.verbs.packets().get(*at).map(|packet| usize::from(packet.to))
+    }
+
     /// After every event: the table follows the devices, no law was broken, and no byte has changed
     /// that may not change.
-    pub(crate) fn settle_data(&mut self, step: &mut Step) {
+    pub(crate) fn settle_data(&mut self, arrived: Option<usize>, step: &mut Step) {
         if self.data.is_none() {
             return;
         }
@@ -118,7 +132,7 @@ impl World {
             while self.fabric.verbs.next_event(site).is_some() {}
         }
         self.check_laws(step);
-        self.check_bytes(step);
+        arrived.into_iter().for_each(|site| self.check_bytes(site, step));
     }
 
     fn window(&self, site: usize, index: usize) -> Option<&[u8]> {
@@ -131,10 +145,14 @@ impl World {
         self.fabric.verbs.memory(site, keys)?.get(index * LENGTH..(index + 1) * LENGTH)
     }
 
-    fn check_bytes(&self, step: &mut Step) {
+    /// Only a packet changes bytes, and only at the site where it arrives.
+    fn check_bytes(&self, arrived: usize, step: &mut Step) {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
+            if arrived != transfer.peer && arrived != transfer.site {
+                continue;
+            }
             let live = self.sites[transfer.peer].incarnation;
             let first = at_first(index, transfer, live);
             let expected = match progress {
@@ -231,6 +249,45 @@ impl World {
             Progress::Reported { success, .. } => Some(*success),
             _ => None,
         }
+    }
+
+    /// An application that waits for a transfer neither closes its lanes nor says that it has no
+    /// work for them.
+    pub(crate) fn is_given(&self, command: &Command) -> bool {
+        let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
+            return true;
+        };
+        let ends = matches!(command.kind, CommandKind::Close | CommandKind::Release);
+        let mut transfers = setup.transfers.iter().zip(&data.progress);
+        !ends
+            || transfers.all(|(transfer, progress)| {
+                let submitted = matches!(progress, Progress::Submitted { .. });
+                (transfer.site, transfer.peer) != (command.site, command.peer) || !submitted
+            })
+    }
+
+    /// Each site submits its transfers one after the other, whatever else happens.
+    pub fn submits_in_order(&self) -> bool {
+        self.transfer_setup().is_some_and(|setup| setup.in_order)
+    }
+
+    /// Transfers that have not ended, and will be submitted where that has not happened.
+    pub fn transfers_left(&self) -> usize {
+        let progress = self.data.as_ref().map(|data| data.progress.iter());
+        let in_order = self.submits_in_order();
+        let left = |progress: &&Progress| match progress {
+            Progress::Submitted { .. } => true,
+            Progress::Waiting => in_order,
+            _ => false,
+        };
+        progress.into_iter().flatten().filter(left).count()
+    }
+
+    /// A site has a transfer with a key that the peer never gave.
+    pub fn misuses_keys(&self, site: usize, peer: usize) -> bool {
+        let transfers = self.transfer_setup().map(|setup| setup.transfers.iter());
+        let mut transfers = transfers.into_iter().flatten();
+        transfers.any(|at| at.forbidden && (at.site, at.peer) == (site, peer))
     }
 
     /// Transfers that were submitted and have not ended.

@@ -47,7 +47,7 @@ impl Disturbance {
 }
 
 impl World {
-    fn port_is_up(&self, site: usize) -> bool {
+    pub(crate) fn port_is_up(&self, site: usize) -> bool {
         self.fabric.verbs.reaches(site, site)
     }
 

@@ -165,33 +165,35 @@ impl Fabric {
         while self.verbs.next_event(site).is_some() {}
     }
 
-    /// Puts a queue pair in error, takes what it has completed, and destroys it.
+    /// Puts a queue pair in error, adds what it has completed to `drained`, whatever follows, and
+    /// destroys it.
     pub(crate) fn destroy(
         &mut self,
         site: usize,
         lifecycle: Lifecycle,
-    ) -> Result<Vec<Completion>, VerbsError> {
-        let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(Vec::new()) };
+        drained: &mut Vec<Completion>,
+    ) -> Result<(), VerbsError> {
+        let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(()) };
         let number = qp.number;
         if self.backend.resets() {
             self.verbs.modify(site, number, &Attributes::to(QpState::Reset))?;
             self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
             self.spare.push((site, number));
-            return Ok(Vec::new());
+            return Ok(());
         }
         if self.backend.drops_work() {
             self.verbs.destroy_queue_pair(site, number)?;
             self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
-            return Ok(Vec::new());
+            return Ok(());
         }
         self.verbs.modify(site, number, &Attributes::to(QpState::Err))?;
         if let Some(qp) = self.of_mut(site, lifecycle) {
             qp.broken = true;
         }
-        let drained = self.verbs.poll_queue_pair(site, number);
+        drained.extend(self.verbs.poll_queue_pair(site, number));
         self.verbs.destroy_queue_pair(site, number)?;
         self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
-        Ok(drained)
+        Ok(())
     }
 
     pub(crate) fn of(&self, site: usize, lifecycle: Lifecycle) -> Option<&QueuePair> {

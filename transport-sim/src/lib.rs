@@ -7,6 +7,7 @@
 //! an explorer tries all of them, a sweep draws them from a seed.
 
 mod action;
+mod apart;
 mod backend;
 mod data;
 mod data_check;
@@ -16,6 +17,7 @@ mod fingerprint;
 mod old;
 mod operate;
 mod oracle;
+mod prune;
 mod refinement;
 mod setup;
 pub mod verbs;

@@ -98,7 +98,7 @@ impl World {
     fn old_destroy(&mut self, site: usize, own: Lifecycle) {
         self.old_mut(site).endpoints.retain(|endpoint| endpoint.own != own);
         // What it had posted is its own loss.
-        let _ = self.fabric.destroy(site, own);
+        let _ = self.fabric.destroy(site, own, &mut Vec::new());
     }
 
     /// Its application posts: it opens unless an endpoint is there.

@@ -62,7 +62,14 @@ impl World {
             .fabric
             .of(site, operation.id().lifecycle)
             .is_some_and(|queue_pair| queue_pair.broken);
-        outcome.unwrap_or_else(|error| Outcome::Failed(transport_error(&error, broken)))
+        outcome.unwrap_or_else(|error| {
+            let mut error = transport_error(&error, broken);
+            if self.setup.devices.backend.blames_port_on_peer() && !self.port_is_up(site) {
+                error.side = Side::Peer;
+            }
+            self.check_blame(site, error.side, step);
+            Outcome::Failed(error)
+        })
     }
 
     fn bring_up(
@@ -124,8 +131,11 @@ impl World {
             let detail = format!("site {site} destroys {lifecycle:?}, still published");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
         }
-        let drained = self.fabric.destroy(site, lifecycle)?;
-        self.lane_down(site, lifecycle, &drained, step);
+        let mut drained = Vec::new();
+        let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
+        self.lane_drained(site, lifecycle, &drained, step);
+        destroyed?;
+        self.lane_down(site, lifecycle, step);
         Ok(Outcome::Retired)
     }
 

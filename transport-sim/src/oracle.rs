@@ -1,8 +1,9 @@
 //! What must hold in every world, whatever happened.
 
 use crate::fabric::QueuePair;
-use crate::world::{Demand, World};
+use crate::world::{Demand, Step, World};
 use handfast_core::node::StateKind;
+use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, Pair};
 
 /// The oracles, numbered as in `docs/testing.md`.
@@ -74,14 +75,27 @@ impl World {
     /// Checks what can be seen without knowing how the world came about: agreement, and that no
     /// published queue pair can hit a neighbour that was born later.
     pub fn check(&self, violations: &mut Vec<Violation>) {
-        for site in 0..self.sites.len() {
-            for peer in site..self.sites.len() {
-                self.check_agreement(site, peer, violations);
-            }
-        }
+        self.check_agreement(violations);
         self.check_ghosts(violations);
         self.check_held(violations);
         self.check_isolation(violations);
+    }
+
+    /// What was not allowed is reported, and nothing is tried again (rule H9).
+    pub(crate) fn check_reconnected(&self, site: usize, peer: Option<usize>, step: &mut Step) {
+        if peer.is_some_and(|peer| self.demand(site, peer) == Demand::Wanted) {
+            let detail = format!("site {site} goes on after an access that is not allowed");
+            step.violations.push(Violation::new(Oracle::Reconnected, detail));
+        }
+    }
+
+    /// No peer is blamed for what our own port does (rule H9).
+    pub(crate) fn check_blame(&self, site: usize, blamed: Side, step: &mut Step) {
+        if blamed == Side::Peer && !self.port_is_up(site) {
+            let own = self.describe_site(site);
+            let detail = format!("the port of {own} is down, and a peer is blamed for it");
+            step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
+        }
     }
 
     /// A call may wait for operations of the node it was made to, and for nobody else's answer.
@@ -119,27 +133,30 @@ impl World {
         }
     }
 
-    fn established(&self, site: usize, peer: usize) -> impl Iterator<Item = (Lifecycle, Pair)> {
-        let path = &self.sites[peer].path;
-        self.sites[site].node.lifecycles().filter_map(move |(lifecycle, state, to, remote)| {
-            let here = state == StateKind::Established && to == path;
-            remote.filter(|_| here).map(|remote| (lifecycle, remote))
-        })
+    /// Established lanes: whose, which, to which site, and to which lifecycle there.
+    fn established(&self) -> Vec<(usize, Lifecycle, usize, Pair)> {
+        let of = |site: usize| {
+            self.sites[site].node.lifecycles().filter_map(move |(own, state, to, remote)| {
+                let remote = remote.filter(|_| state == StateKind::Established)?;
+                let peer = self.sites.iter().position(|peer| peer.path == *to)?;
+                Some((site, own, peer, remote))
+            })
+        };
+        (0..self.sites.len()).flat_map(of).collect()
     }
 
-    fn check_agreement(&self, site: usize, peer: usize, violations: &mut Vec<Violation>) {
-        if self.twinned(site) || self.twinned(peer) {
-            return;
-        }
-        for (own, remote) in self.established(site, peer) {
-            for (theirs, back) in self.established(peer, site) {
+    fn check_agreement(&self, violations: &mut Vec<Violation>) {
+        let all = self.established();
+        for &(site, own, peer, remote) in all.iter().filter(|(site, _, peer, _)| peer >= site) {
+            for &(_, theirs, _, back) in all.iter().filter(|at| (at.0, at.2) == (peer, site)) {
                 let agreed = remote == self.pair(peer, theirs) && back == self.pair(site, own);
                 let wired = |owner: usize, of: Lifecycle, to: usize, number: Lifecycle| {
                     let target = self.fabric.of(owner, of).and_then(|qp| qp.target);
                     let there = self.fabric.of(to, number).map(|qp| (qp.site, qp.number));
                     target.map(|target| (target.site, target.number)) == there && there.is_some()
                 };
-                if !agreed || !wired(site, own, peer, theirs) || !wired(peer, theirs, site, own) {
+                let wired = wired(site, own, peer, theirs) && wired(peer, theirs, site, own);
+                if (!agreed || !wired) && !self.twinned(site) && !self.twinned(peer) {
                     let name = |pair: Pair| self.describe_pair(pair);
                     let detail = format!(
                         "{} is established towards {}, and {} towards {}",

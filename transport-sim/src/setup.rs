@@ -183,8 +183,9 @@ pub struct Setup {
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
-    /// Answers that can only be ignored vanish at once. Sound as long as lifecycle numbers are
-    /// never reused, and much cheaper; what it hides is that they are indeed ignored.
+    /// Answers that can only be ignored vanish at once, and so do calls that their receiver can
+    /// only refuse, for good, to nobody. Sound as long as lifecycle numbers are never reused, and
+    /// much cheaper; what it hides is that they are indeed ignored and refused.
     pub prune: bool,
     /// What is transferred; without it lanes carry nothing.
     pub transfers: Option<TransferSetup>,

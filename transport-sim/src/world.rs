@@ -227,7 +227,7 @@ impl World {
         self.sites.iter().filter(|other| other.path == self.sites[site].path).count() > 1
     }
 
-    fn process_of(incarnation: Incarnation) -> usize {
+    pub(crate) fn process_of(incarnation: Incarnation) -> usize {
         let process = (incarnation.0 / RUNS_MAX).checked_sub(1);
         process.and_then(|process| usize::try_from(process).ok()).unwrap_or(usize::MAX)
     }
@@ -452,10 +452,7 @@ impl World {
         let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
         let error = error(Side::Protection, "simulated access");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
-        if peer.is_some_and(|peer| self.sites[site].demands[peer] == Demand::Wanted) {
-            let detail = format!("site {site} goes on after an access that is not allowed");
-            step.violations.push(Violation::new(Oracle::Reconnected, detail));
-        }
+        self.check_reconnected(site, peer, step);
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
@@ -487,35 +484,6 @@ impl World {
                 self.commands.push(again);
             }
         }
-    }
-
-    /// Drops answers that their receiver can only ignore, now and for ever.
-    pub(crate) fn prune(&mut self) {
-        if !self.setup.prune {
-            return;
-        }
-        let sites = &self.sites;
-        self.answers.retain(|(run, answer)| {
-            let process = Self::process_of(*run);
-            let caller = |site: &&Arc<Site>| site.process == process && site.path == answer.to;
-            let caller = sites.iter().find(caller);
-            if caller.is_some_and(|caller| caller.old.is_some()) {
-                return true;
-            }
-            let from_old = sites.iter().any(|site| site.path == answer.from && site.old.is_some());
-            let echo = answer.echo.map(|echo| echo.lifecycle);
-            let state = caller.and_then(|site| site.node.state_of(echo?));
-            match (answer.op, state) {
-                (_, None | Some(StateKind::Retiring)) => false,
-                _ if from_old => true,
-                (Op::Reply, state) => state == Some(StateKind::Announced),
-                (Op::Ack, state) => {
-                    state.is_some_and(|state| state != StateKind::Established && !state.is_ending())
-                }
-                (Op::Retired, state) => state == Some(StateKind::Quiescing),
-                _ => true,
-            }
-        });
     }
 
     pub(crate) fn tell(&mut self, site: usize, input: Input, step: &mut Step) {

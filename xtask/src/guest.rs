@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 use verbs::{HEADERS, VerbsBuild};
 
 const PACKAGE: &str = "handfast-transport-rdma";
+/// The program, whose stories over RDMA are told in the guest.
+const PROGRAM: &str = "handfast-cli";
+/// Every package with the feature.
+const PACKAGES: [&str; 6] = ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Of a failure to boot, as opposed to one of the command.
@@ -88,11 +92,13 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     }
 }
 
-/// The stage `guest`: the tests of the verbs backend on soft-RoCE.
+/// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
 pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
     vec![
         Step::new("soft-roce", |deadline| either(tests(project, deadline))),
         Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
+        Step::new("program", |deadline| either(program(project, 1, "rdma::", deadline))),
+        Step::new("program-two-hosts", |deadline| either(program(project, 2, "hosts::", deadline))),
     ]
 }
 
@@ -102,8 +108,8 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
         if !setup::CLIPPY.is_present() {
             return setup::CLIPPY.missing();
         }
-        let arguments = ["clippy", "--all-targets", "--package", PACKAGE, "--features", "verbs"];
-        let arguments = [&arguments[..], &["--", "-D", "warnings"]].concat();
+        let arguments = ["clippy", "--all-targets", "--features", "verbs"];
+        let arguments = [&arguments[..], &PACKAGES, &["--", "-D", "warnings"]].concat();
         let linted = built(project, "verbs-lints", &arguments, deadline);
         either(linted.map(|done| done.outcome(|_| String::new())))
     })
@@ -112,7 +118,8 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
 /// Tests with that feature which need no device.
 pub(crate) fn modules(project: &Project) -> Step<'_> {
     Step::new("verbs-modules", |deadline| {
-        let arguments = ["test", "--package", PACKAGE, "--features", "verbs", "--lib"];
+        let arguments =
+            ["test", "--package", PACKAGE, "--package", "handfast", "--features", "verbs", "--lib"];
         either(built(project, "verbs-modules", &arguments, deadline).map(|done| judged(&done)))
     })
 }
@@ -121,7 +128,7 @@ fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     if let Some(skipped) = missing(project, &["guest"]) {
         return Err(skipped);
     }
-    let runner = verbs::runner().map_err(|error| Outcome::failed(error.to_string(), ""))?;
+    let runner = verbs::runner(1).map_err(|error| Outcome::failed(error.to_string(), ""))?;
     let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
     let examples = built(project, "verbs-examples", &examples, deadline)?;
     if !examples.succeeded() {
@@ -142,6 +149,22 @@ fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     command.arg(project.target().join("debug/examples/two_hosts"));
     let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
     Ok(done.outcome(|_| "two hosts".to_owned()))
+}
+
+/// Stories of the program, in one guest or in two that each tell them.
+fn program(
+    project: &Project,
+    hosts: u8,
+    stories: &str,
+    deadline: Instant,
+) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let runner = verbs::runner(hosts).map_err(|error| Outcome::failed(error.to_string(), ""))?;
+    let tests = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
+    let tests = [&tests[..], &["--config", &runner, "--", stories]].concat();
+    Ok(judged(&built(project, &format!("verbs-program-{hosts}"), &tests, deadline)?))
 }
 
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {

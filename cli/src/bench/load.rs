@@ -2,6 +2,7 @@
 
 use super::Operation;
 use crate::failure::Failure;
+use crate::lanes::LaneOptions;
 use handfast::{Direction, Engine, Memory, Segment};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -34,6 +35,7 @@ impl Workload {
 
 pub(super) struct Load<'a> {
     pub(super) runtime: &'a Runtime,
+    pub(super) engine: &'a Engine,
     pub(super) segment: &'a Segment,
     pub(super) duration: Duration,
 }
@@ -43,6 +45,7 @@ impl Load<'_> {
     /// thread of its own as each of many has, so that their numbers compare like with like.
     pub(super) fn run(&self, workload: &Workload) -> Result<f64, Failure> {
         let memory = &block(workload)?;
+        let _prepared = self.runtime.block_on(self.engine.prepare(&memory.whole()))?;
         std::thread::scope(|scope| {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
             for _ in 0..workload.threads {
@@ -123,12 +126,16 @@ async fn submit(
 }
 
 /// The time from an engine that knows no peer to the end of its first write, for many engines.
-pub(super) fn first_transfers(runtime: &Runtime, address: &str) -> Result<Vec<Duration>, Failure> {
+pub(super) fn first_transfers(
+    runtime: &Runtime,
+    address: &str,
+    lanes: &LaneOptions,
+) -> Result<Vec<Duration>, Failure> {
     let memory = Memory::zeroed(FIRST_TRANSFER_BYTES).map_err(handfast::Error::from)?;
     let mut times = Vec::with_capacity(FIRST_TRANSFERS);
     for _ in 0..FIRST_TRANSFERS {
         let took = runtime.block_on(async {
-            let engine = Engine::builder().start().await?;
+            let engine = lanes.apply(Engine::builder()).start().await?;
             let started = Instant::now();
             let segment = engine.open(address).await?;
             segment.write(&memory.whole(), 0).await?;

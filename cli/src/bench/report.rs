@@ -3,6 +3,7 @@
 use super::load::Workload;
 use super::{Bench, Operation};
 use crate::Outcome;
+use crate::lanes::FallbackReport;
 use crate::output;
 use crate::size;
 use serde::Serialize;
@@ -70,6 +71,10 @@ pub(super) struct Report {
     placement: String,
     rounds: u32,
     duration_ms: u128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transport: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    fallbacks: Vec<FallbackReport>,
     workloads: Vec<ShownRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_transfer_us: Option<FirstTransfer>,
@@ -83,7 +88,12 @@ struct FirstTransfer {
 }
 
 impl Report {
-    pub(super) fn new(arguments: &Bench, rows: Vec<Row>, first: Option<Vec<Duration>>) -> Self {
+    pub(super) fn new(
+        arguments: &Bench,
+        rows: Vec<Row>,
+        first: Option<Vec<Duration>>,
+        (transport, fallbacks): (Option<&'static str>, Vec<FallbackReport>),
+    ) -> Self {
         let placement = match arguments.cores.as_slice() {
             [] => "not pinned".to_owned(),
             [one] => format!("both processes on processor {one}"),
@@ -93,6 +103,8 @@ impl Report {
             placement,
             rounds: arguments.rounds,
             duration_ms: arguments.duration.as_millis(),
+            transport,
+            fallbacks,
             workloads: rows.into_iter().map(Row::show).collect(),
             first_transfer_us: first.map(|times| FirstTransfer {
                 median: times.get(times.len() / 2).map_or(0, Duration::as_micros),
@@ -112,8 +124,11 @@ impl Report {
     fn table(&self) -> String {
         let mut lines = vec![
             format!(
-                "{}; medians of {} rounds of {} ms; rates in GiB/s",
-                self.placement, self.rounds, self.duration_ms
+                "{}; over {}; medians of {} rounds of {} ms; rates in GiB/s",
+                self.placement,
+                self.transport.unwrap_or("nothing"),
+                self.rounds,
+                self.duration_ms
             ),
             "operation   size  batch  threads    rate     raw   ratio".to_owned(),
         ];

@@ -1,6 +1,7 @@
 //! The other process of a measurement: this program, started again.
 
 use crate::failure::Failure;
+use crate::lanes::LaneOptions;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -13,10 +14,17 @@ pub(super) struct Server {
 
 impl Server {
     /// Serves `bytes` of memory.
-    pub(super) fn start(bytes: u64, core: Option<usize>) -> Result<Self, Failure> {
+    pub(super) fn start(
+        bytes: u64,
+        core: Option<usize>,
+        lanes: &LaneOptions,
+    ) -> Result<Self, Failure> {
         let memory = format!("bench={bytes}");
         let arguments =
             ["serve", "--listen", "127.0.0.1:0", "--until-stdin-ends", "--memory", &memory];
+        let lanes = lanes.words();
+        let arguments: Vec<&str> =
+            arguments.into_iter().chain(lanes.iter().map(String::as_str)).collect();
         let (child, input, lines) = start(&arguments, core)?;
         let first = lines.first().and_then(|line| line.split(' ').nth(2));
         let address = first.ok_or_else(|| failed("the serving process said nothing"))?.to_owned();
@@ -65,8 +73,8 @@ pub(super) fn start(
         }
         lines.push(line);
     }
-    stop(&mut child);
-    Err(failed("it ended before it was ready"))
+    let ended = child.wait().map_err(|error| system("waiting for the second process", error))?;
+    Err(Failure::SecondProcess { code: ended.code().and_then(|code| u8::try_from(code).ok()) })
 }
 
 fn failed(text: &str) -> Failure {

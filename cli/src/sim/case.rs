@@ -1,13 +1,13 @@
 //! Which world to begin with.
 
-#[cfg(not(feature = "mutants"))]
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
+use handfast_transport_sim::verbs::{PROFILES, Profile, Rebirth};
 use handfast_transport_sim::{Faults, Operations};
 use serde::Serialize;
 use sim_tests::case::{faults_named, kinds, names_of};
 use sim_tests::mutants::{self, Entry};
-use sim_tests::{Case, Scenario};
+use sim_tests::{Case, Ground, Scenario, Traffic};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Grain {
@@ -26,15 +26,77 @@ pub(super) struct Variant {
     pub(super) mutant: Option<&'static Entry>,
 }
 
+/// What a restart does to the numbers and keys of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Numbering {
+    /// They begin anew, as after a restart of the host
+    Anew,
+    /// They go on, as after a restart of the process
+    GoesOn,
+}
+
+/// Where the sequence numbers of a connection begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Sequence {
+    /// At random, as nodes with our key tell each other
+    Exchanged,
+    /// At zero
+    Zero,
+}
+
+/// How devices are used, whichever they are.
+#[derive(Args)]
+pub(super) struct Usage {
+    /// What a restart does to queue-pair numbers and keys [default: anew, except on devices that
+    /// ignore sequence numbers]
+    #[arg(long, value_name = "HOW")]
+    numbers: Option<Numbering>,
+    /// Where sequence numbers begin [default: exchanged]
+    #[arg(long, value_name = "HOW")]
+    psns: Option<Sequence>,
+}
+
+impl Usage {
+    /// The bare ground if nothing was asked for.
+    pub(super) fn ground(
+        &self,
+        device: Option<&'static Profile>,
+        traffic: Option<Traffic>,
+    ) -> Ground {
+        if device.is_none() && traffic.is_none() && self.numbers.is_none() && self.psns.is_none() {
+            return Ground::BARE;
+        }
+        let usual = Ground::on(device.unwrap_or(Ground::BARE.profile), traffic);
+        Ground {
+            rebirth: match self.numbers {
+                Some(Numbering::Anew) => Rebirth::Anew,
+                Some(Numbering::GoesOn) => Rebirth::GoesOn,
+                None => usual.rebirth,
+            },
+            random_psns: self.psns.map_or(usual.random_psns, |psns| psns == Sequence::Exchanged),
+            ..usual
+        }
+    }
+}
+
 #[derive(Args)]
 pub(super) struct World {
     /// What the applications ask for; a name that there is not, such as `list`, lists all
-    #[arg(long, default_value = "SimultaneousOpen", value_parser = parse_scenario)]
-    scenario: Scenario,
+    /// [default: SimultaneousOpen; with traffic Transfers, where nothing else is asked for]
+    #[arg(long, value_parser = parse_scenario)]
+    scenario: Option<Scenario>,
+    /// The device of every node [default: strict]
+    #[arg(long, value_name = "PROFILE", value_parser = parse_device)]
+    device: Option<&'static Profile>,
+    /// What is transferred, with its bytes [default: nothing]
+    #[arg(long, value_name = "KIND", value_parser = parse_traffic)]
+    traffic: Option<Traffic>,
+    #[command(flatten)]
+    usage: Usage,
     /// Most faults
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     faults: u32,
-    /// Kinds of fault: all, classic (loss,duplication,crash), none, or a list of names
+    /// Kinds of fault: all, classic (loss,duplication,crash), device, none, or a list of names
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = parse_kinds)]
     kinds: Faults,
     /// Whether queue-pair operations are events of their own
@@ -48,10 +110,24 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn case(&self) -> Case {
-        Case {
-            scenario: self.scenario,
+    pub(super) fn case(&self) -> Result<Case, Failure> {
+        // A variant brings the devices that it is found on, unless others are named.
+        let own = self.variant.mutant.map(|entry| (entry.scenario(), entry.ground));
+        let asked = self.usage.ground(self.device, self.traffic);
+        let ground = own.map(|(_, own)| own).filter(|_| asked == Ground::BARE).unwrap_or(asked);
+        let usual = match ground.traffic {
+            Some(Traffic::Fleet) => Scenario::Fleet,
+            Some(_) => Scenario::Transfers,
+            None => Scenario::SimultaneousOpen,
+        };
+        let scenario = self.scenario.unwrap_or(usual);
+        if let Some(traffic) = ground.traffic.filter(|traffic| !scenario.carries(*traffic)) {
+            return Err(cannot_carry(scenario, traffic));
+        }
+        Ok(Case {
+            scenario,
             variant: self.variant.mutant,
+            ground,
             faults: self.kinds,
             faults_max: self.faults,
             operations: match self.grain {
@@ -60,16 +136,41 @@ impl World {
             },
             // A variant may reuse numbers, and then an answer that is ignored now may count later.
             prune: !self.unpruned && self.variant.mutant.is_none(),
-        }
+        })
     }
 }
 
 pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
     let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
     Scenario::named(&plain).ok_or_else(|| {
-        let known: Vec<String> = Scenario::ALL.iter().map(|known| format!("{known:?}")).collect();
+        let all = Scenario::ALL.iter().chain(&Scenario::OF_TRAFFIC);
+        let known: Vec<String> = all.map(|known| format!("{known:?}")).collect();
         format!("there is no scenario '{name}'; there are {}", known.join(", "))
     })
+}
+
+pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
+    sim_tests::ground::profile_named(name).ok_or_else(|| {
+        let known: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
+        format!("there is no device '{name}'; there are {}", known.join(", "))
+    })
+}
+
+pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
+    let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
+    Traffic::named(&plain).ok_or_else(|| {
+        let all = Traffic::ALL.iter().chain(&Traffic::OTHERS);
+        let known: Vec<String> = all.map(|known| format!("{known:?}")).collect();
+        format!("there is no traffic '{name}'; there are {}", known.join(", "))
+    })
+}
+
+/// What is said to who wants bytes where none can be carried.
+pub(super) fn cannot_carry(scenario: Scenario, traffic: Traffic) -> Failure {
+    Failure::Usage(format!(
+        "{scenario:?} cannot carry {traffic:?}: take --scenario Transfers, and for Fleet --scenario \
+         Fleet"
+    ))
 }
 
 fn parse_kinds(names: &str) -> Result<Faults, String> {
@@ -110,7 +211,11 @@ pub(super) fn words(case: &Case) -> String {
         count => format!("at most {count} faults ({})", names_of(case.faults)),
     };
     let prune = if case.prune { ", pruned" } else { "" };
-    format!("{:?}, {rules}, {faults}, {}{prune}", case.scenario, grain(case))
+    let ground = match case.ground.words() {
+        bare if bare.is_empty() => bare,
+        words => format!(" {words}"),
+    };
+    format!("{:?}{ground}, {rules}, {faults}, {}{prune}", case.scenario, grain(case))
 }
 
 fn grain(case: &Case) -> &'static str {
@@ -124,6 +229,8 @@ fn grain(case: &Case) -> &'static str {
 #[derive(Serialize)]
 pub(super) struct ShownCase {
     scenario: String,
+    device: &'static str,
+    traffic: Option<String>,
     variant: Option<&'static str>,
     faults_max: u32,
     kinds: String,
@@ -135,6 +242,8 @@ impl From<&Case> for ShownCase {
     fn from(case: &Case) -> Self {
         Self {
             scenario: format!("{:?}", case.scenario),
+            device: case.ground.profile.name,
+            traffic: case.ground.traffic.map(|traffic| format!("{traffic:?}")),
             variant: case.variant.map(|entry| entry.id),
             faults_max: case.faults_max,
             kinds: names_of(case.faults),

@@ -14,11 +14,11 @@ use std::time::Instant;
 const REPLAY_EPILOGUE: &str = concat!(
     "\
 Example:
-  handfast sim replay 'hf1:SimultaneousOpen:-:0x00:a:eAAAAA:…'
+  handfast sim replay 'hf2:SimultaneousOpen:-:-:0x00:a:eAAAAA:…'
 
-The line holds the scenario, the variant of the rules, the faults, the grain
-and the schedule, and the hash of the worlds that it led to when it was
-printed: the same in debug and release builds and on every platform. If the
+The line holds the scenario, the devices and the traffic, the variant of the
+rules, the faults, the grain and the schedule, and the hash of what it led to
+when it was printed: the same in debug and release builds and on every platform. If the
 rules have changed since, the replay says so.
 
 ",
@@ -44,7 +44,7 @@ pub(crate) struct Replay {
 const MINIMIZE_EPILOGUE: &str = concat!(
     "\
 Example:
-  handfast sim minimize 'hf1:…'
+  handfast sim minimize 'hf2:…'
 
 Events are left out as long as the same oracle breaks. Then worlds are searched
 breadth first, with few faults before many, for a shorter way. What is printed
@@ -68,9 +68,9 @@ pub(crate) struct Minimize {
 const TIMELINE_EPILOGUE: &str = concat!(
     "\
 Examples:
-  handfast sim timeline 'hf1:…'                  writes timeline.html
-  handfast sim timeline 'hf1:…' --out race.html
-  handfast sim timeline 'hf1:…' --mermaid        for Markdown
+  handfast sim timeline 'hf2:…'                  writes timeline.html
+  handfast sim timeline 'hf2:…' --out race.html
+  handfast sim timeline 'hf2:…' --mermaid        for Markdown
 
 The page needs nothing from elsewhere, and prints. The nodes are vertical
 lines, their lifecycles bars beside them, messages arrows, faults crosses; the

@@ -1,16 +1,19 @@
 //! `handfast sim sweep`.
 
-use super::case::{Variant, parse_scenario};
+use super::case::{Usage, Variant, cannot_carry, parse_device, parse_scenario, parse_traffic};
+use super::pool;
 use super::show::{Facts, Marks, columns, grouped, per_second};
 use crate::failure::Failure;
 use crate::{Outcome, output, size};
 use clap::Args;
+use handfast_transport_sim::verbs::Profile;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use sim_tests::sweep::{Swarm, Swarmed};
-use sim_tests::{Coverage, Scenario};
+use sim_tests::{Ground, Scenario, Traffic};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// Seeds of a sweep that is told neither a number nor a time.
@@ -25,6 +28,8 @@ Examples:
   handfast sim sweep --minutes 10 --from 1000000
   handfast sim sweep --scenario Twins,Established --faults 30 --events 2000
   handfast sim sweep --from 4711 --seeds 1        this seed alone
+  handfast sim sweep --device erdma-compat,rxe --traffic Write,Read
+  handfast sim sweep --fleet --minutes 5
 
 Each seed draws a scenario, which kinds of fault are on, how many faults and
 events there are, the grain, and a scheduler: uniform, fault-late, fault-early,
@@ -59,13 +64,28 @@ pub(crate) struct Sweep {
     /// Scenarios to draw from [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_scenario)]
     scenario: Vec<Scenario>,
-    /// Most events of a schedule
-    #[arg(long, value_name = "COUNT", default_value_t = 400,
-          value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    events: u32,
-    /// Most faults of a schedule
-    #[arg(long, value_name = "COUNT", default_value_t = 12)]
-    faults: u32,
+    /// Devices to draw from [default: strict]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_device)]
+    device: Vec<&'static Profile>,
+    /// Kinds of traffic to draw from [default: nothing is transferred]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_traffic)]
+    traffic: Vec<Traffic>,
+    /// Four nodes of two NICs each with 200 transfers between them: --scenario Fleet --traffic
+    /// Fleet, with up to 2000 events and 24 faults
+    #[arg(long, conflicts_with_all = ["scenario", "traffic"])]
+    fleet: bool,
+    #[command(flatten)]
+    usage: Usage,
+    /// Most events of a schedule [default: 400]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    events: Option<u32>,
+    /// Most faults of a schedule [default: 12]
+    #[arg(long, value_name = "COUNT")]
+    faults: Option<u32>,
+    /// Seeds that are played at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 2,
+          value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     #[command(flatten)]
     variant: Variant,
     /// Print the result as one line of JSON, and no progress
@@ -92,6 +112,7 @@ impl Tally {
 #[derive(Serialize)]
 struct Shown {
     from: u64,
+    threads: u8,
     #[serde(flatten)]
     total: Tally,
     milliseconds: u128,
@@ -115,16 +136,21 @@ struct Broken {
     line: String,
 }
 
+impl Broken {
+    fn of(seed: u64, swarmed: &Swarmed) -> Option<Self> {
+        let violation = swarmed.run.violation.as_ref()?;
+        Some(Self {
+            seed,
+            oracle: format!("{:?}", violation.oracle),
+            detail: violation.detail.clone(),
+            events: swarmed.run.schedule.len(),
+            line: swarmed.line.as_ref()?.to_string(),
+        })
+    }
+}
+
 pub(super) fn run(arguments: Sweep) -> Outcome {
-    let swarm = Swarm {
-        scenarios: match arguments.scenario.as_slice() {
-            [] => Scenario::ALL.to_vec(),
-            some => some.to_vec(),
-        },
-        variant: arguments.variant.mutant,
-        events_max: arguments.events,
-        faults_max: arguments.faults,
-    };
+    let swarm = swarm(&arguments)?;
     let shown = sweep(&arguments, &swarm);
     if arguments.json {
         output::say_json(&shown)?;
@@ -141,6 +167,46 @@ pub(super) fn run(arguments: Sweep) -> Outcome {
     Err(Failure::Broken { oracle, detail, line })
 }
 
+fn swarm(arguments: &Sweep) -> Result<Swarm, Failure> {
+    let Sweep { scenario, device, traffic, usage, fleet, .. } = arguments;
+    let traffic: Vec<Option<Traffic>> = match traffic.as_slice() {
+        _ if *fleet => vec![Some(Traffic::Fleet)],
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let device: Vec<Option<&'static Profile>> = match device.as_slice() {
+        [] => vec![None],
+        some => some.iter().copied().map(Some).collect(),
+    };
+    let on = |device: &Option<&'static Profile>| {
+        let device = *device;
+        traffic.iter().map(move |traffic| usage.ground(device, *traffic))
+    };
+    let grounds: Vec<Ground> = device.iter().flat_map(on).collect();
+    let all = || Scenario::ALL.into_iter().chain([Scenario::Transfers]);
+    let carries =
+        |scenario: &Scenario| traffic.iter().flatten().all(|traffic| scenario.carries(*traffic));
+    let scenarios: Vec<Scenario> = match scenario.as_slice() {
+        _ if *fleet => vec![Scenario::Fleet],
+        [] if traffic == [None] => Scenario::ALL.to_vec(),
+        [] if traffic.contains(&Some(Traffic::Fleet)) => vec![Scenario::Fleet],
+        [] => all().filter(carries).collect(),
+        some => some.to_vec(),
+    };
+    if let Some(cannot) = scenarios.iter().find(|scenario| !carries(scenario)) {
+        let traffic = traffic.iter().flatten().find(|traffic| !cannot.carries(**traffic));
+        return Err(cannot_carry(*cannot, traffic.copied().unwrap_or(Traffic::Fleet)));
+    }
+    let usual = if *fleet { Swarm::fleet() } else { Swarm::default() };
+    Ok(Swarm {
+        scenarios,
+        grounds,
+        variant: arguments.variant.mutant,
+        events_max: arguments.events.unwrap_or(usual.events_max),
+        faults_max: arguments.faults.unwrap_or(usual.faults_max),
+    })
+}
+
 fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
     let started = Instant::now();
     let time =
@@ -150,36 +216,30 @@ fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
         None => arguments.seeds.unwrap_or(SEEDS),
     };
     let mut progress = Progress::start(time, seeds, arguments.json);
-    let mut coverage = Coverage::default();
     let (mut total, mut hashes, mut broken) = (Tally::default(), 0_u128, None);
     let (mut scenarios, mut schedulers) = (BTreeMap::new(), BTreeMap::new());
-    for seed in (0..seeds).map(|count| arguments.from.wrapping_add(count)) {
-        let swarmed = swarm.run(seed, &mut coverage);
-        total.add(&swarmed);
-        let scenario = format!("{:?}", swarmed.case.scenario);
-        let scheduler = swarmed.random.scheduler.kind().to_owned();
-        scenarios.entry(scenario).or_insert_with(Tally::default).add(&swarmed);
-        schedulers.entry(scheduler).or_insert_with(Tally::default).add(&swarmed);
-        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
-        if let (Some(line), Some(violation)) = (&swarmed.line, &swarmed.run.violation) {
-            broken = Some(Broken {
-                seed,
-                oracle: format!("{:?}", violation.oracle),
-                detail: violation.detail.clone(),
-                events: swarmed.run.schedule.len(),
-                line: line.to_string(),
-            });
-            break;
-        }
-        progress.tell(&total, started.elapsed());
-        if time.is_some_and(|time| started.elapsed() >= time) {
-            break;
-        }
-    }
+    let coverage =
+        pool::play(swarm, (arguments.from, seeds), arguments.threads, |seed, swarmed| {
+            total.add(&swarmed);
+            let scenario = format!("{:?}", swarmed.case.scenario);
+            let scheduler = swarmed.random.scheduler.kind().to_owned();
+            scenarios.entry(scenario).or_insert_with(Tally::default).add(&swarmed);
+            schedulers.entry(scheduler).or_insert_with(Tally::default).add(&swarmed);
+            hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+            progress.tell(&total, started.elapsed());
+            broken = Broken::of(seed, &swarmed);
+            let over = time.is_some_and(|time| started.elapsed() >= time);
+            if over || broken.is_some() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
     progress.end();
     let took = started.elapsed();
     Shown {
         from: arguments.from,
+        threads: arguments.threads,
         milliseconds: took.as_millis(),
         seeds_per_s: per_second(total.seeds, took),
         events_per_s: per_second(total.events, took),
@@ -201,7 +261,12 @@ fn facts(shown: &Shown) -> Facts {
     facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
     facts.add(
         "rates",
-        format!("{} seeds/s, {} events/s", grouped(shown.seeds_per_s), grouped(shown.events_per_s)),
+        format!(
+            "{} seeds/s, {} events/s on {} threads",
+            grouped(shown.seeds_per_s),
+            grouped(shown.events_per_s),
+            shown.threads
+        ),
     );
     let list = |tallies: &BTreeMap<String, Tally>| {
         let shown = |(name, tally): (&String, &Tally)| format!("{name} {}", grouped(tally.seeds));

@@ -6,10 +6,14 @@ mod bench;
 mod crossing;
 mod files;
 mod helpers;
+#[cfg(feature = "verbs")]
+mod hosts;
 mod idle;
 mod loss;
 mod nodes;
 mod output;
+#[cfg(feature = "verbs")]
+mod rdma;
 mod serving;
 mod sim;
 mod stopped;

@@ -85,10 +85,50 @@ fn without_a_terminal_there_is_one_plain_line_and_nothing_else() {
     let server = Server::start(&[]);
     let output = succeed(&["put", &file, &server.at("memory:1M")]);
     assert_eq!(output.lines().count(), 1, "{output:?}");
-    assert!(output.starts_with(&format!("put 1048576 bytes, {}", server.address)), "{output:?}");
+    let start = format!("put 1048576 bytes over tcp, {}", server.address);
+    assert!(output.starts_with(&start), "{output:?}");
     assert!(output.ends_with(" verified\n") && !output.contains(ESCAPE), "{output:?}");
     let output = succeed(&["get", &server.at("memory:1M,1M"), &folder.name("copy"), "--no-verify"]);
-    assert!(output.starts_with("get 1048576 bytes, ") && output.ends_with(" not verified\n"));
+    assert!(
+        output.starts_with("get 1048576 bytes over tcp, ") && output.ends_with(" not verified\n")
+    );
+}
+
+/// A program with RDMA tells the same of a machine that has no device.
+#[test]
+fn rdma_that_cannot_be_had_is_an_error_with_a_cure_and_auto_warns_and_takes_tcp() {
+    if !handfast_has_no_rdma() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10_000, 0);
+    let server = Server::start(&[]);
+    for command in ["put", "bench"] {
+        let words: &[&str] = if command == "put" { &[&file, &server.address] } else { &[] };
+        let ended = run(&[&[command], words, &["--transport", "rdma"]].concat());
+        ended.failed(13, &["opening an RDMA device failed", "our side", "`--transport tcp`"]);
+    }
+    let ended = run(&["put", &file, &server.address, "--json", "--transport", "auto"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let warning = ended.errors.lines().next().unwrap();
+    for part in ["warning: ", "over TCP, not RDMA", "our side", "`--transport tcp`"] {
+        assert!(warning.contains(part), "'{part}' is missing in: {warning}");
+    }
+    assert_eq!(ended.errors.lines().count(), 1, "it is said once: {ended:?}");
+    let result: Value = serde_json::from_str(&ended.output).unwrap();
+    let fallback = &result["fallbacks"][0];
+    assert_eq!((&result["transport"], &fallback["side"]), (&"tcp".into(), &"local".into()));
+    for part in ["stage", "cause", "cure"] {
+        assert!(fallback[part].is_string(), "'{part}' is missing in: {result}");
+    }
+}
+
+fn handfast_has_no_rdma() -> bool {
+    let available = handfast_transport_rdma::availability();
+    if available.is_ok() {
+        skipped("this machine has an RDMA device");
+    }
+    available.is_err()
 }
 
 #[test]

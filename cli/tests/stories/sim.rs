@@ -53,6 +53,35 @@ fn sweeping_the_same_seeds_twice_leads_to_the_same_worlds() {
 }
 
 #[test]
+fn devices_and_traffic_are_chosen_and_what_breaks_there_replays_from_its_line() {
+    let told =
+        succeed(&["sim", "explore", "--traffic", "Write", "--device", "rxe", "--faults", "0"]);
+    assert!(told.contains("Transfers on rxe, Write") && told.contains("fixpoint"), "{told}");
+    run(&["sim", "explore", "--device", "elan4"]).failed(2, &["no device 'elan4'", "erdma-compat"]);
+    run(&["sim", "explore", "--traffic", "letters"]).failed(2, &["no traffic", "WriteAndRead"]);
+    let twins = ["sim", "explore", "--scenario", "Twins", "--traffic", "Write"];
+    run(&twins).failed(2, &["Twins cannot carry Write"]);
+    let swept = ["sim", "sweep", "--traffic", "Write", "--scenario", "Transfers", "--psns", "zero"];
+    let swept = run(&[&swept[..], &["--device", "rxe", "--seeds", "20000"]].concat());
+    let line = swept.output.lines().last().unwrap().to_owned();
+    swept.failed(10, &["GhostByte"]);
+    assert!(line.starts_with("hf2:Transfers:rxe,Write,az:-:"), "{line}");
+    run(&["sim", "replay", &line]).failed(10, &[&line]);
+    assert!(json(&["sim", "minimize", &line, "--json"])["events"].as_u64() < Some(20));
+    assert!(succeed(&["sim", "timeline", &line, "--text"]).contains("arrives"));
+}
+
+#[test]
+fn a_fleet_is_swept_and_threads_make_no_difference() {
+    let swept = |threads| {
+        json(&["sim", "sweep", "--fleet", "--seeds", "40", "--threads", threads, "--json"])
+    };
+    let (one, three) = (swept("1"), swept("3"));
+    assert_eq!((&one["traces"], &one["events"]), (&three["traces"], &three["events"]));
+    assert_eq!(one["scenarios"]["Fleet"]["seeds"], 40);
+}
+
+#[test]
 fn a_line_replays_with_every_event_and_the_trace_that_it_had() {
     let line = calm();
     let told = succeed(&["sim", "replay", &line]);
@@ -72,8 +101,8 @@ fn lines_that_are_damaged_strange_or_of_other_versions_are_told_apart() {
     let damaged = line.replace("SimultaneousOpen", "SimultaneousOpem");
     run(&["sim", "replay", &damaged]).failed(2, &["damaged", "copy the whole line"]);
     run(&["sim", "replay", "hello"]).failed(2, &["no replay line"]);
-    let newer = line.replacen("hf1", "hf2", 1);
-    run(&["sim", "timeline", &newer, "--text"]).failed(2, &["'hf2'", "version of handfast"]);
+    let newer = line.replacen("hf2", "hf3", 1);
+    run(&["sim", "timeline", &newer, "--text"]).failed(2, &["'hf3'", "version of handfast"]);
     let parsed: sim_tests::Line = line.parse().unwrap();
     let elsewhere = sim_tests::Line { trace: parsed.trace ^ 1, ..parsed }.to_string();
     run(&["sim", "replay", &elsewhere]).failed(12, &["leads to other worlds"]);
@@ -106,7 +135,7 @@ fn a_program_without_variants_says_how_to_get_them_and_one_with_them_finds_them(
         let swept = run(&["sim", "sweep", "--mutant", "SO-1", "--seeds", "100"]);
         let line = swept.output.lines().last().unwrap().to_owned();
         let swept = swept.failed(10, &["an oracle does not hold"]);
-        assert!(line.starts_with("hf1:") && swept.errors.trim_end().ends_with(&line), "{swept:?}");
+        assert!(line.starts_with("hf2:") && swept.errors.trim_end().ends_with(&line), "{swept:?}");
         run(&["sim", "replay", &line]).failed(10, &[&line]);
         assert!(json(&["sim", "minimize", &line, "--json"])["events"].as_u64() <= Some(6));
         return;

@@ -6,13 +6,16 @@ use super::peers::Peer;
 use super::transitions::Trigger;
 use crate::identity::{Lifecycle, Pair};
 use crate::wire::Body;
+use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 /// Renames lifecycles by rank; two states that differ only in which numbers were drawn are equal.
 ///
-/// The renaming must keep the order within one incarnation, since the protocol compares numbers.
+/// The renaming must keep the order of those between the same two nodes, since the protocol compares
+/// their numbers; it never compares lifecycles towards different nodes.
 pub trait Ranks {
-    /// The rank of a pair's lifecycle among those of its incarnation that the world knows.
+    /// The rank of a pair's lifecycle among those of its incarnation, towards the same node, that the
+    /// world knows; no two lifecycles of an incarnation have the same.
     fn rank(&self, pair: Pair) -> u64;
 }
 
@@ -50,7 +53,9 @@ impl Node {
             let since = known.live.map_or(Lifecycle(0), |live| live.since);
             known.lanes.iter().for_each(|own| (*own >= since).hash(&mut hasher));
         }
-        for (lifecycle, lane) in &self.lanes {
+        let mut lanes: Vec<_> = self.lanes.iter().collect();
+        lanes.sort_by_key(|(lifecycle, lane)| (&lane.peer.node, **lifecycle));
+        for (lifecycle, lane) in lanes {
             ranks.rank(self.pair(*lifecycle)).hash(&mut hasher);
             lane.peer.as_parts().hash(&mut hasher);
             hash_lane(lane, ranks, &mut hasher);

@@ -1,6 +1,6 @@
 //! The segment descriptor of metadata frames: what a node serves, and the key `handfast` inside it.
 
-use super::message::{DETAIL_BYTES_MAX, truncated};
+use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, truncated};
 use crate::identity::{Incarnation, NodeName};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 pub const REGIONS_PUBLISHED_MAX: usize = 4_096;
 /// Longest name of a region, in bytes.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
+/// Most RDMA devices one descriptor names. Machines of today have at most 16 ports.
+pub const DEVICES_PUBLISHED_MAX: usize = 64;
+/// Longest name of a device, in bytes; the kernel allows 63.
+pub const DEVICE_NAME_BYTES_MAX: usize = 64;
 
 /// What a node tells whoever asks: who it is, and which of its memory may be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +24,43 @@ pub struct NodeDescriptor {
     pub incarnation: Incarnation,
     /// `host:port` of its control channel; empty if it takes no calls.
     pub address: String,
+    /// What its lanes may run over.
+    pub transports: Transports,
+    /// Its RDMA devices.
+    pub devices: Vec<DeviceDescriptor>,
     /// Its regions, in the order of their registration.
     pub regions: Vec<RegionDescriptor>,
     /// A question about the bytes of a region, or its answer.
     pub checksum: Option<Checksum>,
+}
+
+/// What the lanes of a node may run over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transports {
+    /// Over TCP.
+    pub tcp: bool,
+    /// Over queue pairs.
+    pub rdma: bool,
+}
+
+impl Default for Transports {
+    /// TCP alone: what a node offers that says nothing.
+    fn default() -> Self {
+        Self { tcp: true, rdma: false }
+    }
+}
+
+/// An RDMA device of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceDescriptor {
+    /// Its address: sixteen hexadecimal bytes joined by colons.
+    #[serde(default)]
+    pub gid: String,
+    /// Its LID, 0 on Ethernet.
+    #[serde(default)]
+    pub lid: u32,
+    /// Its name.
+    pub name: String,
 }
 
 /// Asks for the CRC-32C of bytes in a region of the answering node.
@@ -44,8 +81,11 @@ pub struct Checksum {
 pub struct RegionDescriptor {
     /// Its name, unique within the node.
     pub name: String,
-    /// What a transfer must present.
+    /// What a transfer over TCP must present.
     pub key: u64,
+    /// What a transfer over RDMA must present, for each of the node's devices; empty where the
+    /// region is registered with none.
+    pub remote_keys: Vec<u32>,
     /// First byte, in the owner's addresses.
     pub address: u64,
     /// Bytes.
@@ -73,11 +113,17 @@ pub enum DescriptorError {
     Field(&'static str),
 }
 
+/// Names of transports, as Mooncake's `protocol` has them.
+const TCP: &str = "tcp";
+const RDMA: &str = "rdma";
+
 /// Mooncake's segment descriptor with our key; only what both need.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     #[serde(default)]
     buffers: Vec<WireBuffer>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<DeviceDescriptor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     handfast: Option<WireKey>,
     #[serde(default)]
@@ -92,8 +138,13 @@ struct Wire {
 struct WireBuffer {
     addr: u64,
     length: u64,
+    /// Of no use to a peer; Mooncake wants as many as there are in `rkey`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    lkey: Vec<u32>,
     #[serde(default)]
     name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rkey: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,6 +158,9 @@ struct WireKey {
     regions: Vec<WireRegion>,
     #[serde(default)]
     required: u64,
+    /// Absent from nodes that know TCP alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    transports: Option<Vec<String>>,
     version: u32,
 }
 
@@ -147,13 +201,27 @@ impl NodeDescriptor {
         if key.regions.len() != wire.buffers.len() || key.regions.len() > REGIONS_PUBLISHED_MAX {
             return Err(DescriptorError::Field("regions"));
         }
+        let good = |device: &DeviceDescriptor| {
+            (1..=DEVICE_NAME_BYTES_MAX).contains(&device.name.len())
+                && device.gid.len() <= SHORT_TEXT_BYTES_MAX
+        };
+        if wire.devices.len() > DEVICES_PUBLISHED_MAX || !wire.devices.iter().all(good) {
+            return Err(DescriptorError::Field("devices"));
+        }
+        let devices = wire.devices.len();
+        let regions = wire.buffers.into_iter().zip(key.regions);
         let regions =
-            wire.buffers.into_iter().zip(key.regions).map(region).collect::<Result<_, _>>();
+            regions.map(|region| decode_region(region, devices)).collect::<Result<_, _>>();
         Ok(Self {
             name: NodeName::new(&wire.name).map_err(|_| DescriptorError::Field("name"))?,
             incarnation: Incarnation::from_hex(&key.incarnation)
                 .ok_or(DescriptorError::Field("incarnation"))?,
             address: key.address,
+            transports: key.transports.map_or_else(Transports::default, |names| Transports {
+                tcp: names.iter().any(|name| name == TCP),
+                rdma: names.iter().any(|name| name == RDMA),
+            }),
+            devices: wire.devices,
             regions: regions?,
             checksum: key.checksum.map(checksum).transpose()?,
         })
@@ -164,25 +232,34 @@ impl NodeDescriptor {
         let buffers = self.regions.iter().map(|region| WireBuffer {
             addr: region.address,
             length: region.bytes,
+            lkey: alloc::vec![0; region.remote_keys.len()],
             name: region.name.clone(),
+            rkey: region.remote_keys.clone(),
         });
         let regions = self.regions.iter().map(|region| WireRegion {
             key: alloc::format!("{:016x}", region.key),
             readable: region.readable,
             writable: region.writable,
         });
+        let Transports { tcp, rdma } = self.transports;
+        let names = [(tcp, TCP), (rdma, RDMA)].into_iter().filter(|(offered, _)| *offered);
+        // Says nothing where there is nothing to say to nodes that know TCP alone.
+        let transports = (self.transports != Transports::default())
+            .then(|| names.map(|(_, name)| name.to_string()).collect());
         let wire = Wire {
             buffers: buffers.collect(),
+            devices: self.devices.clone(),
             handfast: Some(WireKey {
                 address: self.address.clone(),
                 checksum: self.checksum.as_ref().map(wire_checksum),
                 incarnation: self.incarnation.to_hex(),
                 regions: regions.collect(),
                 required: 0,
+                transports,
                 version: super::WIRE_VERSION,
             }),
             name: self.name.to_string(),
-            protocol: "tcp".into(),
+            protocol: if self.devices.is_empty() { TCP.into() } else { RDMA.into() },
             tcp_data_port: 0,
         };
         let mut text = serde_json::to_string(&wire)
@@ -224,7 +301,10 @@ fn parse_key(text: &str) -> Option<u64> {
     if plain { u64::from_str_radix(text, 16).ok() } else { None }
 }
 
-fn region((buffer, region): (WireBuffer, WireRegion)) -> Result<RegionDescriptor, DescriptorError> {
+fn decode_region(
+    (buffer, region): (WireBuffer, WireRegion),
+    devices: usize,
+) -> Result<RegionDescriptor, DescriptorError> {
     let key = parse_key(&region.key);
     if buffer.name.len() > REGION_NAME_BYTES_MAX {
         return Err(DescriptorError::Field("buffers.name"));
@@ -232,9 +312,13 @@ fn region((buffer, region): (WireBuffer, WireRegion)) -> Result<RegionDescriptor
     if buffer.addr.checked_add(buffer.length).is_none() {
         return Err(DescriptorError::Field("buffers.length"));
     }
+    if !buffer.rkey.is_empty() && buffer.rkey.len() != devices {
+        return Err(DescriptorError::Field("buffers.rkey"));
+    }
     Ok(RegionDescriptor {
         name: buffer.name,
         key: key.ok_or(DescriptorError::Field("regions.key"))?,
+        remote_keys: buffer.rkey,
         address: buffer.addr,
         bytes: buffer.length,
         readable: region.readable,

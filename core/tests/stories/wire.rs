@@ -172,6 +172,52 @@ fn a_segment_descriptor_survives_the_wire_and_a_hostile_one_is_refused() {
 }
 
 #[test]
+fn a_descriptor_without_transports_is_of_a_node_that_knows_tcp_alone() {
+    let plain = NodeDescriptor {
+        transports: Transports::default(),
+        devices: vec![],
+        regions: vec![RegionDescriptor { remote_keys: vec![], ..descriptor().regions[0].clone() }],
+        ..descriptor()
+    };
+    let text = plain.encode();
+    for absent in ["transports", "devices", "rkey", "lkey"] {
+        assert!(!text.contains(absent), "{absent} in {text}");
+    }
+    assert_eq!(NodeDescriptor::decode(&text), Ok(plain));
+}
+
+#[test]
+fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
+    let known =
+        NodeDescriptor { transports: Transports { tcp: false, rdma: true }, ..descriptor() };
+    let later = known.encode().replace(r#"["rdma"]"#, r#"["pigeon","rdma"]"#);
+    assert_eq!(NodeDescriptor::decode(&later), Ok(known));
+
+    let mut many = descriptor();
+    many.devices = vec![many.devices[0].clone(); DEVICES_PUBLISHED_MAX];
+    many.devices[0].name = "x".repeat(DEVICE_NAME_BYTES_MAX);
+    many.regions[0].remote_keys = vec![1; DEVICES_PUBLISHED_MAX];
+    assert!(NodeDescriptor::decode(&many.encode()).is_ok());
+    for change in [
+        |many: &mut NodeDescriptor| many.devices[0].name.push('x'),
+        |many: &mut NodeDescriptor| many.devices[1].name.clear(),
+        |many: &mut NodeDescriptor| many.devices[1].gid = "0".repeat(65),
+        |many: &mut NodeDescriptor| {
+            many.devices.push(many.devices[1].clone());
+            many.regions[0].remote_keys.push(1);
+        },
+    ] {
+        let mut wrong = many.clone();
+        change(&mut wrong);
+        let refused = Err(DescriptorError::Field("devices"));
+        assert_eq!(NodeDescriptor::decode(&wrong.encode()), refused);
+    }
+    many.regions[0].remote_keys.pop();
+    let refused = Err(DescriptorError::Field("buffers.rkey"));
+    assert_eq!(NodeDescriptor::decode(&many.encode()), refused);
+}
+
+#[test]
 fn a_mooncake_segment_descriptor_is_told_from_ours() {
     let text = r#"{"buffers":[{"addr":4096,"length":64,"name":"cpu:0"}],"name":"10.0.0.7:1","protocol":"tcp","tcp_data_port":16344}"#;
     let refused = Err(DescriptorError::NoKey("10.0.0.7:1".into()));
@@ -183,9 +229,16 @@ fn descriptor() -> NodeDescriptor {
         name: NodeName::new("10.0.0.1:7000").unwrap(),
         incarnation: Incarnation(9),
         address: "10.0.0.1:7000".into(),
+        transports: Transports { tcp: true, rdma: true },
+        devices: vec![DeviceDescriptor {
+            gid: "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:01".into(),
+            lid: 0,
+            name: "rxe0".into(),
+        }],
         regions: vec![RegionDescriptor {
             name: "m".repeat(REGION_NAME_BYTES_MAX),
             key: 0xfeed,
+            remote_keys: vec![u32::MAX],
             address: 0x7f00_0000_0000,
             bytes: 1 << 30,
             readable: true,

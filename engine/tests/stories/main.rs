@@ -10,3 +10,4 @@ mod races;
 mod restart;
 mod simulated;
 mod transfers;
+mod transports;

@@ -52,7 +52,11 @@ fn title(case: &Case) -> String {
         Some(entry) => format!("variant {} ({}): {}", entry.id, entry.name, entry.breaks),
         None => "shipping rules".to_owned(),
     };
-    format!("{:?}, {rules}", case.scenario)
+    let ground = match case.ground.words() {
+        bare if bare.is_empty() => bare,
+        words => format!(", {words}"),
+    };
+    format!("{:?}{ground}, {rules}", case.scenario)
 }
 
 fn heading(record: &Record, title: &str) -> String {

@@ -3,6 +3,8 @@
 mod application;
 mod batches;
 mod budgets;
+mod devices;
+mod reconnect;
 mod refinement;
 mod replay;
 mod shipping;
@@ -11,6 +13,10 @@ mod sweep;
 mod transcripts;
 mod transfers;
 mod variants;
+
+/// Worlds are made and dropped a hundred thousand times a second; a fifth of the time is saved.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
 fn nightly() -> bool {

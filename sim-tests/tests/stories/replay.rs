@@ -1,12 +1,14 @@
 //! Lines that replay a schedule, and what makes it shorter.
 
+use handfast_transport_sim::verbs::{ERDMA_ROCEV2, ERDMA_STANDARD, PROFILES, Rebirth};
 use handfast_transport_sim::{Faults, Operations, Oracle};
 use sim_tests::line::LINE_MAX;
 use sim_tests::mutants::{self, Entry};
 use sim_tests::sweep::{Random, Swarm};
+use sim_tests::timeline::html;
 use sim_tests::{
-    Case, Coverage, Ending, Explorer, Line, LineError, MinimizeError, ReplayError, Scenario,
-    Schedule, Scheduler, minimize,
+    Case, Coverage, Ending, Explorer, Ground, Line, LineError, MinimizeError, Record, ReplayError,
+    Scenario, Schedule, Scheduler, Traffic, minimize,
 };
 
 #[test]
@@ -40,7 +42,7 @@ fn the_line_of_a_random_run_replays_it() {
 
 #[test]
 fn a_line_that_was_printed_long_ago_still_reads() {
-    let text = "hf1:SimultaneousOpen:SO-1:0xf8:a:eAABA:e55e53e5:bfb4cc48";
+    let text = "hf2:SimultaneousOpen:-:SO-1:0xf8:a:eAABA:e55e53e5:ab9f62be";
     let line: Line = text.parse().expect("the first line ever shrunk reads back");
     assert_eq!(line.to_string(), text);
     assert_eq!(line.schedule, Schedule::Events { places: vec![0, 0, 1, 0], circle: 0 });
@@ -71,6 +73,45 @@ fn a_schedule_that_goes_round_in_a_circle_has_a_line() {
 }
 
 #[test]
+fn devices_and_traffic_are_a_part_of_a_line() {
+    let traffic = Traffic::ALL.into_iter().map(Some).chain([None]);
+    for (profile, traffic) in PROFILES.into_iter().zip(traffic.cycle()) {
+        let usual = Ground::on(profile, traffic);
+        for (rebirth, random_psns) in [(Rebirth::Anew, false), (Rebirth::GoesOn, true)] {
+            let ground = Ground { rebirth, random_psns, ..usual };
+            let case = Case { ground, ..Case::shipping(Scenario::Transfers, 1) };
+            let schedule = Schedule::Events { places: vec![0], circle: 0 };
+            let line = Line { case, schedule, trace: 7 };
+            let again: Line = line.to_string().parse().expect("a line reads back");
+            assert_eq!(again.case.ground, ground);
+            assert_eq!(again.case.start().fingerprint(), case.start().fingerprint());
+        }
+    }
+    let bare = Case::shipping(Scenario::Transfers, 1).ground;
+    assert_eq!((bare, bare.to_string().as_str()), (Ground::BARE, "-"));
+}
+
+#[test]
+fn what_is_found_on_devices_replays_shrinks_and_is_drawn_from_its_line() {
+    let swarm = Swarm {
+        grounds: vec![Ground {
+            random_psns: false,
+            ..Ground::on(&ERDMA_ROCEV2, Some(Traffic::Write))
+        }],
+        scenarios: vec![Scenario::Transfers],
+        ..Swarm::default()
+    };
+    let mut seeds = (0..SEEDS_MAX).map(|seed| swarm.run(seed, &mut Coverage::default()));
+    let found = seeds.find(|swarmed| swarmed.line.is_some()).expect("a late write gets in");
+    let line: Line = found.line.expect("it broke").to_string().parse().expect("it reads back");
+    assert_eq!(line.play().expect("it replays").violation, found.run.violation);
+    shrinks(&line);
+    let record = Record::of(&line).expect("it is drawn");
+    assert_eq!(record.violation, found.run.violation);
+    assert!(html(&record).contains("on erdma-rocev2, Write"));
+}
+
+#[test]
 fn places_past_one_letter_read_back() {
     let places = vec![0, 62, 63, 64, 4095];
     let schedule = Schedule::Events { places, circle: 2 };
@@ -93,14 +134,15 @@ fn damaged_old_and_strange_lines_are_told_apart() {
     let damaged = line.replace("SimultaneousOpen", "SimultaneousOpem");
     assert!(matches!(damaged.parse::<Line>(), Err(LineError::Checksum { .. })));
     assert!(matches!(line[..line.len() - 1].parse::<Line>(), Err(LineError::Checksum { .. })));
-    for text in ["", "hello", "hf:", "hfx:a:b", "hf1", "http://example.org"] {
+    for text in ["", "hello", "hf:", "hfx:a:b", "hf2", "http://example.org"] {
         assert_eq!(text.parse::<Line>().expect_err(text), LineError::NotALine, "{text}");
     }
-    let newer = line.replacen("hf1", "hf2", 1);
-    assert_eq!(
-        newer.parse::<Line>().expect_err(&newer),
-        LineError::Version { found: "hf2".to_owned() }
-    );
+    for version in ["hf1", "hf3", "hf20"] {
+        let other = line.replacen("hf2", version, 1);
+        let error = other.parse::<Line>().expect_err(&other);
+        assert_eq!(error, LineError::Version { found: version.to_owned() });
+        assert!(error.to_string().contains("the version of handfast that printed it"), "{error}");
+    }
 }
 
 #[test]
@@ -110,10 +152,13 @@ fn a_line_of_another_time_names_what_is_not_there() {
     let error = unknown.parse::<Line>().expect_err("there is no such scenario");
     assert_eq!(error, LineError::UnknownScenario { name: "Elsewhere".to_owned() });
     assert!(error.to_string().contains("version of handfast"), "{error}");
-    let unknown = resealed(&line.replace(":-:", ":XX-99:"));
+    let unknown = resealed(&line.replace(":-:-:", ":-:XX-99:"));
     let error = unknown.parse::<Line>().expect_err("there is no such variant");
     assert_eq!(error, LineError::UnknownVariant { id: "XX-99".to_owned() });
-    for (from, to) in [(":0xff:", ":0xffffffff:"), (":s:", ":t:"), (":eA", ":e!")] {
+    let grounds = ["", "strict", "strict,Write", "elan4,Write,ax", "strict,Letters,ax", "rxe,-,xx"];
+    let grounds = grounds.map(|ground| format!(":{ground}:-:"));
+    let others = [(":0xff:", ":0xffffffff:"), (":s:", ":t:"), (":eA", ":e!")];
+    for (from, to) in grounds.iter().map(|to| (":-:-:", to.as_str())).chain(others) {
         let strange = resealed(&line.replace(from, to));
         assert_ne!(strange, line);
         let error = strange.parse::<Line>().expect_err(&strange);
@@ -148,11 +193,12 @@ fn the_longest_line_of_a_random_run_fits() {
     let ids = mutants::ALL.iter().map(|entry| entry.id.len());
     let random = Random { seed: u64::MAX, events_max: 100_000, scheduler: Scheduler::Starve(255) };
     let case = Case {
+        ground: Ground::on(&ERDMA_STANDARD, Some(Traffic::WriteAndRead)),
         faults: Faults::ALL,
         faults_max: u32::MAX,
         operations: Operations::AtOnce,
         prune: true,
-        ..Case::shipping(Scenario::Twins, 0)
+        ..Case::shipping(Scenario::Crowd, 0)
     };
     let line = Line { case, schedule: Schedule::Random(random), trace: u32::MAX }.to_string();
     let names = scenarios.max().unwrap_or(0) + ids.max().unwrap_or(0);

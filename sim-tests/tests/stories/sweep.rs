@@ -2,14 +2,18 @@
 
 use handfast_core::Node;
 use handfast_core::node::Mutant;
+use handfast_transport_sim::{Oracle, Step};
+use sim_tests::line::LINE_MAX;
 use sim_tests::sweep::{Seeded, Swarm, events_to_settle, failure};
-use sim_tests::{Coverage, Scenario};
+use sim_tests::{Case, Coverage, Line, Scenario, mutants, next_fair_event};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
 
 const EVENTS_MAX: u32 = 2_000;
+
+const FLEETS: u64 = if cfg!(debug_assertions) { 20 } else { 400 };
 
 #[test]
 fn seeds_break_no_oracle() {
@@ -49,6 +53,52 @@ fn seeds_give_the_same_trace_hash_every_time_and_in_every_build() {
     let hash = || format!("{:032x}\n", seeded.run(&mut Coverage::default()).trace_hash);
     assert_eq!(hash(), hash());
     sim_tests::assert_snapshot("trace-hash-of-seed-42", &hash());
+    let swarm = Swarm::fleet();
+    let hash = || format!("{:032x}\n", swarm.run(42, &mut Coverage::default()).run.trace_hash);
+    assert_eq!(hash(), hash());
+    sim_tests::assert_snapshot("trace-hash-of-fleet-42", &hash());
+}
+
+/// Four nodes with two NICs each, two hundred transfers between them, restarts and all other faults.
+#[test]
+fn fleets_come_to_rest_whatever_happens_to_them() {
+    let (swarm, mut coverage) = (Swarm::fleet(), Coverage::default());
+    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
+    for seed in 0..FLEETS {
+        let swarmed = swarm.run(seed, &mut coverage);
+        if let Some(line) = swarmed.line {
+            panic!("{}", failure(&line));
+        }
+        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
+        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+    }
+    println!("{FLEETS} fleets, {events} events, {faults} faults, traces {hashes:032x}");
+    assert!(u64::from(events) > 600 * FLEETS && u64::from(faults) > 5 * FLEETS);
+}
+
+#[test]
+fn every_transfer_of_a_fleet_ends_and_without_a_fault_well() {
+    let case = Case { faults_max: 0, ..Swarm::fleet().draw(0).0 };
+    let mut world = case.start();
+    while let Some(choice) = next_fair_event(&world) {
+        let mut step = Step::default();
+        world.apply(&choice, &mut step);
+        assert_eq!(step.violations, [], "{}", world.describe(&choice.action));
+    }
+    let ends: Vec<Option<bool>> = (0..200).map(|index| world.transfer_success(index)).collect();
+    assert!(ends.iter().all(|end| *end == Some(true)), "{ends:?}");
+    assert_eq!((world.transfers_left(), world.transfer_success(200)), (0, None));
+    assert!((0..8).all(|site| world.node(site).lifecycles().count() > 2), "both NICs of each");
+}
+
+#[test]
+fn a_backend_that_is_wrong_is_found_out_by_a_fleet_and_replays_from_one_line() {
+    let swarm = Swarm { variant: mutants::find("WorkForgotten"), ..Swarm::fleet() };
+    let found = (0..50).find_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
+    let line: Line = found.expect("a transfer never ends").to_string().parse().expect("it reads");
+    assert!(line.to_string().len() <= LINE_MAX, "{line}");
+    let violation = line.play().expect("it replays").violation.expect("it breaks again");
+    assert_eq!(violation.oracle, Oracle::Liveness, "{}", violation.detail);
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use handfast_core::Event;
 use handfast_transport_sim::verbs::{
-    ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, PsnSource, Rebirth, STRICT,
+    ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, Rebirth, STRICT,
 };
-use handfast_transport_sim::{
-    Action, Backend, Choice, Devices, Faults, Oracle, Setup, Step, World,
+use handfast_transport_sim::{Action, Backend, Choice, Faults, Operations, Oracle, Step, World};
+use sim_tests::sweep::Random;
+use sim_tests::{
+    Case, Coverage, Ending, Explorer, Ground, HEAL_EVENTS_MAX, Line, Report, Scenario, Scheduler,
+    Traffic, next_fair_event,
 };
-use sim_tests::{Ending, Explorer, Report, Traffic};
 
 /// Profiles on which queue pairs can be connected without a connection manager.
 fn connectable() -> impl Iterator<Item = &'static Profile> {
@@ -24,41 +26,51 @@ const HARSH: Faults = Faults {
     ..Faults::NONE
 };
 
-/// A traffic on a device. Where sequence numbers are ignored, a restart does not begin numbers and
-/// keys anew: what happens if it does is a story of its own.
-fn setup(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max: u32) -> Setup {
-    let rebirth = match profile.psn_source {
-        PsnSource::Attributes => Rebirth::Anew,
-        PsnSource::Constant => Rebirth::GoesOn,
-    };
-    let mut setup = traffic.setup(profile, faults, faults_max);
-    setup.devices.rebirth = rebirth;
-    setup
+/// A traffic on a device, used as it should be; operations happen at once.
+fn case(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max: u32) -> Case {
+    Case {
+        ground: Ground::on(profile, Some(traffic)),
+        faults,
+        operations: Operations::AtOnce,
+        prune: true,
+        ..Case::shipping(Scenario::Transfers, faults_max)
+    }
 }
 
-fn explore(setup: Setup) -> Report {
-    let (profile, faults_max) = (setup.devices.profile.name, setup.faults_max);
+fn explore(case: &Case, start: &World) -> Report {
     let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
-    let report = explorer.explore(&World::new(setup));
+    let report = explorer.explore(start);
     println!(
-        "{profile} K={faults_max}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
-        report.states, report.transitions, report.depth, report.longest_free, report.worst_healing
+        "{} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
+        case.ground,
+        case.faults_max,
+        report.states,
+        report.transitions,
+        report.depth,
+        report.longest_free,
+        report.worst_healing
     );
     report
 }
 
-fn holds(setup: Setup) -> Report {
-    let report = explore(setup);
+fn holds(case: &Case) -> Report {
+    let report = explore(case, &case.start());
     match &report.ending {
         Ending::Fixpoint => report,
         Ending::StatesMax => panic!("more worlds than expected"),
-        Ending::Violation(found) => panic!("{}", found.transcript),
+        Ending::Violation(found) => panic!("{}", found.report(case)),
     }
 }
 
 /// The oracle that finds something, and how it reads.
-fn found(setup: Setup) -> (Oracle, String) {
-    match explore(setup).ending {
+fn found(case: &Case) -> (Oracle, String) {
+    found_with(case, Backend::Shipping)
+}
+
+fn found_with(case: &Case, backend: Backend) -> (Oracle, String) {
+    let mut setup = case.setup();
+    setup.devices.backend = backend;
+    match explore(case, &World::new(setup)).ending {
         Ending::Violation(found) => (found.violation.oracle, found.transcript),
         other => panic!("nothing is found: {other:?}"),
     }
@@ -68,7 +80,7 @@ fn found(setup: Setup) -> (Oracle, String) {
 fn transfers_end_well_without_a_fault_on_every_device() {
     for profile in connectable() {
         for traffic in Traffic::ALL {
-            holds(setup(traffic, profile, Faults::NONE, 0));
+            holds(&case(traffic, profile, Faults::NONE, 0));
         }
     }
 }
@@ -77,10 +89,10 @@ fn transfers_end_well_without_a_fault_on_every_device() {
 fn every_device_survives_a_restart_an_error_and_a_lost_doubled_or_late_packet() {
     for profile in connectable() {
         for traffic in [Traffic::Write, Traffic::Read, Traffic::GivenUp] {
-            holds(setup(traffic, profile, HARSH, 1));
+            holds(&case(traffic, profile, HARSH, 1));
         }
     }
-    holds(setup(Traffic::WriteAndRead, &STRICT, HARSH, 1));
+    holds(&case(Traffic::WriteAndRead, &STRICT, HARSH, 1));
 }
 
 #[test]
@@ -89,7 +101,7 @@ fn both_sides_write_while_either_fails() {
         println!("skipped: 90,000 worlds are too many for a debug build");
         return;
     }
-    holds(setup(Traffic::BothWays, &STRICT, HARSH, 1));
+    holds(&case(Traffic::BothWays, &STRICT, HARSH, 1));
 }
 
 #[test]
@@ -99,8 +111,8 @@ fn a_write_survives_two_faults() {
         return;
     }
     for profile in [&STRICT, &ERDMA_COMPAT] {
-        holds(setup(Traffic::Write, profile, HARSH, 2));
-        holds(setup(Traffic::GivenUp, profile, HARSH, 2));
+        holds(&case(Traffic::Write, profile, HARSH, 2));
+        holds(&case(Traffic::GivenUp, profile, HARSH, 2));
     }
 }
 
@@ -108,19 +120,19 @@ fn a_write_survives_two_faults() {
 fn ports_addresses_ways_stopped_processes_and_failed_steps_are_survived() {
     for profile in connectable() {
         for traffic in [Traffic::Write, Traffic::Read] {
-            holds(setup(traffic, profile, Faults::DEVICE, 1));
+            holds(&case(traffic, profile, Faults::DEVICE, 1));
         }
     }
 }
 
 #[test]
 fn a_lane_that_cannot_be_had_is_reported_and_ends_the_transfer() {
-    let setup = setup(Traffic::Write, &ERDMA_STANDARD, Faults::NONE, 0);
-    let (oracle, _) = found(setup.clone());
+    let case = case(Traffic::Write, &ERDMA_STANDARD, Faults::NONE, 0);
+    let (oracle, _) = found(&case);
     assert_eq!(oracle, Oracle::FabricLaw, "the device refuses RTS");
 
     let explorer = Explorer { oracles: vec![Oracle::Liveness], ..Explorer::default() };
-    let Ending::Violation(found) = explorer.explore(&World::new(setup)).ending else {
+    let Ending::Violation(found) = explorer.explore(&case.start()).ending else {
         panic!("the lane cannot be had");
     };
     let transcript = found.transcript;
@@ -128,12 +140,39 @@ fn a_lane_that_cannot_be_had_is_reported_and_ends_the_transfer() {
     assert!(transcript.contains("is unreachable, without a fault"), "{transcript}");
 }
 
+/// Rule H9. eRDMA has one status for all that a peer does, so there it is tried again, and ends.
+#[test]
+fn a_key_that_nobody_gave_is_reported_and_nothing_is_tried_again_where_the_device_tells() {
+    for profile in connectable() {
+        let case = case(Traffic::Forbidden, profile, Faults::NONE, 0);
+        let tells = profile.statuses.remote_access.is_refused_access();
+        assert_eq!(tells, !profile.name.starts_with("erdma"), "{}", profile.name);
+        let mut world = case.start();
+        let mut lanes = 0;
+        world.apply(&Choice { action: Action::Submit(0), cost: 0 }, &mut Step::default());
+        for _ in 0..HEAL_EVENTS_MAX {
+            let Some(choice) = next_fair_event(&world) else { break };
+            let mut step = Step::default();
+            world.apply(&choice, &mut step);
+            assert_eq!(step.violations, [], "{}", profile.name);
+            lanes += step.events.iter().filter(|at| matches!(at, (0, Event::Ended { .. }))).count();
+        }
+        assert_eq!(world.transfer_success(0), Some(false), "{}", profile.name);
+        assert_eq!((lanes, tells), (if tells { 1 } else { 3 }, tells), "{}", profile.name);
+        for seed in (0..200).filter(|_| tells) {
+            let random = Random { seed, events_max: 60, scheduler: Scheduler::Uniform };
+            let run = random.run(&case, &mut Coverage::default());
+            assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
+        }
+    }
+}
+
 #[test]
 fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process() {
     for profile in connectable() {
-        let mut setup = setup(Traffic::Write, profile, HARSH, 1);
-        setup.devices = Devices { profile, ..Devices::default() };
-        let (oracle, transcript) = found(setup);
+        let mut case = case(Traffic::Write, profile, HARSH, 1);
+        (case.ground.rebirth, case.ground.random_psns) = (Rebirth::Anew, false);
+        let (oracle, transcript) = found(&case);
         assert_eq!(oracle, Oracle::GhostByte, "{}: {transcript}", profile.name);
     }
 }
@@ -142,9 +181,9 @@ fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process
 /// numbers, and after a restart of the host both are those of before.
 #[test]
 fn on_erdma_a_late_write_gets_into_a_host_that_began_its_numbers_anew() {
-    let mut setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
-    setup.devices.rebirth = Rebirth::Anew;
-    let (oracle, transcript) = found(setup);
+    let mut case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
+    case.ground.rebirth = Rebirth::Anew;
+    let (oracle, transcript) = found(&case);
     assert_eq!(oracle, Oracle::GhostByte, "{transcript}");
     println!("{transcript}");
 }
@@ -154,7 +193,7 @@ fn on_erdma_a_late_write_gets_into_a_host_that_began_its_numbers_anew() {
 #[test]
 fn a_write_whose_lane_ends_under_it_is_tried_again_and_succeeds() {
     for profile in connectable() {
-        let mut world = World::new(setup(Traffic::Write, profile, HARSH, 1));
+        let mut world = case(Traffic::Write, profile, HARSH, 1).start();
         let mut choices = Vec::new();
         let error = loop {
             world.actions(&mut choices);
@@ -187,10 +226,9 @@ fn a_write_whose_lane_ends_under_it_is_tried_again_and_succeeds() {
 /// The negative control of the rule that queue pairs are destroyed and never reset.
 #[test]
 fn a_backend_that_only_resets_does_not_reconnect_on_erdma() {
-    let mut setup = setup(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
-    holds(setup.clone());
-    setup.devices.backend = Backend::ResetReuse;
-    let (oracle, transcript) = found(setup);
+    let case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
+    holds(&case);
+    let (oracle, transcript) = found_with(&case, Backend::ResetReuse);
     assert_eq!(oracle, Oracle::PublishedUnwired, "every step returned 0: {transcript}");
 }
 
@@ -203,9 +241,8 @@ fn backends_that_are_wrong_are_found_out() {
         (Backend::SuccessBeforeFence, Oracle::GhostByte, "the memory of B holds"),
     ];
     for (backend, expected, words) in expected {
-        let mut setup = setup(Traffic::GivenUp, &STRICT, HARSH, 1);
-        setup.devices.backend = backend;
-        let (oracle, transcript) = found(setup);
+        let case = case(Traffic::GivenUp, &STRICT, HARSH, 1);
+        let (oracle, transcript) = found_with(&case, backend);
         assert_eq!(oracle, expected, "{backend:?}: {transcript}");
         assert!(transcript.contains(words), "{backend:?}: {transcript}");
     }

@@ -45,11 +45,21 @@ pub(super) struct RawEvent {
 }
 
 macro_rules! library {
-    ($($name:ident: fn($($argument:ty),*) -> $result:ty;)*) => {
+    (
+        $($name:ident: fn($($argument:ty),*) -> $result:ty;)*
+        ; optional
+        $($extra:ident: fn($($extra_argument:ty),*) -> $extra_result:ty;)*
+    ) => {
         /// The functions of the library, named as there. All follow the C declarations of
         /// rdma-core's `verbs.h`, and are called under its rules.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            pub(super) optional: Optional,
+        }
+
+        /// What older libraries lack.
+        pub(super) struct Optional {
+            $(pub(super) $extra: Option<unsafe extern "C" fn($($extra_argument),*) -> $extra_result>,)*
         }
 
         impl Library {
@@ -74,6 +84,17 @@ macro_rules! library {
                             *unsafe { library.get::<Function>(name) }.map_err(failed)?
                         },
                     )*
+                    optional: Optional {
+                        $(
+                            $extra: {
+                                let name = concat!(stringify!($extra), "\0").as_bytes();
+                                type Function =
+                                    unsafe extern "C" fn($($extra_argument),*) -> $extra_result;
+                                // SAFETY: as above.
+                                unsafe { library.get::<Function>(name) }.ok().map(|found| *found)
+                            },
+                        )*
+                    },
                 })
             }
         }
@@ -104,6 +125,9 @@ library! {
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_get_async_event: fn(*mut ibv_context, *mut RawEvent) -> c_int;
     ibv_ack_async_event: fn(*mut RawEvent) -> ();
+    ; optional
+    ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, size_t, u64, c_int) -> *mut ibv_mr;
+    ibv_reg_dmabuf_mr: fn(*mut ibv_pd, u64, size_t, u64, c_int, c_int) -> *mut ibv_mr;
 }
 
 /// The library, loaded at the first call.

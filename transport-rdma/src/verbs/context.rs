@@ -49,6 +49,8 @@ pub(super) struct PortFacts {
 pub(super) struct DeviceFacts {
     pub(super) queue_depth_max: u32,
     pub(super) completions_max: u32,
+    pub(super) queue_pairs_max: u32,
+    pub(super) regions_max: u32,
     /// Outstanding reads that both the initiator and the responder can hold.
     pub(super) rd_atomic_max: u32,
 }
@@ -111,6 +113,14 @@ pub(super) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// Bytes that this process may lock; `None` if there is no limit, or none is known.
+pub(super) fn locked_memory_max() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the call fills the structure it is given.
+    let returned = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (returned == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
 impl Context {
     pub(super) fn open(name: &str) -> Result<Self, VerbsError> {
         let named = |error| VerbsError { device: name.to_owned(), ..VerbsError::from(error) };
@@ -124,6 +134,7 @@ impl Context {
                 code: 0,
                 device: name.to_owned(),
                 detail: format!("there is no such device; there are: {}", names.join(", ")),
+                limit: None,
             });
         };
         // SAFETY: the device is of the list, which is freed only after this.
@@ -160,7 +171,8 @@ impl Context {
         code: i32,
         detail: impl Into<String>,
     ) -> VerbsError {
-        VerbsError { side, call, code, device: self.device.clone(), detail: detail.into() }
+        let (device, detail) = (self.device.clone(), detail.into());
+        VerbsError { side, call, code, device, detail, limit: None }
     }
 
     /// Judges what a call returned.
@@ -179,6 +191,8 @@ impl Context {
         Ok(DeviceFacts {
             queue_depth_max: positive(facts.max_qp_wr),
             completions_max: positive(facts.max_cqe),
+            queue_pairs_max: positive(facts.max_qp),
+            regions_max: positive(facts.max_mr),
             rd_atomic_max: positive(facts.max_qp_rd_atom).min(positive(facts.max_qp_init_rd_atom)),
         })
     }

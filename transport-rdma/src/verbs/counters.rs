@@ -17,6 +17,30 @@ pub struct NicCounters {
     pub completions_stale: u64,
     /// Asynchronous events of the device.
     pub events: u64,
+    /// Reads that were posted to hear from a peer.
+    pub probes: u64,
+}
+
+/// How much of each limit a NIC of this process has in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NicLoad {
+    /// Lanes, without those that are just being made.
+    pub lanes: usize,
+    /// `NicConfig::lanes_max`.
+    pub lanes_max: usize,
+    /// Queue pairs of all lanes.
+    pub queue_pairs: u64,
+    /// `NicConfig::queue_pairs_max`, or the device's number where that is less. Other processes may
+    /// have some of the device's.
+    pub queue_pairs_max: u64,
+    /// Entries of completion queues that are reserved.
+    pub completion_entries: u64,
+    /// Entries of the completion queues that were made so far.
+    pub completion_entries_made: u64,
+    /// Registered regions, with one of the NIC's own.
+    pub regions: u64,
+    /// The device's number.
+    pub regions_max: u64,
 }
 
 #[derive(Default)]
@@ -27,6 +51,7 @@ pub(super) struct Counts {
     pub(super) slices_abandoned: AtomicU64,
     pub(super) completions_stale: AtomicU64,
     pub(super) events: AtomicU64,
+    pub(super) probes: AtomicU64,
 }
 
 pub(super) fn count(counter: &AtomicU64) {
@@ -43,6 +68,7 @@ impl Counts {
             slices_abandoned: read(&self.slices_abandoned),
             completions_stale: read(&self.completions_stale),
             events: read(&self.events),
+            probes: read(&self.probes),
         }
     }
 }

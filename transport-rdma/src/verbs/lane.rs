@@ -1,24 +1,28 @@
 //! One lane: its queue pairs, what is in flight on them, and how it ends.
 
+mod probe;
+
+pub(super) use probe::{Probe, SCRATCH_BYTES};
+
+use super::completions::Reservation;
 use super::context::Context;
 use super::counters::{Counts, count};
-use super::objects::{CompletionQueue, Domain, Numbers, Patience, QueuePair, Route};
-use super::posting::{Completion, LaneSink, Posting, SliceEnd};
+use super::in_flight::InFlight;
+use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
+use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
+use super::registration::Registration;
 use super::work::WorkRequest;
 use crate::error::VerbsError;
+use crate::gid::GidEntry;
 use crate::status::{CompletionError, Ending, FLUSHED};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_memory::Direction;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Completions taken at a time.
-const COMPLETIONS_PER_POLL: usize = 32;
 /// Between two looks at what others still hold of a lane that ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -27,15 +31,22 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Queue pairs before their completion queue: they are destroyed in this order.
+/// Queue pairs before their room in a completion queue: they are destroyed in this order.
 struct Objects {
     queue_pairs: Vec<QueuePair>,
-    completions: Arc<CompletionQueue>,
+    reservation: Reservation,
 }
 
-struct InFlight {
+/// What a work request is for.
+enum Purpose {
     /// Holds the memory.
-    _posting: Posting,
+    Slice(Posting),
+    /// Nothing of the caller's: to hear from the peer.
+    Probe,
+}
+
+struct Held {
+    purpose: Purpose,
     pair: usize,
 }
 
@@ -44,13 +55,21 @@ struct State {
     wired: bool,
     /// The lane's failure was told, or it is being retired and nobody wants to know any more.
     over: bool,
-    in_flight: BTreeMap<u64, InFlight>,
+    in_flight: InFlight<Held>,
     /// Of each queue pair.
     outstanding: Vec<u32>,
     /// Of each queue pair: its first error was seen.
     broken: Vec<bool>,
-    /// Threads that have taken completions and not reported them yet.
+    /// Threads that have taken slices out and not reported them yet.
     reporting: usize,
+    /// Of those in flight.
+    probes: usize,
+    /// When the last was posted.
+    probed: Option<Instant>,
+    /// The first of a proof that failed.
+    probe_failed: Option<VerbsError>,
+    /// Something was posted or ended since the last look for idle lanes.
+    active: bool,
 }
 
 impl State {
@@ -61,8 +80,14 @@ impl State {
 
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
+    /// Its number in the names of work requests.
+    pub(super) serial: u32,
+    /// Of the completion queue.
+    pub(super) shard: usize,
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
+    /// What was announced, and to whom if that is known.
+    pub(super) announced: Announced,
     psns: Vec<u32>,
     domain: Arc<Domain>,
     sink: Arc<dyn LaneSink>,
@@ -79,15 +104,25 @@ pub(super) struct Lane {
 }
 
 /// A completion as the device told it.
-struct Told {
-    name: u64,
-    status: u32,
-    vendor: u32,
-    number: u32,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    pub(super) name: u64,
+    pub(super) status: u32,
+    pub(super) vendor: u32,
+    pub(super) number: u32,
+}
+
+/// The address that a lane was announced with.
+#[derive(Clone, Debug)]
+pub(super) struct Announced {
+    pub(super) gid: GidEntry,
+    pub(super) peer: Option<String>,
 }
 
 /// What a lane is made with.
 pub(super) struct LaneSetup {
+    pub(super) serial: u32,
+    pub(super) announced: Announced,
     pub(super) domain: Arc<Domain>,
     pub(super) sink: Arc<dyn LaneSink>,
     pub(super) counts: Arc<Counts>,
@@ -101,24 +136,31 @@ impl Lane {
     pub(super) fn new(
         lifecycle: Lifecycle,
         psns: &[u32],
-        completions: Arc<CompletionQueue>,
+        reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { domain, sink, counts, depth, message_max, port } = setup;
-        completions.arm()?;
-        let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(&completions), depth, port);
+        let LaneSetup { serial, announced, domain, sink, counts, depth, message_max, port } = setup;
+        let queue = &reservation.shard.queue;
+        let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(queue), depth, port);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             wired: false,
             over: false,
-            in_flight: BTreeMap::new(),
+            in_flight: InFlight::new(serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
             reporting: 0,
+            probes: 0,
+            probed: None,
+            probe_failed: None,
+            active: true,
         };
         Ok(Self {
             lifecycle,
+            serial,
+            shard: reservation.shard.number,
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
+            announced,
             psns: psns.to_vec(),
             domain,
             sink,
@@ -126,7 +168,7 @@ impl Lane {
             depth,
             message_max,
             gate: LaneGate::new(),
-            objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, completions }))),
+            objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, reservation }))),
             state: Mutex::new(state),
             idle: Condvar::new(),
             retiring: Mutex::new(()),
@@ -142,21 +184,30 @@ impl Lane {
     }
 
     /// Wires each queue pair to the peer's of the same place. Queue pairs beyond those of the peer
-    /// stay as they are and are never used.
+    /// stay as they are and are never used. Where our address has moved in its table since `route`
+    /// was made, `place` is asked once more.
     pub(super) fn wire(
         &self,
         route: &Route,
         peers: &[Numbers],
         patience: Patience,
+        place: impl Fn() -> Result<u8, VerbsError>,
     ) -> Result<(), VerbsError> {
+        let mut route = *route;
         let refused = |detail: &str| self.context().error(Side::Local, "wire", 0, detail);
         if std::mem::replace(&mut lock(&self.state).wired, true) {
             return Err(refused("the lane was wired before"));
         }
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
         for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
-            pair.receive_ready(route, *peer)?;
-            pair.send_ready(route, *psn, patience)?;
+            let ready = pair.receive_ready(&route, *peer);
+            if matches!(&ready, Err(error) if error.code == libc::ENODATA) {
+                route.own_gid_index = place()?;
+                pair.receive_ready(&route, *peer)?;
+            } else {
+                ready?;
+            }
+            pair.send_ready(&route, *psn, patience)?;
         }
         // What the peer has none for takes nothing.
         let mut state = lock(&self.state);
@@ -199,25 +250,27 @@ impl Lane {
         ended: &mut Vec<Completion>,
     ) -> Vec<Vec<WorkRequest>> {
         let mut state = lock(&self.state);
+        let state = &mut *state;
+        state.active = true;
         let mut admitted = vec![Vec::new(); state.outstanding.len()];
         let mut left = Vec::new();
         for posting in postings.drain(..) {
-            let (slice, name) = (posting.slice, posting.slice.to_bits());
+            let slice = posting.slice;
             let least = (0..state.outstanding.len()).min_by_key(|pair| state.outstanding[*pair]);
-            let request = match self.request(&posting) {
-                Ok(_) if state.in_flight.contains_key(&name) => {
-                    Err(self.refusal("a slice of this name is in flight".to_owned()))
-                }
-                request => request,
-            };
-            match (request, least) {
+            match (self.request(&posting), least) {
                 (Err(error), _) => {
                     ended.push(Completion { slice, end: SliceEnd::Refused(error) });
                 }
                 (Ok(request), Some(pair)) if state.outstanding[pair] < self.depth => {
-                    state.outstanding[pair] += 1;
-                    state.in_flight.insert(name, InFlight { _posting: posting, pair });
-                    admitted[pair].push(request);
+                    let held = Held { purpose: Purpose::Slice(posting), pair };
+                    match state.in_flight.insert(held) {
+                        Ok(name) => {
+                            state.outstanding[pair] += 1;
+                            admitted[pair].push(WorkRequest { name, ..request });
+                        }
+                        // Not reached: all queue pairs together hold no more.
+                        Err(_) => ended.push(Completion { slice, end: SliceEnd::NotPosted }),
+                    }
                 }
                 (Ok(_), _) => left.push(posting),
             }
@@ -228,7 +281,7 @@ impl Lane {
 
     /// The work request of a posting, or why it can never be one.
     fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
-        let Posting { slice, direction, local, offset, length, remote } = posting;
+        let Posting { slice: _, direction, local, offset, length, remote } = posting;
         if !local.is_of(&self.domain) {
             return Err(self.refusal("the memory is registered with another NIC".to_owned()));
         }
@@ -243,7 +296,7 @@ impl Lane {
         let address =
             local.address(*offset, *length).map_err(|error| self.refusal(error.to_string()))?;
         Ok(WorkRequest {
-            name: slice.to_bits(),
+            name: 0,
             direction: *direction,
             address,
             length: wire_length,
@@ -257,52 +310,37 @@ impl Lane {
         self.context().error(Side::Local, "post", 0, detail)
     }
 
-    /// Its completion queue has told of something: takes and reports all there is.
-    pub(super) fn on_completion_event(&self) {
-        let Some(objects) = self.objects() else { return };
-        // Armed first: what comes after the last look brings an event.
-        if let Err(error) = objects.completions.arm() {
-            self.fail(error);
+    /// Ends what the device told of, which is all of this lane.
+    pub(super) fn on_told(&self, told: &[Told]) {
+        let failure = self.account(told);
+        let mut state = lock(&self.state);
+        state.reporting -= 1;
+        if state.is_idle() || state.probes == 0 {
+            self.idle.notify_all();
         }
-        loop {
-            let mut told = Vec::with_capacity(COMPLETIONS_PER_POLL);
-            lock(&self.state).reporting += 1;
-            let taken =
-                objects.completions.poll::<COMPLETIONS_PER_POLL>(|name, status, vendor, number| {
-                    told.push(Told { name, status, vendor, number })
-                });
-            let failure = self.account(&told);
-            {
-                let mut state = lock(&self.state);
-                state.reporting -= 1;
-                if state.is_idle() {
-                    self.idle.notify_all();
-                }
-            }
-            if let Some(error) = failure.or_else(|| taken.as_ref().err().cloned()) {
-                self.fail(error);
-            }
-            if !matches!(taken, Ok(1..)) {
-                return;
-            }
+        drop(state);
+        if let Some(error) = failure {
+            self.fail(error);
         }
     }
 
-    /// Ends the slices that the device told of, and returns the lane's failure if this was it.
+    /// Ends the slices that the device told of, and returns the lane's failure if this was it. The
+    /// caller is one of those reporting until it takes that back.
     fn account(&self, told: &[Told]) -> Option<VerbsError> {
         let mut ended = Vec::with_capacity(told.len());
         let mut failure = None;
         // Dropped without the lock: the last holder of a registration gives it back.
         let mut released = Vec::with_capacity(told.len());
         let mut state = lock(&self.state);
+        state.reporting += 1;
+        state.active = true;
         for told in told {
             // A name that is not in flight is of a former life and says so by itself.
-            let Some(in_flight) = state.in_flight.remove(&told.name) else {
+            let Some(held) = state.in_flight.remove(told.name) else {
                 count(&self.counts.completions_stale);
                 continue;
             };
-            let pair = in_flight.pair;
-            released.push(in_flight);
+            let pair = held.pair;
             if let Some(outstanding) = state.outstanding.get_mut(pair) {
                 *outstanding -= 1;
             }
@@ -310,6 +348,14 @@ impl Lane {
             if matches!(ending, Ending::FirstError | Ending::FirstFlush) && !state.over {
                 failure.get_or_insert_with(|| self.completion_error(told));
             }
+            let Purpose::Slice(posting) = &held.purpose else {
+                state.probes -= 1;
+                if ending != Ending::Done {
+                    let error = || self.completion_error(told);
+                    state.probe_failed.get_or_insert_with(error);
+                }
+                continue;
+            };
             let end = match ending {
                 Ending::Done => SliceEnd::Done,
                 Ending::FirstError => SliceEnd::Failed(self.completion_error(told)),
@@ -318,7 +364,8 @@ impl Lane {
                     SliceEnd::Flushed
                 }
             };
-            ended.push(Completion { slice: SliceId::from_bits(told.name), end });
+            ended.push(Completion { slice: posting.slice, end });
+            released.push(held);
         }
         drop(state);
         self.report(&mut ended);
@@ -384,23 +431,36 @@ impl Lane {
         failed.and(destroyed)
     }
 
-    /// Waits until everything in flight has ended and is reported.
-    fn drain(&self, deadline: Instant) {
+    /// Lets nobody post any more, and puts the queue pairs in ERR: nothing that comes from the peer
+    /// is taken from now on. What is in flight is flushed and reported.
+    pub(super) fn cut(&self) -> Result<(), VerbsError> {
+        self.revoke();
+        let Some(objects) = self.objects() else { return Ok(()) };
+        objects.queue_pairs.iter().map(QueuePair::fail).fold(Ok(()), Result::and)
+    }
+
+    /// Waits until everything in flight has ended and is reported; says whether it has.
+    pub(super) fn drain(&self, deadline: Instant) -> bool {
+        self.wait(deadline, State::is_idle)
+    }
+
+    fn wait(&self, deadline: Instant, enough: impl Fn(&State) -> bool) -> bool {
         let mut state = lock(&self.state);
-        while !state.is_idle() {
+        while !enough(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return;
+                return false;
             }
             let waited = self.idle.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        true
     }
 
     /// Destroys the queue pairs once nobody else uses them, and gives up what was not drained.
     fn destroy(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let Some(mut shared) = lock(&self.objects).take() else { return Ok(true) };
-        let Objects { queue_pairs, completions } = loop {
+        let Objects { queue_pairs, reservation } = loop {
             match Arc::try_unwrap(shared) {
                 Ok(objects) => break objects,
                 Err(used) if Instant::now() < deadline => shared = used,
@@ -412,13 +472,23 @@ impl Lane {
             thread::sleep(LOOK_AGAIN);
         };
         let destroyed = queue_pairs.into_iter().map(QueuePair::destroy).fold(Ok(()), Result::and);
-        drop(completions);
-        let abandoned = std::mem::take(&mut lock(&self.state).in_flight);
-        let abandon = |name: &u64| {
-            count(&self.counts.slices_abandoned);
-            Completion { slice: SliceId::from_bits(*name), end: SliceEnd::Abandoned }
+        // What the kernel keeps may complete still, so it keeps its room as well.
+        match destroyed {
+            Ok(()) => drop(reservation),
+            Err(_) => std::mem::forget(reservation),
+        }
+        let mut state = lock(&self.state);
+        state.probes = 0;
+        let abandoned = state.in_flight.drain();
+        drop(state);
+        let abandon = |held: &Held| match &held.purpose {
+            Purpose::Probe => None,
+            Purpose::Slice(posting) => {
+                count(&self.counts.slices_abandoned);
+                Some(Completion { slice: posting.slice, end: SliceEnd::Abandoned })
+            }
         };
-        self.report(&mut abandoned.keys().map(abandon).collect());
+        self.report(&mut abandoned.iter().filter_map(abandon).collect());
         destroyed.map(|()| true)
     }
 }

@@ -1,103 +1,59 @@
 //! A NIC: one port of one device, its registrations and its lanes.
 
-use super::context::{Context, mtu_number};
-use super::counters::{Counts, NicCounters, count};
-use super::lane::{Lane, LaneSetup, lock};
-use super::listener::Listener;
-use super::objects::{Channel, CompletionQueue, Domain, Numbers, Patience, Registration, Route};
-use super::posting::{Completion, LaneSink, Posting, SliceEnd};
+use super::completions::{CompletionQueues, QueueLimits};
+use super::config::NicConfig;
+use super::context::Context;
+use super::counters::{Counts, NicCounters, NicLoad, count};
+use super::lane::{Lane, Probe, SCRATCH_BYTES, lock};
+use super::lanes::Lanes;
+use super::objects::{Channel, Domain};
+use super::poller::{Poller, waker};
+use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
+use super::registration::{DeviceRegistration, RegisterOptions, Registration};
 use crate::error::VerbsError;
-use crate::gid::{ChosenGid, GidEntry, GidWanted, choose_gid, gid_text, parse_gid};
+use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
+use crate::pairing::AddressBook;
+use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_core::wire::{Body, QUEUE_PAIRS_MAX};
-use handfast_memory::{Access, Span};
-use std::collections::BTreeMap;
+use handfast_memory::{Access, Memory, Span};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most queue pairs of one lane: as many as a message may name.
-pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
-/// Most requests that a queue pair may be configured to hold.
-pub const DEPTH_MAX: u32 = 4096;
-/// Most retries towards a silent peer. Seven is for ever on soft-RoCE.
-pub const RETRY_COUNT_MAX: u8 = 6;
-/// Packet sequence numbers have 24 bits.
-const PSN_MAX: u32 = 0x00ff_ffff;
-/// Queue-pair numbers have 24 bits.
-const QUEUE_PAIR_NUMBER_MAX: u32 = 0x00ff_ffff;
-/// The longest wait for an answer that devices know; 0 would be for ever.
-const TIMEOUT_EXPONENT_MAX: u8 = 31;
+/// Most queue pairs made and destroyed by one [`Nic::skip_numbers`].
+pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
 
-/// How a NIC is set up.
-#[derive(Clone, Debug)]
-pub struct NicConfig {
-    /// The device, by name.
-    pub device: String,
-    /// The port, counted from 1.
-    pub port: u8,
-    /// The address to be reached at.
-    pub gid: GidWanted,
-    /// Lanes that exist at once, from `bring_up` to the end of `retire`.
-    pub lanes_max: usize,
-    /// Requests outstanding on a queue pair; at least 1, at most [`DEPTH_MAX`].
-    pub depth: u32,
-    /// Cap on the path MTU, in bytes. The smaller of both sides' is used.
-    pub mtu_max: u32,
-    /// Cap on outstanding reads of a queue pair, each way; at least 1. The smaller of both sides'
-    /// is used.
-    pub rd_atomic_max: u8,
-    /// A device waits 4.096 µs times two to the power of this for an answer, 1 to 31. Devices
-    /// stretch it; time limits that matter are the caller's.
-    pub timeout_exponent: u8,
-    /// How often it asks again then; at most [`RETRY_COUNT_MAX`].
-    pub retries: u8,
-    /// What `retire` waits for, in all.
-    pub drain: Duration,
-}
-
-impl NicConfig {
-    /// The usual numbers: a silent peer is noticed after half a second on soft-RoCE.
-    pub fn new(device: impl Into<String>) -> Self {
-        Self {
-            device: device.into(),
-            port: 1,
-            gid: GidWanted::Automatic,
-            lanes_max: 1024,
-            depth: 128,
-            mtu_max: 4096,
-            rd_atomic_max: 16,
-            timeout_exponent: 14,
-            retries: RETRY_COUNT_MAX,
-            drain: Duration::from_secs(2),
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        let checks = [
-            (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
-            (mtu_number(self.mtu_max).is_some(), "mtu_max"),
-            (self.rd_atomic_max >= 1, "rd_atomic_max"),
-            ((1..=TIMEOUT_EXPONENT_MAX).contains(&self.timeout_exponent), "timeout_exponent"),
-            (self.retries <= RETRY_COUNT_MAX, "retries"),
-        ];
-        let wrong = checks.iter().find(|(good, _)| !good);
-        wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
-    }
-}
-
-/// What the NIC and its listening thread share.
+/// What the NIC and its own thread share.
 pub(super) struct Shared {
     pub(super) context: Arc<Context>,
-    pub(super) channel: Arc<Channel>,
-    pub(super) lanes: Mutex<BTreeMap<u64, Arc<Lane>>>,
+    pub(super) queues: Arc<CompletionQueues>,
+    pub(super) lanes: Mutex<Lanes>,
+    /// Whether there is any lane.
+    pub(super) has_lanes: AtomicBool,
+    pub(super) stopped: AtomicBool,
     pub(super) sink: Arc<dyn LaneSink>,
     pub(super) counts: Arc<Counts>,
+    pub(super) profile: &'static DeviceProfile,
+    pub(super) probe_patience: Duration,
+    /// What probes read into.
+    pub(super) scratch: Registration,
 }
 
 impl Shared {
-    pub(super) fn lane(&self, name: u64) -> Option<Arc<Lane>> {
-        lock(&self.lanes).get(&name).cloned()
+    pub(super) fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
+        lock(&self.lanes).find(lifecycle)
+    }
+
+    /// The lane of a work request's name.
+    pub(super) fn lane_of(&self, serial: u32) -> Option<Arc<Lane>> {
+        lock(&self.lanes).of_serial(serial)
+    }
+
+    pub(super) fn all_lanes(&self) -> Vec<Arc<Lane>> {
+        lock(&self.lanes).all()
     }
 }
 
@@ -105,13 +61,14 @@ impl Shared {
 /// for another's peer. Dropping it retires its lanes; registrations may outlive it.
 pub struct Nic {
     // Dropped first: its thread uses what follows.
-    listener: Option<Listener>,
-    shared: Arc<Shared>,
-    domain: Arc<Domain>,
-    config: NicConfig,
-    gid: ChosenGid,
-    rd_atomic: u8,
-    completions_max: u32,
+    pub(super) poller: Option<Poller>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) domain: Arc<Domain>,
+    pub(super) config: NicConfig,
+    pub(super) gid: ChosenGid,
+    pub(super) recognised: Recognised,
+    pub(super) rd_atomic: u8,
+    pub(super) book: Mutex<AddressBook>,
 }
 
 impl Nic {
@@ -119,15 +76,19 @@ impl Nic {
     /// events. Blocks for system calls only.
     ///
     /// # Errors
-    /// No library, no such device, a port that is not active or has no usable address, a setting
-    /// out of range, or a call that failed.
+    /// No library, no such device, one that cannot have lanes, a port that is not active or has no
+    /// usable address, a setting out of range, or a call that failed.
     pub fn open(config: NicConfig, sink: Arc<dyn LaneSink>) -> Result<Self, VerbsError> {
         let context = Arc::new(Context::open(&config.device)?);
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
+        let recognised = recognised(&config.device);
+        let profile = recognised.profile;
+        if let Connecting::Never(why) = profile.connecting {
+            return Err(wrong(format!("{recognised}: {why}")));
+        }
         let device = context.device_facts()?;
-        let port = context.port_facts(config.port)?;
-        if !port.is_active {
+        if !context.port_facts(config.port)?.is_active {
             let detail = format!("port {} is not active", config.port);
             return Err(context.error(Side::Local, "open", 0, detail));
         }
@@ -140,26 +101,65 @@ impl Nic {
         if rd_atomic == 0 {
             return Err(wrong("the device can hold no outstanding read".to_owned()));
         }
-        let gid = choose_gid(&context.gids(config.port)?, config.gid)
-            .map_err(|error| wrong(error.to_string()))?;
-        tracing::debug!(device = config.device, gid = gid.why, "address chosen");
-        let domain = Arc::new(Domain::new(Arc::clone(&context))?);
+        let entries = context.gids(config.port)?;
+        let usable = usable_gids(&entries, config.gid, profile)
+            .map_err(|error| wrong(format!("{error} ({recognised})")))?;
+        let gid = explained(usable[0], &entries, config.gid);
+        tracing::debug!(device = config.device, gid = gid.why, profile = %recognised, "NIC opened");
+        let domain = Arc::new(Domain::new(Arc::clone(&context), device.regions_max)?);
         let channel = Arc::new(Channel::new(Arc::clone(&context))?);
+        let system =
+            |error: &std::io::Error| context.failed("eventfd", error.raw_os_error().unwrap_or(0));
+        let woken = waker().map_err(|error| system(&error))?;
+        let wake = woken.try_clone().map_err(|error| system(&error))?;
+        let limits = QueueLimits {
+            entries: config.completion_entries.min(device.completions_max),
+            entries_max: device.completions_max,
+        };
+        let queue_pairs_max = config.queue_pairs_max.min(device.queue_pairs_max);
         let shared = Arc::new(Shared {
-            context,
-            channel,
-            lanes: Mutex::default(),
+            queues: Arc::new(CompletionQueues::new(channel, limits, wake)),
+            lanes: Mutex::new(Lanes::new(config.lanes_max, queue_pairs_max)),
+            has_lanes: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
             sink,
             counts: Arc::default(),
+            profile,
+            probe_patience: config.probe_patience(profile),
+            scratch: scratch(&domain)?,
+            context,
         });
-        let listener = Some(Listener::start(Arc::clone(&shared))?);
-        let completions_max = device.completions_max;
-        Ok(Self { listener, shared, domain, config, gid, rd_atomic, completions_max })
+        let poller = Poller::start(Arc::clone(&shared), woken, config.polling, config.idle_probe)?;
+        let (poller, book) = (Some(poller), Mutex::default());
+        Ok(Self { poller, shared, domain, config, gid, recognised, rd_atomic, book })
     }
 
-    /// The address peers reach us at, and why it was chosen.
+    /// The device, by name.
+    pub fn device(&self) -> &str {
+        &self.config.device
+    }
+
+    /// Which kind of device it is, and how that is known.
+    pub fn recognised(&self) -> &Recognised {
+        &self.recognised
+    }
+
+    /// The address that was chosen when the NIC was opened, and why. Lanes announce it unless
+    /// something is known of their peer; see [`Nic::bring_up_for`].
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
+    }
+
+    /// The addresses that the NIC can be reached at now, best first.
+    ///
+    /// # Errors
+    /// When there is none, or a call failed.
+    pub fn gids(&self) -> Result<Vec<GidEntry>, VerbsError> {
+        let context = &self.shared.context;
+        let entries = context.gids(self.config.port)?;
+        usable_gids(&entries, self.config.gid, self.shared.profile).map_err(|error| {
+            context.error(Side::Local, "ibv_query_gid_table", 0, error.to_string())
+        })
     }
 
     /// Pins memory and lets the NIC, and peers as far as `access` says, read and write it. Blocks
@@ -168,132 +168,66 @@ impl Nic {
     /// # Errors
     /// What the device or the limit of locked memory refused.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
-        Registration::new(Arc::clone(&self.domain), span, access)
+        self.register_with(span, access, RegisterOptions::default())
     }
 
-    /// Makes a lane of one queue pair for each of `psns`, in INIT, and says what to announce about
-    /// it. `psns` are the first packet sequence numbers that we send with: 24 random bits each,
-    /// fresh for every lane, since they are what keeps late packets of a former lane out.
+    /// As [`Nic::register`], with what else may be asked for.
     ///
     /// # Errors
-    /// When the lifecycle exists, a limit is reached or a call failed; nothing is left of it.
-    pub fn bring_up(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
-        let context = &self.shared.context;
-        let refused = |detail: String| context.error(Side::Local, "bring_up", 0, detail);
-        if psns.is_empty() || psns.len() > QUEUE_PAIRS_PER_LANE_MAX {
-            let count = psns.len();
-            return Err(refused(format!(
-                "1 to {QUEUE_PAIRS_PER_LANE_MAX} queue pairs, not {count}"
-            )));
-        }
-        if psns.iter().any(|psn| *psn > PSN_MAX) {
-            return Err(refused("a packet sequence number has 24 bits".to_owned()));
-        }
-        let port = context.port_facts(self.config.port)?;
-        // Held over the making of queue pairs, so that the limit holds: a call or two of system
-        // time. The listening thread needs it to find lanes; no queue pair waits for a peer here.
-        let mut lanes = lock(&self.shared.lanes);
-        if lanes.contains_key(&lifecycle.0) {
-            return Err(refused("the lifecycle exists".to_owned()));
-        }
-        if lanes.len() >= self.config.lanes_max {
-            return Err(refused(format!(
-                "the limit of {} lanes is reached",
-                self.config.lanes_max
-            )));
-        }
-        let pairs = u32::try_from(psns.len()).unwrap_or(u32::MAX);
-        let entries = pairs.saturating_mul(self.config.depth);
-        if entries > self.completions_max {
-            let max = self.completions_max;
-            return Err(refused(format!("completion queues hold {max}, not {entries}")));
-        }
-        let channel = Arc::clone(&self.shared.channel);
-        let completions = Arc::new(CompletionQueue::new(channel, entries, lifecycle.0)?);
-        let setup = LaneSetup {
-            domain: Arc::clone(&self.domain),
-            sink: Arc::clone(&self.shared.sink),
-            counts: Arc::clone(&self.shared.counts),
-            depth: self.config.depth,
-            message_max: port.message_max,
-            port: self.config.port,
-        };
-        let lane = Lane::new(lifecycle, psns, completions, setup)?;
-        let body = Body {
-            queue_pairs: lane.numbers.clone(),
-            psns: psns.to_vec(),
-            gid: gid_text(self.gid.entry.address),
-            lid: u32::from(port.lid),
-            mtu: port.mtu.min(self.config.mtu_max),
-            rd_atomic: u32::from(self.rd_atomic),
-            ..Body::default()
-        };
-        lanes.insert(lifecycle.0, Arc::new(lane));
-        Ok(body)
+    /// As [`Nic::register`].
+    pub fn register_with(
+        &self,
+        span: Span,
+        access: Access,
+        options: RegisterOptions,
+    ) -> Result<Registration, VerbsError> {
+        Registration::new(Arc::clone(&self.domain), span, access, options)
     }
 
-    /// Wires the lane towards the queue pairs that `peer` announced: RTR and RTS with the smaller
-    /// MTU and number of outstanding reads of both. Happens once per lifecycle. The lane takes
-    /// slices as soon as this returns, whether the peer has wired or not; what is posted before it
-    /// has costs a whole time-out. Blocks for up to a second per queue pair where the kernel looks
-    /// for the peer's address in vain.
+    /// Whether memory of other devices can be registered.
+    pub fn offers_dmabuf(&self) -> bool {
+        DeviceRegistration::is_offered(&self.domain)
+    }
+
+    /// Lets peers read and write `bytes` of another device's memory, from `offset` of what `dmabuf`
+    /// stands for, under addresses that begin with `address`.
     ///
     /// # Errors
-    /// What kept the lane from being wired; it takes nothing and is to be retired.
-    pub fn wire(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
-        let context = &self.shared.context;
-        let Some(lane) = self.shared.lane(lifecycle.0) else {
-            return Err(context.error(Side::Local, "wire", 0, "no lane has the lifecycle"));
-        };
-        let unusable = |detail: String| context.error(Side::Peer, "wire", 0, detail);
-        let numbers = announced(peer, lane.numbers.len()).map_err(unusable)?;
-        let port = context.port_facts(self.config.port)?;
-        let peer_gid = parse_gid(&peer.gid).map_err(|error| unusable(error.to_string()))?;
-        let own = self.own_entry()?;
-        let mtu = port.mtu.min(self.config.mtu_max).min(peer.mtu);
-        let mtu_number = mtu_number(mtu)
-            .ok_or_else(|| unusable(format!("a path MTU of {} bytes does not exist", peer.mtu)))?;
-        let rd_atomic = u32::from(self.rd_atomic).min(peer.rd_atomic);
-        let rd_atomic = u8::try_from(rd_atomic).unwrap_or(u8::MAX);
-        if rd_atomic == 0 {
-            // With none a read would never end, and one kernel does not survive it.
-            return Err(unusable("the peer accepts no outstanding read".to_owned()));
-        }
-        let index = u8::try_from(own.index)
-            .map_err(|_| context.error(Side::Local, "wire", 0, "the GID's index exceeds 255"))?;
-        let route = Route {
-            port: self.config.port,
-            own_gid_index: index,
-            peer_gid,
-            peer_lid: u16::try_from(peer.lid).map_err(|_| unusable("LIDs have 16 bits".into()))?,
-            is_global: port.is_ethernet || peer.lid == 0,
-            mtu_number,
-            rd_atomic,
-        };
-        let patience = Patience {
-            timeout_exponent: self.config.timeout_exponent,
-            retries: self.config.retries,
-        };
-        lane.wire(&route, &numbers, patience)
+    /// When that is not offered here, or refused for this memory.
+    pub fn register_dmabuf(
+        &self,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+        access: Access,
+    ) -> Result<DeviceRegistration, VerbsError> {
+        let domain = Arc::clone(&self.domain);
+        DeviceRegistration::new(domain, dmabuf, offset, bytes, address, access)
     }
 
-    /// Our address as it stands in the port's table now: places move when addresses come and go.
-    fn own_entry(&self) -> Result<GidEntry, VerbsError> {
-        let wanted = &self.gid.entry;
-        let entries = self.shared.context.gids(self.config.port)?;
-        let same = |entry: &&GidEntry| entry.address == wanted.address && entry.kind == wanted.kind;
-        let found = entries.iter().find(same).copied();
-        found.ok_or_else(|| {
-            let detail = format!("our address {} has left the port", wanted.address);
-            self.shared.context.error(Side::Local, "wire", 0, detail)
-        })
+    /// Makes and destroys queue pairs, so that the next numbers are not those that an earlier run
+    /// of this process announced. Blocks for a system call or two each.
+    ///
+    /// # Errors
+    /// More than [`NUMBERS_SKIPPED_MAX`], or a call that failed.
+    pub fn skip_numbers(&self, count: u32) -> Result<(), VerbsError> {
+        if count > NUMBERS_SKIPPED_MAX {
+            let detail = format!("{count} numbers to skip; the limit is {NUMBERS_SKIPPED_MAX}");
+            return Err(self.shared.context.error(Side::Local, "skip_numbers", 0, detail));
+        }
+        let reservation = self.shared.queues.reserve(1)?;
+        for _ in 0..count {
+            self.queue_pair(&reservation)?.destroy()?;
+        }
+        Ok(())
     }
 
     /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. What cannot be
     /// taken ends at once, reported before this returns: `NotPosted` when the lane is gone, broken,
     /// not wired yet or full, `Refused` when it could never be posted.
     pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        if let Some(lane) = self.shared.lane(lane.0) {
+        if let Some(lane) = self.shared.lane(lane) {
             return lane.post(postings);
         }
         let not_posted =
@@ -304,6 +238,53 @@ impl Nic {
         }
     }
 
+    /// Reads over each queue pair of a wired lane, and waits until all have answered: a byte of
+    /// `remote`, or nothing at all, which needs no key. The peer may be wiring still; the device
+    /// tries for as long as [`NicConfig::retries`] says. Blocks for `patience` at most.
+    ///
+    /// Whether an answer tells an earlier pairing from this one depends on the device, see
+    /// [`DeviceProfile::drops_stale_reads`].
+    ///
+    /// # Errors
+    /// What a queue pair told, which breaks the lane as any error does, or that time is up; the
+    /// lane is not wired, full, or being proven already.
+    pub fn prove(
+        &self,
+        lifecycle: Lifecycle,
+        remote: Option<RemoteSpan>,
+        patience: Duration,
+    ) -> Result<(), VerbsError> {
+        let lane = self.known(lifecycle, "prove")?;
+        let probe = remote.map_or(Probe::Nothing, Probe::Byte);
+        lane.prove(probe, &self.shared.scratch, Instant::now() + patience)
+    }
+
+    /// Lets nobody post on the lane any more; what is in flight goes on, and so does what the peer
+    /// posts.
+    pub fn revoke(&self, lifecycle: Lifecycle) {
+        if let Some(lane) = self.shared.lane(lifecycle) {
+            lane.revoke();
+        }
+    }
+
+    /// Waits until nothing that was posted on the lane is in flight or unreported, for `patience`
+    /// at most, and says whether that is so. The lane should be revoked before. Not to be called
+    /// from a [`LaneSink`].
+    pub fn drain(&self, lifecycle: Lifecycle, patience: Duration) -> bool {
+        let lane = self.shared.lane(lifecycle);
+        lane.is_none_or(|lane| lane.drain(Instant::now() + patience))
+    }
+
+    /// Takes the lane from its peer at once: nobody posts any more, and its queue pairs go to ERR,
+    /// after which they take nothing that comes. What is in flight is flushed and reported. Does
+    /// not wait; the lane is to be retired.
+    ///
+    /// # Errors
+    /// A call that failed.
+    pub fn cut(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
+        self.shared.lane(lifecycle).map_or(Ok(()), |lane| lane.cut())
+    }
+
     /// Ends the lane: nobody posts any more, ERR, what is in flight is flushed and reported, the
     /// queue pairs are destroyed. Blocks for [`NicConfig::drain`] at most, and a second more where a
     /// `wire` of the same lane is under way. When it returns `Ok`, every slice has ended and nothing
@@ -312,15 +293,17 @@ impl Nic {
     /// # Errors
     /// A call that failed. If the lane is still known, it is to be retired again.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
-        let Some(lane) = self.shared.lane(lifecycle.0) else { return Ok(()) };
+        let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
         let gone = lane.retire(Instant::now() + self.config.drain);
         if matches!(gone, Ok(false)) {
             let detail = "the lane is in use; it is to be retired again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
-        if lock(&self.shared.lanes).remove(&lifecycle.0).is_some() {
+        let mut lanes = lock(&self.shared.lanes);
+        if lanes.remove(&lane) {
             count(&self.shared.counts.lanes_retired);
         }
+        self.shared.has_lanes.store(!lanes.is_empty(), Ordering::Relaxed);
         gone.map(|_| ())
     }
 
@@ -333,12 +316,54 @@ impl Nic {
     pub fn counters(&self) -> NicCounters {
         self.shared.counts.snapshot()
     }
+
+    /// How much of each limit is in use: what to look at before lanes are made, and which idle ones
+    /// to retire first.
+    pub fn load(&self) -> NicLoad {
+        let (completion_entries, completion_entries_made) = self.shared.queues.load();
+        let (regions, regions_max) = self.domain.regions();
+        let lanes = lock(&self.shared.lanes);
+        NicLoad {
+            lanes: lanes.len(),
+            lanes_max: self.config.lanes_max,
+            queue_pairs: lanes.queue_pairs(),
+            queue_pairs_max: lanes.queue_pairs_max(),
+            completion_entries,
+            completion_entries_made,
+            regions,
+            regions_max,
+        }
+    }
+
+    pub(super) fn known(
+        &self,
+        lifecycle: Lifecycle,
+        call: &'static str,
+    ) -> Result<Arc<Lane>, VerbsError> {
+        let missing =
+            || self.shared.context.error(Side::Local, call, 0, "no lane has the lifecycle");
+        self.shared.lane(lifecycle).ok_or_else(missing)
+    }
+}
+
+fn recognised(device: &str) -> Recognised {
+    let found = crate::discovery::discover_one(Path::new("/"), device);
+    found.map_or_else(|| recognise(&Default::default()), |device| device.recognise())
+}
+
+fn scratch(domain: &Arc<Domain>) -> Result<Registration, VerbsError> {
+    let context = &domain.context;
+    let memory = Memory::zeroed(SCRATCH_BYTES)
+        .map_err(|error| context.error(Side::Local, "open", 0, error.to_string()))?;
+    let nobody = Access { remote_read: false, remote_write: false };
+    let options = RegisterOptions::default();
+    Registration::new(Arc::clone(domain), memory.whole(), nobody, options)
 }
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // The lanes stay in the table meanwhile: the listener finds what is flushed there.
-        let lanes: Vec<_> = lock(&self.shared.lanes).values().cloned().collect();
+        // The lanes stay in the table meanwhile: the poller finds what is flushed there.
+        let lanes = self.shared.all_lanes();
         lanes.iter().for_each(|lane| lane.revoke());
         let deadline = Instant::now() + self.config.drain;
         for lane in lanes {
@@ -346,72 +371,7 @@ impl Drop for Nic {
                 tracing::warn!(%error, lane = lane.lifecycle.0, "a lane was not retired cleanly");
             }
         }
-        drop(self.listener.take());
+        drop(self.poller.take());
         lock(&self.shared.lanes).clear();
-    }
-}
-
-/// The queue pairs that a peer announced, as many as we have at most.
-fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
-    if peer.queue_pairs.is_empty() {
-        return Err("the peer announced no queue pair".to_owned());
-    }
-    if peer.psns.len() != peer.queue_pairs.len() {
-        let (psns, numbers) = (peer.psns.len(), peer.queue_pairs.len());
-        return Err(format!(
-            "the peer announced {numbers} queue pairs and {psns} sequence numbers"
-        ));
-    }
-    let numbers = peer.queue_pairs.iter().zip(&peer.psns).take(pairs);
-    let numbers: Vec<_> =
-        numbers.map(|(pair, psn)| Numbers { queue_pair: *pair, psn: *psn }).collect();
-    let wide = |n: &&Numbers| n.queue_pair > QUEUE_PAIR_NUMBER_MAX || n.psn > PSN_MAX;
-    match numbers.iter().find(wide) {
-        Some(n) => Err(format!("{} or {} exceeds 24 bits", n.queue_pair, n.psn)),
-        None => Ok(numbers),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_peer_announces_is_checked_before_a_device_sees_it() {
-        let body = |queue_pairs: &[u32], psns: &[u32]| Body {
-            queue_pairs: queue_pairs.to_vec(),
-            psns: psns.to_vec(),
-            ..Body::default()
-        };
-        assert_eq!(announced(&body(&[17, 18, 19], &[1, 2, 3]), 2).unwrap().len(), 2);
-        assert_eq!(announced(&body(&[PSN_MAX], &[PSN_MAX]), 2).unwrap().len(), 1);
-        for wrong in [
-            body(&[], &[]),
-            body(&[17], &[]),
-            body(&[17], &[1, 2]),
-            body(&[PSN_MAX + 1], &[1]),
-            body(&[17], &[PSN_MAX + 1]),
-        ] {
-            assert!(announced(&wrong, 2).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn settings_are_taken_up_to_their_limits_and_no_further() {
-        let with = |change: fn(&mut NicConfig)| {
-            let mut config = NicConfig::new("any");
-            change(&mut config);
-            config.check()
-        };
-        assert_eq!(with(|_| ()), Ok(()));
-        assert_eq!(with(|c| c.retries = RETRY_COUNT_MAX), Ok(()));
-        assert!(with(|c| c.retries = RETRY_COUNT_MAX + 1).is_err());
-        assert_eq!(with(|c| c.depth = DEPTH_MAX), Ok(()));
-        assert!(with(|c| c.depth = DEPTH_MAX + 1).is_err());
-        assert!(with(|c| c.depth = 0).is_err());
-        assert!(with(|c| c.timeout_exponent = 0).is_err());
-        assert!(with(|c| c.timeout_exponent = 32).is_err());
-        assert!(with(|c| c.mtu_max = 255).is_err());
-        assert!(with(|c| c.rd_atomic_max = 0).is_err());
     }
 }

@@ -3,19 +3,19 @@
 #![allow(unsafe_code)]
 
 use super::binding::{
-    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_gid, ibv_global_route, ibv_mr,
-    ibv_pd, ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
+    ibv_access_flags, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_gid, ibv_global_route, ibv_pd,
+    ibv_poll_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
 };
-use super::context::{Context, errno};
-use crate::error::{VerbsError, code_of, words_of};
+use super::context::{Context, errno, locked_memory_max};
+use super::lane::Told;
+use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
-use handfast_memory::{Access, MemoryError, Span};
-use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
 const HOP_LIMIT: u8 = 64;
@@ -50,6 +50,10 @@ macro_rules! destroyed_by {
 pub(super) struct Domain {
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
+    regions_max: u32,
+    regions: AtomicU64,
+    /// Of all regions.
+    bytes: AtomicU64,
 }
 
 // SAFETY: libibverbs is thread-safe by its documentation, and the domain is freed once, by the last
@@ -59,14 +63,48 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
+    pub(super) fn new(context: Arc<Context>, regions_max: u32) -> Result<Self, VerbsError> {
         // SAFETY: the context is open while it is held.
         let raw = unsafe { (context.verbs.ibv_alloc_pd)(context.raw()) };
         let code = errno();
         if raw.is_null() {
             return Err(context.failed("ibv_alloc_pd", code));
         }
-        Ok(Self { context, raw })
+        let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { context, raw, regions_max, regions, bytes })
+    }
+
+    /// Regions there are, and how many the device can have.
+    pub(super) fn regions(&self) -> (u64, u64) {
+        (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
+    }
+
+    /// A new region of so many bytes, counted.
+    pub(super) fn on_registered(self: &Arc<Self>, bytes: u64) -> Counted {
+        self.regions.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Counted { domain: Arc::clone(self), bytes }
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw
+    }
+
+    /// A refused registration, with the limit that was reached if that is the cause.
+    pub(super) fn refused(&self, call: &'static str, code: i32) -> VerbsError {
+        let error = self.context.failed(call, code);
+        let (regions, regions_max) = self.regions();
+        let limit = match (code, locked_memory_max()) {
+            (libc::ENOMEM, Some(max)) => {
+                let in_use = self.bytes.load(Ordering::Relaxed);
+                Some(LimitReached { limit: NicLimit::LockedMemory, in_use, max })
+            }
+            (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, _) => {
+                Some(LimitReached { limit: NicLimit::Regions, in_use: regions, max: regions_max })
+            }
+            _ => None,
+        };
+        VerbsError { limit, ..error }
     }
 }
 
@@ -74,91 +112,18 @@ fn context_of_domain(domain: &Domain) -> &Context {
     &domain.context
 }
 destroyed_by!(Domain, ibv_dealloc_pd, context_of_domain);
+pub(super) use destroyed_by;
 
-/// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
-/// flight does. Dropping the last clone takes the key from peers.
-#[derive(Clone)]
-pub struct Registration {
-    inner: Arc<Registered>,
-}
-
-struct Registered {
+/// Keeps a region counted while it is there.
+pub(super) struct Counted {
     domain: Arc<Domain>,
-    raw: *mut ibv_mr,
-    span: Span,
-    access: Access,
+    bytes: u64,
 }
 
-// SAFETY: libibverbs is thread-safe by its documentation, the registration is dropped once, and the
-// memory is named by a span, which may be held anywhere.
-unsafe impl Send for Registered {}
-// SAFETY: as above.
-unsafe impl Sync for Registered {}
-
-fn context_of_registration(registered: &Registered) -> &Context {
-    &registered.domain.context
-}
-destroyed_by!(Registered, ibv_dereg_mr, context_of_registration);
-
-impl Registration {
-    pub(super) fn new(domain: Arc<Domain>, span: Span, access: Access) -> Result<Self, VerbsError> {
-        let context = &domain.context;
-        let refused = |detail: &str| context.error(Side::Local, "ibv_reg_mr", 0, detail);
-        if span.is_empty() {
-            return Err(refused("no bytes are named"));
-        }
-        if access.remote_write && !span.is_writable() {
-            return Err(refused("read-only memory cannot accept remote writes"));
-        }
-        let mut flags = 0;
-        for (wanted, flag) in [
-            (span.is_writable(), ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
-            (access.remote_read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
-            (access.remote_write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
-        ] {
-            flags |= if wanted { flag.0 } else { 0 };
-        }
-        let address = span.as_ptr().cast::<c_void>();
-        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
-        // registration. The NIC touches them as a peer does: through no reference of ours.
-        let raw = unsafe {
-            (context.verbs.ibv_reg_mr)(domain.raw, address, span.len(), flags.cast_signed())
-        };
-        let code = errno();
-        if raw.is_null() {
-            return Err(context.failed("ibv_reg_mr", code));
-        }
-        Ok(Self { inner: Arc::new(Registered { domain, raw, span, access }) })
-    }
-
-    /// The bytes.
-    pub fn span(&self) -> &Span {
-        &self.inner.span
-    }
-
-    /// What a peer may do.
-    pub fn access(&self) -> Access {
-        self.inner.access
-    }
-
-    /// What a peer names the memory by.
-    pub fn remote_key(&self) -> u32 {
-        // SAFETY: the registration lives while `self` does, and its keys never change.
-        unsafe { (*self.inner.raw).rkey }
-    }
-
-    pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.inner.raw).lkey }
-    }
-
-    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
-        Arc::ptr_eq(&self.inner.domain, domain)
-    }
-
-    /// Address of `length` bytes from `offset`.
-    pub(super) fn address(&self, offset: usize, length: usize) -> Result<u64, MemoryError> {
-        Ok(self.inner.span.slice(offset, length)?.address())
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.domain.regions.fetch_sub(1, Ordering::Relaxed);
+        self.domain.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -254,10 +219,10 @@ impl CompletionQueue {
         self.channel.context.check("ibv_req_notify_cq", returned)
     }
 
-    /// Takes up to `N` completions, each as work request, status, driver's detail and queue pair.
+    /// Takes up to `N` completions.
     pub(super) fn poll<const N: usize>(
         &self,
-        mut take: impl FnMut(u64, u32, u32, u32),
+        mut take: impl FnMut(Told),
     ) -> Result<usize, VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
         let room = i32::try_from(N).unwrap_or(i32::MAX);
@@ -271,7 +236,8 @@ impl CompletionQueue {
             // SAFETY: the first `count` entries were written. Of a failed one only these four
             // fields mean anything.
             let entry = unsafe { entry.assume_init_ref() };
-            take(entry.wr_id, entry.status, entry.vendor_err, entry.qp_num);
+            let (status, vendor) = (entry.status, entry.vendor_err);
+            take(Told { name: entry.wr_id, status, vendor, number: entry.qp_num });
         }
         Ok(count)
     }

@@ -1,6 +1,6 @@
 //! What is posted on a lane, and what comes back.
 
-use super::objects::Registration;
+use super::registration::Registration;
 use crate::error::VerbsError;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;

@@ -39,6 +39,58 @@ fn a_device_is_told_with_its_driver_ports_and_the_addresses_that_are_set() {
     assert_eq!(first.gids[1], Gid { index: 10, text, kind: "RoCE v2".into() });
 }
 
+/// A device as the kernel shows it: its driver, its numbers on the bus and its kind.
+fn device(root: &Path, name: &str, driver: &str, numbers: (&str, &str), places: u32) {
+    let folder = root.join(DEVICES_FOLDER).join(name);
+    put(&folder.join("node_type"), "1: CA\n");
+    for place in 0..places {
+        put(&folder.join(format!("ports/1/gids/{place}")), "fe80::1\n");
+    }
+    put(&folder.join("device/vendor"), &format!("{}\n", numbers.0));
+    put(&folder.join("device/device"), &format!("{}\n", numbers.1));
+    fs::create_dir_all(root.join("sys/bus/pci/drivers").join(driver)).unwrap();
+    let link = format!("../../../../bus/pci/drivers/{driver}");
+    symlink(link, folder.join("device/driver")).unwrap();
+}
+
+fn profiles(root: &Path) -> Vec<(String, &'static str)> {
+    let devices = discover(root).unwrap();
+    devices.into_iter().map(|d| (d.name.clone(), d.recognise().profile.name)).collect()
+}
+
+#[test]
+fn devices_are_recognised_whatever_their_names_are() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    device(root, "erdma_0", "mlx5_core", ("0x15b3", "0x101d"), 256);
+    device(root, "mlx5_0", "erdma", ("0x1ded", "0x107f"), 16);
+    device(root, "rxe0", "ice", ("0x8086", "0x1592"), 128);
+    device(root, "rxe1", "efa", ("0x1d0f", "0xefa1"), 1);
+    put(&root.join(DEVICES_FOLDER).join("roce0/node_type"), "1: CA\n");
+    put(&root.join(DEVICES_FOLDER).join("roce0/parent"), "eth0\n");
+    put(&root.join(DEVICES_FOLDER).join("roce0/ports/1/gids/0"), "fe80::1\n");
+    let expected = [
+        ("erdma_0", "mlx5"),
+        ("mlx5_0", "erdma-rocev2"),
+        ("roce0", "rxe"),
+        ("rxe0", "irdma"),
+        ("rxe1", "efa"),
+    ];
+    assert_eq!(profiles(root), expected.map(|(name, profile)| (name.to_owned(), profile)));
+}
+
+#[test]
+fn the_mode_of_erdma_is_read_from_its_module_and_its_table() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    device(root, "a", "erdma", ("0x1ded", "0x107f"), 1);
+    assert_eq!(profiles(root)[0].1, "erdma-standard");
+    put(&root.join("sys/module/erdma/parameters/compat_mode"), "Y\n");
+    assert_eq!(profiles(root)[0].1, "erdma-compat");
+    put(&root.join("sys/module/erdma/parameters/compat_mode"), "N\n");
+    assert_eq!(profiles(root)[0].1, "erdma-standard");
+}
+
 #[test]
 fn a_folder_that_is_none_is_an_error_that_names_it() {
     let root = tempfile::tempdir().unwrap();

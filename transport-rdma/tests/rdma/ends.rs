@@ -100,8 +100,12 @@ fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
         one.nic.wire(lane, &b).unwrap();
         other.nic.wire(lane, &a).unwrap();
     }
-    // Two queue pairs and a completion queue per lane and side, a domain and a region per side.
-    assert_eq!(mine(), LANES as usize * 2 * 3 + 4);
+    // Of each side: completion queues as lanes need room, a domain, a region and one for probes.
+    let load = one.nic.load();
+    assert_eq!((load.queue_pairs, load.completion_entries), (2 * LANES, 2 * LANES * 128));
+    assert_eq!(load.completion_entries_made, 4 * 16_384);
+    let of_nics = 2 * (4 + 3);
+    assert_eq!(mine(), LANES as usize * 2 * 2 + of_nics);
     for lane in (0..LANES).map(Lifecycle) {
         one.nic.post(lane, &mut vec![one.posting(&other, lane.0, Direction::Write, 0, 64)]);
     }
@@ -110,7 +114,8 @@ fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
         one.nic.retire(lane).unwrap();
         other.nic.retire(lane).unwrap();
     }
-    assert_eq!(mine(), 4);
+    assert_eq!(mine(), of_nics);
+    one.wait_for_room();
     assert_eq!((one.nic.lanes(), other.nic.counters().lanes_retired), (0, LANES));
     drop((one, other));
     assert_eq!(mine(), 0);

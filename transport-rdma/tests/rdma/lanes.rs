@@ -1,12 +1,15 @@
 //! Bytes over lanes.
 
-use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wired};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wire_lane, wired};
+use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
+use handfast_core::{Lifecycle, NicPath};
 use handfast_memory::{Access, Direction, Memory};
-use handfast_transport_rdma::{DeviceEvent, SliceEnd};
-use std::process::Command;
+use handfast_transport_rdma::{
+    DeviceEvent, GidWanted, NicConfig, Polling, RegisterOptions, RemoteSpan, SliceEnd,
+};
 use std::sync::{Arc, Barrier};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[test]
 fn what_is_written_is_there_and_what_is_read_comes_back() {
@@ -22,6 +25,78 @@ fn what_is_written_is_there_and_what_is_read_comes_back() {
     assert!(one.told.ends(32).iter().all(|end| *end == SliceEnd::Done));
     assert!(one.bytes() == pattern(2));
     assert_eq!(one.told.failures(), []);
+}
+
+#[test]
+fn completions_come_however_they_are_waited_for() {
+    let spin = Duration::from_millis(5);
+    for polling in [Polling::Busy, Polling::Adaptive { spin }, Polling::Event] {
+        let polled = |name| NicConfig { polling, ..config(name) };
+        let (one, other) = wired(polled("rxe0"), polled("rxe1"), 1);
+        for seed in 0..3 {
+            one.told.forget();
+            one.memory.copy_in(0, &pattern(seed)).unwrap();
+            one.post_all(&other, Direction::Write, 4);
+            assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done), "{polling:?}");
+            assert!(other.bytes() == pattern(seed));
+            // Longer than an adaptive poller looks: it is asleep for the next.
+            std::thread::sleep(4 * spin);
+        }
+    }
+}
+
+#[test]
+fn completions_of_lanes_that_share_a_queue_go_to_their_own() {
+    const LANES: u64 = 8;
+    let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
+    for lane in (0..LANES).map(Lifecycle) {
+        wire_lane(&one, &other, lane, 2);
+    }
+    assert_eq!(one.nic.load().completion_entries_made, 16_384, "one queue for all");
+    // One lane's peer is gone; the others' slices end as ever, in the same queue.
+    other.nic.retire(Lifecycle(3)).unwrap();
+    for lane in (0..LANES).map(Lifecycle) {
+        one.nic.post(lane, &mut vec![one.posting(&other, lane.0, Direction::Write, 0, 4096)]);
+    }
+    one.nic.cut(Lifecycle(3)).unwrap();
+    for (lane, end) in (0..).zip(one.told.ends(LANES as usize)) {
+        let expected = if lane == 3 { SliceEnd::Flushed } else { SliceEnd::Done };
+        assert_eq!(end, expected, "lane {lane}");
+    }
+    assert_eq!(one.nic.counters().completions_stale, 0);
+    assert_eq!(one.told.failures(), []);
+}
+
+#[test]
+fn sides_of_different_families_meet_at_the_second_lane() {
+    let wire = Wire::new(9);
+    wire.ipv6("fd00:9::");
+    let peer = NicPath::parse("other@nic").unwrap();
+    let only: std::net::Ipv6Addr = "fd00:9::2".parse().unwrap();
+    let one = Site::new(config(&wire.device(0)));
+    let other = Site::new(NicConfig { gid: GidWanted::Address(only), ..config(&wire.device(1)) });
+    other.nic.skip_numbers(64).unwrap();
+    let announce = |lane| {
+        let mine = one.nic.bring_up_for(&peer, lane, &[1]).unwrap();
+        (mine, other.nic.bring_up(lane, &[2]).unwrap())
+    };
+    let (mine, theirs) = announce(LANE);
+    assert!(mine.gid.ends_with("0a:09:00:01"), "{}", mine.gid);
+    let error = one.nic.wire(LANE, &theirs).unwrap_err();
+    assert!(error.detail.contains("different families; the next lane announces"), "{error}");
+    assert_eq!(error.side, Side::Peer, "another lane is worth it");
+    let error = other.nic.wire(LANE, &mine).unwrap_err();
+    assert_eq!(error.side, Side::Peer, "the peer has the better family, so it moves: {error}");
+
+    let next = Lifecycle(8);
+    let (mine, theirs) = announce(next);
+    assert!(mine.gid.starts_with("fd:00:00:09"), "{}", mine.gid);
+    other.nic.wire(next, &mine).unwrap();
+    one.nic.wire(next, &theirs).unwrap();
+    one.memory.copy_in(0, &pattern(8)).unwrap();
+    one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert!(other.bytes() == pattern(8));
 }
 
 #[test]
@@ -71,6 +146,22 @@ fn a_registration_may_outlive_its_nic_and_its_memory_the_registration() {
 }
 
 #[test]
+fn memory_registered_for_relaxed_ordering_is_written_all_the_same() {
+    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let relaxed = RegisterOptions { relaxed_ordering: true };
+    let memory = Memory::zeroed(4096).unwrap();
+    let registered = other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed).unwrap();
+    one.memory.copy_in(0, &pattern(9)).unwrap();
+    let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
+    posting.remote = RemoteSpan { key: registered.remote_key(), address: memory.address() };
+    one.nic.post(LANE, &mut vec![posting]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    let mut bytes = [0; 4096];
+    memory.copy_out(0, &mut bytes).unwrap();
+    assert!(bytes == pattern(9)[..4096]);
+}
+
+#[test]
 fn memory_registered_for_reading_is_not_written() {
     let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
     let guarded = Memory::zeroed(4096).unwrap();
@@ -91,14 +182,10 @@ fn memory_registered_for_reading_is_not_written() {
 #[test]
 fn a_new_address_of_the_port_is_told() {
     let site = Site::new(config("rxe1"));
-    let run = |words: &str| {
-        let status = Command::new("ip").args(words.split(' ')).status().unwrap();
-        assert!(status.success(), "ip {words}: {status}");
-    };
-    run("address add 10.9.9.9/32 dev veth1");
+    run("ip address add 10.9.9.9/32 dev veth1");
     let changed = DeviceEvent::AddressesChanged { port: 1 };
     site.told.wait("a change of addresses", |told| told.events.contains(&changed));
-    run("address del 10.9.9.9/32 dev veth1");
+    run("ip address del 10.9.9.9/32 dev veth1");
     assert!(site.nic.counters().events >= 1);
 }
 

@@ -5,7 +5,11 @@ use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_memory::{Access, Direction, Memory};
-use handfast_transport_rdma::{Nic, NicConfig, SliceEnd};
+use handfast_transport_rdma::{
+    COMPLETION_QUEUES_MAX, DEPTH_MAX, LimitReached, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLimit,
+    SliceEnd,
+};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -35,6 +39,78 @@ fn lanes_are_made_up_to_the_limit_and_once_each() {
     assert!(site.nic.bring_up(Lifecycle(4), &[1; 65]).is_err());
     assert!(site.nic.bring_up(Lifecycle(4), &[0x0100_0000]).is_err());
     assert_eq!(site.nic.lanes(), 2);
+}
+
+#[test]
+fn queue_pairs_are_made_up_to_the_limit_and_the_error_says_how_many_there_are() {
+    let site = Site::new(NicConfig { queue_pairs_max: 5, ..config("rxe0") });
+    site.nic.bring_up(Lifecycle(1), &[1, 2, 3]).unwrap();
+    let error = site.nic.bring_up(Lifecycle(2), &[1, 2, 3]).unwrap_err();
+    let limit = LimitReached { limit: NicLimit::QueuePairs, in_use: 3, max: 5 };
+    assert_eq!((error.limit, error.side), (Some(limit), Side::Local), "{error}");
+    assert!(
+        error.to_string().contains("3 of 5 are in use by this NIC; retire idle lanes"),
+        "{error}"
+    );
+    site.nic.bring_up(Lifecycle(2), &[1, 2]).unwrap();
+    let load = site.nic.load();
+    assert_eq!((load.queue_pairs, load.queue_pairs_max, load.lanes), (5, 5, 2));
+    site.nic.retire(Lifecycle(1)).unwrap();
+    site.nic.bring_up(Lifecycle(3), &[1, 2, 3]).unwrap();
+}
+
+#[test]
+fn lanes_have_room_in_completion_queues_up_to_the_limit_and_again_when_one_is_retired() {
+    const DEPTH: u32 = 8;
+    let small = NicConfig { completion_entries: DEPTH, depth: DEPTH, ..config("rxe0") };
+    let site = Site::new(small);
+    let room = COMPLETION_QUEUES_MAX as u64;
+    for lane in (0..room).map(Lifecycle) {
+        site.nic.bring_up(lane, &[1]).unwrap();
+    }
+    let error = site.nic.bring_up(Lifecycle(room), &[1]).unwrap_err();
+    let entries = room * u64::from(DEPTH);
+    let limit = LimitReached { limit: NicLimit::CompletionEntries, in_use: entries, max: entries };
+    assert_eq!(error.limit, Some(limit), "{error}");
+    assert_eq!(site.nic.lanes(), COMPLETION_QUEUES_MAX, "nothing is left of what was refused");
+    site.nic.retire(Lifecycle(3)).unwrap();
+    site.nic.bring_up(Lifecycle(room), &[1]).unwrap();
+    assert_eq!(site.nic.load().completion_entries, entries);
+}
+
+#[test]
+fn a_lane_that_needs_more_completions_than_the_device_can_hold_is_refused() {
+    let site = Site::new(NicConfig { depth: DEPTH_MAX, ..config("rxe0") });
+    let error = site.nic.bring_up(LANE, &[1; 64]).unwrap_err();
+    assert_eq!(error.limit.map(|limit| limit.limit), Some(NicLimit::CompletionEntries), "{error}");
+    assert!(error.detail.contains("need 262144 entries"), "{error}");
+    assert!(site.nic.skip_numbers(NUMBERS_SKIPPED_MAX + 1).is_err());
+}
+
+/// Runs one test of this program by itself, where nothing more may be locked into memory.
+#[test]
+fn memory_beyond_what_may_be_locked_is_refused_with_the_limit_and_its_cure() {
+    const CHILD: &str = "HANDFAST_LITTLE_LOCKED_MEMORY";
+    const NAME: &str =
+        "limits::memory_beyond_what_may_be_locked_is_refused_with_the_limit_and_its_cure";
+    if std::env::var_os(CHILD).is_none() {
+        let output = Command::new("prlimit")
+            .args(["--memlock=262144:262144", "setpriv", "--bounding-set=-ipc_lock"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", NAME])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let sink = Arc::new(crate::support::Recorder::default());
+    let nic = Nic::open(config("rxe0"), sink).unwrap();
+    let memory = Memory::zeroed(1 << 20).unwrap();
+    let Err(error) = nic.register(memory.whole(), Access::READ) else { panic!("it is locked") };
+    let limit = error.limit.unwrap_or_else(|| panic!("no limit is named: {error}"));
+    assert_eq!((limit.limit, limit.max), (NicLimit::LockedMemory, 262_144));
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
 }
 
 #[test]
@@ -96,6 +172,18 @@ fn memory_that_cannot_be_registered_is_told() {
     assert!(site.nic.register(nothing, Access::READ).is_err());
 }
 
+/// Soft-RoCE has no way to another device's memory.
+#[test]
+fn memory_of_other_devices_is_refused_where_the_driver_does_not_offer_it() {
+    let site = Site::new(config("rxe0"));
+    assert!(!site.nic.offers_dmabuf());
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    let refused = site.nic.register_dmabuf(file.as_fd(), 0, 4096, 0, Access::READ);
+    let Err(error) = refused else { panic!("it was registered") };
+    assert_eq!((error.side, error.call), (Side::Configuration, "ibv_reg_dmabuf_mr"));
+    assert!(error.detail.contains("not offered"), "{error}");
+}
+
 #[test]
 fn a_device_that_is_not_there_is_told_with_those_that_are() {
     let sink = Arc::new(crate::support::Recorder::default());
@@ -107,6 +195,7 @@ fn a_device_that_is_not_there_is_told_with_those_that_are() {
 #[test]
 fn the_ipv4_address_is_chosen_and_explained() {
     let site = Site::new(config("rxe0"));
+    assert_eq!(site.nic.recognised().to_string(), "rxe (made in software on veth0)");
     let gid = site.nic.gid();
     assert_eq!(gid.entry.address.to_ipv4_mapped(), Some([10, 0, 0, 1].into()), "{}", gid.why);
     assert!(gid.why.contains("an IPv4 address; passed over: index 0 fe80"), "{}", gid.why);

@@ -5,7 +5,11 @@
 
 mod discovery;
 #[cfg(feature = "verbs")]
+mod disturbances;
+#[cfg(feature = "verbs")]
 mod ends;
+#[cfg(feature = "verbs")]
+mod hazards;
 #[cfg(feature = "verbs")]
 mod lanes;
 #[cfg(feature = "verbs")]
@@ -13,3 +17,5 @@ mod limits;
 mod program;
 #[cfg(feature = "verbs")]
 mod support;
+#[cfg(feature = "verbs")]
+mod wires;

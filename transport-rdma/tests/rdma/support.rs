@@ -138,6 +138,15 @@ impl Site {
         self.nic.post(LANE, &mut (0..count).map(slice).collect());
     }
 
+    /// Waits until the poller has seen that nothing is left of retired lanes.
+    pub(crate) fn wait_for_room(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.nic.load().completion_entries > 0 {
+            assert!(Instant::now() < deadline, "{:?}", self.nic.load());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
         self.memory.copy_out(0, &mut bytes).unwrap();
@@ -148,14 +157,19 @@ impl Site {
 /// Two sites with a wired lane of `queue_pairs` between them.
 pub(crate) fn wired(one: NicConfig, other: NicConfig, queue_pairs: usize) -> (Site, Site) {
     let (one, other) = (Site::new(one), Site::new(other));
+    wire_lane(&one, &other, LANE, queue_pairs);
+    (one, other)
+}
+
+/// A wired lane of `queue_pairs` between two sites.
+pub(crate) fn wire_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pairs: usize) {
     let psns = |first: u32| (0..queue_pairs as u32).map(|n| first + n).collect::<Vec<_>>();
-    let one_body = one.nic.bring_up(LANE, &psns(0x00a1_0000)).unwrap();
-    let other_body = other.nic.bring_up(LANE, &psns(0x0001_b000)).unwrap();
+    let one_body = one.nic.bring_up(lane, &psns(0x00a1_0000)).unwrap();
+    let other_body = other.nic.bring_up(lane, &psns(0x0001_b000)).unwrap();
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
     assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
-    other.nic.wire(LANE, &one_body).unwrap();
-    one.nic.wire(LANE, &other_body).unwrap();
-    (one, other)
+    other.nic.wire(lane, &one_body).unwrap();
+    one.nic.wire(lane, &other_body).unwrap();
 }
 
 /// Bytes that differ from place to place and from seed to seed.

@@ -56,6 +56,13 @@ pub enum Status {
     General,
 }
 
+impl Status {
+    /// The peer's device does not allow what was asked of it.
+    pub fn is_refused_access(self) -> bool {
+        matches!(self, Self::RemoteInvalid | Self::RemoteAccess)
+    }
+}
+
 /// Which queue of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 /// The machine's own programs.
 pub(crate) const MACHINE: Packages =
     Packages { name: "machine", packages: &["qemu-system-x86", "busybox-static", KERNEL] };
-/// What RDMA programs load in the guest, where the host has none.
+/// What RDMA programs load in the guest, where the host has none, and programs to measure beside.
 pub(crate) const DRIVERS: Packages = Packages {
     name: "drivers",
-    packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2"],
+    packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2", "perftest"],
 };
 
 /// From the start of the machine to that of the command. Seven seconds on two idle processors

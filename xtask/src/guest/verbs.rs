@@ -83,12 +83,14 @@ fn compiler_headers(folder: &Path) -> Result<PathBuf> {
     headers.find(|path| path.join("stddef.h").is_file()).context("libclang-common has no stddef.h")
 }
 
-/// The program that runs cargo's tests in the guest, as cargo's own setting.
-pub(crate) fn runner() -> Result<String> {
+/// The program that runs cargo's tests in so many guests, as cargo's own setting.
+pub(crate) fn runner(hosts: u8) -> Result<String> {
     let itself = env::current_exe()?;
     let itself = itself.to_str().context("the path of this program is not text")?;
     let quoted = itself.replace('\\', r"\\").replace('"', r#"\""#);
-    Ok(format!(r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", "--"]"#))
+    Ok(format!(
+        r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", "--hosts", "{hosts}", "--"]"#
+    ))
 }
 
 #[cfg(test)]

@@ -1,0 +1,121 @@
+//! What bytes move over: the options, and what is said when it is not what was preferred.
+
+use crate::output;
+use clap::{Args, ValueEnum};
+use handfast::{Builder, Engine, Fallback, RdmaOptions, Segment, TransportChoice};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Options of every command that moves bytes.
+#[derive(Args, Clone)]
+pub(crate) struct LaneOptions {
+    /// What bytes move over
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
+    pub(crate) transport: TransportName,
+    /// RDMA device to use, by name [default: one with the address listened at, or else the first
+    /// usable one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Address of the RDMA device's port to use, its GID; IPv4 addresses as such [default: the best
+    /// there is]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) gid: Option<IpAddr>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// TCP alone
+    Tcp,
+    /// RDMA alone, or an error that says what is missing
+    Rdma,
+    /// RDMA where both sides have it and it works, else TCP, with a warning that says why
+    Auto,
+}
+
+impl TransportName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+impl LaneOptions {
+    pub(crate) fn apply(&self, builder: Builder) -> Builder {
+        let choice = match self.transport {
+            TransportName::Tcp => TransportChoice::Tcp,
+            TransportName::Rdma => TransportChoice::Rdma,
+            TransportName::Auto => TransportChoice::Auto,
+        };
+        let options = RdmaOptions {
+            device: self.device.clone(),
+            address: self.gid,
+            ..RdmaOptions::default()
+        };
+        builder.transport(choice).rdma(options)
+    }
+
+    /// The same options as words of a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let mut words = vec!["--transport".to_owned(), self.transport.name().to_owned()];
+        if let Some(device) = &self.device {
+            words.extend(["--device".to_owned(), device.clone()]);
+        }
+        if let Some(gid) = &self.gid {
+            words.extend(["--gid".to_owned(), gid.to_string()]);
+        }
+        words
+    }
+}
+
+/// Says of each fallback once that it happened.
+#[derive(Default)]
+pub(crate) struct Warnings(BTreeSet<String>);
+
+impl Warnings {
+    pub(crate) fn tell(&mut self, engine: &Engine) {
+        for fallback in engine.fallbacks() {
+            let text = fallback.to_string();
+            if !self.0.contains(&text) {
+                output::note(format_args!("warning: {text}"));
+                self.0.insert(text);
+            }
+        }
+    }
+}
+
+/// A fallback in a report.
+#[derive(Serialize)]
+pub(crate) struct FallbackReport {
+    side: String,
+    stage: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer: Option<String>,
+    cause: String,
+    cure: &'static str,
+}
+
+impl FallbackReport {
+    fn new(fallback: &Fallback) -> Self {
+        Self {
+            side: format!("{:?}", fallback.side()).to_lowercase(),
+            stage: fallback.stage().to_string(),
+            peer: fallback.peer().map(str::to_owned),
+            cause: fallback.cause().to_string(),
+            cure: fallback.cure(),
+        }
+    }
+
+    /// All there were so far.
+    pub(crate) fn all(engine: &Engine) -> Vec<Self> {
+        engine.fallbacks().iter().map(Self::new).collect()
+    }
+}
+
+/// What the bytes of a segment moved over, in one word; nothing where none moved.
+pub(crate) fn carrier(segment: &Segment) -> Option<&'static str> {
+    segment.carrier().map(handfast::Carrier::name)
+}

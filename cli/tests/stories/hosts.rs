@@ -1,0 +1,98 @@
+//! Two hosts with a kernel each, and a wire in between: each runs this story, with HANDFAST_HOST 0 or
+//! 1 (`cargo xtask guest --hosts 2`).
+
+use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, run, skipped};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const RDMA: [&str; 2] = ["--transport", "rdma"];
+const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=4M"];
+/// More than two slices.
+const BYTES: u64 = 600_001;
+/// Where host 0 is met.
+const MEETING: (&str, u16) = ("10.0.0.1", 18_517);
+/// A time limit of three seconds, twice, and what a machine without an instruction of its own adds.
+const NOTICED_WITHIN: Duration = Duration::from_secs(12);
+
+/// The other host, by lines of text.
+struct Other(BufReader<TcpStream>);
+
+impl Other {
+    fn meet(host: u8) -> Self {
+        let stream = if host == 0 {
+            TcpListener::bind(MEETING).unwrap().accept().unwrap().0
+        } else {
+            let since = Instant::now();
+            loop {
+                match TcpStream::connect(MEETING) {
+                    Ok(stream) => break stream,
+                    Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Both say so; neither goes on before.
+    fn both(&mut self, word: &str) {
+        self.0.get_mut().write_all(format!("{word}\n").as_bytes()).unwrap();
+        let mut heard = String::new();
+        self.0.read_line(&mut heard).unwrap();
+        assert_eq!(heard.trim_end(), word);
+    }
+}
+
+fn host() -> Option<u8> {
+    let is_there = |nic: &str| std::fs::exists(format!("/sys/class/infiniband/{nic}")).unwrap();
+    let one_nic = is_there("rxe0") && !is_there("rxe1");
+    let host = std::env::var("HANDFAST_HOST").ok().filter(|_| one_nic);
+    if host.is_none() {
+        skipped("it needs two guests with a NIC each");
+    }
+    host.map(|host| host.parse().unwrap())
+}
+
+#[track_caller]
+fn over_rdma(arguments: &[&str]) {
+    // Emulated twice, a host may be away for longer than a queue pair waits.
+    let ended = run(&[arguments, &RDMA[..], &["--retries", "5"]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("over rdma"), "{ended:?}");
+}
+
+#[test]
+fn each_host_takes_what_the_other_puts_and_one_that_leaves_is_noticed() {
+    let Some(host) = host() else { return };
+    let folder = Folder::new();
+    let address = |host: u8| format!("10.0.0.{}:7411", host + 1);
+    let content = |host: u8| folder.patterned(&format!("file{host}"), BYTES, host);
+    let copy = folder.name("copy");
+    let is_here = |of: u8, place: &str| {
+        over_rdma(&["get", &format!("{place}:0,{BYTES}"), &copy]);
+        assert!(std::fs::read(content(of)).unwrap() == std::fs::read(&copy).unwrap());
+    };
+    let _server = Server::start_at(&address(host), &SERVE);
+    let mut other = Other::meet(host);
+    other.both("serving");
+    let theirs = address(1 - host);
+    over_rdma(&["put", &content(host), &theirs]);
+    is_here(host, &theirs);
+    other.both("put");
+    is_here(1 - host, &address(host));
+    other.both("compared");
+    if host == 1 {
+        let down = Command::new("ip").args(["link", "set", "eth0", "down"]).status().unwrap();
+        assert!(down.success());
+        return;
+    }
+    let since = Instant::now();
+    let put = ["put", &folder.sparse("large", 4 * MIB), &theirs, "--timeout", "3s"];
+    let ended = Client::start(&[&put[..], &RDMA[..]].concat()).end();
+    assert!(since.elapsed() < NOTICED_WITHIN, "{:?}", since.elapsed());
+    assert!(matches!(ended.code, Some(3 | 6 | 9)), "{ended:?}");
+    assert!(ended.errors.contains(&theirs) && !ended.errors.contains("panicked"), "{ended:?}");
+}

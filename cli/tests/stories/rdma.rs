@@ -1,0 +1,287 @@
+//! Bytes over RDMA between processes: soft-RoCE in a virtual machine, rxe0 at 10.0.0.1 and rxe1 at
+//! 10.0.0.2 (`cargo xtask guest`).
+
+use crate::helpers::{Client, Ended, Folder, MIB, Server, run, skipped, succeed, until};
+use rustix::process::Signal;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Of one guest with both NICs.
+const GUEST: &str = "HANDFAST_GUEST";
+/// A deadline is kept this exactly in a machine without an instruction of its own.
+const SLACK: Duration = Duration::from_secs(4);
+const RDMA: [&str; 2] = ["--transport", "rdma"];
+const AUTO: [&str; 2] = ["--transport", "auto"];
+/// Pinning pages takes its time in a machine that is emulated.
+const SMALL: [&str; 2] = ["--memory", "m=1M"];
+
+/// Whether the story can be told here.
+fn has_nics() -> bool {
+    let nics = ["rxe0", "rxe1"].iter().all(|nic| fs::exists(nic_folder(nic)).unwrap_or(false));
+    let guest = std::env::var_os(GUEST).is_some() && nics;
+    if !guest {
+        skipped("it needs rxe0 and rxe1 of a guest");
+    }
+    guest
+}
+
+fn nic_folder(nic: &str) -> String {
+    format!("/sys/class/infiniband/{nic}/ports/1/hw_counters")
+}
+
+/// A server at rxe1.
+fn serve(options: &[&str]) -> Server {
+    Server::start_at("10.0.0.2:0", &[&RDMA[..], options].concat())
+}
+
+/// Runs a client at rxe0 that must succeed over RDMA, with progress at most on standard error.
+#[track_caller]
+fn over_rdma(arguments: &[&str]) {
+    succeeded(&run(&[arguments, &RDMA[..], &["--device", "rxe0"]].concat()));
+}
+
+#[track_caller]
+fn succeeded(ended: &Ended) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("rdma"), "{ended:?}");
+    let progress = |line: &str| line.starts_with("put: ") || line.starts_with("get: ");
+    assert!(ended.errors.lines().all(progress), "{ended:?}");
+}
+
+/// Packets that a NIC has received.
+fn packets(nic: &str) -> u64 {
+    let text = fs::read_to_string(format!("{}/rcvd_pkts", nic_folder(nic))).unwrap();
+    text.trim().parse().unwrap()
+}
+
+/// Waits until some mebibytes have come to rxe1.
+fn until_under_way(before: u64) {
+    until("packets arrive", || packets("rxe1") > before + 3 * 1024);
+}
+
+fn same(one: &str, other: &str) -> bool {
+    fs::read(one).unwrap() == fs::read(other).unwrap()
+}
+
+#[test]
+fn files_of_every_size_are_put_and_come_back_the_same() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let server = serve(&["--memory", "m=8M"]);
+    assert!(server.lines.contains(&"lanes over rdma by rxe1".to_owned()), "{:?}", server.lines);
+    let empty = folder.patterned("empty", 0, 0);
+    succeed(&[&["put", &empty, &server.at("m")], &RDMA[..]].concat());
+    let copy = folder.name("copy");
+    // A byte, a page and one, some slices and one, more than a chunk.
+    for (seed, bytes) in [1, 4097, MIB + 1, 5 * MIB + 5].into_iter().enumerate() {
+        let file = folder.patterned("file", bytes, seed as u8);
+        let before = packets("rxe1");
+        let place = server.at("m:3");
+        over_rdma(&["put", &file, &place]);
+        assert!(packets("rxe1") > before, "no packet came to rxe1");
+        over_rdma(&["get", &format!("{place},{bytes}"), &copy, "--json"]);
+        assert!(same(&file, &copy), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn two_servers_take_bytes_from_each_others_nic_at_once() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let servers = ["10.0.0.1:0", "10.0.0.2:0"]
+        .map(|listen| Server::start_at(listen, &[&RDMA[..], &SMALL].concat()));
+    let files = [1, 2].map(|seed| folder.patterned(&format!("file{seed}"), MIB, seed));
+    let puts = [0, 1].map(|side| {
+        let (file, place) = (&files[side], servers[side].at("m"));
+        let nic = ["rxe1", "rxe0"][side];
+        Client::start(&[&["put", file, &place, "--device", nic], &RDMA[..]].concat())
+    });
+    for put in puts {
+        succeeded(&put.end());
+    }
+    for side in [0, 1] {
+        let copy = folder.name("copy");
+        over_rdma(&["get", &servers[side].at("m:0,1M"), &copy]);
+        assert!(same(&files[side], &copy));
+    }
+}
+
+#[test]
+fn a_put_goes_on_when_the_server_is_killed_and_runs_again_under_the_same_name_and_port() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", 12 * MIB, 3);
+    let memory = ["--memory", "m=12M", "--transport", "rdma"];
+    let server = Server::start_at("10.0.0.2:0", &memory);
+    let place = server.at("m");
+    let before = packets("rxe1");
+    let put = ["put", &file, &place, "--retries", "20", "--device", "rxe0"];
+    let client = Client::start(&[&put[..], &RDMA[..]].concat());
+    until_under_way(before);
+    let server = server.restart(&memory);
+    let ended = client.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.errors.contains("attempt 1 failed"), "{ended:?}");
+    let copy = folder.name("copy");
+    over_rdma(&["get", &place, &copy]);
+    assert!(same(&file, &copy));
+    let small = folder.patterned("small", 100_000, 4);
+    over_rdma(&["put", &small, &server.at("m")]);
+}
+
+#[test]
+fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.sparse("file", 24 * MIB);
+    let server = serve(&["--memory", "m=24M"]);
+    let before = packets("rxe1");
+    let client = Client::start(&[&["put", &file, &server.at("m")], &RDMA[..]].concat());
+    until_under_way(before);
+    let killed = Instant::now();
+    server.process.signal(Signal::KILL);
+    let ended = client.end();
+    assert!(killed.elapsed() < SLACK, "{:?} after the kill", killed.elapsed());
+    // Whichever comes first: what was in flight is lost, or the next piece finds nobody there.
+    match ended.code {
+        Some(9) => ended.failed(9, &[&server.address, "the peer is lost"]),
+        _ => ended.failed(3, &[&server.address, "nobody listens there"]),
+    };
+}
+
+/// One-sided work needs no code of the peer's: bytes go on, and what waits for its word does not.
+#[test]
+fn a_put_to_a_stopped_server_ends_in_time() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.sparse("file", 16 * MIB);
+    let server = serve(&["--memory", "m=16M"]);
+    let before = packets("rxe1");
+    let put = ["put", &file, &server.at("m"), "--timeout", "3s"];
+    let client = Client::start(&[&put[..], &RDMA[..]].concat());
+    until_under_way(before);
+    let stopped = Instant::now();
+    server.process.stop();
+    let ended = client.end();
+    let limit = Duration::from_secs(6) + SLACK;
+    assert!(stopped.elapsed() < limit, "{:?} after the stop", stopped.elapsed());
+    ended.failed(6, &[&server.address]);
+    server.process.signal(Signal::CONT);
+    let small = folder.patterned("small", 100_000, 1);
+    over_rdma(&["put", &small, &server.at("m")]);
+}
+
+#[test]
+fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 0);
+    let (plain, rdma) = (Server::start_at("10.0.0.2:0", &SMALL), serve(&SMALL));
+    let ended = run(&[&["put", &file, &plain.address], &RDMA[..]].concat());
+    ended.failed(13, &[&plain.address, "offers no lane over RDMA", "--transport rdma` or `auto`"]);
+    let ended = run(&["put", &file, &rdma.address]);
+    ended.failed(13, &[&rdma.address, "over RDMA alone", "--transport auto` at the peer"]);
+    let absent = ["put", &file, &rdma.address, "--device", "mlx5_9"];
+    let ended = run(&[&absent[..], &RDMA[..]].concat());
+    ended.failed(13, &["mlx5_9", "there is no such device; there are: rxe0, rxe1", "`rdma link`"]);
+}
+
+#[test]
+fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", MIB, 1);
+    let auto = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
+    let lines = &auto.lines;
+    assert!(lines.contains(&"lanes over rdma and tcp by rxe1".to_owned()), "{lines:?}");
+    let output = succeed(&[&["put", &file, &auto.address, "--json"], &AUTO[..]].concat());
+    assert!(output.contains(r#""transport":"rdma""#) && !output.contains("fallbacks"), "{output}");
+    let output = succeed(&["put", &file, &auto.address, "--json"]);
+    assert!(output.contains(r#""transport":"tcp""#), "{output}");
+
+    let plain = Server::start_at("10.0.0.2:0", &SMALL);
+    let ended = run(&[&["put", &file, &plain.address, "--json"], &AUTO[..]].concat());
+    falls_back(&ended, &[&plain.address, "the peer's side", "the handshake", "offers no lane"]);
+}
+
+#[test]
+fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fails() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", MIB, 1);
+    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
+    // An address of another family than the server's.
+    let gid = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/0").unwrap();
+    let put = ["put", &file, &server.address, "--json", "--device", "rxe0", "--gid", gid.trim()];
+    let ended = run(&[&put[..], &AUTO[..]].concat());
+    falls_back(&ended, &[&server.address, "the handshake", "failed: rxe0: "]);
+    let ended = run(&[&put[..], &RDMA[..]].concat());
+    assert!(matches!(ended.code, Some(9 | 13)), "{ended:?}");
+    assert!(ended.errors.contains("error: ") && !ended.errors.contains("panicked"), "{ended:?}");
+}
+
+#[test]
+fn without_the_library_the_program_starts_rdma_fails_and_auto_says_so() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", MIB, 1);
+    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
+    let without = |transport: &[&str]| {
+        let script = "for library in /usr/lib/*/libibverbs.so.1; do \
+                      mount --bind /dev/null $library; done; exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh", crate::helpers::PROGRAM, "put"]);
+        command.args([&file, &server.address, "--json"]).args(transport);
+        Client::spawn(command).end()
+    };
+    without(&RDMA).failed(13, &["libibverbs.so.1", "install rdma-core"]);
+    falls_back(&without(&AUTO), &["our side", "opening an RDMA device", "libibverbs.so.1"]);
+}
+
+/// It succeeded over TCP, and said so with all of `parts`, to people and in JSON.
+#[track_caller]
+fn falls_back(ended: &Ended, parts: &[&str]) {
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let warning = ended.errors.lines().find(|line| line.starts_with("warning: "));
+    let warning = warning.unwrap_or_else(|| panic!("no warning in {ended:?}"));
+    for part in parts.iter().chain(&["lanes run over TCP, not RDMA", "`--transport tcp`"]) {
+        assert!(warning.contains(part), "'{part}' is missing in: {warning}");
+    }
+    for part in [r#""transport":"tcp""#, r#""fallbacks":[{"side":""#, r#""stage":""#, r#""cure":""#]
+    {
+        assert!(ended.output.contains(part), "'{part}' is missing in: {}", ended.output);
+    }
+}
+
+#[test]
+fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
+    if !has_nics() {
+        return;
+    }
+    let options = ["--size", "64K", "--batch", "1,8", "--rounds", "1", "--duration", "100ms"];
+    let ended = run(&[&["bench"], &options[..], &RDMA[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let table = ended.output;
+    assert!(table.contains("over rdma;"), "{table}");
+    let rows = table.lines().filter(|line| line.starts_with("write ") || line.starts_with("read "));
+    assert_eq!(rows.count(), 4, "{table}");
+}

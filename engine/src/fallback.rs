@@ -1,0 +1,146 @@
+//! Lanes that run over TCP although RDMA was preferred, and why.
+
+use crate::error::{Cause, Error, Stage};
+use handfast_core::transport::Side;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::broadcast;
+
+/// Fallbacks remembered, and kept for a subscriber that is slow; the oldest make room.
+pub const FALLBACKS_KEPT: usize = 64;
+
+/// Lanes run over TCP although [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers
+/// RDMA: whose doing it is, at which stage, for which peer, why, and what cures it.
+#[derive(Clone, Debug)]
+pub struct Fallback(Error);
+
+impl Fallback {
+    pub(crate) fn new(reason: Error) -> Self {
+        Self(reason)
+    }
+
+    /// Whose doing it is, as far as this side can tell.
+    pub fn side(&self) -> Side {
+        self.0.side()
+    }
+
+    /// Where on the road RDMA was given up.
+    pub fn stage(&self) -> Stage {
+        self.0.stage()
+    }
+
+    /// The peer, by its name; none if no peer is reached over RDMA.
+    pub fn peer(&self) -> Option<&str> {
+        self.0.peer_address()
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        self.0.cause()
+    }
+
+    /// What to do about it, in one sentence.
+    pub fn cure(&self) -> &'static str {
+        self.0.hint().unwrap_or("choose `--transport tcp` if TCP is meant")
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (self.peer(), self.stage(), self.cause()) == (other.peer(), other.stage(), other.cause())
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.hint() {
+            Some(_) => write!(f, "lanes run over TCP, not RDMA: {}", self.0),
+            None => write!(f, "lanes run over TCP, not RDMA: {}; {}", self.0, self.cure()),
+        }
+    }
+}
+
+/// What was given up so far, and who wants to know.
+#[derive(Clone)]
+pub(crate) struct Fallbacks {
+    kept: Arc<Mutex<VecDeque<Fallback>>>,
+    told: broadcast::Sender<Fallback>,
+}
+
+impl Fallbacks {
+    pub(crate) fn new() -> Self {
+        Self { kept: Arc::default(), told: broadcast::Sender::new(FALLBACKS_KEPT) }
+    }
+
+    /// Remembers and tells, unless it is known already.
+    pub(crate) fn tell(&self, reason: Error) {
+        let fallback = Fallback::new(reason);
+        {
+            let mut kept = self.lock();
+            if kept.iter().any(|known| known.is_same(&fallback)) {
+                return;
+            }
+            if kept.len() >= FALLBACKS_KEPT {
+                kept.pop_front();
+            }
+            kept.push_back(fallback.clone());
+        }
+        tracing::warn!(%fallback, "a fallback");
+        // Nobody need listen.
+        let _ = self.told.send(fallback);
+    }
+
+    /// RDMA works for a peer again: what is told next of it is news.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+    pub(crate) fn forget(&self, peer: &str) {
+        self.lock().retain(|known| known.peer() != Some(peer));
+    }
+
+    pub(crate) fn all(&self) -> Vec<Fallback> {
+        self.lock().iter().cloned().collect()
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Fallback> {
+        self.told.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Fallback>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(peer: &str) -> Error {
+        Error::peer(Stage::Handshake, Cause::RdmaNotOffered).at(peer)
+    }
+
+    #[test]
+    fn a_reason_is_told_once_for_each_peer_and_the_oldest_make_room() {
+        let fallbacks = Fallbacks::new();
+        let mut told = fallbacks.subscribe();
+        fallbacks.tell(reason("a"));
+        fallbacks.tell(reason("a"));
+        fallbacks.tell(reason("b"));
+        assert_eq!(told.try_recv().unwrap().peer(), Some("a"));
+        assert_eq!(told.try_recv().unwrap().peer(), Some("b"));
+        assert!(told.try_recv().is_err());
+        fallbacks.forget("a");
+        fallbacks.tell(reason("a"));
+        assert_eq!(told.try_recv().unwrap().peer(), Some("a"));
+        (0..FALLBACKS_KEPT).for_each(|n| fallbacks.tell(reason(&n.to_string())));
+        let kept = fallbacks.all();
+        assert_eq!((kept.len(), kept[0].peer()), (FALLBACKS_KEPT, Some("0")));
+    }
+
+    #[test]
+    fn it_names_side_stage_peer_cause_and_cure() {
+        let text = Fallback::new(reason("10.0.0.7:7411")).to_string();
+        for part in
+            ["over TCP, not RDMA", "handshake", "10.0.0.7:7411", "peer's side", "--transport"]
+        {
+            assert!(text.contains(part), "'{part}' is missing in: {text}");
+        }
+    }
+}

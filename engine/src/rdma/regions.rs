@@ -1,0 +1,113 @@
+//! Memory of ours that the device knows.
+
+use handfast_core::transport::{Side, TransportError};
+use handfast_memory::{Access, Span};
+use handfast_transport_rdma::{Nic, Registration};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::runtime::Handle;
+
+/// Registrations at once, those of segments and of transfers together. Devices know some hundred
+/// thousand, of which other processes want their share.
+pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
+
+/// Memory that the device knows for as long as this is held.
+pub(crate) struct LocalRegion {
+    registration: Registration,
+    /// Where pages are released whose release nobody waits for: the last holder may be the device's
+    /// own thread.
+    background: Option<Handle>,
+}
+
+impl Drop for LocalRegion {
+    fn drop(&mut self) {
+        if let Some(background) = self.background.take() {
+            let registration = self.registration.clone();
+            background.spawn_blocking(move || drop(registration));
+        }
+    }
+}
+
+impl LocalRegion {
+    /// What a peer names it by.
+    pub(crate) fn remote_key(&self) -> u32 {
+        self.registration.remote_key()
+    }
+
+    pub(super) fn registration(&self) -> &Registration {
+        &self.registration
+    }
+
+    fn covers(&self, span: &Span) -> bool {
+        let own = self.registration.span();
+        own.memory().same_block(span.memory())
+            && own.offset() <= span.offset()
+            && span.offset() + span.len() <= own.offset() + own.len()
+    }
+}
+
+/// Every registration that somebody holds, by the address of its block. It holds none itself:
+/// memory is given back as soon as nobody uses it.
+#[derive(Default)]
+pub(super) struct LocalRegions(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    blocks: BTreeMap<u64, Vec<Weak<LocalRegion>>>,
+    /// Entries of all lists, those included whose registration is gone.
+    entries: usize,
+}
+
+impl LocalRegions {
+    /// A registration that covers the bytes.
+    pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        let known = self.lock();
+        let of_block = known.blocks.get(&span.memory().address())?;
+        of_block.iter().filter_map(Weak::upgrade).find(|region| region.covers(span))
+    }
+
+    /// Registers bytes. Blocks while their pages are pinned.
+    pub(super) fn register(
+        &self,
+        nic: &Nic,
+        span: &Span,
+        access: Access,
+    ) -> Result<Arc<LocalRegion>, TransportError> {
+        let block = span.memory().address();
+        let is_served = access.remote_read || access.remote_write;
+        let region = Arc::new(LocalRegion {
+            registration: nic.register(span.clone(), access)?,
+            // Who serves no more wants peers locked out at once.
+            background: (!is_served).then(Handle::try_current).and_then(Result::ok),
+        });
+        let mut known = self.lock();
+        if known.entries >= REGISTRATIONS_MAX {
+            known.forget_gone();
+        }
+        if known.entries >= REGISTRATIONS_MAX {
+            let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
+            return Err(TransportError { side: Side::Local, call: "register", code: 0, detail });
+        }
+        let of_block = known.blocks.entry(block).or_default();
+        let before = of_block.len();
+        of_block.retain(|region| region.strong_count() > 0);
+        of_block.push(Arc::downgrade(&region));
+        let after = of_block.len();
+        known.entries = known.entries + after - before;
+        Ok(region)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn forget_gone(&mut self) {
+        self.blocks.retain(|_, regions| {
+            regions.retain(|region| region.strong_count() > 0);
+            !regions.is_empty()
+        });
+        self.entries = self.blocks.values().map(Vec::len).sum();
+    }
+}

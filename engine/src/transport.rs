@@ -1,0 +1,158 @@
+//! The data plane as the engine drives it: what its lanes run over, and how they are told apart.
+
+use crate::error::Error;
+use crate::plane::Plane;
+use crate::rdma::LocalRegion;
+use handfast_core::transport::TransportError;
+use handfast_core::wire::{Body, DeviceDescriptor, Transports};
+use handfast_core::{Lifecycle, NicPath, Pair};
+use handfast_memory::{Access, Span};
+use handfast_transport_tcp::{Net, Posting, TcpTransport};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What an engine's lanes run over. The control channel is TCP with each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// TCP alone.
+    #[default]
+    Tcp,
+    /// RDMA alone: an engine without a usable device does not start, and a peer without one is
+    /// refused.
+    Rdma,
+    /// RDMA where both sides have it and it works, else TCP. Each time TCP is taken instead is told
+    /// as a [`Fallback`](crate::Fallback).
+    Auto,
+}
+
+/// Which RDMA device to use, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// The device by name. Default: one with the address that is listened at, or else the first
+    /// that can be used.
+    pub device: Option<String>,
+    /// The port, counted from 1.
+    pub port: u8,
+    /// The address of the port that peers are to reach. Default: the best there is.
+    pub address: Option<IpAddr>,
+}
+
+impl Default for RdmaOptions {
+    fn default() -> Self {
+        Self { device: None, port: 1, address: None }
+    }
+}
+
+/// What bytes to or from a peer move over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A copy: the segment is our own.
+    Copy,
+    /// TCP.
+    Tcp,
+    /// RDMA.
+    Rdma,
+}
+
+impl Carrier {
+    /// In one word, as reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// Longest slice where lanes may run over RDMA. The time that a device waits for an answer covers a
+/// whole slice on some, and all that is in flight before it.
+pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
+
+/// What we tell peers of our transports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) transports: Transports,
+    pub(crate) devices: Vec<DeviceDescriptor>,
+}
+
+/// Our memory and the peer's as an RDMA device names them.
+#[derive(Clone)]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct Ends {
+    pub(crate) local: Arc<LocalRegion>,
+    pub(crate) remote_key: u32,
+}
+
+/// A posting for a lane over RDMA.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RegisteredPosting {
+    pub(crate) posting: Posting,
+    /// Absent if either side's memory is not registered with its device.
+    pub(crate) ends: Option<Ends>,
+}
+
+/// The end of a step, which may take as long as a kernel or a network likes.
+pub(crate) type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
+
+/// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
+/// may go on until the lane is retired.
+pub(crate) trait Transport: Plane {
+    /// Makes what a lane needs and says what to announce about it.
+    fn bring_up(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64) -> Step<Body>;
+
+    /// Connects the lane to what the peer announced.
+    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
+
+    /// Ends the lane; afterwards nothing of it touches memory.
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
+
+    /// What a wired lane runs over.
+    fn carrier(&self, lane: Lifecycle) -> Carrier;
+
+    /// What peers are told.
+    fn offer(&self) -> &Offer;
+
+    /// What the device knows the bytes by, if it was told of them.
+    fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
+
+    /// Tells the device of memory; nothing where there is none. Blocks while pages are pinned.
+    fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error>;
+}
+
+impl<N: Net> Transport for TcpTransport<N> {
+    fn bring_up(&self, lifecycle: Lifecycle, _peer: NicPath, entropy: u64) -> Step<Body> {
+        let raised = TcpTransport::bring_up(self, lifecycle, entropy);
+        Box::pin(std::future::ready(raised))
+    }
+
+    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::wire(&transport, local, remote, body).await })
+    }
+
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::retire(&transport, lifecycle).await })
+    }
+
+    fn carrier(&self, _lane: Lifecycle) -> Carrier {
+        Carrier::Tcp
+    }
+
+    fn offer(&self) -> &Offer {
+        const TCP_ALONE: &Offer =
+            &Offer { transports: Transports { tcp: true, rdma: false }, devices: Vec::new() };
+        TCP_ALONE
+    }
+
+    fn registered(&self, _span: &Span) -> Option<Arc<LocalRegion>> {
+        None
+    }
+
+    fn register(&self, _span: &Span, _access: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
+        Ok(None)
+    }
+}

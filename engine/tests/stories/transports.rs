@@ -1,0 +1,66 @@
+//! What lanes run over, where no RDMA can be had. Where it can, the program's stories in the guest
+//! tell it.
+
+use crate::helpers::{Owner, pattern, user};
+use handfast::{Access, Carrier, Cause, Engine, RdmaUnavailable, Side, Stage, TransportChoice};
+
+/// Why there is no RDMA here, if there is none.
+fn unavailable() -> Option<RdmaUnavailable> {
+    let reason = handfast_transport_rdma::availability().err();
+    if reason.is_none() {
+        eprintln!("skipped: this machine has an RDMA device");
+    }
+    reason
+}
+
+#[tokio::test]
+async fn rdma_that_cannot_be_had_is_an_error_that_names_cause_and_cure() {
+    let Some(reason) = unavailable() else { return };
+    let builder = Engine::builder().transport(TransportChoice::Rdma);
+    let Err(error) = builder.start().await else { panic!("it started") };
+    assert_eq!((error.side(), error.stage()), (Side::Local, Stage::Device));
+    assert_eq!(*error.cause(), Cause::RdmaUnavailable(reason));
+    assert!(error.to_string().contains(error.hint().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
+    let Some(reason) = unavailable() else { return };
+    let owner = Owner::start(1 << 20).await;
+    let user = Engine::builder().transport(TransportChoice::Auto).start().await.unwrap();
+    let fallbacks = user.fallbacks();
+    let [fallback] = fallbacks.as_slice() else { panic!("{fallbacks:?}") };
+    assert_eq!(
+        (fallback.side(), fallback.stage(), fallback.peer()),
+        (Side::Local, Stage::Device, None)
+    );
+    assert_eq!(*fallback.cause(), Cause::RdmaUnavailable(reason));
+    assert!(fallback.to_string().contains(fallback.cure()), "{fallback}");
+
+    let segment = user.open(&owner.segment()).await.unwrap();
+    assert_eq!(segment.carrier(), None, "no lane is up yet");
+    let block = pattern(300_000, 1);
+    let _prepared = user.prepare(&block.whole()).await.unwrap();
+    segment.write(&block.whole(), 7).await.unwrap();
+    assert_eq!(segment.carrier(), Some(Carrier::Tcp));
+    assert_eq!(user.fallbacks().len(), 1);
+    assert_eq!(user.device(), None);
+    assert_eq!(user.carriers().collect::<Vec<_>>(), [Carrier::Tcp]);
+}
+
+#[tokio::test]
+async fn the_carrier_is_told_for_peers_and_for_oneself() {
+    let (owner, user) = (Owner::start(4096).await, user().await);
+    let block = pattern(64, 2);
+    let own = owner.engine.open(&owner.segment()).await.unwrap();
+    own.write(&block.whole(), 0).await.unwrap();
+    assert_eq!(own.carrier(), Some(Carrier::Copy));
+    let segment = user.open(&owner.segment()).await.unwrap();
+    segment.write(&block.whole(), 0).await.unwrap();
+    assert_eq!(segment.carrier(), Some(Carrier::Tcp));
+    assert!(user.fallbacks().is_empty(), "TCP was asked for");
+    drop(owner.served);
+    let memory = pattern(64, 3);
+    let again = owner.engine.register("cache", memory.whole(), Access::READ);
+    assert!(again.is_ok(), "a name is free once its registration is gone");
+}

@@ -1,0 +1,87 @@
+//! Connect, tear one side down, connect again: by queue pairs that are destroyed and created anew,
+//! on every device, and, to see that it is noticed, by queue pairs that are only reset.
+
+use handfast_transport_sim::verbs::{PROFILES, Profile};
+use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
+use sim_tests::{Case, Ending, Explorer, Ground, Scenario, Traffic, assert_snapshot};
+use std::fmt::Write as _;
+
+/// A side is torn down by an error of its queue pair, or with its process.
+const TORN_DOWN: Faults = Faults { lane_error: true, crash: true, ..Faults::NONE };
+
+/// What goes wrong for those who use a lane, whether the fabric law was kept or not.
+const EFFECTS: &[Oracle] = &[
+    Oracle::Liveness,
+    Oracle::Agreement,
+    Oracle::PublishedUnwired,
+    Oracle::GhostHit,
+    Oracle::Fence,
+    Oracle::Transfer,
+    Oracle::GhostByte,
+];
+
+fn case(profile: &'static Profile, operations: Operations, faults_max: u32) -> Case {
+    Case {
+        ground: Ground::on(profile, Some(Traffic::Write)),
+        faults: TORN_DOWN,
+        operations,
+        ..Case::shipping(Scenario::Reconnect, faults_max)
+    }
+}
+
+/// How an exploration ends, and in how many events.
+fn ending(case: &Case, backend: Backend, oracles: &[Oracle]) -> String {
+    let liveness = oracles.is_empty() || oracles.contains(&Oracle::Liveness);
+    let explorer = Explorer {
+        states_max: 100_000,
+        oracles: oracles.to_vec(),
+        liveness,
+        circles: liveness,
+        ..Explorer::default()
+    };
+    let mut setup = case.setup();
+    setup.devices.backend = backend;
+    let report = explorer.explore(&Scenario::Reconnect.begin(setup));
+    println!("{} {:?}: {} worlds", case.ground, case.operations, report.states);
+    match report.ending {
+        Ending::Fixpoint => "holds".to_owned(),
+        Ending::StatesMax => panic!("more worlds than expected"),
+        Ending::Violation(found) => {
+            println!("{}", found.transcript);
+            format!("{:?} in {} events", found.violation.oracle, found.schedule.len())
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_that_are_made_anew_reconnect_on_every_device_and_reset_ones_on_three() {
+    let mut table = String::from(
+        "device: made anew, at once; stepwise; only reset, by the fabric law; by its effect\n",
+    );
+    for profile in PROFILES {
+        let (at_once, stepwise) =
+            (case(profile, Operations::AtOnce, 1), case(profile, Operations::Stepwise, 1));
+        let columns = [
+            ending(&at_once, Backend::Shipping, &[]),
+            ending(&stepwise, Backend::Shipping, &[]),
+            ending(&at_once, Backend::ResetReuse, &[Oracle::FabricLaw]),
+            ending(&at_once, Backend::ResetReuse, EFFECTS),
+        ];
+        let _ = writeln!(table, "{}: {}", profile.name, columns.join("; "));
+    }
+    assert_snapshot("reconnect", &table);
+}
+
+#[test]
+fn a_connection_that_is_torn_down_twice_comes_back_on_every_device() {
+    // Without a connection manager nothing is connected on the one that is left out.
+    for profile in PROFILES.into_iter().filter(|profile| profile.name != "erdma-standard") {
+        assert_eq!(ending(&case(profile, Operations::AtOnce, 2), Backend::Shipping, &[]), "holds");
+    }
+}
+
+#[test]
+fn a_world_that_begins_connected_carries_bytes_both_ways() {
+    let world: World = case(PROFILES[0], Operations::AtOnce, 0).start();
+    assert!(world.connected(0, 1) && world.connected(1, 0));
+}

@@ -1,0 +1,77 @@
+//! One NIC with a lane to itself: `to_itself [DEVICE]`, by default the first of this machine.
+//!
+//! The smallest program that moves bytes over a device: open, register, announce, wire, prove, write,
+//! read back, retire.
+
+use handfast_core::Lifecycle;
+use handfast_core::transfer::SliceId;
+use handfast_core::transport::TransportError;
+use handfast_memory::{Access, Direction, Memory};
+use handfast_transport_rdma::{
+    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, RemoteSpan, SliceEnd, availability,
+};
+use std::error::Error;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const BYTES: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(30);
+const MINE: Lifecycle = Lifecycle(1);
+const THEIRS: Lifecycle = Lifecycle(2);
+
+struct Ends(Mutex<Sender<SliceEnd>>);
+
+impl LaneSink for Ends {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        let ends = self.0.lock().expect("nobody panics with the lock");
+        // Fails when the program is over.
+        completions.drain(..).for_each(|completion| drop(ends.send(completion.end)));
+    }
+    fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
+        println!("the lane failed: {error}");
+    }
+    fn on_device_event(&self, event: DeviceEvent) {
+        println!("{event:?}");
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let device = match std::env::args().nth(1) {
+        Some(device) => device,
+        None => availability()?.swap_remove(0),
+    };
+    let (sender, ends) = channel();
+    let nic = Nic::open(NicConfig::new(device), Arc::new(Ends(Mutex::new(sender))))?;
+    println!("{}: {}; {}", nic.device(), nic.recognised(), nic.gid().why);
+    let (source, target) = (Memory::zeroed(BYTES)?, Memory::zeroed(BYTES)?);
+    let pattern: Vec<u8> =
+        (0..BYTES).map(|n| (n as u8).wrapping_mul(37) ^ (n >> 8) as u8).collect();
+    source.copy_in(0, &pattern)?;
+    let local = nic.register(source.whole(), Access::READ)?;
+    let far = nic.register(target.whole(), Access::READ_WRITE)?;
+    let remote = RemoteSpan { key: far.remote_key(), address: target.address() };
+
+    let mine = nic.bring_up(MINE, &[0x0012_3456])?;
+    let theirs = nic.bring_up(THEIRS, &[0x0065_4321])?;
+    nic.wire(MINE, &theirs)?;
+    nic.wire(THEIRS, &mine)?;
+    nic.prove(MINE, Some(remote), PATIENCE)?;
+    nic.prove(THEIRS, None, PATIENCE)?;
+    let slice = SliceId::from_bits(1);
+    let direction = Direction::Write;
+    nic.post(
+        MINE,
+        &mut vec![Posting { slice, direction, local, offset: 0, length: BYTES, remote }],
+    );
+    let end = ends.recv_timeout(PATIENCE)?;
+    let mut bytes = vec![0; BYTES];
+    target.copy_out(0, &mut bytes)?;
+    if end != SliceEnd::Done || bytes != pattern {
+        return Err(format!("the bytes did not arrive: {end:?}").into());
+    }
+    nic.retire(MINE)?;
+    nic.retire(THEIRS)?;
+    println!("{BYTES} bytes arrived; {:?}", nic.counters());
+    Ok(())
+}

@@ -1,0 +1,131 @@
+use super::*;
+use crate::gid::{GidKind, GidWanted, usable_gids};
+use crate::profile::STRICT;
+
+fn address(text: &str) -> Ipv6Addr {
+    match text.parse().unwrap() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+/// The usable addresses of a side, in order.
+fn side(addresses: &[&str]) -> Vec<GidEntry> {
+    let entries: Vec<_> = addresses
+        .iter()
+        .zip(0..)
+        .map(|(text, index)| GidEntry {
+            index,
+            address: address(text),
+            kind: GidKind::RoceV2,
+            interface: 2,
+        })
+        .collect();
+    usable_gids(&entries, GidWanted::Automatic, &STRICT).unwrap()
+}
+
+/// Addresses reach one another within one subnet of 24 bits, IPv4, or 64 bits.
+struct Subnets(Vec<GidEntry>);
+
+fn is_one_subnet(one: Ipv6Addr, other: Ipv6Addr) -> bool {
+    let bytes = if one.to_ipv4_mapped().is_some() { 15 } else { 8 };
+    one.octets()[..bytes] == other.octets()[..bytes]
+}
+
+impl Routes for Subnets {
+    fn source_towards(&self, peer: Ipv6Addr) -> Option<Ipv6Addr> {
+        self.0.iter().map(|entry| entry.address).find(|own| is_one_subnet(*own, peer))
+    }
+
+    fn reaches(&self, own: &GidEntry, peer: Ipv6Addr) -> bool {
+        is_one_subnet(own.address, peer)
+    }
+}
+
+/// Lanes that two sides announce to one another until one can be wired; the count, and both ends.
+fn lanes_until_wired(one: &[&str], other: &[&str]) -> Option<(usize, Ipv6Addr, Ipv6Addr)> {
+    let (one, other) = (side(one), side(other));
+    let (mut ours, mut theirs) = (AddressBook::default(), AddressBook::default());
+    for count in 1..=8 {
+        let a = ours.announce("b", &one, &Subnets(one.clone())).unwrap().entry.address;
+        let b = theirs.announce("a", &other, &Subnets(other.clone())).unwrap().entry.address;
+        if is_one_family(a, b) && is_one_subnet(a, b) {
+            ours.on_wired("b", a, b);
+            theirs.on_wired("a", b, a);
+            return Some((count, a, b));
+        }
+        ours.on_failed("b", a, b);
+        theirs.on_failed("a", b, a);
+    }
+    None
+}
+
+#[test]
+fn sides_that_fit_wire_the_first_lane() {
+    let wired = lanes_until_wired(&["10.0.0.1", "fd00::1"], &["10.0.0.2", "fe80::2"]);
+    assert_eq!(wired, Some((1, address("10.0.0.1"), address("10.0.0.2"))));
+}
+
+#[test]
+fn the_side_that_has_both_families_goes_to_the_one_that_its_peer_has() {
+    let wired = lanes_until_wired(&["10.0.0.1", "fd00::1"], &["fd00::2"]);
+    assert_eq!(wired, Some((2, address("fd00::1"), address("fd00::2"))));
+    let wired = lanes_until_wired(&["fe80::1"], &["2001:db8::2", "fe80::2", "10.0.0.2"]);
+    assert_eq!(wired, Some((2, address("fe80::1"), address("fe80::2"))));
+}
+
+#[test]
+fn two_sides_of_two_subnets_in_different_order_do_not_change_places_for_ever() {
+    let (one, other) = (["10.0.0.1", "10.0.1.1"], ["10.0.1.2", "10.0.0.2"]);
+    let (count, a, b) = lanes_until_wired(&one, &other).unwrap();
+    assert!(count <= 3 && is_one_subnet(a, b), "{count} {a} {b}");
+    // The side that is to move first cannot; the other follows after its second failure.
+    let (count, a, b) = lanes_until_wired(&["10.0.0.1", "10.0.9.1"], &["10.0.9.2"]).unwrap();
+    assert!(count <= 4, "{count}");
+    assert_eq!((a, b), (address("10.0.9.1"), address("10.0.9.2")));
+}
+
+#[test]
+fn a_failed_address_is_tried_again_when_all_have_failed_and_the_reason_says_so() {
+    let own = side(&["10.0.0.1", "10.0.1.1"]);
+    let peer = address("192.168.0.9");
+    let mut book = AddressBook::default();
+    let routes = Subnets(own.clone());
+    let mut announced = Vec::new();
+    for _ in 0..6 {
+        let chosen = book.announce("far", &own, &routes).unwrap();
+        announced.push(chosen.entry.index);
+        book.on_failed("far", chosen.entry.address, peer);
+    }
+    assert!(announced.contains(&0) && announced.contains(&1), "{announced:?}");
+    let chosen = book.announce("far", &own, &routes).unwrap();
+    assert!(chosen.why.contains("failed"), "{}", chosen.why);
+    book.on_wired("far", chosen.entry.address, peer);
+    assert_eq!(book.announce("far", &own, &routes).unwrap().entry, chosen.entry);
+}
+
+#[test]
+fn peers_and_pairs_are_remembered_up_to_their_limits() {
+    let own = side(&["10.0.0.1"]);
+    let mut book = AddressBook::default();
+    for n in 0..=PEERS_REMEMBERED_MAX {
+        book.announce(&format!("peer-{n}"), &own, &Subnets(own.clone()));
+    }
+    assert_eq!(book.announce("nobody", &[], &Subnets(Vec::new())), None);
+    assert_eq!(book.peers(), PEERS_REMEMBERED_MAX);
+    assert!(!book.peers.contains_key("peer-0"), "the longest unused is forgotten");
+    for n in 0..=PAIRS_REMEMBERED_MAX as u16 {
+        book.on_failed("peer-7", own[0].address, Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n));
+    }
+    assert_eq!(book.peers["peer-7"].failed.len(), PAIRS_REMEMBERED_MAX);
+}
+
+#[test]
+fn the_kernel_tells_its_way_to_this_host_itself() {
+    let own = side(&["127.0.0.1"])[0];
+    let peer = address("127.0.0.1");
+    assert_eq!(KernelRoutes.source_towards(peer), Some(peer));
+    assert!(KernelRoutes.reaches(&own, peer));
+    let nobodys = GidEntry { address: address("203.0.113.77"), ..own };
+    assert!(!KernelRoutes.reaches(&nobodys, peer), "an address that this host does not have");
+}

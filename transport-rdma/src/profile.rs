@@ -1,0 +1,332 @@
+//! What is known of a driver before the first queue pair: by its driver, its numbers on the bus and
+//! what the kernel tells of it, never by its name.
+//!
+//! The simulator's profiles say the same of the same names; a test of `sim-tests` compares them.
+
+use handfast_core::transport::Side;
+use std::fmt;
+
+/// Alibaba Cloud on the bus; kernel driver `erdma`.
+const VENDOR_ALIBABA: u32 = 0x1ded;
+/// The eRDMA function of [`VENDOR_ALIBABA`]; kernel driver `erdma`.
+const PART_ERDMA: u32 = 0x107f;
+/// Amazon on the bus; kernel driver `efa`.
+const VENDOR_AMAZON: u32 = 0x1d0f;
+/// EFA's functions are numbered 0xefa0, 0xefa1 and so on; kernel driver `efa`.
+const PARTS_EFA: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
+/// Drivers whose bus device an irdma device hangs on: irdma itself is an auxiliary driver.
+const DRIVERS_IRDMA: [&str; 4] = ["ice", "i40e", "idpf", "irdma"];
+/// `RDMA_NODE_IB_CA`: InfiniBand and RoCE.
+const NODE_CHANNEL_ADAPTER: u32 = 1;
+/// `RDMA_NODE_RNIC`: iWARP.
+const NODE_RNIC: u32 = 4;
+
+/// What the kernel tells of a device's make.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The kernel driver bound to its bus device, empty for software devices, which have none.
+    pub driver: String,
+    /// Vendor number on the bus.
+    pub vendor: Option<u32>,
+    /// Device number on the bus.
+    pub part: Option<u32>,
+    /// `node_type`: 1 for InfiniBand and RoCE, 4 for iWARP, 7 for neither; 0 if not told.
+    pub node_type: u32,
+    /// The network interface that a software device was made on; empty for others.
+    pub parent: String,
+    /// Places in the first port's table of GIDs, used or not.
+    pub gid_table_length: usize,
+    /// The parameter `compat_mode` of the module `erdma`, where it exists.
+    pub erdma_compat_mode: Option<bool>,
+}
+
+/// How queue pairs of a device are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connecting {
+    /// With numbers exchanged over another way: what lanes need.
+    OutOfBand,
+    /// Not in a way that lanes can use. The words say why, and what to do.
+    Never(&'static str),
+}
+
+/// What one driver does, as far as lanes depend on it. Entries name their sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceProfile {
+    /// Its name; the simulator's of the same name says the same.
+    pub name: &'static str,
+    /// Whether lanes are possible.
+    pub connecting: Connecting,
+    /// A retry count that means for ever.
+    pub retries_infinite: Option<u8>,
+    /// Retries of the device, whatever a queue pair asks for.
+    pub retries_fixed: Option<u8>,
+    /// Packet sequence numbers are those that were announced. Where they are not, they keep no late
+    /// packet out, and the handshake's identities are the only guard.
+    pub honours_psns: bool,
+    /// Link-local addresses can be used.
+    pub takes_link_local: bool,
+    /// IPv6 addresses can be used.
+    pub takes_ipv6: bool,
+    /// A read with a stale sequence number is not answered. Where it is, a one-byte read proves
+    /// nothing about an earlier pairing.
+    pub drops_stale_reads: bool,
+    /// Whose fault a queue pair's fatal event is.
+    pub fatal_event: Side,
+}
+
+/// A profile, and what it was recognised by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recognised {
+    /// The profile.
+    pub profile: &'static DeviceProfile,
+    /// What it was recognised by, for people.
+    pub why: String,
+}
+
+impl fmt::Display for Recognised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.profile.name, self.why)
+    }
+}
+
+/// The names of all profiles with what they say.
+pub static DEVICE_PROFILES: [&DeviceProfile; 10] = [
+    &STRICT,
+    &RXE,
+    &MLX5,
+    &IRDMA,
+    &ERDMA_STANDARD,
+    &ERDMA_COMPAT,
+    &ERDMA_ROCEV2,
+    &SIW,
+    &IWARP,
+    &EFA,
+];
+
+/// A device nobody here knows (also the answer of [`recognise`] then): what the specification says, and the hardest choice where it leaves
+/// one.
+pub(crate) static STRICT: DeviceProfile = DeviceProfile {
+    name: "strict",
+    connecting: Connecting::OutOfBand,
+    // Specification: seven retries are seven.
+    retries_infinite: None,
+    retries_fixed: None,
+    honours_psns: true,
+    takes_link_local: true,
+    takes_ipv6: true,
+    // Specification: a duplicate read is executed again.
+    drops_stale_reads: false,
+    // Specification: an error of this side's that no completion could tell.
+    fatal_event: Side::Local,
+};
+
+/// Soft-RoCE.
+pub(crate) static RXE: DeviceProfile = DeviceProfile {
+    name: "rxe",
+    // Measured on 6.1 and 6.12: with 7 a write to a dead peer never ends.
+    retries_infinite: Some(7),
+    // Measured on 6.1, see the test `an_old_pairing_is_seen_by_a_read_and_not_by_a_write`.
+    drops_stale_reads: true,
+    ..STRICT
+};
+
+/// NVIDIA's. Nothing is known of it that the specification does not say.
+pub(crate) static MLX5: DeviceProfile = DeviceProfile { name: "mlx5", ..STRICT };
+
+/// Intel's in RoCE mode. What differs, RESET, is never used.
+pub(crate) static IRDMA: DeviceProfile = DeviceProfile { name: "irdma", ..STRICT };
+
+/// eRDMA as an iWARP device.
+pub(crate) static ERDMA_STANDARD: DeviceProfile = DeviceProfile {
+    name: "erdma-standard",
+    // erdma, modify: RTR is no operation, RTS without a connection of the kernel's is EINVAL.
+    connecting: Connecting::Never(
+        "the driver erdma is in its standard mode, in which only the kernel connects; load it with \
+         `modprobe erdma compat_mode=Y`, and keep that with `options erdma compat_mode=Y` in \
+         /etc/modprobe.d",
+    ),
+    ..ERDMA_COMPAT
+};
+
+/// eRDMA of the driver outside of the kernel's tree, with `compat_mode=Y`.
+pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
+    name: "erdma-compat",
+    // erdma: a device-wide count of 24, and none of the queue pair's values.
+    retries_infinite: None,
+    retries_fixed: Some(24),
+    // erdma: PSNs are stored and not given to the hardware.
+    honours_psns: false,
+    // erdma: newer versions refuse link-local on either side, older ones connect in name only.
+    takes_link_local: false,
+    // erdma: IPv6 needs a capability, without which it goes to RTS in name only.
+    takes_ipv6: false,
+    // erdma: every event of a queue pair becomes this one, most are of the connection.
+    fatal_event: Side::Peer,
+    ..STRICT
+};
+
+/// eRDMA in RoCE v2 mode, of mainline kernels.
+pub(crate) static ERDMA_ROCEV2: DeviceProfile = DeviceProfile {
+    name: "erdma-rocev2",
+    // Not said otherwise for this mode: as the attributes say.
+    honours_psns: true,
+    takes_link_local: true,
+    takes_ipv6: true,
+    ..ERDMA_COMPAT
+};
+
+/// Soft-iWARP.
+pub(crate) static SIW: DeviceProfile = DeviceProfile { name: "siw", ..IWARP };
+
+/// Any iWARP device.
+pub(crate) static IWARP: DeviceProfile = DeviceProfile {
+    name: "iwarp",
+    // siw and irdma, modify: RTS without a connection of the kernel's is EINVAL.
+    connecting: Connecting::Never(
+        "an iWARP device connects through the kernel's connection manager alone; lanes need RoCE or \
+         InfiniBand",
+    ),
+    ..STRICT
+};
+
+/// Amazon's.
+pub(crate) static EFA: DeviceProfile = DeviceProfile {
+    name: "efa",
+    // efa, create: EOPNOTSUPP for every kind of queue pair but its own and datagrams.
+    connecting: Connecting::Never(
+        "EFA has no reliable connections, only datagrams of its own kind; lanes over it do not exist",
+    ),
+    ..STRICT
+};
+
+/// Recognises a device. One that nobody here knows gets the profile `strict`.
+pub fn recognise(identity: &Identity) -> Recognised {
+    let told = |profile, why: String| Recognised { profile, why };
+    let driver = identity.driver.as_str();
+    let bus = match (identity.vendor, identity.part) {
+        (Some(vendor), Some(part)) => format!("{vendor:#06x}:{part:#06x}"),
+        _ => "no number on a bus".to_owned(),
+    };
+    let by_driver = || format!("driver {driver}, {bus}");
+    // First: over a NIC of hardware, older kernels show the NIC's bus device as a software one's.
+    if !identity.parent.is_empty() {
+        let why = format!("made in software on {}", identity.parent);
+        return match identity.node_type {
+            NODE_CHANNEL_ADAPTER => told(&RXE, why),
+            NODE_RNIC => told(&SIW, why),
+            other => told(&STRICT, format!("{why}, of the unknown node type {other}")),
+        };
+    }
+    let is_erdma = (identity.vendor, identity.part) == (Some(VENDOR_ALIBABA), Some(PART_ERDMA));
+    if driver == "erdma" || is_erdma {
+        let (profile, mode) = erdma(identity);
+        return told(profile, format!("driver {driver}, {bus}, {mode}"));
+    }
+    let is_efa = identity.vendor == Some(VENDOR_AMAZON)
+        && identity.part.is_some_and(|part| PARTS_EFA.contains(&part));
+    if driver == "efa" || is_efa {
+        return told(&EFA, by_driver());
+    }
+    if identity.node_type == NODE_RNIC {
+        return told(&IWARP, format!("{}, node type iWARP", by_driver()));
+    }
+    // Sub-functions are bound to `mlx5_core.sf`.
+    if driver == "mlx5_core" || driver.starts_with("mlx5_core.") {
+        return told(&MLX5, by_driver());
+    }
+    if DRIVERS_IRDMA.contains(&driver) {
+        return told(&IRDMA, by_driver());
+    }
+    told(&STRICT, format!("unknown: {}", by_driver()))
+}
+
+/// The mode that a driver erdma is in.
+fn erdma(identity: &Identity) -> (&'static DeviceProfile, String) {
+    let places = identity.gid_table_length;
+    match identity.erdma_compat_mode {
+        Some(true) => (&ERDMA_COMPAT, "compat_mode=Y".to_owned()),
+        Some(false) => (&ERDMA_STANDARD, "compat_mode=N".to_owned()),
+        // An iWARP device has one place, a RoCE device a table.
+        None if places <= 1 => {
+            (&ERDMA_STANDARD, format!("no compat_mode, {places} place for GIDs"))
+        }
+        None => (&ERDMA_ROCEV2, format!("no compat_mode, {places} places for GIDs")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_bus(driver: &str, vendor: u32, part: u32) -> Identity {
+        let (vendor, part) = (Some(vendor), Some(part));
+        Identity {
+            driver: driver.to_owned(),
+            vendor,
+            part,
+            node_type: NODE_CHANNEL_ADAPTER,
+            gid_table_length: 256,
+            ..Identity::default()
+        }
+    }
+
+    fn name(identity: &Identity) -> &'static str {
+        recognise(identity).profile.name
+    }
+
+    #[test]
+    fn hardware_is_recognised_by_its_driver_or_its_numbers() {
+        assert_eq!(name(&on_bus("mlx5_core", 0x15b3, 0x101d)), "mlx5");
+        assert_eq!(name(&Identity { vendor: None, ..on_bus("mlx5_core.sf", 0, 0) }), "mlx5");
+        assert_eq!(name(&on_bus("ice", 0x8086, 0x1592)), "irdma");
+        assert_eq!(name(&on_bus("efa", 0x1d0f, 0xefa2)), "efa");
+        // Passed through under a driver that is not the device's.
+        assert_eq!(name(&on_bus("vfio-pci", 0x1d0f, 0xefa1)), "efa");
+        assert_eq!(name(&on_bus("", 0x1ded, 0x107f)), "erdma-rocev2");
+        assert_eq!(name(&on_bus("bnxt_en", 0x14e4, 0x1750)), "strict");
+        assert_eq!(name(&Identity::default()), "strict");
+    }
+
+    #[test]
+    fn the_three_modes_of_erdma_are_told_apart() {
+        let erdma = |erdma_compat_mode, gid_table_length| {
+            let found = on_bus("erdma", 0x1ded, 0x107f);
+            recognise(&Identity { erdma_compat_mode, gid_table_length, ..found })
+        };
+        assert_eq!(erdma(Some(true), 16).profile.name, "erdma-compat");
+        assert_eq!(erdma(Some(false), 1).profile.name, "erdma-standard");
+        assert_eq!(erdma(None, 1).profile.name, "erdma-standard");
+        assert_eq!(erdma(None, 16).profile.name, "erdma-rocev2");
+        let Connecting::Never(why) = erdma(None, 1).profile.connecting else {
+            panic!("it connects")
+        };
+        assert!(why.contains("compat_mode=Y"), "{why}");
+        assert!(erdma(Some(true), 16).to_string().contains("0x1ded:0x107f, compat_mode=Y"));
+    }
+
+    #[test]
+    fn software_devices_are_told_by_their_parent_and_kind_whatever_lies_below() {
+        let software = |node_type| Identity {
+            node_type,
+            parent: "eth0".to_owned(),
+            ..on_bus("mlx5_core", 0x15b3, 0x101d)
+        };
+        assert_eq!(name(&software(NODE_CHANNEL_ADAPTER)), "rxe");
+        assert_eq!(name(&software(NODE_RNIC)), "siw");
+        assert_eq!(name(&software(7)), "strict");
+    }
+
+    #[test]
+    fn iwarp_and_efa_are_refused_with_a_reason_and_everything_else_connects() {
+        let iwarp = Identity { node_type: NODE_RNIC, ..on_bus("i40e", 0x8086, 0x37d2) };
+        assert_eq!(name(&iwarp), "iwarp");
+        for profile in DEVICE_PROFILES {
+            let refused = ["erdma-standard", "siw", "iwarp", "efa"].contains(&profile.name);
+            let Connecting::Never(why) = profile.connecting else {
+                assert!(!refused, "{}", profile.name);
+                continue;
+            };
+            assert!(refused && !why.is_empty(), "{}", profile.name);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The completion queues of a NIC, and the table of what lanes have reserved in them.
+//!
+//! A queue that runs over loses completions without a word. So a lane reserves room for all that
+//! its queue pairs can complete before they exist, and the room is free again only when the poller
+//! has seen the queue empty after they were destroyed: some drivers leave their completions there.
+
+use super::lane::lock;
+use super::objects::{Channel, CompletionQueue};
+use crate::error::{LimitReached, NicLimit, VerbsError};
+use handfast_core::transport::Side;
+use std::fs::File;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Most completion queues of one NIC. One suffices unless the device's are small.
+pub const COMPLETION_QUEUES_MAX: usize = 16;
+/// How long a reservation waits for room that is about to be free.
+const RECLAIM_WAIT: Duration = Duration::from_millis(500);
+
+/// One queue with its books.
+pub(super) struct Shard {
+    pub(super) queue: Arc<CompletionQueue>,
+    entries: u32,
+    /// Where lanes of it are found when it runs over.
+    pub(super) number: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Books {
+    reserved: u32,
+    /// Part of it whose queue pairs are gone.
+    leaving: u32,
+}
+
+#[derive(Default)]
+struct Table {
+    shards: Vec<Arc<Shard>>,
+    books: Vec<Books>,
+}
+
+/// What the queues of a NIC may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueLimits {
+    /// Entries of a queue, unless one lane needs more.
+    pub(super) entries: u32,
+    /// What the device can make.
+    pub(super) entries_max: u32,
+}
+
+pub(super) struct CompletionQueues {
+    channel: Arc<Channel>,
+    limits: QueueLimits,
+    table: Mutex<Table>,
+    reclaimed: Condvar,
+    /// Queues there are, and whether room of any is leaving: what the poller asks all the time.
+    made: AtomicUsize,
+    any_leaving: AtomicBool,
+    /// Wakes the poller.
+    wake: File,
+}
+
+/// Room in a queue for one lane, given back when dropped: after the lane's queue pairs.
+pub(super) struct Reservation {
+    queues: Arc<CompletionQueues>,
+    pub(super) shard: Arc<Shard>,
+    entries: u32,
+}
+
+impl CompletionQueues {
+    pub(super) fn new(channel: Arc<Channel>, limits: QueueLimits, wake: File) -> Self {
+        Self {
+            channel,
+            limits,
+            table: Mutex::default(),
+            reclaimed: Condvar::new(),
+            made: AtomicUsize::new(0),
+            any_leaving: AtomicBool::new(false),
+            wake,
+        }
+    }
+
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Reserves room, in a new queue if there is none in those that exist.
+    pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
+        let deadline = Instant::now() + RECLAIM_WAIT;
+        let mut table = lock(&self.table);
+        loop {
+            if let Some(number) = self.place(&mut table, entries)? {
+                table.books[number].reserved += entries;
+                let shard = Arc::clone(&table.shards[number]);
+                return Ok(Reservation { queues: Arc::clone(self), shard, entries });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let leaving = table.books.iter().any(|books| books.leaving > 0);
+            if !leaving || left.is_zero() {
+                return Err(self.full(&table, entries));
+            }
+            let waited = self.reclaimed.wait_timeout(table, left);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A queue with so much room.
+    fn place(&self, table: &mut Table, entries: u32) -> Result<Option<usize>, VerbsError> {
+        let Table { shards, books } = table;
+        let mut free = shards.iter().zip(books.iter()).map(|(s, b)| s.entries - b.reserved);
+        if let Some(number) = free.position(|free| free >= entries) {
+            return Ok(Some(number));
+        }
+        if entries > self.limits.entries_max || shards.len() >= COMPLETION_QUEUES_MAX {
+            return Ok(None);
+        }
+        let (number, entries) = (shards.len(), entries.max(self.limits.entries));
+        let name = u64::try_from(number).unwrap_or(u64::MAX);
+        let queue = CompletionQueue::new(Arc::clone(&self.channel), entries, name)?;
+        shards.push(Arc::new(Shard { queue: Arc::new(queue), entries, number }));
+        books.push(Books::default());
+        self.made.store(shards.len(), Ordering::Release);
+        self.wake();
+        Ok(Some(number))
+    }
+
+    fn full(&self, table: &Table, entries: u32) -> VerbsError {
+        let max = u64::from(self.limits.entries_max);
+        let reserved = table.books.iter().map(|books| u64::from(books.reserved)).sum();
+        let detail = if u64::from(entries) > max {
+            format!(
+                "a lane's completions need {entries} entries, and queues of this device hold {max}"
+            )
+        } else {
+            format!("{COMPLETION_QUEUES_MAX} completion queues have no room for {entries} more")
+        };
+        let error = self.channel.context.error(Side::Local, "reserve", 0, detail);
+        let max = table.shards.iter().map(|shard| u64::from(shard.entries)).sum();
+        let limit = LimitReached { limit: NicLimit::CompletionEntries, in_use: reserved, max };
+        VerbsError { limit: Some(limit), ..error }
+    }
+
+    /// Entries reserved, and entries there are.
+    pub(super) fn load(&self) -> (u64, u64) {
+        let table = lock(&self.table);
+        let reserved = table.books.iter().map(|books| u64::from(books.reserved)).sum();
+        (reserved, table.shards.iter().map(|shard| u64::from(shard.entries)).sum())
+    }
+
+    /// Brings a list of the queues up to date; none goes before all do.
+    pub(super) fn refresh(&self, known: &mut Vec<Arc<Shard>>) {
+        if known.len() != self.made.load(Ordering::Acquire) {
+            known.clone_from(&lock(&self.table).shards);
+        }
+    }
+
+    /// What is leaving the queue now; free once the queue was seen empty after this.
+    pub(super) fn leaving(&self, shard: &Shard) -> u32 {
+        if !self.any_leaving.load(Ordering::Acquire) {
+            return 0;
+        }
+        lock(&self.table).books[shard.number].leaving
+    }
+
+    /// The queue was seen empty after `entries` were leaving.
+    pub(super) fn on_empty(&self, shard: &Shard, entries: u32) {
+        let mut table = lock(&self.table);
+        let books = &mut table.books[shard.number];
+        books.leaving -= entries;
+        books.reserved -= entries;
+        let any = table.books.iter().any(|books| books.leaving > 0);
+        self.any_leaving.store(any, Ordering::Release);
+        self.reclaimed.notify_all();
+    }
+
+    /// Wakes the poller, which looks at everything anew.
+    pub(super) fn wake(&self) {
+        // Fails only if the counter is full, and then the poller is about to wake.
+        let _ = (&self.wake).write_all(&1u64.to_ne_bytes());
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut table = lock(&self.queues.table);
+        table.books[self.shard.number].leaving += self.entries;
+        self.queues.any_leaving.store(true, Ordering::Release);
+        drop(table);
+        self.queues.wake();
+    }
+}

@@ -1,0 +1,156 @@
+//! How a NIC is set up.
+
+use super::context::mtu_number;
+use super::poller::{Polling, SPIN_MAX};
+use crate::gid::GidWanted;
+use crate::profile::DeviceProfile;
+use handfast_core::wire::QUEUE_PAIRS_MAX;
+use std::time::Duration;
+
+/// Most queue pairs of one lane: as many as a message may name.
+pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
+/// Most requests that a queue pair may be configured to hold.
+pub const DEPTH_MAX: u32 = 4096;
+/// Most retries towards a silent peer. Seven is for ever on soft-RoCE.
+pub const RETRY_COUNT_MAX: u8 = 6;
+/// The longest wait for an answer that devices know; 0 would be for ever.
+const TIMEOUT_EXPONENT_MAX: u8 = 31;
+
+/// How a NIC is set up.
+#[derive(Clone, Debug)]
+pub struct NicConfig {
+    /// The device, by name.
+    pub device: String,
+    /// The port, counted from 1.
+    pub port: u8,
+    /// The address to be reached at.
+    pub gid: GidWanted,
+    /// Lanes that exist at once, from `bring_up` to the end of `retire`.
+    pub lanes_max: usize,
+    /// Requests outstanding on a queue pair; at least 1, at most [`DEPTH_MAX`].
+    pub depth: u32,
+    /// Cap on the path MTU, in bytes. The smaller of both sides' is used.
+    pub mtu_max: u32,
+    /// Cap on outstanding reads of a queue pair, each way; at least 1. The smaller of both sides'
+    /// is used.
+    pub rd_atomic_max: u8,
+    /// A device waits 4.096 µs times two to the power of this for an answer, 1 to 31. Devices
+    /// stretch it; time limits that matter are the caller's.
+    pub timeout_exponent: u8,
+    /// How often it asks again then; at most [`RETRY_COUNT_MAX`].
+    pub retries: u8,
+    /// What `retire` waits for, in all.
+    pub drain: Duration,
+    /// How completions are waited for.
+    pub polling: Polling,
+    /// Entries of a completion queue, which lanes share; at most what the device can make. Further
+    /// queues are made when it is full, [`crate::COMPLETION_QUEUES_MAX`] at most.
+    pub completion_entries: u32,
+    /// Queue pairs that exist at once, in all lanes; at most the device's own number.
+    pub queue_pairs_max: u32,
+    /// A lane on which nothing was posted and nothing ended for one to two of these is probed with
+    /// an empty read, since a queue pair without traffic never notices that its peer is gone.
+    pub idle_probe: Option<Duration>,
+}
+
+/// The usual interval between looks for idle lanes.
+pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
+/// The longest that the probe of an idle lane may stay unanswered.
+pub const PROBE_ANSWER_MAX: Duration = Duration::from_secs(60);
+/// The shortest interval between looks for idle lanes.
+pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
+/// The usual size of a completion queue: 256 queue pairs of the usual depth of 64.
+const COMPLETION_ENTRIES_DEFAULT: u32 = 16_384;
+
+impl NicConfig {
+    /// The usual numbers: a silent peer is noticed after half a second on soft-RoCE.
+    pub fn new(device: impl Into<String>) -> Self {
+        Self {
+            device: device.into(),
+            port: 1,
+            gid: GidWanted::Automatic,
+            lanes_max: 1024,
+            depth: 128,
+            mtu_max: 4096,
+            rd_atomic_max: 16,
+            timeout_exponent: 14,
+            retries: RETRY_COUNT_MAX,
+            drain: Duration::from_secs(2),
+            polling: Polling::Event,
+            completion_entries: COMPLETION_ENTRIES_DEFAULT,
+            queue_pairs_max: u32::MAX,
+            idle_probe: Some(IDLE_PROBE_DEFAULT),
+        }
+    }
+
+    /// How long an idle lane's probe may stay unanswered before the lane is given up, whatever the
+    /// device does: four times what it is told to wait, since devices stretch that, and at most
+    /// [`PROBE_ANSWER_MAX`].
+    pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
+        let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
+        let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);
+        Duration::from_nanos(interval_ns.saturating_mul(4 * tries)).min(PROBE_ANSWER_MAX)
+    }
+
+    pub(super) fn check(&self) -> Result<(), String> {
+        let checks = [
+            (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
+            (mtu_number(self.mtu_max).is_some(), "mtu_max"),
+            (self.rd_atomic_max >= 1, "rd_atomic_max"),
+            ((1..=TIMEOUT_EXPONENT_MAX).contains(&self.timeout_exponent), "timeout_exponent"),
+            (self.retries <= RETRY_COUNT_MAX, "retries"),
+            (self.completion_entries >= 1, "completion_entries"),
+            (self.idle_probe.is_none_or(|interval| interval >= IDLE_PROBE_MIN), "idle_probe"),
+            (!matches!(self.polling, Polling::Adaptive { spin } if spin > SPIN_MAX), "polling"),
+        ];
+        let wrong = checks.iter().find(|(good, _)| !good);
+        wrong.map_or(Ok(()), |(_, name)| Err(format!("the setting {name} is out of range")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_is_given_up_after_four_times_the_devices_own_patience_or_a_minute() {
+        use crate::profile::DEVICE_PROFILES;
+        let profile = |name| **DEVICE_PROFILES.iter().find(|p| p.name == name).unwrap();
+        let config = NicConfig { timeout_exponent: 14, retries: 6, ..NicConfig::new("any") };
+        let seconds = |name| config.probe_patience(&profile(name)).as_secs();
+        // Seven times 67 ms, or 25 times, and each four times.
+        assert_eq!((seconds("rxe"), seconds("erdma-compat")), (1, 6));
+        let patient = NicConfig { timeout_exponent: 31, ..config };
+        assert_eq!(patient.probe_patience(&profile("rxe")), PROBE_ANSWER_MAX);
+    }
+
+    #[test]
+    fn settings_are_taken_up_to_their_limits_and_no_further() {
+        let with = |change: fn(&mut NicConfig)| {
+            let mut config = NicConfig::new("any");
+            change(&mut config);
+            config.check()
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert_eq!(with(|c| c.retries = RETRY_COUNT_MAX), Ok(()));
+        assert!(with(|c| c.retries = RETRY_COUNT_MAX + 1).is_err());
+        assert_eq!(with(|c| c.depth = DEPTH_MAX), Ok(()));
+        assert!(with(|c| c.depth = DEPTH_MAX + 1).is_err());
+        assert!(with(|c| c.depth = 0).is_err());
+        assert!(with(|c| c.timeout_exponent = 0).is_err());
+        assert!(with(|c| c.timeout_exponent = 32).is_err());
+        assert!(with(|c| c.mtu_max = 255).is_err());
+        assert!(with(|c| c.rd_atomic_max = 0).is_err());
+        assert!(with(|c| c.completion_entries = 0).is_err());
+        assert_eq!(with(|c| c.idle_probe = None), Ok(()));
+        assert!(with(|c| c.idle_probe = Some(IDLE_PROBE_MIN / 2)).is_err());
+        let spin = |spin| move |c: &mut NicConfig| c.polling = Polling::Adaptive { spin };
+        let check = |change: &dyn Fn(&mut NicConfig)| {
+            let mut config = NicConfig::new("any");
+            change(&mut config);
+            config.check()
+        };
+        assert_eq!(check(&spin(SPIN_MAX)), Ok(()));
+        assert!(check(&spin(SPIN_MAX * 2)).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Requests that move nothing of the caller's: to hear whether the peer is there, and is ours.
+
+use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock};
+use crate::error::VerbsError;
+use handfast_core::transport::Side;
+use handfast_memory::Direction;
+use std::time::{Duration, Instant};
+
+/// Bytes of memory of ours that probes read into; each reads the first at most.
+pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
+
+/// What a probe reads.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::verbs) enum Probe {
+    /// Nothing: the peer's NIC answers for the queue pair alone, whatever the key.
+    Nothing,
+    /// One byte of the peer's memory.
+    Byte(RemoteSpan),
+}
+
+impl Probe {
+    fn request(self, scratch: &Registration) -> WorkRequest {
+        let (length, remote) = match self {
+            Self::Nothing => (0, RemoteSpan { key: 0, address: 0 }),
+            Self::Byte(remote) => (1, remote),
+        };
+        WorkRequest {
+            name: 0,
+            direction: Direction::Read,
+            address: scratch.span().address(),
+            length,
+            local_key: scratch.local_key(),
+            remote_address: remote.address,
+            remote_key: remote.key,
+        }
+    }
+}
+
+impl Lane {
+    /// Reads over each queue pair, and waits until all have answered.
+    pub(in crate::verbs) fn prove(
+        &self,
+        probe: Probe,
+        scratch: &Registration,
+        deadline: Instant,
+    ) -> Result<(), VerbsError> {
+        let refused = |words: &str| self.context().error(Side::Local, "prove", 0, words);
+        {
+            let mut state = lock(&self.state);
+            if state.probes > 0 {
+                return Err(refused("a probe is under way"));
+            }
+            state.probe_failed = None;
+        }
+        if self.post_probes(probe, scratch)? < self.wired_pairs() {
+            return Err(refused("the lane is not wired, is ending or is full"));
+        }
+        if !self.wait(deadline, |state| state.probes == 0) {
+            let words = "the peer's NIC did not answer a read in time";
+            return Err(self.context().error(Side::Peer, "prove", 0, words));
+        }
+        match lock(&self.state).probe_failed.take() {
+            Some(error) => Err(VerbsError { call: "prove", ..error }),
+            None => Ok(()),
+        }
+    }
+
+    /// Probes the peer if nothing was posted and nothing ended since the last call. A probe that
+    /// stays without an answer, and without an error, ends the lane after `patience`.
+    pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration, patience: Duration) {
+        {
+            let mut state = lock(&self.state);
+            let was_active = std::mem::replace(&mut state.active, false);
+            let lost = state.probes > 0 && state.probed.is_some_and(|at| at.elapsed() > patience);
+            if lost && !was_active && !state.over {
+                drop(state);
+                let words = "the device told neither an answer nor an error of a probe in time";
+                return self.fail(self.context().error(Side::Peer, "probe", 0, words));
+            }
+            if !state.wired || state.over || was_active || !state.in_flight.is_empty() {
+                return;
+            }
+        }
+        if let Err(error) = self.post_probes(Probe::Nothing, scratch) {
+            self.fail(error);
+        }
+    }
+
+    fn wired_pairs(&self) -> usize {
+        lock(&self.state).outstanding.len()
+    }
+
+    /// Posts a probe on each queue pair that has room, and says on how many.
+    fn post_probes(&self, probe: Probe, scratch: &Registration) -> Result<usize, VerbsError> {
+        let Some(_ticket) = self.gate.enter() else { return Ok(0) };
+        let Some(objects) = self.objects() else { return Ok(0) };
+        let mut posted = 0;
+        for (pair, queue_pair) in objects.queue_pairs.iter().take(self.wired_pairs()).enumerate() {
+            let mut state = lock(&self.state);
+            if state.outstanding[pair] >= self.depth {
+                continue;
+            }
+            let Ok(name) = state.in_flight.insert(Held { purpose: Purpose::Probe, pair }) else {
+                continue;
+            };
+            state.outstanding[pair] += 1;
+            state.probes += 1;
+            state.probed = Some(Instant::now());
+            drop(state);
+            count(&self.counts.probes);
+            // Refused or not, it counts as posted: what the driver has is not known.
+            queue_pair.post(&[WorkRequest { name, ..probe.request(scratch) }])?;
+            posted += 1;
+        }
+        Ok(posted)
+    }
+}

@@ -1,0 +1,125 @@
+//! The lanes of a NIC, and those that are being made.
+
+use super::lane::Lane;
+use crate::error::{LimitReached, NicLimit};
+use handfast_core::Lifecycle;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Why a lane cannot be made.
+pub(super) enum Refused {
+    /// The lifecycle has one.
+    Exists,
+    Limit(LimitReached),
+}
+
+/// Lanes by lifecycle and by the number that is in the names of their work requests.
+pub(super) struct Lanes {
+    lanes_max: usize,
+    queue_pairs_max: u32,
+    by_lifecycle: BTreeMap<u64, Arc<Lane>>,
+    by_serial: BTreeMap<u32, Arc<Lane>>,
+    /// Their queue pairs are counted already.
+    making: BTreeSet<u64>,
+    queue_pairs: u64,
+    next: u32,
+}
+
+impl Lanes {
+    pub(super) fn new(lanes_max: usize, queue_pairs_max: u32) -> Self {
+        Self {
+            lanes_max,
+            queue_pairs_max,
+            by_lifecycle: BTreeMap::new(),
+            by_serial: BTreeMap::new(),
+            making: BTreeSet::new(),
+            queue_pairs: 0,
+            next: 0,
+        }
+    }
+
+    /// Keeps a place for a lane that is about to be made, and gives it a number.
+    pub(super) fn begin(&mut self, lifecycle: Lifecycle, pairs: usize) -> Result<u32, Refused> {
+        let Lifecycle(name) = lifecycle;
+        if self.by_lifecycle.contains_key(&name) || self.making.contains(&name) {
+            return Err(Refused::Exists);
+        }
+        let limit = |limit, in_use: u64, max: u64| LimitReached { limit, in_use, max };
+        let lanes = self.len() + self.making.len();
+        if lanes >= self.lanes_max {
+            let (in_use, max) = (lanes as u64, self.lanes_max as u64);
+            return Err(Refused::Limit(limit(NicLimit::Lanes, in_use, max)));
+        }
+        let max = u64::from(self.queue_pairs_max);
+        if self.queue_pairs + pairs as u64 > max {
+            return Err(Refused::Limit(limit(NicLimit::QueuePairs, self.queue_pairs, max)));
+        }
+        self.making.insert(name);
+        self.queue_pairs += pairs as u64;
+        // A number comes round again after 2^32 lanes.
+        while self.by_serial.contains_key(&self.next) {
+            self.next = self.next.wrapping_add(1);
+        }
+        let serial = self.next;
+        self.next = self.next.wrapping_add(1);
+        Ok(serial)
+    }
+
+    /// The lane that was begun could not be made.
+    pub(super) fn give_up(&mut self, lifecycle: Lifecycle, pairs: usize) {
+        if self.making.remove(&lifecycle.0) {
+            self.queue_pairs -= pairs as u64;
+        }
+    }
+
+    /// The lane that was begun is there.
+    pub(super) fn insert(&mut self, lane: Arc<Lane>) {
+        self.making.remove(&lane.lifecycle.0);
+        self.by_serial.insert(lane.serial, Arc::clone(&lane));
+        self.by_lifecycle.insert(lane.lifecycle.0, lane);
+    }
+
+    /// Says whether the lane was still there.
+    pub(super) fn remove(&mut self, lane: &Lane) -> bool {
+        if self.by_serial.remove(&lane.serial).is_none() {
+            return false;
+        }
+        self.by_lifecycle.remove(&lane.lifecycle.0);
+        self.queue_pairs -= lane.numbers.len() as u64;
+        true
+    }
+
+    pub(super) fn find(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
+        self.by_lifecycle.get(&lifecycle.0).cloned()
+    }
+
+    pub(super) fn of_serial(&self, serial: u32) -> Option<Arc<Lane>> {
+        self.by_serial.get(&serial).cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Lane>> {
+        self.by_lifecycle.values().cloned().collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_lifecycle.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_lifecycle.is_empty()
+    }
+
+    pub(super) fn queue_pairs(&self) -> u64 {
+        self.queue_pairs
+    }
+
+    pub(super) fn queue_pairs_max(&self) -> u64 {
+        u64::from(self.queue_pairs_max)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.by_lifecycle.clear();
+        self.by_serial.clear();
+        self.queue_pairs = 0;
+    }
+}

@@ -1,0 +1,223 @@
+//! Memory that a NIC may touch.
+#![allow(unsafe_code)]
+
+use super::binding::{ibv_access_flags, ibv_mr};
+use super::context::{Context, errno};
+use super::objects::{Counted, Domain, destroyed_by};
+use crate::error::VerbsError;
+use handfast_core::transport::Side;
+use handfast_memory::{Access, MemoryError, Span};
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+/// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
+/// flight does. Dropping the last clone takes the key from peers.
+#[derive(Clone)]
+pub struct Registration {
+    inner: Arc<Registered>,
+}
+
+struct Registered {
+    region: Region,
+    span: Span,
+    access: Access,
+}
+
+/// A region of the kernel's, given back when dropped.
+struct Region {
+    domain: Arc<Domain>,
+    raw: *mut ibv_mr,
+    _counted: Counted,
+}
+
+// SAFETY: libibverbs is thread-safe by its documentation, and the region is given back once.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+fn context_of_region(region: &Region) -> &Context {
+    &region.domain.context
+}
+destroyed_by!(Region, ibv_dereg_mr, context_of_region);
+
+impl Region {
+    fn remote_key(&self) -> u32 {
+        // SAFETY: the region lives while `self` does, and its keys never change.
+        unsafe { (*self.raw).rkey }
+    }
+}
+
+/// What may be asked for when memory is registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterOptions {
+    /// Writes may arrive in another order than they were sent, which is faster on some machines. A
+    /// completion still says that all is there; a program that looks for the last byte of a message
+    /// breaks. Drivers and kernels that do not know it pay no heed, and there is no way to see that.
+    pub relaxed_ordering: bool,
+}
+
+/// `IBV_ACCESS_RELAXED_ORDERING`; from this bit on, flags are hints.
+const RELAXED_ORDERING: u32 = 1 << 20;
+/// What the call for dmabufs answers where it could work, to a descriptor that is none.
+const NO_DESCRIPTOR: i32 = libc::EBADF;
+
+/// Memory of another device, such as a GPU, that peers may read and write through this NIC: known
+/// by a dmabuf, and only the far side of a slice. Dropping the last clone takes the key from peers.
+#[derive(Clone)]
+pub struct DeviceRegistration {
+    region: Arc<Region>,
+    address: u64,
+    bytes: u64,
+}
+
+impl DeviceRegistration {
+    /// Whether device and library can do this at all.
+    pub(super) fn is_offered(domain: &Domain) -> bool {
+        Self::call(domain, -1, 0, SMALLEST, 0, 0).is_err_and(|error| error.code == NO_DESCRIPTOR)
+    }
+
+    pub(super) fn new(
+        domain: Arc<Domain>,
+        dmabuf: BorrowedFd<'_>,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+        access: Access,
+    ) -> Result<Self, VerbsError> {
+        if !Self::is_offered(&domain) {
+            let words = "memory of other devices (dmabuf) is not offered by this device's driver, \
+                         the kernel or the library";
+            return Err(domain.context.error(Side::Configuration, DMABUF_CALL, 0, words));
+        }
+        let flags = access_flags(true, access);
+        let raw = Self::call(&domain, dmabuf.as_raw_fd(), offset, bytes, address, flags)?;
+        let counted = domain.on_registered(bytes);
+        let region = Arc::new(Region { domain, raw, _counted: counted });
+        Ok(Self { region, address, bytes })
+    }
+
+    fn call(
+        domain: &Domain,
+        descriptor: RawFd,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+        flags: u32,
+    ) -> Result<*mut ibv_mr, VerbsError> {
+        let Some(register) = domain.context.verbs.optional.ibv_reg_dmabuf_mr else {
+            return Err(domain.context.failed(DMABUF_CALL, libc::EOPNOTSUPP));
+        };
+        let length =
+            usize::try_from(bytes).map_err(|_| domain.context.failed(DMABUF_CALL, libc::EINVAL))?;
+        // SAFETY: the domain lives; the kernel holds what the descriptor stands for by itself.
+        let raw = unsafe {
+            register(domain.raw(), offset, length, address, descriptor, flags.cast_signed())
+        };
+        let code = errno();
+        if raw.is_null() { Err(domain.refused(DMABUF_CALL, code)) } else { Ok(raw) }
+    }
+
+    /// What a peer names the memory by.
+    pub fn remote_key(&self) -> u32 {
+        self.region.remote_key()
+    }
+
+    /// The first byte's address for peers.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
+/// A page, which the question whether dmabufs are offered names.
+const SMALLEST: u64 = 4096;
+
+fn access_flags(is_writable: bool, access: Access) -> u32 {
+    let mut flags = 0;
+    for (wanted, flag) in [
+        (is_writable, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+        (access.remote_read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+        (access.remote_write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+    ] {
+        flags |= if wanted { flag.0 } else { 0 };
+    }
+    flags
+}
+
+impl Registration {
+    pub(super) fn new(
+        domain: Arc<Domain>,
+        span: Span,
+        access: Access,
+        options: RegisterOptions,
+    ) -> Result<Self, VerbsError> {
+        let context = &domain.context;
+        let refused = |detail: &str| context.error(Side::Local, "ibv_reg_mr", 0, detail);
+        if span.is_empty() {
+            return Err(refused("no bytes are named"));
+        }
+        if access.remote_write && !span.is_writable() {
+            return Err(refused("read-only memory cannot accept remote writes"));
+        }
+        let relaxed = if options.relaxed_ordering { RELAXED_ORDERING } else { 0 };
+        let flags = access_flags(span.is_writable(), access) | relaxed;
+        let address = span.as_ptr().cast::<c_void>();
+        // SAFETY: the domain lives; the bytes are mapped while the span is held, which outlives the
+        // registration. The NIC touches them as a peer does: through no reference of ours. The
+        // second call is the first for flags that are hints, with the usual address for peers.
+        let raw = unsafe {
+            let (raw, verbs, flags) = (domain.raw(), context.verbs, flags.cast_signed());
+            match verbs.optional.ibv_reg_mr_iova2.filter(|_| options.relaxed_ordering) {
+                Some(register) => register(raw, address, span.len(), span.address(), flags),
+                None => (verbs.ibv_reg_mr)(
+                    raw,
+                    address,
+                    span.len(),
+                    flags & !RELAXED_ORDERING.cast_signed(),
+                ),
+            }
+        };
+        let code = errno();
+        if raw.is_null() {
+            return Err(domain.refused("ibv_reg_mr", code));
+        }
+        let counted = domain.on_registered(span.len() as u64);
+        let region = Region { domain, raw, _counted: counted };
+        Ok(Self { inner: Arc::new(Registered { region, span, access }) })
+    }
+
+    /// The bytes.
+    pub fn span(&self) -> &Span {
+        &self.inner.span
+    }
+
+    /// What a peer may do.
+    pub fn access(&self) -> Access {
+        self.inner.access
+    }
+
+    /// What a peer names the memory by.
+    pub fn remote_key(&self) -> u32 {
+        self.inner.region.remote_key()
+    }
+
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: the registration lives while `self` does, and its keys never change.
+        unsafe { (*self.inner.region.raw).lkey }
+    }
+
+    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
+        Arc::ptr_eq(&self.inner.region.domain, domain)
+    }
+
+    /// Address of `length` bytes from `offset`.
+    pub(super) fn address(&self, offset: usize, length: usize) -> Result<u64, MemoryError> {
+        Ok(self.inner.span.slice(offset, length)?.address())
+    }
+}

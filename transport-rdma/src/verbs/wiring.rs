@@ -1,0 +1,326 @@
+//! Making lanes and wiring them: what is announced to a peer, and what its announcement allows.
+
+use super::completions::Reservation;
+use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
+use super::context::mtu_number;
+use super::lane::{Announced, Lane, LaneSetup, lock};
+use super::lanes::Refused;
+use super::nic::Nic;
+use super::objects::{Numbers, Patience, QueuePair, Route};
+use crate::error::{LimitReached, NicLimit, VerbsError};
+use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, table, usable_gids};
+use crate::pairing::{KernelRoutes, is_one_family, moves_first};
+use handfast_core::transport::Side;
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath};
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Packet sequence numbers have 24 bits.
+const PSN_MAX: u32 = 0x00ff_ffff;
+/// Queue-pair numbers have 24 bits.
+const QUEUE_PAIR_NUMBER_MAX: u32 = 0x00ff_ffff;
+/// What drivers answer when the device, or this process' share of it, has no more.
+const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
+/// What says that the two addresses cannot be brought together.
+const UNREACHABLE: [i32; 4] =
+    [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL];
+
+impl Nic {
+    /// Makes a lane of one queue pair for each of `psns`, in INIT, and says what to announce about
+    /// it. `psns` are the first packet sequence numbers that we send with: 24 random bits each,
+    /// fresh for every lane, since they are what keeps late packets of a former lane out.
+    ///
+    /// # Errors
+    /// When the lifecycle exists, a limit is reached (which [`VerbsError::limit`] names) or a call
+    /// failed; nothing is left of it.
+    pub fn bring_up(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
+        self.make(lifecycle, psns, None)
+    }
+
+    /// As [`Nic::bring_up`], and announces the address that fits what is known of this peer's: a
+    /// message has room for one, so what did not fit at the last wire is changed here. After a
+    /// failed wire the next lane towards the same peer announces another address where that helps.
+    ///
+    /// # Errors
+    /// As [`Nic::bring_up`].
+    pub fn bring_up_for(
+        &self,
+        peer: &NicPath,
+        lifecycle: Lifecycle,
+        psns: &[u32],
+    ) -> Result<Body, VerbsError> {
+        self.make(lifecycle, psns, Some(peer.to_string()))
+    }
+
+    fn make(
+        &self,
+        lifecycle: Lifecycle,
+        psns: &[u32],
+        peer: Option<String>,
+    ) -> Result<Body, VerbsError> {
+        let context = &self.shared.context;
+        let refused = |detail: String| context.error(Side::Local, "bring_up", 0, detail);
+        let pairs = psns.len();
+        if psns.is_empty() || pairs > QUEUE_PAIRS_PER_LANE_MAX {
+            return Err(refused(format!(
+                "1 to {QUEUE_PAIRS_PER_LANE_MAX} queue pairs, not {pairs}"
+            )));
+        }
+        if psns.iter().any(|psn| *psn > PSN_MAX) {
+            return Err(refused("a packet sequence number has 24 bits".to_owned()));
+        }
+        let port = context.port_facts(self.config.port)?;
+        let chosen = self.announce(peer.as_deref())?;
+        tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
+        let begun = lock(&self.shared.lanes).begin(lifecycle, pairs);
+        let serial = begun.map_err(|why| match why {
+            Refused::Exists => refused("the lifecycle exists".to_owned()),
+            Refused::Limit(limit) => {
+                let detail = format!("the limit of {} {} is reached", limit.max, limit.limit);
+                VerbsError { limit: Some(limit), ..refused(detail) }
+            }
+        })?;
+        let setup = LaneSetup {
+            serial,
+            announced: Announced { gid: chosen.entry, peer },
+            domain: Arc::clone(&self.domain),
+            sink: Arc::clone(&self.shared.sink),
+            counts: Arc::clone(&self.shared.counts),
+            depth: self.config.depth,
+            message_max: port.message_max,
+            port: self.config.port,
+        };
+        let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
+        let made = self.shared.queues.reserve(entries);
+        let made = made.and_then(|reservation| Lane::new(lifecycle, psns, reservation, setup));
+        let mut lanes = lock(&self.shared.lanes);
+        let lane = match made {
+            Ok(lane) => lane,
+            Err(error) => {
+                lanes.give_up(lifecycle, pairs);
+                return Err(exhausted(error, lanes.queue_pairs(), lanes.queue_pairs_max()));
+            }
+        };
+        let body = Body {
+            queue_pairs: lane.numbers.clone(),
+            psns: psns.to_vec(),
+            gid: gid_text(chosen.entry.address),
+            lid: u32::from(port.lid),
+            mtu: port.mtu.min(self.config.mtu_max),
+            rd_atomic: u32::from(self.rd_atomic),
+            ..Body::default()
+        };
+        lanes.insert(Arc::new(lane));
+        let is_first = !self.shared.has_lanes.swap(true, Ordering::Relaxed);
+        drop(lanes);
+        if is_first {
+            // It sleeps without a limit while there is no lane.
+            self.shared.queues.wake();
+        }
+        Ok(body)
+    }
+
+    /// A queue pair of no lane.
+    pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
+        let queue = Arc::clone(&reservation.shard.queue);
+        QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
+            let lanes = lock(&self.shared.lanes);
+            exhausted(error, lanes.queue_pairs(), lanes.queue_pairs_max())
+        })
+    }
+
+    /// The address to announce, of those that the port has now.
+    fn announce(&self, peer: Option<&str>) -> Result<ChosenGid, VerbsError> {
+        let context = &self.shared.context;
+        let entries = context.gids(self.config.port)?;
+        let none = |error: String| context.error(Side::Local, "bring_up", 0, error);
+        let usable = usable_gids(&entries, self.config.gid, self.shared.profile)
+            .map_err(|error| none(error.to_string()))?;
+        match peer {
+            None => {
+                // The one chosen at first, as long as it is there.
+                let own = &self.gid.entry;
+                let same = |e: &&GidEntry| (e.address, e.kind) == (own.address, own.kind);
+                let entry = usable.iter().find(same).unwrap_or(&usable[0]);
+                Ok(explained(*entry, &entries, self.config.gid))
+            }
+            Some(peer) => lock(&self.book)
+                .announce(peer, &usable, &KernelRoutes)
+                .ok_or_else(|| none("the port has no usable address".to_owned())),
+        }
+    }
+
+    /// Wires the lane towards the queue pairs that `peer` announced: RTR and RTS with the smaller
+    /// MTU and number of outstanding reads of both. Happens once per lifecycle. The lane takes
+    /// slices as soon as this returns, whether the peer has wired or not; what is posted before it
+    /// has costs a whole time-out. Blocks for up to a second where the kernel looks for the peer's
+    /// address in vain; the first queue pair that fails ends it.
+    ///
+    /// # Errors
+    /// What kept the lane from being wired; it takes nothing and is to be retired. Addresses that
+    /// do not fit are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`]
+    /// has another address to try or the peer is the one to change its own.
+    pub fn wire(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
+        let context = &self.shared.context;
+        let lane = self.known(lifecycle, "wire")?;
+        let unusable = |detail: String| context.error(Side::Peer, "wire", 0, detail);
+        let numbers = announced(peer, lane.numbers.len()).map_err(unusable)?;
+        let port = context.port_facts(self.config.port)?;
+        let peer_gid = parse_gid(&peer.gid).map_err(|error| unusable(error.to_string()))?;
+        let mtu = port.mtu.min(self.config.mtu_max).min(peer.mtu);
+        let mtu_number = mtu_number(mtu)
+            .ok_or_else(|| unusable(format!("a path MTU of {} bytes does not exist", peer.mtu)))?;
+        let rd_atomic = u32::from(self.rd_atomic).min(peer.rd_atomic);
+        let rd_atomic = u8::try_from(rd_atomic).unwrap_or(u8::MAX);
+        if rd_atomic == 0 {
+            // With none a read would never end, and one kernel does not survive it.
+            return Err(unusable("the peer accepts no outstanding read".to_owned()));
+        }
+        let peer_lid = u16::try_from(peer.lid).map_err(|_| unusable("LIDs have 16 bits".into()))?;
+        if port.is_ethernet {
+            self.check_family(&lane.announced, peer_gid)?;
+        }
+        let route = Route {
+            port: self.config.port,
+            own_gid_index: self.place(&lane.announced.gid)?,
+            peer_gid,
+            peer_lid,
+            is_global: port.is_ethernet || peer.lid == 0,
+            mtu_number,
+            rd_atomic,
+        };
+        let NicConfig { timeout_exponent, retries, .. } = self.config;
+        let patience = Patience { timeout_exponent, retries };
+        let place = || self.place(&lane.announced.gid);
+        let wired = lane.wire(&route, &numbers, patience, place);
+        self.learn(&lane.announced, peer_gid, wired)
+    }
+
+    /// Refuses addresses that no device can bring together, before it is asked.
+    fn check_family(&self, own: &Announced, peer: Ipv6Addr) -> Result<(), VerbsError> {
+        let address = own.gid.address;
+        if is_one_family(address, peer) {
+            return Ok(());
+        }
+        let context = &self.shared.context;
+        let entries = context.gids(self.config.port).unwrap_or_default();
+        let others = usable_gids(&entries, self.config.gid, self.shared.profile);
+        let can_move = own.peer.is_some()
+            && others.is_ok_and(|all| all.iter().any(|e| is_one_family(e.address, peer)));
+        if let Some(name) = &own.peer {
+            lock(&self.book).on_failed(name, address, peer);
+        }
+        let (side, next) = if can_move {
+            (Side::Peer, "; the next lane announces another address of ours")
+        } else if moves_first(&own.gid, peer) {
+            (Side::Configuration, "; none of ours is of the peer's family")
+        } else {
+            (Side::Peer, "; the peer may have another")
+        };
+        let ours = table(&entries);
+        let detail = format!(
+            "{peer} of the peer and {} of ours are of different families{next}; the port has: {ours}",
+            own.gid
+        );
+        Err(context.error(side, "wire", 0, detail))
+    }
+
+    /// Remembers how a pair of addresses fared, and charges a failure to who is to blame.
+    fn learn(
+        &self,
+        own: &Announced,
+        peer: Ipv6Addr,
+        wired: Result<(), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let address = own.gid.address;
+        let Err(error) = wired else {
+            if let Some(name) = &own.peer {
+                lock(&self.book).on_wired(name, address, peer);
+            }
+            return Ok(());
+        };
+        if !UNREACHABLE.contains(&error.code) {
+            return Err(error);
+        }
+        let port = self.shared.context.port_facts(self.config.port);
+        if port.is_ok_and(|port| !port.is_active) {
+            let detail = format!("{}; our own port is down", error.detail);
+            return Err(VerbsError { side: Side::Local, detail, ..error });
+        }
+        if let Some(name) = &own.peer {
+            lock(&self.book).on_failed(name, address, peer);
+        }
+        let words = rank(&own.gid).map_or("", |(_, words)| words);
+        let detail = format!("{}; from {}: {words}", error.detail, own.gid);
+        Err(VerbsError { detail, ..error })
+    }
+
+    /// Where an address stands in the port's table now: places move when addresses come and go.
+    fn place(&self, wanted: &GidEntry) -> Result<u8, VerbsError> {
+        let context = &self.shared.context;
+        let error = |detail| context.error(Side::Local, "wire", 0, detail);
+        let entries = context.gids(self.config.port)?;
+        let same = |entry: &&GidEntry| entry.address == wanted.address && entry.kind == wanted.kind;
+        let found = entries.iter().find(same);
+        let found = found
+            .ok_or_else(|| error(format!("our address {} has left the port", wanted.address)))?;
+        u8::try_from(found.index).map_err(|_| error("the GID's index exceeds 255".to_owned()))
+    }
+}
+
+/// Names the limit in the failure of a call that makes a queue pair.
+fn exhausted(error: VerbsError, in_use: u64, max: u64) -> VerbsError {
+    if error.call != "ibv_create_qp" || !EXHAUSTED.contains(&error.code) {
+        return error;
+    }
+    let limit = LimitReached { limit: NicLimit::QueuePairs, in_use, max };
+    VerbsError { limit: Some(limit), ..error }
+}
+
+/// The queue pairs that a peer announced, as many as we have at most.
+fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
+    if peer.queue_pairs.is_empty() {
+        return Err("the peer announced no queue pair".to_owned());
+    }
+    if peer.psns.len() != peer.queue_pairs.len() {
+        let (psns, numbers) = (peer.psns.len(), peer.queue_pairs.len());
+        return Err(format!(
+            "the peer announced {numbers} queue pairs and {psns} sequence numbers"
+        ));
+    }
+    let numbers = peer.queue_pairs.iter().zip(&peer.psns).take(pairs);
+    let numbers: Vec<_> =
+        numbers.map(|(pair, psn)| Numbers { queue_pair: *pair, psn: *psn }).collect();
+    let wide = |n: &&Numbers| n.queue_pair > QUEUE_PAIR_NUMBER_MAX || n.psn > PSN_MAX;
+    match numbers.iter().find(wide) {
+        Some(n) => Err(format!("{} or {} exceeds 24 bits", n.queue_pair, n.psn)),
+        None => Ok(numbers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_announces_is_checked_before_a_device_sees_it() {
+        let body = |queue_pairs: &[u32], psns: &[u32]| Body {
+            queue_pairs: queue_pairs.to_vec(),
+            psns: psns.to_vec(),
+            ..Body::default()
+        };
+        assert_eq!(announced(&body(&[17, 18, 19], &[1, 2, 3]), 2).unwrap().len(), 2);
+        assert_eq!(announced(&body(&[PSN_MAX], &[PSN_MAX]), 2).unwrap().len(), 1);
+        for wrong in [
+            body(&[], &[]),
+            body(&[17], &[]),
+            body(&[17], &[1, 2]),
+            body(&[PSN_MAX + 1], &[1]),
+            body(&[17], &[PSN_MAX + 1]),
+        ] {
+            assert!(announced(&wrong, 2).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Links, addresses and queue pairs that fail and come back.
+
+use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, wire_lane};
+use crate::wires::Wire;
+use handfast_core::Lifecycle;
+use handfast_core::transport::Side;
+use handfast_memory::Direction;
+use handfast_transport_rdma::{DeviceEvent, NicConfig, SliceEnd};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// From the return of what was lost to bytes that arrived, on emulated processors that others use.
+const REPAIRED_WITHIN: Duration = Duration::from_secs(1);
+/// What the kernel itself takes to look for an address that just returned: its first question goes
+/// unheard, the next comes a second later.
+const LOOK_UP_MAX: Duration = Duration::from_millis(1_200);
+/// Of a local failure on the kernel's 6.1: the port or the address is gone.
+const LOCAL_QUEUE_PAIR_ERROR: i32 = 2;
+const RETRY_EXCEEDED: i32 = 12;
+
+/// Gives up after about 0.4 s.
+fn impatient(config: NicConfig) -> NicConfig {
+    NicConfig { timeout_exponent: 14, ..config }
+}
+
+/// Moves everything from one to the other over a new lane in place of the old.
+fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
+    for site in [one, other] {
+        site.nic.retire(LANE).unwrap();
+        site.told.forget();
+    }
+    wire_lane(one, other, lane, 1);
+    one.memory.copy_in(0, &pattern(seed)).unwrap();
+    one.nic.post(lane, &mut vec![one.posting(other, 1, Direction::Write, 0, BYTES)]);
+    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert!(other.bytes() == pattern(seed));
+}
+
+#[test]
+fn a_link_that_goes_down_is_told_breaks_who_posts_and_is_used_again_soon_after_it_returns() {
+    let wire = Wire::new(1);
+    let (one, other) = wire.sites(impatient);
+    wire_lane(&one, &other, LANE, 1);
+    wire.down(0);
+    for site in [&one, &other] {
+        let down = DeviceEvent::PortDown { port: 1 };
+        site.told.wait("a port that went down", |told| told.events.contains(&down));
+    }
+    one.post_all(&other, Direction::Write, 2);
+    let ends = one.told.ends(2);
+    let SliceEnd::Failed(first) = &ends[0] else { panic!("{ends:?}") };
+    assert_eq!((first.side, first.code), (Side::Local, LOCAL_QUEUE_PAIR_ERROR), "{first}");
+    let lane = Lifecycle(8);
+    let mut theirs = other.nic.bring_up(lane, &[1]).unwrap();
+    one.nic.bring_up(lane, &[2]).unwrap();
+    theirs.psns = vec![1];
+    let error = one.nic.wire(lane, &theirs).unwrap_err();
+    assert_eq!(error.side, Side::Local, "our own port is nobody else's fault: {error}");
+    for site in [&one, &other] {
+        site.nic.retire(lane).unwrap();
+    }
+
+    wire.up();
+    let returned = Instant::now();
+    for site in [&one, &other] {
+        let up = DeviceEvent::PortActive { port: 1 };
+        site.told.wait("a port that came up", |told| told.events.contains(&up));
+    }
+    repair(&one, &other, Lifecycle(9), 1);
+    let took = returned.elapsed();
+    println!("used again {} ms after the link returned", took.as_millis());
+    assert!(took < REPAIRED_WITHIN + LOOK_UP_MAX, "{took:?}");
+}
+
+#[test]
+fn a_link_that_returns_within_the_retries_costs_nothing() {
+    let wire = Wire::new(2);
+    let (one, other) = wire.sites(|config| NicConfig { timeout_exponent: 17, ..config });
+    wire_lane(&one, &other, LANE, 1);
+    one.memory.copy_in(0, &pattern(2)).unwrap();
+    // The far end: our own port stays able to send.
+    wire.down(1);
+    one.post_all(&other, Direction::Write, 16);
+    std::thread::sleep(Duration::from_millis(300));
+    wire.up();
+    assert!(one.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+    assert!(other.bytes() == pattern(2));
+    assert_eq!(one.told.failures(), []);
+}
+
+#[test]
+fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place() {
+    let wire = Wire::new(3);
+    let (one, other) = wire.sites(impatient);
+    wire_lane(&one, &other, LANE, 1);
+    let before = one.nic.gid().entry;
+    wire.address_leaves(0);
+    let changed = DeviceEvent::AddressesChanged { port: 1 };
+    one.told.wait("an address that left", |told| told.events.contains(&changed));
+    one.post_all(&other, Direction::Write, 1);
+    let ends = one.told.ends(1);
+    assert!(matches!(&ends[0], SliceEnd::Failed(error) if error.side == Side::Local), "{ends:?}");
+    // The other end is of another family than what is left, and both are named.
+    let (mine, theirs) = (Lifecycle(8), Lifecycle(8));
+    let body = one.nic.bring_up(mine, &[1]).unwrap();
+    assert!(body.gid.starts_with("fe:80"), "{body:?}");
+    let peer = other.nic.bring_up(theirs, &[2]).unwrap();
+    let error = one.nic.wire(mine, &peer).unwrap_err();
+    assert!(
+        error.detail.contains("different families") && error.detail.contains("fe80"),
+        "{error}"
+    );
+    [(&one, mine), (&other, theirs)].iter().for_each(|(s, lane)| s.nic.retire(*lane).unwrap());
+
+    let returned = Instant::now();
+    wire.address_returns(0);
+    let place = || {
+        let entries = one.nic.gids().unwrap();
+        entries.iter().find(|entry| entry.address == before.address).map(|entry| entry.index)
+    };
+    while place().is_none() {
+        assert!(returned.elapsed() < PATIENCE, "the address did not return");
+    }
+    // The broken lane holds the old place until it is retired.
+    assert_ne!(place(), Some(before.index));
+    repair(&one, &other, Lifecycle(9), 3);
+    let took = returned.elapsed();
+    println!("used again {} ms after the address returned", took.as_millis());
+    assert!(took < REPAIRED_WITHIN + LOOK_UP_MAX, "{took:?}");
+}
+
+#[test]
+fn a_lane_that_one_side_cuts_takes_nothing_more_and_the_other_hears_of_it_from_its_device() {
+    let wire = Wire::new(4);
+    let (one, other) = wire.sites(impatient);
+    wire_lane(&one, &other, LANE, 2);
+    other.nic.cut(LANE).unwrap();
+    one.memory.copy_in(0, &pattern(4)).unwrap();
+    one.post_all(&other, Direction::Write, 8);
+    let ends = one.told.ends(8);
+    let told = |end: &&SliceEnd| matches!(end, SliceEnd::Failed(e) if e.code == RETRY_EXCEEDED);
+    assert_eq!(ends.iter().filter(told).count(), 2, "one for each queue pair: {ends:?}");
+    assert!(other.bytes() == vec![0; BYTES]);
+    other.post_all(&one, Direction::Write, 1);
+    assert_eq!(other.told.ends(1), [SliceEnd::NotPosted]);
+    assert_eq!(other.told.failures(), [], "who cuts a lane knows");
+    repair(&one, &other, Lifecycle(8), 5);
+}
+
+#[test]
+fn of_two_nics_the_one_that_is_cut_off_disturbs_no_lane_of_the_other() {
+    let (cut, whole) = (Wire::new(5), Wire::new(6));
+    let (a, b) = cut.sites(impatient);
+    let (c, d) = whole.sites(impatient);
+    wire_lane(&a, &b, LANE, 1);
+    wire_lane(&c, &d, LANE, 1);
+    cut.down(1);
+    // Few packets: what waits for a link layer address holds the software device's timers up.
+    let write = |n| a.posting(&b, n, Direction::Write, 0, 1024);
+    a.nic.post(LANE, &mut (0..4).map(write).collect());
+    let mut rounds = 0;
+    // The whole lane works all the while that the other's device tries.
+    while a.told.failures().is_empty() {
+        c.told.forget();
+        c.nic.post(LANE, &mut vec![c.posting(&d, 1, Direction::Write, 0, 16_384)]);
+        assert_eq!(c.told.ends(1), [SliceEnd::Done]);
+        rounds += 1;
+        // Software devices share the processors; a pause lets the other's timers run.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(rounds > 0);
+    assert_eq!((c.told.failures(), d.told.failures()), (vec![], vec![]));
+    assert_eq!(a.told.failures()[0].1.code, RETRY_EXCEEDED);
+}
+
+#[test]
+fn both_sides_wire_at_the_same_instant_two_hundred_times() {
+    const LANES: u64 = 200;
+    let wire = Wire::new(7);
+    let (one, other) = wire.sites(|config| NicConfig { depth: 8, ..config });
+    one.memory.copy_in(0, &pattern(6)).unwrap();
+    let start = Barrier::new(2);
+    for number in 0..LANES {
+        let lane = Lifecycle(number);
+        let psn = number as u32;
+        let mine = one.nic.bring_up(lane, &[psn]).unwrap();
+        let theirs = other.nic.bring_up(lane, &[0x0070_0000 + psn]).unwrap();
+        let wire = |site: &Site, peer| {
+            start.wait();
+            site.nic.wire(lane, peer).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| wire(&one, &theirs));
+            scope.spawn(|| wire(&other, &mine));
+        });
+        let length = BYTES / LANES as usize;
+        let offset = number as usize * length;
+        one.nic
+            .post(lane, &mut vec![one.posting(&other, number, Direction::Write, offset, length)]);
+        one.told.ends(number as usize + 1);
+        for site in [&one, &other] {
+            site.nic.retire(lane).unwrap();
+        }
+    }
+    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == SliceEnd::Done));
+    let moved = BYTES / LANES as usize * LANES as usize;
+    assert!(other.bytes()[..moved] == pattern(6)[..moved]);
+    assert_eq!((one.told.failures(), other.told.failures()), (vec![], vec![]));
+}

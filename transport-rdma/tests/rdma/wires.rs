@@ -1,0 +1,141 @@
+//! Wires of a test's own, with a NIC at each end, so that what is done to one disturbs no other
+//! test. Made as `cargo xtask guest` makes rxe0 and rxe1.
+
+use crate::support::{Site, config};
+use handfast_transport_rdma::NicConfig;
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// A wire: `rxe{2n}` at 10.n.0.1 and `rxe{2n+1}` at 10.n.0.2, on interfaces `veth…` of those numbers.
+pub(crate) struct Wire {
+    number: u32,
+}
+
+/// Runs a command of words separated by spaces.
+pub(crate) fn run(words: &str) {
+    let mut parts = words.split(' ');
+    let mut command = Command::new(parts.next().unwrap());
+    let output = command.args(parts).output().unwrap();
+    assert!(output.status.success(), "{words}: {output:?}");
+}
+
+/// Runs commands of `ip` in one process, for starting one takes a tenth of a second in the guest.
+fn ip(commands: &[String]) {
+    batch("-4", commands);
+}
+
+fn batch(family: &str, commands: &[String]) {
+    let mut child =
+        Command::new("ip").args([family, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(commands.join("\n").as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{commands:?}");
+}
+
+impl Wire {
+    /// Each test has numbers of its own, from 1 to 9.
+    pub(crate) fn new(number: u32) -> Self {
+        let wire = Self { number };
+        let (one, other) = (wire.interface(0), wire.interface(1));
+        let mut commands = vec![format!("link add {one} type veth peer name {other}")];
+        for side in 0..2 {
+            let (interface, to) = (wire.interface(side), wire.ip(1 - side));
+            let (local, other) = (10 + 2 * number + side, 40 + 2 * number + side);
+            commands.extend([
+                format!("address add {}/24 dev {interface}", wire.ip(side)),
+                format!("rule add pref {local} iif {interface} lookup local"),
+                format!("rule add pref {other} to {to} lookup {}", wire.table(side)),
+            ]);
+        }
+        ip(&commands);
+        for side in 0..2 {
+            let settings = format!("/proc/sys/net/ipv4/conf/{}", wire.interface(side));
+            fs::write(format!("{settings}/accept_local"), "1").unwrap();
+            fs::write(format!("{settings}/rp_filter"), "0").unwrap();
+        }
+        wire.up();
+        for side in 0..2 {
+            let (device, interface) = (wire.device(side), wire.interface(side));
+            run(&format!("rdma link add {device} type rxe netdev {interface}"));
+        }
+        wire
+    }
+
+    fn index(&self, side: u32) -> u32 {
+        2 * self.number + side
+    }
+
+    fn table(&self, side: u32) -> u32 {
+        100 + self.index(side)
+    }
+
+    pub(crate) fn device(&self, side: u32) -> String {
+        format!("rxe{}", self.index(side))
+    }
+
+    pub(crate) fn interface(&self, side: u32) -> String {
+        format!("veth{}", self.index(side))
+    }
+
+    pub(crate) fn ip(&self, side: u32) -> String {
+        format!("10.{}.0.{}", self.number, side + 1)
+    }
+
+    pub(crate) fn address_leaves(&self, side: u32) {
+        ip(&[format!("address del {}/24 dev {}", self.ip(side), self.interface(side))]);
+    }
+
+    pub(crate) fn address_returns(&self, side: u32) {
+        let address = format!("address add {}/24 dev {}", self.ip(side), self.interface(side));
+        ip(&[address, self.route(side)]);
+    }
+
+    /// A device that starts again, as after a reboot: its numbers begin anew.
+    pub(crate) fn restart_device(&self, side: u32) {
+        let (device, interface) = (self.device(side), self.interface(side));
+        run(&format!("rdma link delete {device}"));
+        run(&format!("rdma link add {device} type rxe netdev {interface}"));
+    }
+
+    /// Both ends up, with the routes that a link loses when it goes down.
+    pub(crate) fn up(&self) {
+        let up = |side| format!("link set {} up", self.interface(side));
+        ip(&[up(0), up(1), self.route(0), self.route(1)]);
+    }
+
+    /// The route that keeps packets on the wire.
+    fn route(&self, side: u32) -> String {
+        let (to, interface, table) = (self.ip(1 - side), self.interface(side), self.table(side));
+        format!("route replace {to} dev {interface} src {} table {table}", self.ip(side))
+    }
+
+    /// Gives each end an IPv6 address of the prefix, 1 and 2, and keeps their packets on the wire.
+    /// Of one test alone, for the rules of IPv6 are changed for all.
+    pub(crate) fn ipv6(&self, prefix: &str) {
+        let mut commands = Vec::new();
+        for side in 0..2 {
+            let (interface, table) = (self.interface(side), self.table(side));
+            let (own, other) = (side + 1, 2 - side);
+            commands.extend([
+                format!("address add {prefix}{own}/64 dev {interface} nodad"),
+                format!("rule add pref {} iif {interface} lookup local", 10 + side),
+                format!("rule add pref {} to {prefix}{other} lookup {table}", 20 + side),
+                format!("route add {prefix}{other} dev {interface} table {table}"),
+            ]);
+        }
+        commands.extend(["rule add pref 100 lookup local", "rule del pref 0"].map(Into::into));
+        batch("-6", &commands);
+    }
+
+    pub(crate) fn down(&self, side: u32) {
+        ip(&[format!("link set {} down", self.interface(side))]);
+    }
+
+    /// A NIC at each end, whose queue pairs have different numbers.
+    pub(crate) fn sites(&self, change: impl Fn(NicConfig) -> NicConfig) -> (Site, Site) {
+        let site = |side| Site::new(change(config(&self.device(side))));
+        let sites = (site(0), site(1));
+        sites.1.nic.skip_numbers(64).unwrap();
+        sites
+    }
+}

@@ -1,0 +1,81 @@
+//! Lanes between different nodes that have nothing to do with each other, told apart.
+
+use crate::action::{Action, Choice};
+use crate::setup::CommandKind;
+use crate::world::{Site, World};
+use handfast_core::node::TimerId;
+use handfast_core::{Lifecycle, NicPath};
+use std::sync::Arc;
+
+/// Lifecycles that may be raised between two events of one node.
+const ROOM: usize = 2;
+
+/// Two processes, the smaller first.
+type Ends = (usize, usize);
+
+impl World {
+    /// Leaves of everything that may happen next what happens between one pair of processes, the
+    /// first that has something to do, once the last fault of the budget is spent: what
+    /// happens between other pairs happens later then, and finds the same. Nothing is left out
+    /// before the last fault, without a budget of faults, while a restart is asked for, and where
+    /// nodes may run out of room for lifecycles, which their peers share.
+    ///
+    /// It rests on what the rules promise, that lanes to different nodes do not wait for each other
+    /// (H7), and so is for more faults than that promise was explored with without it.
+    pub fn keep_one_pair(&self, choices: &mut Vec<Choice>) {
+        if self.faults_spent == 0 || self.faults_spent < self.setup.faults_max || self.is_tight() {
+            return;
+        }
+        let ends = |choice: &Choice| self.ends_of(&choice.action);
+        let Some(pairs) = choices.iter().map(ends).collect::<Option<Vec<Ends>>>() else { return };
+        let Some(first) = pairs.iter().min().copied() else { return };
+        let mut of = pairs.into_iter();
+        choices.retain(|_| of.next() == Some(first));
+    }
+
+    /// A node may run out of room for lifecycles, which its peers share.
+    fn is_tight(&self) -> bool {
+        let used = |site: &Arc<Site>| site.node.lifecycles().count();
+        let most = self.sites.iter().map(used).max().unwrap_or(0);
+        most + ROOM > self.setup.limits.lifecycles_max || self.is_crowded()
+    }
+
+    /// The processes that an action is between; none if it is about more, or costs something.
+    fn ends_of(&self, action: &Action) -> Option<Ends> {
+        let (site, peer) = match action {
+            Action::Command(at) => {
+                let command = self.commands[*at];
+                (command.kind != CommandKind::Restart).then_some(())?;
+                (command.site, command.peer)
+            }
+            Action::Call(at, to) => {
+                let call = &self.calls[*at];
+                (*to, self.site_at(call.sender.incarnation, &call.from))
+            }
+            Action::Answer(at) => {
+                let (run, answer) = &self.answers[*at];
+                (self.site_at(*run, &answer.to), self.site_of_path(&answer.from)?)
+            }
+            Action::Operation(at) => {
+                let pending = &self.operations[*at];
+                (pending.site, self.other_end(pending.site, pending.operation.id().lifecycle)?)
+            }
+            Action::Timer(site, TimerId::Lifecycle(own)) | Action::Broken(site, own) => {
+                (*site, self.other_end(*site, *own)?)
+            }
+            Action::Timer(site, TimerId::Peer(path)) => (*site, self.site_of_path(path)?),
+            _ => return None,
+        };
+        let process = |site: usize| self.sites.get(site).map(|site| site.process);
+        let (one, other) = (process(site)?, process(peer)?);
+        Some((one.min(other), one.max(other)))
+    }
+
+    fn other_end(&self, site: usize, own: Lifecycle) -> Option<usize> {
+        self.site_of_path(self.peer_of(site, own)?)
+    }
+
+    fn site_of_path(&self, path: &NicPath) -> Option<usize> {
+        self.sites.iter().position(|site| site.path == *path)
+    }
+}

@@ -1,0 +1,92 @@
+//! Messages that can make no difference any more, left out of worlds that ask for it.
+
+use crate::setup::CommandKind;
+use crate::world::{Site, World};
+use handfast_core::node::{CallToken, StateKind};
+use handfast_core::wire::{Message, Op, RefusalReason};
+use handfast_core::{Input, Output};
+use std::sync::Arc;
+
+impl World {
+    /// Drops what its receiver can only ignore or refuse to nobody, now and for ever.
+    pub(crate) fn prune(&mut self) {
+        if !self.setup.prune {
+            return;
+        }
+        self.prune_answers();
+        if !self.calls.is_empty() && self.memories_last() {
+            let mut calls = std::mem::take(&mut self.calls);
+            calls.retain(|call| !self.is_spent(call));
+            self.calls = calls;
+        }
+    }
+
+    /// Drops answers that their receiver can only ignore.
+    fn prune_answers(&mut self) {
+        let sites = &self.sites;
+        self.answers.retain(|(run, answer)| {
+            let process = Self::process_of(*run);
+            let caller = |site: &&Arc<Site>| site.process == process && site.path == answer.to;
+            let caller = sites.iter().find(caller);
+            if caller.is_some_and(|caller| caller.old.is_some()) {
+                return true;
+            }
+            let from_old = sites.iter().any(|site| site.path == answer.from && site.old.is_some());
+            let echo = answer.echo.map(|echo| echo.lifecycle);
+            let state = caller.and_then(|site| site.node.state_of(echo?));
+            match (answer.op, state) {
+                (_, None | Some(StateKind::Retiring)) => false,
+                _ if from_old => true,
+                (Op::Reply, state) => state == Some(StateKind::Announced),
+                (Op::Ack, state) => {
+                    state.is_some_and(|state| state != StateKind::Established && !state.is_ending())
+                }
+                (Op::Retired, state) => state == Some(StateKind::Quiescing),
+                _ => true,
+            }
+        });
+    }
+
+    /// No node can lose what it remembers of its peers: nobody restarts any more, and tables of
+    /// peers have room for all.
+    fn memories_last(&self) -> bool {
+        let crash = self.setup.faults.crash && self.faults_spent < self.setup.faults_max;
+        let restart = |kind: CommandKind| kind == CommandKind::Restart;
+        let asked = self.commands.iter().any(|command| restart(command.kind));
+        !crash && !asked && !self.is_crowded() && self.mute.is_empty()
+    }
+
+    /// Whoever made the call has ended or is ending, and its receiver refuses it for a reason that
+    /// lasts: what the call is about is gone or superseded. Asked of the node itself.
+    fn is_spent(&self, call: &Message) -> bool {
+        let caller = self.sites.get(self.site_at(call.sender.incarnation, &call.from));
+        let caller = caller.filter(|site| site.incarnation == call.sender.incarnation);
+        let state = caller.and_then(|site| site.node.state_of(call.sender.lifecycle));
+        if !matches!(state, None | Some(StateKind::Retiring)) || self.has_twins() {
+            return false;
+        }
+        let receiver = self.sites.iter().find(|site| site.path == call.to);
+        let Some(receiver) = receiver.filter(|site| site.old.is_none()) else { return false };
+        if self.old_site(&call.from).is_some() {
+            return false;
+        }
+        // What is about a lifecycle that lives may be heard later, when its owner has heard more.
+        let about = call.echo.filter(|echo| echo.incarnation == receiver.incarnation);
+        let about = about.and_then(|echo| receiver.node.state_of(echo.lifecycle));
+        let lasts = |reason: RefusalReason| match reason {
+            RefusalReason::Gone => matches!(about, None | Some(StateKind::Retiring)),
+            RefusalReason::Superseded => call.op == Op::Request && call.echo.is_none(),
+            _ => false,
+        };
+        let mut node = receiver.node.clone();
+        let token = CallToken(call.sender.incarnation.0 as u64);
+        node.handle_input(self.now, Input::CallReceived { token, message: call.clone() });
+        let refused = |output: Output| match output {
+            Output::Answer { message, .. } => message.refusal.is_some_and(|no| lasts(no.reason)),
+            _ => false,
+        };
+        let outputs = std::iter::from_fn(|| node.poll_output());
+        let mut count = 0;
+        outputs.inspect(|_| count += 1).all(refused) && count == 1
+    }
+}
