@@ -22,14 +22,14 @@ fn both_open_and_two_faults_of_any_kind_happen() {
 }
 
 #[test]
-fn both_open_and_three_classic_faults_happen() {
+fn both_open_and_three_faults_of_any_kind_happen() {
     if !nightly() {
-        println!("skipped: nightly only, it takes ten minutes and 5 GB");
+        println!("skipped: nightly only, it takes three minutes");
         return;
     }
-    let setup = pruned(at_once(Scenario::SimultaneousOpen.setup(3)));
     let explorer = Explorer { states_max: 20_000_000, ..Explorer::default() };
-    holds_by(&explorer, Scenario::SimultaneousOpen, Setup { faults: Faults::CLASSIC, ..setup });
+    let setup = pruned(at_once(Scenario::SimultaneousOpen.setup(3)));
+    holds_by(&explorer, Scenario::SimultaneousOpen, setup);
 }
 
 #[test]
