@@ -12,8 +12,8 @@ const FOLD: u128 = 0x0100_0000_0000_0000_0000_013b;
 /// What a schedule came to.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// What was chosen among how many events, and the fingerprint of one world in
-    /// [`WORLD_INTERVAL`] and of the last, folded: equal runs have equal hashes.
+    /// What was chosen among how many events, and the fingerprint of one world in 64 and of the last,
+    /// folded: equal runs have equal hashes.
     pub trace_hash: u128,
     /// The fingerprints of all worlds up to every event, folded; if the rules ask for them.
     pub prefixes: Vec<u128>,
