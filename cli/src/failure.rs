@@ -31,6 +31,11 @@ pub(crate) enum Failure {
          another process that writes to the segment did that"
     )]
     Damaged { at: usize, wrong: usize, bytes: usize },
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] handfast_transport_rdma::VerbsError),
+    #[error("the device does not do what lanes need: {0}")]
+    Device(String),
     #[error(
         "the step '{step}' did not end within {} ms, the time given with --timeout",
         .timeout.as_millis()
@@ -83,7 +88,9 @@ impl Failure {
             Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
             Self::Usage(_) => 2,
-            Self::System { .. } => 1,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => 1,
+            Self::System { .. } | Self::Device(_) => 1,
             // Of which this program is the other process, so that its codes are ours.
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,

@@ -5,6 +5,8 @@ mod devices;
 mod loopback;
 mod node;
 mod peer;
+#[cfg(feature = "verbs")]
+mod queue_pairs;
 mod report;
 
 use crate::Outcome;

@@ -11,6 +11,12 @@ use handfast::{Event, Incarnation, RdmaOptions, Segment};
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 
+const HANDSHAKE: &str = "handshake";
+const BYTES: &str = "bytes";
+const REESTABLISH: &str = "reestablish";
+const RESET: &str = "reset";
+const RESTART: &str = "restart";
+/// Of the nodes.
 const NAMES: [&str; 2] = ["smoke-first", "smoke-second"];
 /// Control channels are TCP, which loops back by itself; lanes are between the devices.
 const LISTEN: &str = "127.0.0.1:0";
@@ -22,26 +28,64 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
     let options = devices::choose(arguments, &found);
     report.devices(found)?;
     let Some([first, second]) = report.step("devices", start(&options)).await? else {
-        for name in ["handshake", "bytes", "restart"] {
-            report.skip(name, "there is no device to use")?;
-        }
-        return Ok(());
+        return [HANDSHAKE, BYTES, REESTABLISH, RESET, RESTART]
+            .into_iter()
+            .try_for_each(|name| report.skip(name, "there is no device to use"));
     };
-    let Some(segments) = report.step("handshake", handshake(&first, &second)).await? else {
-        for name in ["bytes", "restart"] {
-            report.skip(name, "the handshake failed")?;
-        }
+    let Some(segments) = report.step(HANDSHAKE, handshake(&first, &second)).await? else {
+        queue_pairs(arguments, report, [&first, &second]).await?;
         close(&first, &second).await;
-        return Ok(());
+        return [BYTES, RESTART]
+            .into_iter()
+            .try_for_each(|name| report.skip(name, "the handshake failed"));
     };
-    report.step("bytes", bytes(&segments, arguments.timeout)).await?;
+    report.step(BYTES, bytes(&segments, arguments.timeout)).await?;
     let [there, _] = segments;
+    queue_pairs(arguments, report, [&first, &second]).await?;
     let again = restart(&first, second, &there, &options[1], arguments.timeout);
-    if let Some(second) = report.step("restart", again).await? {
+    if let Some(second) = report.step(RESTART, again).await? {
         second.engine.close().await;
     }
     first.engine.close().await;
     Ok(())
+}
+
+/// The steps below the engine, on the same devices.
+#[cfg(feature = "verbs")]
+async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) -> Outcome {
+    use super::queue_pairs::Pair;
+    let timeout = arguments.timeout;
+    let options = [0, 1].map(|n| RdmaOptions {
+        device: nodes[n].engine.device().map(str::to_owned),
+        address: arguments.gid.get(n).or(arguments.gid.first()).copied(),
+        ..RdmaOptions::default()
+    });
+    let again = blocking(move || {
+        let mut pair = Pair::open(&options, timeout)?;
+        let words = pair.establish_again()?;
+        Ok((pair, words))
+    });
+    let Some(mut pair) = report.step(REESTABLISH, again).await? else {
+        return report.skip(RESET, "queue pairs could not be established again");
+    };
+    report.record(RESET, blocking(move || pair.reset())).await
+}
+
+/// There are no devices in a program without them, so that no step comes this far.
+#[cfg(not(feature = "verbs"))]
+async fn queue_pairs(_: &Smoke, report: &mut Report, _: [&Node; 2]) -> Outcome {
+    [REESTABLISH, RESET]
+        .into_iter()
+        .try_for_each(|name| report.skip(name, "the program has no RDMA"))
+}
+
+/// Runs what waits in the kernel off the runtime's threads.
+#[cfg(feature = "verbs")]
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Failure::Device(error.to_string())))
 }
 
 async fn close(first: &Node, second: &Node) {
@@ -89,7 +133,7 @@ async fn restart(
     let second = Node::start(NAMES[1], &address, options).await?;
     let mut failed = Vec::new();
     let words = loop {
-        match Target::whole(segment).exchange(201, timeout).await {
+        match Target::whole(segment).exchange(51, timeout).await {
             Ok(words) => break words,
             Err(failure) if is_passing(&failure) => failed.push(failure.to_string()),
             Err(failure) => return Err(failure),
@@ -116,7 +160,7 @@ async fn noticed(
             Ok(Event::PeerRestarted { old, new, .. }) if (old, new) == (was, is) => return Ok(()),
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => {
-                return Err(Failure::Usage("the node ended before it saw the restart".to_owned()));
+                return Err(Failure::Device("the restart was not noticed".to_owned()));
             }
         }
     }

@@ -18,6 +18,9 @@ pub(super) enum Verdict {
     Pass,
     Fail,
     Skipped,
+    /// Done to learn what happens: no end of it is wrong.
+    #[cfg(feature = "verbs")]
+    Recorded,
 }
 
 #[derive(Serialize)]
@@ -91,6 +94,23 @@ impl Report {
         }
     }
 
+    /// Runs an experiment, and tells what came of it: it never fails.
+    ///
+    /// # Errors
+    /// Of the output alone.
+    #[cfg(feature = "verbs")]
+    pub(super) async fn record(
+        &mut self,
+        name: &'static str,
+        work: impl Future<Output = Result<String, Failure>>,
+    ) -> Outcome {
+        let (began, timeout) = (Instant::now(), self.timeout);
+        let ended = tokio::time::timeout(timeout, work).await;
+        let ended = ended.unwrap_or(Err(Failure::StepOverdue { step: name, timeout }));
+        let words = ended.unwrap_or_else(|failure| failure.to_string());
+        self.tell(name, Verdict::Recorded, began, words, None)
+    }
+
     /// A step that is not taken, and why.
     pub(super) fn skip(&mut self, name: &'static str, why: &str) -> Outcome {
         self.tell(name, Verdict::Skipped, Instant::now(), why.to_owned(), None)
@@ -129,6 +149,14 @@ impl Report {
 fn reason(failure: &Failure) -> FallbackReport {
     match failure {
         Failure::Engine(error) => FallbackReport::of(error, CURE),
+        #[cfg(feature = "verbs")]
+        Failure::Verbs(error) => FallbackReport {
+            side: format!("{:?}", error.side).to_lowercase(),
+            stage: error.call.to_owned(),
+            peer: None,
+            cause: error.to_string(),
+            cure: CURE,
+        },
         other => FallbackReport {
             side: "configuration".to_owned(),
             stage: "the transfer".to_owned(),
