@@ -15,9 +15,9 @@ use handfast_transport_rdma::{
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// More than a packet on every device, less than the limit of locked memory where that is smallest.
 const BYTES: usize = 16 << 10;
@@ -28,13 +28,13 @@ const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
 /// Passes on how slices ended, one at a time.
-struct Ends(Mutex<Sender<SliceEnd>>);
+struct Ends(Mutex<Sender<Completion>>);
 
 impl LaneSink for Ends {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Fails when nobody waits any more.
-        completions.drain(..).for_each(|completion| drop(sender.send(completion.end)));
+        completions.drain(..).for_each(|completion| drop(sender.send(completion)));
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
@@ -49,7 +49,7 @@ impl LaneSink for Ends {
 /// A device with memory that the other may reach.
 struct Site {
     nic: Nic,
-    ends: Receiver<SliceEnd>,
+    ends: Receiver<Completion>,
     memory: Memory,
     registration: Registration,
     timeout: Duration,
@@ -76,18 +76,22 @@ impl Pair {
         self.connect()?;
         self.exchange(1)?;
         self.sites[0].nic.retire(self.lane)?;
-        let told = self.sites[1].write(self.lane, &self.sites[0], 2)?;
-        if told == SliceEnd::Done {
-            let text = "a write to a queue pair that is destroyed was told to have succeeded";
-            return Err(Failure::Device(text.to_owned()));
-        }
+        // A device may need long to give up, and the rest of the step needs time as well.
+        let patience = self.sites[1].timeout / 2;
+        let told = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
+            Some(SliceEnd::Done) => {
+                let text = "a write to a queue pair that is destroyed was told to have succeeded";
+                return Err(Failure::Device(text.to_owned()));
+            }
+            Some(end) => words(&end),
+            None => format!("nothing within {} ms", patience.as_millis()),
+        };
         self.sites[1].nic.retire(self.lane)?;
         self.connect()?;
         self.exchange(3)?;
         Ok(format!(
-            "one side destroyed its queue pair, a write of the other ended with: {}; both made \
-             another, and {BYTES} bytes moved each way",
-            words(&told)
+            "one side destroyed its queue pair, a write of the other ended with: {told}; both made \
+             another, and {BYTES} bytes moved each way"
         ))
     }
 
@@ -126,9 +130,12 @@ impl Pair {
     fn exchange(&self, seed: u8) -> Result<(), Failure> {
         for (from, to) in [(0, 1), (1, 0)] {
             let (from, to) = (&self.sites[from], &self.sites[to]);
-            match from.write(self.lane, to, seed)? {
-                SliceEnd::Done => to.holds(&pattern(BYTES, seed))?,
-                other => return Err(Failure::Device(format!("a write ended: {}", words(&other)))),
+            match from.write(self.lane, to, seed, from.timeout)? {
+                Some(SliceEnd::Done) => to.holds(&pattern(BYTES, seed))?,
+                Some(end) => {
+                    return Err(Failure::Device(format!("a write ended: {}", words(&end))));
+                }
+                None => return Err(Failure::Device("a write never ended".to_owned())),
             }
         }
         Ok(())
@@ -157,15 +164,23 @@ impl Site {
         Ok(Self { nic, ends, memory, registration, timeout })
     }
 
-    /// Writes a pattern to the other, and waits for how that ends.
-    fn write(&self, lane: Lifecycle, other: &Self, seed: u8) -> Result<SliceEnd, Failure> {
+    /// Writes a pattern to the other, and waits for how that ends; `None` if nothing was told in
+    /// time. The seed is the slice's name.
+    fn write(
+        &self,
+        lane: Lifecycle,
+        other: &Self,
+        seed: u8,
+        patience: Duration,
+    ) -> Result<Option<SliceEnd>, Failure> {
         self.memory.copy_in(0, &pattern(BYTES, seed)).map_err(handfast::Error::from)?;
         let remote = RemoteSpan {
             key: other.registration.remote_key(),
             address: other.memory.address() + BYTES as u64,
         };
+        let slice = SliceId::from_bits(u64::from(seed));
         let posting = Posting {
-            slice: SliceId::from_bits(u64::from(seed)),
+            slice,
             direction: Direction::Write,
             local: self.registration.clone(),
             offset: 0,
@@ -173,13 +188,16 @@ impl Site {
             remote,
         };
         self.nic.post(lane, &mut vec![posting]);
-        self.ends.recv_timeout(self.timeout).map_err(|error| {
-            let why = match error {
-                RecvTimeoutError::Timeout => "nothing was told of a write in time",
-                RecvTimeoutError::Disconnected => "the device's thread ended",
-            };
-            Failure::Device(why.to_owned())
-        })
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ends.recv_timeout(left) {
+                Ok(completion) if completion.slice == slice => return Ok(Some(completion.end)),
+                // Of an earlier write, flushed when its lane was retired.
+                Ok(_) => {}
+                Err(_) => return Ok(None),
+            }
+        }
     }
 
     fn holds(&self, sent: &[u8]) -> Result<(), Failure> {

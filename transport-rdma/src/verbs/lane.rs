@@ -226,6 +226,11 @@ impl Lane {
         patience: Patience,
     ) -> Result<(), VerbsError> {
         let refused = |detail: &str| self.context().error(Side::Local, "reset", 0, detail);
+        let state = lock(&self.state);
+        if !state.wired || state.over || !state.is_idle() {
+            return Err(refused("the lane is not wired, has failed, or has work in flight"));
+        }
+        drop(state);
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
         for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
             pair.reset()?;
