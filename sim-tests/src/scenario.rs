@@ -41,7 +41,8 @@ pub enum Scenario {
     EvictAgainstOpen,
     /// One side opens while the other is restarted.
     OpenAgainstRestart,
-    /// A node has lanes to both NICs of another, which opens; both lanes end with a restart (H6).
+    /// A node has lanes to both NICs of another, which wants one of them too: both end with a restart
+    /// of either, and are opened again (rule H6).
     TwoNics,
     /// Three nodes, each opens to the next; one of them announces no GID (rule H7).
     Ring,
@@ -130,7 +131,7 @@ impl Scenario {
             Self::CloseAgainstClose => (2, vec![close(0, 1), close(1, 0)]),
             Self::EvictAgainstOpen => (4, vec![open(0, 3), open(1, 0)]),
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
-            Self::TwoNics => (3, vec![open(1, 0)]),
+            Self::TwoNics => (3, Vec::new()),
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
             Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
@@ -194,7 +195,7 @@ impl Scenario {
             Self::Established | Self::CloseAgainstClose => {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
-            Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world),
+            Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2), (1, 0)], &mut world),
             Self::Reconnect => ask(CommandKind::Open, &[(0, 1)], &mut world),
             Self::EvictAgainstOpen => {
                 ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);

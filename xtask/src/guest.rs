@@ -137,6 +137,28 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
     })
 }
 
+/// Builds what runs in the guest, so that its stage spends its time there.
+pub(crate) fn builds(project: &Project) -> Step<'_> {
+    Step::new("verbs-builds", |deadline| {
+        for (name, arguments) in [
+            ("verbs-build-examples", &["build", "--package", PACKAGE, "--examples"][..]),
+            ("verbs-build-tests", &["test", "--package", PACKAGE, "--test", "rdma", "--no-run"]),
+            (
+                "verbs-build-program",
+                &["test", "--package", PROGRAM, "--test", "stories", "--no-run"],
+            ),
+        ] {
+            let arguments = [arguments, &["--features", "verbs"]].concat();
+            match built(project, name, &arguments, deadline) {
+                Ok(done) if done.succeeded() => {}
+                Ok(done) => return done.outcome(str::to_owned),
+                Err(skipped) => return skipped,
+            }
+        }
+        Outcome::Passed(String::new())
+    })
+}
+
 /// Tests with that feature which need no device.
 pub(crate) fn modules(project: &Project) -> Step<'_> {
     Step::new("verbs-modules", |deadline| {

@@ -140,6 +140,7 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             &["deny", "check", "licenses", "bans", "sources"],
         ),
         guest::lints(project),
+        guest::builds(project),
         Step::new("documentation", |deadline| {
             let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
             command.env("RUSTDOCFLAGS", "-D warnings");

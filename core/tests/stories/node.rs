@@ -3,8 +3,11 @@
 mod alike;
 mod limits;
 mod quiesce;
+mod ready;
 mod reports;
 mod solo;
+mod strangers;
+mod waits;
 mod weak;
 
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod model;
+mod names;
 mod random;
 mod stories;
 

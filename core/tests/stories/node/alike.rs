@@ -118,6 +118,55 @@ fn a_fingerprint_tells_apart_what_acts_differently() {
     assert_eq!(different.len(), histories.len());
 }
 
+#[test]
+fn a_fingerprint_tells_queue_pairs_of_other_numbers_and_addresses_apart() {
+    let plain = Body::default();
+    let bodies = [
+        plain.clone(),
+        Body { queue_pairs: vec![1], ..plain.clone() },
+        Body { queue_pairs: vec![2], ..plain.clone() },
+        Body { lid: 1, ..plain.clone() },
+        Body { mtu: 1, ..plain.clone() },
+        Body { gid: "fe80::1".into(), ..plain },
+    ];
+    let raised = |body: &Body| {
+        let mut told = Told::new(0);
+        told.step(&Move::Open(1));
+        let id = told.operations.pop().expect("it is being raised").id();
+        let outcome = Outcome::BroughtUp(body.clone());
+        told.tell(Input::OperationDone { id, outcome });
+        told.fingerprint()
+    };
+    let different: BTreeSet<u64> = bodies.iter().map(raised).collect();
+    assert_eq!(different.len(), bodies.len());
+}
+
+#[test]
+fn every_pair_that_a_node_knows_is_there_to_be_ranked() {
+    let mut told = Told::new(0);
+    told.step(&Move::Open(1));
+    told.step(&Move::Operation(index(0), true));
+    let own = Pair { incarnation: RUN, lifecycle: told.own(0) };
+    assert_eq!(told.known(), BTreeSet::from([own]));
+    let said = |op, lifecycle, echo| Said {
+        op,
+        peer: 1,
+        run: 7,
+        lifecycle,
+        echo,
+        reason: RefusalReason::Busy,
+    };
+    told.step(&Move::Answer(said(Op::Reply, 3, Some((true, 0)))));
+    let remote = Pair { incarnation: Incarnation(7), lifecycle: Lifecycle(3) };
+    assert_eq!(told.known(), BTreeSet::from([own, remote]));
+    let mut offered = Told::new(0);
+    offered.step(&Move::Call(said(Op::Request, 4, None)));
+    let later = Pair { lifecycle: Lifecycle(4), ..remote };
+    assert_eq!(offered.known(), BTreeSet::from([own, later]), "a call that waits");
+    offered.step(&Move::Operation(index(0), true));
+    assert_eq!(offered.known(), BTreeSet::from([own, later]), "an offer");
+}
+
 fn cases() -> u32 {
     if std::env::var_os("HANDFAST_NIGHTLY").is_some() { 100_000 } else { 1_000 }
 }
@@ -306,11 +355,16 @@ impl Told {
         }
     }
 
-    fn fingerprint(&self) -> u64 {
-        let mut known = Known(BTreeSet::new());
+    fn known(&self) -> BTreeSet<Pair> {
+        let mut known = BTreeSet::new();
         self.node.visit_pairs(&mut |pair| {
-            known.0.insert(pair);
+            known.insert(pair);
         });
+        known
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let known = Known(self.known());
         let mut hasher = DefaultHasher::new();
         self.node.fingerprint(&known, &mut hasher);
         hasher.finish()

@@ -23,6 +23,17 @@ fn a_close_drains_asks_and_then_retires() {
 }
 
 #[test]
+fn a_side_that_has_wired_asks_before_it_retires_since_its_peer_may_have_published() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.wire_towards(1, 10, 1);
+    solo.take_calls();
+    solo.tell(Input::Close(far(1)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing));
+    let calls = solo.take_calls();
+    assert_eq!(calls.iter().map(|call| call.op).collect::<Vec<_>>(), [Op::Quiesce]);
+}
+
+#[test]
 fn a_peer_that_asks_is_answered_when_our_work_has_ended() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
@@ -112,6 +123,24 @@ fn a_late_refusal_of_an_earlier_call_does_not_end_a_lane_in_use() {
     solo.operate(OperationKind::Drain, |_| Outcome::Drained);
     solo.tell(late());
     assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing), "the peer has not consented");
+}
+
+#[test]
+fn requests_and_readies_about_a_lane_on_its_way_out_are_busy() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.establish(1, 10, 1);
+    let both_are_busy = |solo: &mut Solo| {
+        solo.call(request(1, 10, 1));
+        solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
+        assert_eq!(solo.take_refusals(), [RefusalReason::Busy; 2]);
+    };
+    solo.tell(Input::Close(far(1)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Draining));
+    both_are_busy(&mut solo);
+    solo.operate(OperationKind::Drain, |_| Outcome::Drained);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing));
+    both_are_busy(&mut solo);
+    assert_eq!(solo.node.counters().rejected, 4, "nothing else has changed");
 }
 
 #[test]

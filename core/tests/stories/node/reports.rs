@@ -2,8 +2,8 @@
 
 use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{Failure, Limits, StateKind};
-use handfast_core::transport::{OperationKind, Outcome, Side, TransportError};
-use handfast_core::wire::{Op, Refusal, RefusalReason};
+use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
+use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
 use handfast_core::{Event, Input};
 
 #[test]
@@ -86,4 +86,100 @@ fn an_echo_of_a_lifecycle_older_than_the_proof_of_another_nic_proves_nothing() {
     solo.call(late);
     assert_eq!(solo.take_refusals(), [RefusalReason::Gone]);
     assert!(!solo.events.iter().any(|event| matches!(event, Event::PeerRestarted { .. })));
+}
+
+#[test]
+fn the_end_of_a_lane_of_one_nic_hurries_no_request_of_another() {
+    let mut solo = Solo::new(Limits::default());
+    let first = solo.establish(1, 10, 1);
+    solo.call(Message { from: nic(1, 2), ..request(1, 10, 2) });
+    solo.operate_all();
+    assert_eq!(solo.take_answers(Op::Reply), 1, "the second NIC was offered a lane");
+    solo.tell(Input::Open(nic(1, 3)));
+    solo.operate_all();
+    let third = solo.newest();
+    let asked = Message { from: nic(1, 3), ..message(Op::Refuse, 1, 10, 3, Some(third)) };
+    let unproven = Refusal { reason: RefusalReason::Unproven, detail: "echo me".into() };
+    solo.tell(Input::CallAnswered(Message { refusal: Some(unproven), ..asked }));
+    assert_eq!(solo.take_calls().len(), 2, "a request, and one that echoes");
+    solo.tell(Input::LaneFailed { lifecycle: first, error: Solo::error() });
+    solo.operate_all();
+    assert_eq!(solo.node.state_of(first), None);
+    assert!(solo.take_calls().is_empty(), "what had to be said has been said");
+}
+
+#[test]
+fn an_echo_that_was_asked_for_is_repeated_until_it_is_answered() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let own = solo.newest();
+    assert_eq!(solo.take_calls()[0].echo, None);
+    let asked = message(Op::Refuse, 1, 10, 5, Some(own));
+    let unproven = Refusal { reason: RefusalReason::Unproven, detail: "echo me".into() };
+    solo.tell(Input::CallAnswered(Message { refusal: Some(unproven), ..asked.clone() }));
+    assert_eq!(solo.take_calls()[0].echo, Some(asked.sender));
+    solo.pass_time();
+    assert_eq!(solo.take_calls()[0].echo, Some(asked.sender), "the echo may have been lost");
+}
+
+#[test]
+fn the_end_of_an_operation_that_nobody_waits_for_changes_nothing() {
+    let fresh = || Solo::new(Limits::default());
+    let opened = || {
+        let mut solo = fresh();
+        solo.tell(Input::Open(far(1)));
+        solo
+    };
+    let mut raising = opened();
+    assert_heeds_only(&mut raising, StateKind::Raising, Some(OperationKind::BringUp));
+    let mut announced = opened();
+    announced.operate_all();
+    assert_heeds_only(&mut announced, StateKind::Announced, None);
+    let mut wiring = opened();
+    wiring.operate_all();
+    let own = wiring.newest();
+    wiring.tell(Input::CallAnswered(message(Op::Reply, 1, 10, 1, Some(own))));
+    assert_heeds_only(&mut wiring, StateKind::Wiring, Some(OperationKind::Wire));
+    let mut wired = fresh();
+    wired.wire_towards(1, 10, 1);
+    assert_heeds_only(&mut wired, StateKind::Wired, None);
+    let mut proving = fresh();
+    let own = proving.open_plainly();
+    proving.operate(OperationKind::Wire, |_| Outcome::Wired);
+    proving.answer_plainly(own, PlainMessage::ack());
+    assert_heeds_only(&mut proving, StateKind::Proving, Some(OperationKind::Prove));
+    proving.operate(OperationKind::Prove, |_| Outcome::Proven);
+    assert_heeds_only(&mut proving, StateKind::Weak, None);
+    let mut closing = fresh();
+    closing.establish(1, 10, 1);
+    assert_heeds_only(&mut closing, StateKind::Established, None);
+    closing.tell(Input::Close(far(1)));
+    assert_heeds_only(&mut closing, StateKind::Draining, Some(OperationKind::Drain));
+    closing.operate(OperationKind::Drain, |_| Outcome::Drained);
+    assert_heeds_only(&mut closing, StateKind::Quiescing, None);
+    let own = closing.newest();
+    closing.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
+    assert_heeds_only(&mut closing, StateKind::Retiring, Some(OperationKind::Retire));
+}
+
+/// The newest lifecycle is in this state, and no other operation's end moves or ends it.
+fn assert_heeds_only(solo: &mut Solo, state: StateKind, waited: Option<OperationKind>) {
+    let lifecycle = solo.newest();
+    let events = solo.events.len();
+    let ends = [
+        (OperationKind::BringUp, Outcome::BroughtUp(Body::default())),
+        (OperationKind::Wire, Outcome::Wired),
+        (OperationKind::Prove, Outcome::Proven),
+        (OperationKind::Drain, Outcome::Drained),
+        (OperationKind::Retire, Outcome::Retired),
+    ];
+    for (kind, done) in ends.into_iter().filter(|(kind, _)| Some(*kind) != waited) {
+        for outcome in [done, Outcome::Failed(Solo::error())] {
+            let id = OperationId { lifecycle, kind };
+            solo.tell(Input::OperationDone { id, outcome });
+            assert_eq!(solo.node.state_of(lifecycle), Some(state), "{kind:?} has ended");
+            assert_eq!(solo.events.len(), events, "{kind:?} in {state:?}: {:?}", solo.events);
+        }
+    }
 }

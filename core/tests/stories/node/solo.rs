@@ -1,10 +1,11 @@
 //! One node, and a test that plays everybody else.
 
-use handfast_core::node::{CallToken, Limits, StateKind, Timing};
+use handfast_core::node::{CallToken, Limits, StateKind, TimerKind, Timing};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{Body, Message, Op, PlainMessage, RefusalReason};
 use handfast_core::{
-    Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output, Pair,
+    Duration, Event, Incarnation, Input, Instant, Lifecycle, NicPath, Node, NodeConfig, Output,
+    Pair,
 };
 
 const RUN: Incarnation = Incarnation(1);
@@ -23,12 +24,16 @@ pub(crate) struct Solo {
 
 impl Solo {
     pub(crate) fn new(limits: Limits) -> Self {
+        Self::timed(limits, Timing::default())
+    }
+
+    pub(crate) fn timed(limits: Limits, timing: Timing) -> Self {
         let node = Node::new(NodeConfig {
             path: NicPath::parse("a:1@nic").unwrap(),
             incarnation: RUN,
             seed: 7,
             limits,
-            timing: Timing::default(),
+            timing,
         });
         let (events, skips, operations) = Default::default();
         let (calls, answers, plain_answers) = Default::default();
@@ -54,6 +59,12 @@ impl Solo {
 
     pub(crate) fn call(&mut self, message: Message) {
         self.tell(Input::CallReceived { token: CallToken(0), message });
+    }
+
+    /// How far away the earliest timer is.
+    pub(crate) fn wait(&self) -> Option<(Duration, TimerKind)> {
+        let (at, kind) = self.node.poll_timeout()?;
+        Some((Duration(at.0 - self.now.0), kind))
     }
 
     /// Lets time pass to the earliest timer.

@@ -1,0 +1,35 @@
+//! Who says that it has wired, and what that establishes (rule H3).
+
+use super::solo::{Solo, far, message};
+use handfast_core::Input;
+use handfast_core::node::{Limits, StateKind};
+use handfast_core::transport::{OperationKind, Outcome};
+use handfast_core::wire::Op;
+
+#[test]
+fn a_ready_establishes_who_has_wired_and_is_acknowledged_as_often_as_it_comes() {
+    let mut solo = Solo::new(Limits::default());
+    let own = solo.wire_towards(1, 10, 1);
+    for _ in 0..2 {
+        solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
+        assert_eq!(solo.take_answers(Op::Ack), 1);
+        assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
+    }
+    assert_eq!(solo.node.counters().published, 1);
+    assert_eq!(solo.node.poll_timeout(), None);
+}
+
+#[test]
+fn a_ready_that_comes_before_we_have_wired_is_acknowledged_when_we_have() {
+    let mut solo = Solo::new(Limits::default());
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let own = solo.newest();
+    solo.tell(Input::CallAnswered(message(Op::Reply, 1, 10, 1, Some(own))));
+    solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Wiring));
+    assert_eq!(solo.take_answers(Op::Ack), 0);
+    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
+    assert_eq!(solo.take_answers(Op::Ack), 1);
+}

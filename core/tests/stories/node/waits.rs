@@ -1,0 +1,147 @@
+//! How long each wait is (rule H8).
+
+use super::solo::{Solo, far, request};
+use handfast_core::Input;
+use handfast_core::node::{CallFailure, Limits, TimerKind, Timing};
+use handfast_core::transport::{OperationKind, Outcome};
+use std::collections::BTreeSet;
+
+const TRIES: u32 = 9;
+const TIMING: Timing = Timing {
+    request_retry: millis(100),
+    ready_retry: millis(200),
+    half_open: millis(90_000),
+    operation: millis(80_000),
+    quiesce_retry: millis(300),
+    drain: millis(70_000),
+    room: millis(60_000),
+    backoff: millis(50),
+};
+
+#[test]
+fn each_retry_waits_twice_as_long_up_to_six_times_and_up_to_half_as_long_again() {
+    let mut asking = patient();
+    asking.tell(Input::Open(far(1)));
+    asking.operate_all();
+    assert_waits_double(&mut asking, TimerKind::RequestRetry, TIMING.request_retry, |_| {});
+    let mut ready = patient();
+    ready.wire_towards(1, 10, 1);
+    assert_waits_double(&mut ready, TimerKind::ReadyRetry, TIMING.ready_retry, |_| {});
+    let mut quiescing = patient();
+    quiescing.wire_towards(1, 10, 1);
+    quiescing.tell(Input::Close(far(1)));
+    assert_waits_double(&mut quiescing, TimerKind::QuiesceRetry, TIMING.quiesce_retry, |_| {});
+}
+
+#[test]
+fn each_pause_after_a_failure_is_twice_as_long_up_to_six_times_and_up_to_half_as_long_again() {
+    let mut raising = patient();
+    raising.tell(Input::Open(far(1)));
+    let fail_to_raise = |solo: &mut Solo| {
+        solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
+        solo.operate_all();
+    };
+    assert_waits_double(&mut raising, TimerKind::Backoff, TIMING.backoff, fail_to_raise);
+    let mut retiring = patient();
+    retiring.tell(Input::Open(far(1)));
+    retiring.tell(Input::Close(far(1)));
+    let fail_to_retire = |solo: &mut Solo| {
+        solo.operate(OperationKind::Retire, |_| Outcome::Failed(Solo::error()));
+    };
+    assert_waits_double(&mut retiring, TimerKind::RetireRetry, TIMING.backoff, fail_to_retire);
+}
+
+#[test]
+fn a_call_that_failed_is_made_again_after_a_short_pause_and_not_after_the_whole_wait() {
+    let mut solo = patient();
+    solo.tell(Input::Open(far(1)));
+    solo.operate_all();
+    let failure = CallFailure::TimedOut;
+    solo.tell(Input::CallFailed { lifecycle: solo.newest(), failure });
+    let (wait, kind) = solo.wait().expect("it will be made again");
+    assert_eq!(kind, TimerKind::RequestRetry);
+    assert!((millis(50).0..=millis(75).0).contains(&wait.0), "{wait:?}");
+}
+
+#[test]
+fn operations_drains_halves_and_room_are_waited_for_exactly_as_long_as_configured() {
+    let mut solo = patient();
+    solo.tell(Input::Open(far(1)));
+    let operation = Some((TIMING.operation, TimerKind::Operation));
+    assert_eq!(solo.wait(), operation, "queue pairs are raised");
+    solo.tell(Input::Close(far(1)));
+    assert_eq!(solo.wait(), operation, "they are retired");
+    let mut asked = patient();
+    asked.call(request(1, 10, 1));
+    asked.operate_all();
+    assert_eq!(asked.wait(), Some((TIMING.half_open, TimerKind::HalfOpen)));
+    let mut closing = patient();
+    closing.establish(1, 10, 1);
+    closing.tell(Input::Close(far(1)));
+    assert_eq!(closing.wait(), Some((TIMING.drain, TimerKind::Drain)));
+    let mut full = Solo::timed(Limits { lifecycles_max: 1, ..Limits::default() }, TIMING);
+    full.establish(1, 10, 1);
+    full.tell(Input::Release(far(1)));
+    full.tell(Input::Open(far(2)));
+    assert_eq!(full.wait(), Some((TIMING.room, TimerKind::Room)));
+}
+
+/// Lets every try fail; `fail` is what has to happen beside time.
+fn assert_waits_double(
+    solo: &mut Solo,
+    kind: TimerKind,
+    base: handfast_core::Duration,
+    fail: impl Fn(&mut Solo),
+) {
+    let mut shares = BTreeSet::new();
+    for attempt in 0..TRIES {
+        fail(solo);
+        let (wait, found) = solo.wait().expect("it is tried again");
+        assert_eq!(found, kind);
+        let span = base.0 << attempt.min(6);
+        assert!((span..=span + span / 2).contains(&wait.0), "{kind:?} {attempt}: {wait:?}");
+        shares.insert((wait.0 - span) * 1_000 / span);
+        solo.pass_time();
+    }
+    assert!(shares.len() > 5, "{kind:?}: {shares:?} of a thousand are no jitter");
+}
+
+fn patient() -> Solo {
+    let limits = Limits {
+        requests_max: TRIES + 1,
+        readies_max: TRIES + 1,
+        retires_max: TRIES + 1,
+        quiesces_max: TRIES + 1,
+        opens_max: TRIES + 1,
+        ..Limits::default()
+    };
+    Solo::timed(limits, TIMING)
+}
+
+const fn millis(milliseconds: u64) -> handfast_core::Duration {
+    handfast_core::Duration::from_millis(milliseconds)
+}
+
+#[test]
+fn waits_of_no_length_are_over_at_once() {
+    for nanoseconds in [0, 1, 2] {
+        let [request_retry, ready_retry, half_open, operation, quiesce_retry, drain, room, backoff] =
+            [handfast_core::Duration(nanoseconds); 8];
+        let timing = Timing {
+            request_retry,
+            ready_retry,
+            half_open,
+            operation,
+            quiesce_retry,
+            drain,
+            room,
+            backoff,
+        };
+        let mut solo = Solo::timed(Limits::default(), timing);
+        solo.tell(Input::Open(far(1)));
+        solo.operate_all();
+        let (wait, kind) = solo.wait().expect("an answer is waited for");
+        assert_eq!(kind, TimerKind::RequestRetry);
+        assert!((nanoseconds..=nanoseconds + nanoseconds / 2).contains(&wait.0), "{wait:?}");
+    }
+}

@@ -1,0 +1,115 @@
+//! What attempts, batches and states of the machine are known by.
+
+use super::*;
+use handfast_core::transfer::TransferCounters;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hasher};
+
+const SMALL: TransferLimits = TransferLimits {
+    slice_bytes_max: 10,
+    slices_per_lane_max: 4,
+    batches_max: 3,
+    requests_per_batch_max: 3,
+    retries_max: 2,
+    lanes_max: 3,
+};
+
+#[test]
+fn every_attempt_and_every_batch_has_a_name_of_its_own_in_slots_used_again() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    let (mut batches, mut attempts) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..100 {
+        batches.insert(bench.submit(&[read(5)]));
+        let post = bench.take_post();
+        attempts.insert(post.slice);
+        bench.complete(post.slice, CompletionStatus::Done);
+    }
+    assert_eq!((batches.len(), attempts.len()), (100, 100));
+    for slice in attempts {
+        bench.complete(slice, CompletionStatus::Done);
+    }
+    let expected = TransferCounters { posts: 100, stale: 100, ..TransferCounters::default() };
+    assert_eq!(bench.transfers.counters(), expected);
+}
+
+#[test]
+fn an_attempt_is_awaited_until_it_is_answered() {
+    let mut bench = Bench::with_lanes(SMALL, 1, 1);
+    bench.submit(&[read(5)]);
+    let post = bench.take_post();
+    assert!(bench.transfers.awaits(post.slice));
+    bench.complete(post.slice, CompletionStatus::Flushed);
+    assert!(!bench.transfers.awaits(post.slice), "its slice waits, and will have another name");
+}
+
+#[test]
+fn a_fingerprint_tells_apart_what_acts_differently_and_nothing_else() {
+    let histories: [fn(&mut Bench); 17] = [
+        |_| {},
+        |bench| bench.up(1, 1),
+        |bench| bench.up(1, 2),
+        |bench| bench.up(2, 1),
+        |bench| [(1, 1), (2, 1)].into_iter().for_each(|(lane, depth)| bench.up(lane, depth)),
+        |bench| [(2, 1), (1, 1)].into_iter().for_each(|(lane, depth)| bench.up(lane, depth)),
+        |bench| bench.post(&[read(5)], None),
+        |bench| bench.post(&[read(6)], None),
+        |bench| bench.post(&[write(5)], None),
+        |bench| bench.post(&[write(5)], Some(CompletionStatus::Flushed)),
+        |bench| bench.post(&[write(5)], Some(CompletionStatus::Failed(error(1)))),
+        |bench| bench.post(&[write(20)], Some(CompletionStatus::Done)),
+        |bench| {
+            bench.submit(&[read(5)]);
+        },
+        |bench| {
+            bench.submit_until(&[read(5)], 50);
+        },
+        |bench| {
+            bench.up(1, 1);
+            bench.input(TransferInput::LaneRevoked { lane: Lifecycle(1) });
+        },
+        |bench| {
+            bench.post(&[write(5)], Some(CompletionStatus::Flushed));
+            bench.lane_down(1, 1);
+        },
+        |bench| {
+            bench.post(&[write(5)], None);
+            bench.release(bench.posts[0].slice, Sent::Partly);
+        },
+    ];
+    let after = |history: &fn(&mut Bench)| {
+        let mut bench = Bench::new(SMALL);
+        history(&mut bench);
+        bench.fingerprint()
+    };
+    let prints: BTreeSet<u64> = histories.iter().map(after).collect();
+    assert_eq!(prints.len(), histories.len());
+    let mut again = Bench::new(SMALL);
+    again.post(&[read(5)], Some(CompletionStatus::Done));
+    let once = again.fingerprint();
+    let next = again.submit(&[read(5)]);
+    let post = again.posts.pop().expect("the lane has room");
+    again.complete(post.slice, CompletionStatus::Done);
+    assert!(again.has_ended(next));
+    assert_eq!(again.fingerprint(), once, "names and counters are no part of it");
+}
+
+impl Bench {
+    fn up(&mut self, lane: u64, depth: u32) {
+        self.lane_up(lane, depth).expect("there is room for the lane");
+    }
+
+    /// Posts the first slice on a lane of its own, and answers it.
+    fn post(&mut self, requests: &[Request], answer: Option<CompletionStatus>) {
+        self.up(1, 1);
+        self.submit(requests);
+        if let Some(status) = answer {
+            self.complete(self.posts[0].slice, status);
+        }
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.transfers.fingerprint(&mut hasher);
+        hasher.finish()
+    }
+}
