@@ -5,6 +5,7 @@ use crate::lanes::LaneOptions;
 use crate::place::Place;
 use crate::sim::Sim;
 use crate::size;
+use crate::smoke::Smoke;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,6 +84,7 @@ pub(crate) enum Command {
     Put(Put),
     Get(Get),
     Bench(Bench),
+    Smoke(Smoke),
     Sim(Sim),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]

@@ -171,7 +171,7 @@ pub(crate) async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
 }
 
 /// Whether a failure may be gone when the node is back.
-fn is_passing(failure: &Failure) -> bool {
+pub(crate) fn is_passing(failure: &Failure) -> bool {
     let error = match failure {
         Failure::Engine(error) => error,
         Failure::Overdue { .. } => return true,

@@ -26,6 +26,21 @@ pub(crate) enum Failure {
          changed meanwhile, or bytes were damaged on the way"
     )]
     Checksum { local: u32, remote: u32 },
+    #[error(
+        "{wrong} of {bytes} bytes came back damaged, the first at {at}; the device, its driver or \
+         another process that writes to the segment did that"
+    )]
+    Damaged { at: usize, wrong: usize, bytes: usize },
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] handfast_transport_rdma::VerbsError),
+    #[error("the device does not do what lanes need: {0}")]
+    Device(String),
+    #[error(
+        "the step '{step}' did not end within {} ms, the time given with --timeout",
+        .timeout.as_millis()
+    )]
+    StepOverdue { step: &'static str, timeout: Duration },
     #[error("{failure}; before that, {written} of {bytes} bytes had been written")]
     HalfWay { failure: Box<Failure>, written: u64, bytes: u64 },
     #[error("{0}")]
@@ -69,11 +84,13 @@ impl Failure {
         match self {
             Self::Engine(error) => engine_code(error),
             Self::File { .. } | Self::FileState { .. } => 5,
-            Self::Overdue { .. } => 6,
+            Self::Overdue { .. } | Self::StepOverdue { .. } => 6,
             Self::HalfWay { failure, .. } => failure.exit_code(),
-            Self::Checksum { .. } => 7,
+            Self::Checksum { .. } | Self::Damaged { .. } => 7,
             Self::Usage(_) => 2,
-            Self::System { .. } => 1,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => 1,
+            Self::System { .. } | Self::Device(_) => 1,
             // Of which this program is the other process, so that its codes are ours.
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,

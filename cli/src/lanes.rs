@@ -2,7 +2,7 @@
 
 use crate::output;
 use clap::{Args, ValueEnum};
-use handfast::{Builder, Engine, Fallback, RdmaOptions, Segment, TransportChoice};
+use handfast::{Builder, Engine, Error, Fallback, RdmaOptions, Segment, TransportChoice};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -87,15 +87,15 @@ impl Warnings {
     }
 }
 
-/// A fallback in a report.
+/// A fallback in a report, or another error that RDMA met with.
 #[derive(Serialize)]
 pub(crate) struct FallbackReport {
-    side: String,
-    stage: String,
+    pub(crate) side: String,
+    pub(crate) stage: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<String>,
-    cause: String,
-    cure: &'static str,
+    pub(crate) peer: Option<String>,
+    pub(crate) cause: String,
+    pub(crate) cure: &'static str,
 }
 
 impl FallbackReport {
@@ -106,6 +106,17 @@ impl FallbackReport {
             peer: fallback.peer().map(str::to_owned),
             cause: fallback.cause().to_string(),
             cure: fallback.cure(),
+        }
+    }
+
+    /// An error; `cure` is for one that names none.
+    pub(crate) fn of(error: &Error, cure: &'static str) -> Self {
+        Self {
+            side: format!("{:?}", error.side()).to_lowercase(),
+            stage: error.stage().to_string(),
+            peer: error.peer_address().map(str::to_owned),
+            cause: error.cause().to_string(),
+            cure: error.hint().unwrap_or(cure),
         }
     }
 

@@ -18,6 +18,7 @@ mod runtime;
 mod serve;
 mod sim;
 mod size;
+mod smoke;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -47,6 +48,9 @@ fn main() -> ExitCode {
         Command::Put(arguments) => runtime::block_on(runtime::until_stopped(put::run(arguments))),
         Command::Get(arguments) => runtime::block_on(runtime::until_stopped(get::run(arguments))),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Smoke(arguments) => {
+            runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
+        }
         Command::Sim(arguments) => sim::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };

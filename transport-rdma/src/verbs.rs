@@ -14,6 +14,7 @@ mod objects;
 mod poller;
 mod posting;
 mod registration;
+mod reset;
 mod wiring;
 mod work;
 

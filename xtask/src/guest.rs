@@ -25,6 +25,8 @@ use verbs::{HEADERS, VerbsBuild};
 const PACKAGE: &str = "handfast-transport-rdma";
 /// The program, whose stories over RDMA are told in the guest.
 const PROGRAM: &str = "handfast-cli";
+/// Its name as a command.
+const COMMAND: &str = "handfast";
 /// Every package with the feature.
 const PACKAGES: [&str; 6] = ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
@@ -39,8 +41,9 @@ const PACKAGES_MAX: Duration = Duration::from_secs(600);
 /// Boots the distribution's kernel in QEMU, with KVM where that works and in software elsewhere,
 /// makes two soft-RoCE NICs in it (rxe0 at 10.0.0.1, rxe1 at 10.0.0.2, joined by a wire), and runs
 /// the command in the folder where you are. The guest sees the host's files as they are; what it
-/// writes is in its memory and gone with it. Queue-pair numbers of the two NICs differ. A boot takes
-/// seven seconds on two idle processors.
+/// writes is in its memory and gone with it. The command `handfast` is this workspace's program, built
+/// with RDMA first. Queue-pair numbers of the two NICs differ. A boot takes seven seconds on two idle
+/// processors.
 ///
 /// QEMU, the kernel and the user-space drivers are Debian packages, unpacked below cargo's target
 /// folder at the first use: nothing is installed, and no root is needed.
@@ -68,11 +71,13 @@ pub(crate) struct Arguments {
 /// `cargo xtask guest`.
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> {
     let code = Machine::prepare(project, Instant::now() + PACKAGES_MAX).and_then(|machine| {
+        let programs = program_folder(project, &arguments.command)?;
         let command = GuestCommand {
             words: arguments.command.clone(),
             limit: Duration::from_secs(arguments.limit),
             numbers_apart: numbers_apart(project),
             hosts: arguments.hosts,
+            programs,
         };
         machine.run(&command, &verdict(project))
     });
@@ -80,6 +85,23 @@ pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> 
         anstream::eprintln!("error: {error:#}");
         NOT_RUN
     })))
+}
+
+/// Builds the program with RDMA where the command is its bare name, and says where it is.
+fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<PathBuf>> {
+    if command.first().is_none_or(|word| word != COMMAND) {
+        return Ok(None);
+    }
+    let arguments = ["build", "--package", PROGRAM, "--features", "verbs"];
+    let deadline = Instant::now() + PACKAGES_MAX;
+    HEADERS.ensure(project, deadline)?;
+    let why = match built(project, "verbs-program", &arguments, deadline) {
+        Ok(done) if done.succeeded() => return Ok(Some(project.target().join("debug"))),
+        Ok(done) => done.output(),
+        Err(Outcome::Failed { why, tail }) => format!("{why}\n{tail}"),
+        Err(Outcome::Skipped(why) | Outcome::Passed(why)) => why,
+    };
+    anyhow::bail!("{COMMAND} cannot be built with RDMA: {why}")
 }
 
 /// What the setup of these stages unpacks.

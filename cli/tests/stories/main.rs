@@ -16,4 +16,6 @@ mod output;
 mod rdma;
 mod serving;
 mod sim;
+#[cfg(not(feature = "verbs"))]
+mod smoke;
 mod stopped;

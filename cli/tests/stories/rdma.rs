@@ -245,16 +245,19 @@ fn without_the_library_the_program_starts_rdma_fails_and_auto_says_so() {
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
     let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
-    let without = |transport: &[&str]| {
-        let script = "for library in /usr/lib/*/libibverbs.so.1; do \
-                      mount --bind /dev/null $library; done; exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", script, "sh", crate::helpers::PROGRAM, "put"]);
-        command.args([&file, &server.address, "--json"]).args(transport);
-        Client::spawn(command).end()
-    };
+    let put = ["put", &file, &server.address, "--json"];
+    let without = |transport: &[&str]| without_library(&[&put[..], transport].concat());
     without(&RDMA).failed(13, &["libibverbs.so.1", "install rdma-core"]);
     falls_back(&without(&AUTO), &["our side", "opening an RDMA device", "libibverbs.so.1"]);
+}
+
+/// Runs the program where the library is out of reach.
+fn without_library(arguments: &[&str]) -> Ended {
+    let script = "for library in /usr/lib/*/libibverbs.so.1; do \
+                  mount --bind /dev/null $library; done; exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", crate::helpers::PROGRAM]).args(arguments);
+    Client::spawn(command).end()
 }
 
 /// It succeeded over TCP, and said so with all of `parts`, to people and in JSON.
@@ -284,4 +287,74 @@ fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
     assert!(table.contains("over rdma;"), "{table}");
     let rows = table.lines().filter(|line| line.starts_with("write ") || line.starts_with("read "));
     assert_eq!(rows.count(), 4, "{table}");
+}
+
+/// The steps of a smoke test, as pairs of name and verdict.
+#[track_caller]
+fn steps(ended: &Ended) -> Vec<(String, String)> {
+    let report: serde_json::Value = serde_json::from_str(&ended.output).unwrap();
+    assert_eq!(report["passed"], ended.code == Some(0), "{ended:?}");
+    let steps = report["steps"].as_array().unwrap().iter();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    steps.map(|step| (text(&step["name"]), text(&step["verdict"]))).collect()
+}
+
+#[track_caller]
+fn assert_steps(ended: &Ended, expected: &[(&str, &str)]) {
+    let steps = steps(ended);
+    let steps: Vec<_> = steps.iter().map(|(name, verdict)| (&**name, &**verdict)).collect();
+    assert_eq!(steps, expected, "{ended:?}");
+}
+
+#[test]
+fn a_smoke_test_of_two_nics_against_each_other_passes_every_step() {
+    if !has_nics() {
+        return;
+    }
+    let before = packets("rxe1");
+    let ended = run(&["smoke", "--loopback", "--json"]);
+    let passed = ["devices", "handshake", "bytes", "reestablish"].map(|name| (name, "pass"));
+    let rest = [("reset", "recorded"), ("restart", "pass")];
+    assert_steps(&ended, &[&passed[..], &rest].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(packets("rxe1") > before + 2 * 1024, "few packets came to rxe1");
+    for part in
+        [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the former run was noticed"]
+    {
+        // The kernel writes an address in groups of four digits.
+        let part = part.replace("10.0.0.2", "ffff:0a00:0002");
+        assert!(ended.output.contains(&part), "'{part}' is missing in: {}", ended.output);
+    }
+}
+
+#[test]
+fn a_smoke_test_of_one_nic_runs_against_itself_and_against_a_server() {
+    if !has_nics() {
+        return;
+    }
+    let ended = run(&["smoke", "--loopback", "--device", "rxe1"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.output.contains("rxe1 to itself"), "{ended:?}");
+    let server = serve(&SMALL);
+    let ended = run(&["smoke", "--peer", &server.at("m"), "--device", "rxe0", "--json"]);
+    let names = ["devices", "handshake", "bytes", "reopen"];
+    assert_steps(&ended, &names.map(|name| (name, "pass")));
+    let plain = Server::start_at("10.0.0.2:0", &SMALL);
+    let ended = run(&["smoke", "--peer", &plain.at("m")]);
+    let ended = ended.failed(13, &[&plain.address, "offers no lane over RDMA", "--transport rdma"]);
+    assert!(ended.output.contains("skipped  reopen"), "{ended:?}");
+}
+
+#[test]
+fn a_smoke_test_without_a_device_or_the_library_says_what_is_missing() {
+    if !has_nics() {
+        return;
+    }
+    let smoke = ["smoke", "--loopback", "--json"];
+    let ended = run(&[&smoke[..], &["--device", "mlx5_9"]].concat());
+    ended.failed(13, &["the set-up of the two", "mlx5_9", "there are: rxe0, rxe1", "`rdma link`"]);
+    let ended = without_library(&smoke);
+    let ended = ended.failed(13, &["our side", "libibverbs.so.1", "install rdma-core"]);
+    assert_eq!(steps(&ended)[0], ("devices".to_owned(), "fail".to_owned()));
+    assert!(steps(&ended)[1..].iter().all(|(_, verdict)| verdict == "skipped"), "{ended:?}");
 }

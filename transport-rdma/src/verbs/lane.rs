@@ -218,6 +218,29 @@ impl Lane {
         Ok(())
     }
 
+    /// Takes each queue pair to RESET and wires it again as it was.
+    pub(super) fn connect_again_after_reset(
+        &self,
+        route: &Route,
+        peers: &[Numbers],
+        patience: Patience,
+    ) -> Result<(), VerbsError> {
+        let refused = |detail: &str| self.context().error(Side::Local, "reset", 0, detail);
+        let state = lock(&self.state);
+        if !state.wired || state.over || !state.is_idle() {
+            return Err(refused("the lane is not wired, has failed, or has work in flight"));
+        }
+        drop(state);
+        let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
+        for ((pair, peer), psn) in objects.queue_pairs.iter().zip(peers).zip(&self.psns) {
+            pair.reset()?;
+            pair.initialise(route.port)?;
+            pair.receive_ready(route, *peer)?;
+            pair.send_ready(route, *psn, patience)?;
+        }
+        Ok(())
+    }
+
     /// Takes postings and leaves none; those that cannot be posted end at once.
     pub(super) fn post(&self, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();

@@ -243,7 +243,8 @@ impl CompletionQueue {
     }
 }
 
-/// A reliable-connected queue pair. It is wired at most once and never reset.
+/// A reliable-connected queue pair. It is wired at most once and never reset, except for an
+/// experiment.
 pub(super) struct QueuePair {
     domain: Arc<Domain>,
     _completions: Arc<CompletionQueue>,
@@ -321,6 +322,12 @@ impl QueuePair {
             return Err(context.failed("ibv_create_qp", code));
         }
         let pair = Self { domain, _completions: completions, raw };
+        pair.initialise(port)?;
+        Ok(pair)
+    }
+
+    /// To INIT: belongs to a port.
+    pub(super) fn initialise(&self, port: u8) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
         attributes.port_num = port;
@@ -332,8 +339,15 @@ impl QueuePair {
             | Mask::IBV_QP_PKEY_INDEX
             | Mask::IBV_QP_PORT
             | Mask::IBV_QP_ACCESS_FLAGS;
-        pair.modify("ibv_modify_qp(INIT)", attributes, mask)?;
-        Ok(pair)
+        self.modify("ibv_modify_qp(INIT)", attributes, mask)
+    }
+
+    /// To RESET: forgets the peer, and all that is outstanding without a word. For an experiment
+    /// alone.
+    pub(super) fn reset(&self) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_RESET;
+        self.modify("ibv_modify_qp(RESET)", attributes, Mask::IBV_QP_STATE)
     }
 
     pub(super) fn raw(&self) -> *mut ibv_qp {

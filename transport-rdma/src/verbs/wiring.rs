@@ -163,8 +163,20 @@ impl Nic {
     /// do not fit are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`]
     /// has another address to try or the peer is the one to change its own.
     pub fn wire(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
-        let context = &self.shared.context;
         let lane = self.known(lifecycle, "wire")?;
+        let (route, numbers, patience) = self.route_to(&lane, peer)?;
+        let place = || self.place(&lane.announced.gid);
+        let wired = lane.wire(&route, &numbers, patience, place);
+        self.learn(&lane.announced, route.peer_gid, wired)
+    }
+
+    /// Where a lane's queue pairs are to be wired to, by what the peer announced.
+    pub(super) fn route_to(
+        &self,
+        lane: &Lane,
+        peer: &Body,
+    ) -> Result<(Route, Vec<Numbers>, Patience), VerbsError> {
+        let context = &self.shared.context;
         let unusable = |detail: String| context.error(Side::Peer, "wire", 0, detail);
         let numbers = announced(peer, lane.numbers.len()).map_err(unusable)?;
         let port = context.port_facts(self.config.port)?;
@@ -192,10 +204,7 @@ impl Nic {
             rd_atomic,
         };
         let NicConfig { timeout_exponent, retries, .. } = self.config;
-        let patience = Patience { timeout_exponent, retries };
-        let place = || self.place(&lane.announced.gid);
-        let wired = lane.wire(&route, &numbers, patience, place);
-        self.learn(&lane.announced, peer_gid, wired)
+        Ok((route, numbers, Patience { timeout_exponent, retries }))
     }
 
     /// Refuses addresses that no device can bring together, before it is asked.

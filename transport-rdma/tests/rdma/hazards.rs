@@ -172,3 +172,22 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
     one.told.forget();
     wire_lane(&one, &other, next, 1);
 }
+
+/// The experiment of `handfast smoke`, and when it is refused.
+#[test]
+fn only_an_idle_wired_lane_is_taken_through_reset_and_it_is_told_what_came_of_it() {
+    let wire = Wire::new(10);
+    let (one, other) = wire.sites(quick);
+    let mine = one.nic.bring_up(LANE, &[0x0001_0000]).unwrap();
+    let theirs = other.nic.bring_up(LANE, &[0x0002_0000]).unwrap();
+    let again = || one.nic.connect_again_after_reset(LANE, &theirs);
+    assert_eq!(again().unwrap_err().call, "reset", "it was not wired");
+    other.nic.wire(LANE, &mine).unwrap();
+    one.nic.wire(LANE, &theirs).unwrap();
+    again().unwrap();
+    other.nic.connect_again_after_reset(LANE, &mine).unwrap();
+    one.post_all(&other, Direction::Write, 4);
+    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done));
+    one.nic.retire(LANE).unwrap();
+    assert!(again().is_err(), "it was retired");
+}

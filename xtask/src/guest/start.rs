@@ -19,6 +19,8 @@ pub(crate) struct GuestCommand {
     pub(crate) limit: Duration,
     /// Makes and destroys queue pairs.
     pub(crate) numbers_apart: Option<PathBuf>,
+    /// Where the guest's shell looks for programs first.
+    pub(crate) programs: Option<PathBuf>,
 }
 
 /// What the guest's shell runs: the network, then the command where it was asked for.
@@ -41,6 +43,9 @@ pub(super) fn start_script(
         if plain && ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix)) {
             script.push_str(&format!("export {name}={}\n", quoted(&value)?));
         }
+    }
+    if let Some(programs) = &command.programs {
+        script.push_str(&format!("export PATH={}:\"$PATH\"\n", text(Some(programs))?));
     }
     script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
     script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
@@ -79,6 +84,7 @@ mod tests {
             limit: Duration::from_secs(1),
             numbers_apart: None,
             hosts: 1,
+            programs: Some("/c d".into()),
         };
         let environment = [("RUST_BACKTRACE", "1"), ("SECRET_KEY", "k"), ("HANDFAST_A-B", "x")];
         let environment = environment.map(|(name, value)| (name.into(), value.into()));
@@ -86,6 +92,7 @@ mod tests {
             start_script(&command, 0, None, Path::new("/a b"), environment.into_iter()).unwrap();
         assert!(script.contains("export RUST_BACKTRACE='1'\n"));
         assert!(!script.contains("SECRET") && !script.contains("A-B"));
+        assert!(script.contains("export PATH='/c d':\"$PATH\"\n"));
         assert!(script.contains("cd '/a b' || exit 125\n"));
         assert!(script.ends_with("'echo' 'it'\n"));
     }

@@ -1,0 +1,75 @@
+//! `handfast smoke`: whether the RDMA devices of this machine do what lanes need, step by step.
+
+mod bytes;
+mod devices;
+mod loopback;
+mod node;
+mod peer;
+#[cfg(feature = "verbs")]
+mod queue_pairs;
+mod report;
+
+use crate::Outcome;
+use crate::place::Place;
+use crate::size;
+use clap::{ArgGroup, Args};
+use report::Report;
+use std::net::IpAddr;
+use std::time::Duration;
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast smoke --loopback                      two nodes in this process
+  handfast smoke --loopback --device erdma_0 --json
+  handfast smoke --peer 10.0.0.7:7411/scratch    where that runs there:
+      handfast serve --listen 10.0.0.7:7411 --transport rdma --memory scratch=4M
+
+Each step passes, fails, or is skipped for a reason; what has no right end is
+recorded. The exit code is that of the first step that failed.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Test the RDMA devices of this machine, step by step
+///
+/// Bytes move over RDMA alone. With --loopback two nodes of this process do so with each other,
+/// over two devices of one kind where there are two, else over one device to itself. With --peer
+/// bytes move to and from another node's segment, and what is there is overwritten.
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+#[command(group(ArgGroup::new("mode").required(true).args(["loopback", "peer"])))]
+pub(crate) struct Smoke {
+    /// Test the devices against each other, or one against itself
+    #[arg(long)]
+    loopback: bool,
+    /// Test against a node that serves with `--transport rdma`; the first two mebibytes of the place,
+    /// or what there is, are overwritten
+    #[arg(long, value_name = "HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]")]
+    peer: Option<Place>,
+    /// RDMA device to use, by name; two for the two nodes of --loopback [default: usable ones of
+    /// one kind]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    device: Vec<String>,
+    /// Address of the device's port to use, its GID; two for two devices [default: the best there
+    /// is]
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    gid: Vec<IpAddr>,
+    /// Longest that a step may take
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = size::parse_duration)]
+    timeout: Duration,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: Smoke) -> Outcome {
+    let mode = if arguments.peer.is_some() { "peer" } else { "loopback" };
+    let mut report = Report::new(mode, arguments.timeout, arguments.json);
+    match &arguments.peer {
+        Some(place) => peer::run(&arguments, place, &mut report).await?,
+        None => loopback::run(&arguments, &mut report).await?,
+    }
+    report.finish()
+}

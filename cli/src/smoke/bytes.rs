@@ -1,0 +1,106 @@
+//! Patterned bytes, written to a segment, read back, and compared at both ends.
+
+use crate::failure::Failure;
+use handfast::{Carrier, Memory, Segment};
+use std::time::Duration;
+
+/// A byte; a page and one; a quarter of a mebibyte, which is a slice; some slices and one.
+const SIZES: [usize; 4] = [1, 4_097, 256 << 10, (1 << 20) + 1];
+/// Holds the largest size, at an offset.
+pub(super) const SEGMENT_BYTES: usize = 2 << 20;
+/// Where they go within the place: not aligned to anything.
+const OFFSET: u64 = 3;
+
+/// Where bytes may go.
+pub(super) struct Target<'a> {
+    pub(super) segment: &'a Segment,
+    pub(super) offset: u64,
+    /// As many as there are.
+    pub(super) bytes: u64,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn whole(segment: &'a Segment) -> Self {
+        Self { segment, offset: 0, bytes: segment.bytes() }
+    }
+
+    /// Moves every size that fits, there and back; other seeds make other bytes. Words on what
+    /// moved.
+    pub(super) async fn exchange(&self, seed: u8, timeout: Duration) -> Result<String, Failure> {
+        let start = if self.bytes > OFFSET { OFFSET } else { 0 };
+        let fits = |bytes: &&usize| start + **bytes as u64 <= self.bytes;
+        let mut moved = Vec::new();
+        for (n, bytes) in SIZES.iter().filter(fits).enumerate() {
+            let pattern = pattern(*bytes, seed.wrapping_add(n as u8));
+            self.there_and_back(self.offset + start, &pattern, timeout).await?;
+            moved.push(bytes.to_string());
+        }
+        if moved.is_empty() {
+            return Err(Failure::Usage("the place at the node has no byte".to_owned()));
+        }
+        match self.segment.carrier() {
+            Some(Carrier::Rdma) => Ok(format!("{} bytes, compared at both ends", moved.join(", "))),
+            other => {
+                let name = other.map_or("nothing", Carrier::name);
+                Err(Failure::Device(format!("bytes moved over {name}, not over RDMA")))
+            }
+        }
+    }
+
+    async fn there_and_back(
+        &self,
+        offset: u64,
+        pattern: &[u8],
+        timeout: Duration,
+    ) -> Result<(), Failure> {
+        let memory = || Memory::zeroed(pattern.len()).map_err(handfast::Error::from);
+        let (source, back) = (memory()?, memory()?);
+        source.copy_in(0, pattern).map_err(handfast::Error::from)?;
+        self.segment.write(&source.whole(), offset).deadline(timeout).await?;
+        let local = crc32c::crc32c(pattern);
+        let remote = self.segment.checksum(offset, pattern.len() as u64).await?;
+        if remote != local {
+            return Err(Failure::Checksum { local, remote });
+        }
+        self.segment.read(&back.whole(), offset).deadline(timeout).await?;
+        let mut seen = vec![0; pattern.len()];
+        back.copy_out(0, &mut seen).map_err(handfast::Error::from)?;
+        compare(pattern, &seen)
+    }
+}
+
+/// Bytes that differ from place to place, and with the seed, of which there are 128.
+pub(super) fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
+    // Never zero, so that untouched memory does not pass.
+    (0..bytes).map(|n| ((n * 7 + n / 251) as u8 ^ (seed << 1)) | 1).collect()
+}
+
+/// Finds the first byte that is not as it was sent.
+pub(super) fn compare(sent: &[u8], seen: &[u8]) -> Result<(), Failure> {
+    match sent.iter().zip(seen).position(|(sent, seen)| sent != seen) {
+        None => Ok(()),
+        Some(at) => {
+            let wrong = sent.iter().zip(seen).filter(|(sent, seen)| sent != seen).count();
+            Err(Failure::Damaged { at, wrong, bytes: sent.len() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_fits_and_a_damaged_byte_is_found() {
+        assert!(SIZES.iter().all(|bytes| OFFSET as usize + bytes <= SEGMENT_BYTES));
+        let sent = pattern(4_097, 1);
+        assert_ne!(sent, pattern(4_097, 2));
+        assert!(!sent.contains(&0));
+        let mut seen = sent.clone();
+        assert!(compare(&sent, &seen).is_ok());
+        seen[17] ^= 4;
+        seen[99] = 0;
+        let damaged = compare(&sent, &seen);
+        assert!(matches!(damaged, Err(Failure::Damaged { at: 17, wrong: 2, bytes: 4_097 })));
+    }
+}

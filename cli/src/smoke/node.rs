@@ -1,0 +1,42 @@
+//! A node of a smoke test: an engine over RDMA alone, with a segment.
+
+use super::bytes::SEGMENT_BYTES;
+use crate::failure::Failure;
+use handfast::{Access, Engine, Memory, RdmaOptions, Registration, Segment, TransportChoice};
+
+const SEGMENT: &str = "smoke";
+
+pub(super) struct Node {
+    pub(super) engine: Engine,
+    _served: Registration,
+}
+
+impl Node {
+    /// Starts a node of the name; the bytes it serves are zeros.
+    pub(super) async fn start(
+        name: &str,
+        listen: &str,
+        options: &RdmaOptions,
+    ) -> Result<Self, Failure> {
+        let builder = Engine::builder().name(name).listen(listen);
+        let engine = builder.transport(TransportChoice::Rdma).rdma(options.clone()).start().await?;
+        let memory = Memory::zeroed(SEGMENT_BYTES).map_err(handfast::Error::from)?;
+        let served = engine.register(SEGMENT, memory.whole(), Access::READ_WRITE)?;
+        Ok(Self { engine, _served: served })
+    }
+
+    pub(super) fn device(&self) -> &str {
+        self.engine.device().unwrap_or("no device")
+    }
+
+    /// Opens the segment of another.
+    pub(super) async fn open(&self, other: &Self) -> Result<Segment, Failure> {
+        Ok(self.engine.open(&format!("{}/{SEGMENT}", other.engine.address())).await?)
+    }
+
+    /// Makes a lane to another; it is up when this returns.
+    pub(super) async fn warm(&self, other: &Self) -> Result<(), Failure> {
+        let failures = self.engine.warm(&[other.engine.address()]).await;
+        failures.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
+    }
+}

@@ -1,0 +1,69 @@
+//! This machine against a node elsewhere.
+
+use super::bytes::{SEGMENT_BYTES, Target};
+use super::report::Report;
+use super::{Smoke, devices};
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::place::Place;
+use handfast::{Engine, RdmaOptions, Segment, TransportChoice};
+
+pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
+    report.devices(devices::all())?;
+    let options = RdmaOptions {
+        device: arguments.device.first().cloned(),
+        address: arguments.gid.first().copied(),
+        ..RdmaOptions::default()
+    };
+    let Some(engine) = report.step("devices", start(&options)).await? else {
+        for name in ["handshake", "bytes", "reopen"] {
+            report.skip(name, "there is no device to use")?;
+        }
+        return Ok(());
+    };
+    let Some(segment) = report.step("handshake", open(&engine, place)).await? else {
+        for name in ["bytes", "reopen"] {
+            report.skip(name, "the handshake failed")?;
+        }
+        engine.close().await;
+        return Ok(());
+    };
+    let moved = async { Ok(((), target(&segment, place)?.exchange(1, arguments.timeout).await?)) };
+    report.step("bytes", moved).await?;
+    drop(segment);
+    let again = async {
+        engine.close().await;
+        let (engine, _) = start(&options).await?;
+        let (segment, _) = open(&engine, place).await?;
+        let words = target(&segment, place)?.exchange(101, arguments.timeout).await?;
+        engine.close().await;
+        Ok(((), format!("closed and opened again, {words}")))
+    };
+    report.step("reopen", again).await?;
+    Ok(())
+}
+
+async fn start(options: &RdmaOptions) -> Result<(Engine, String), Failure> {
+    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(options.clone());
+    let engine = builder.start().await?;
+    let device = engine.device().unwrap_or("no device").to_owned();
+    Ok((engine, device))
+}
+
+/// Makes a lane to the node, and opens the segment.
+async fn open(engine: &Engine, place: &Place) -> Result<(Segment, String), Failure> {
+    let segment = engine.open(&place.segment).await?;
+    if let Some(error) = engine.warm(&[segment.address()]).await.into_iter().next() {
+        return Err(error.into());
+    }
+    let words = format!("{}/{}, {} bytes", segment.address(), segment.name(), segment.bytes());
+    Ok((segment, words))
+}
+
+/// The part of the segment that may be overwritten.
+fn target<'a>(segment: &'a Segment, place: &Place) -> Result<Target<'a>, Failure> {
+    let rest = segment.bytes().saturating_sub(place.offset);
+    let bytes = place.length.unwrap_or_else(|| rest.min(SEGMENT_BYTES as u64));
+    segment.check_range(place.offset, bytes)?;
+    Ok(Target { segment, offset: place.offset, bytes })
+}

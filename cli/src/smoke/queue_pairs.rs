@@ -1,0 +1,221 @@
+//! What becomes of connections when one side ends them: with fresh queue pairs, as lanes do it, and
+//! with the same ones by way of RESET, which lanes never do.
+
+use super::bytes::{compare, pattern};
+use crate::failure::Failure;
+use handfast::{Access, Direction, Memory, RdmaOptions};
+use handfast_core::Lifecycle;
+use handfast_core::transfer::SliceId;
+use handfast_core::transport::TransportError;
+use handfast_core::wire::Body;
+use handfast_transport_rdma::{
+    Completion, DeviceEvent, GidWanted, LaneSink, Nic, NicConfig, Posting, Registration,
+    RemoteSpan, SliceEnd,
+};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// More than a packet on every device, less than the limit of locked memory where that is smallest.
+const BYTES: usize = 16 << 10;
+/// Packet sequence numbers have 24 bits.
+const PSN_MAX: u32 = 0x00ff_ffff;
+/// 268 ms for an answer, asked for five times: as the engine has it.
+const TIMEOUT_EXPONENT: u8 = 16;
+const RETRIES: u8 = 4;
+
+/// Passes on how slices ended, one at a time.
+struct Ends(Mutex<Sender<Completion>>);
+
+impl LaneSink for Ends {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fails when nobody waits any more.
+        completions.drain(..).for_each(|completion| drop(sender.send(completion)));
+    }
+
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+        tracing::debug!(lane = lane.0, %error, "a lane failed");
+    }
+
+    fn on_device_event(&self, event: DeviceEvent) {
+        tracing::debug!(?event, "the RDMA device tells");
+    }
+}
+
+/// A device with memory that the other may reach.
+struct Site {
+    nic: Nic,
+    ends: Receiver<Completion>,
+    memory: Memory,
+    registration: Registration,
+    timeout: Duration,
+}
+
+/// Two of them, and the lifecycle of the lane between them.
+pub(super) struct Pair {
+    sites: [Site; 2],
+    lane: Lifecycle,
+    bodies: Option<[Body; 2]>,
+}
+
+impl Pair {
+    /// Opens both. Blocks for system calls, as all of this does.
+    pub(super) fn open(options: &[RdmaOptions; 2], timeout: Duration) -> Result<Self, Failure> {
+        let [first, second] = options;
+        let sites = [Site::open(first, timeout)?, Site::open(second, timeout)?];
+        Ok(Self { sites, lane: Lifecycle(0), bodies: None })
+    }
+
+    /// Moves bytes, ends the first side, sees what the second is told, makes both sides anew the
+    /// way lanes are, and moves bytes again.
+    pub(super) fn establish_again(&mut self) -> Result<String, Failure> {
+        self.connect()?;
+        self.exchange(1)?;
+        self.sites[0].nic.retire(self.lane)?;
+        // A device may need long to give up, and the rest of the step needs time as well.
+        let patience = self.sites[1].timeout / 2;
+        let told = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
+            Some(SliceEnd::Done) => {
+                let text = "a write to a queue pair that is destroyed was told to have succeeded";
+                return Err(Failure::Device(text.to_owned()));
+            }
+            Some(end) => words(&end),
+            None => format!("nothing within {} ms", patience.as_millis()),
+        };
+        self.sites[1].nic.retire(self.lane)?;
+        self.connect()?;
+        self.exchange(3)?;
+        Ok(format!(
+            "one side destroyed its queue pair, a write of the other ended with: {told}; both made \
+             another, and {BYTES} bytes moved each way"
+        ))
+    }
+
+    /// Takes the queue pairs of both through RESET and connects them as they were; says what came
+    /// of it.
+    pub(super) fn reset(&mut self) -> Result<String, Failure> {
+        if self.bodies.is_none() {
+            self.connect()?;
+        }
+        let Some(bodies) = self.bodies.clone() else { return Ok("nothing to reset".to_owned()) };
+        for (n, side) in ["first", "second"].iter().enumerate() {
+            let again = self.sites[n].nic.connect_again_after_reset(self.lane, &bodies[1 - n]);
+            if let Err(error) = again {
+                return Ok(format!("the {side} side was refused: {error}"));
+            }
+        }
+        Ok(match self.exchange(4) {
+            Ok(()) => format!("accepted, and {BYTES} bytes moved each way afterwards"),
+            Err(failure) => format!("accepted, but afterwards: {failure}"),
+        })
+    }
+
+    /// Makes fresh queue pairs on both sides and wires them.
+    fn connect(&mut self) -> Result<(), Failure> {
+        self.lane = Lifecycle(self.lane.0 + 1);
+        let [first, second] = &self.sites;
+        let one = first.nic.bring_up(self.lane, &[random_psn()])?;
+        let other = second.nic.bring_up(self.lane, &[random_psn()])?;
+        first.nic.wire(self.lane, &other)?;
+        second.nic.wire(self.lane, &one)?;
+        self.bodies = Some([one, other]);
+        Ok(())
+    }
+
+    /// Writes bytes both ways and looks for them at the other end.
+    fn exchange(&self, seed: u8) -> Result<(), Failure> {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let (from, to) = (&self.sites[from], &self.sites[to]);
+            match from.write(self.lane, to, seed, from.timeout)? {
+                Some(SliceEnd::Done) => to.holds(&pattern(BYTES, seed))?,
+                Some(end) => {
+                    return Err(Failure::Device(format!("a write ended: {}", words(&end))));
+                }
+                None => return Err(Failure::Device("a write never ended".to_owned())),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Site {
+    fn open(options: &RdmaOptions, timeout: Duration) -> Result<Self, Failure> {
+        let gid = match options.address {
+            None => GidWanted::Automatic,
+            Some(IpAddr::V4(address)) => GidWanted::Address(address.to_ipv6_mapped()),
+            Some(IpAddr::V6(address)) => GidWanted::Address(address),
+        };
+        let config = NicConfig {
+            port: options.port,
+            gid,
+            timeout_exponent: TIMEOUT_EXPONENT,
+            retries: RETRIES,
+            ..NicConfig::new(options.device.clone().unwrap_or_default())
+        };
+        let (sender, ends) = channel();
+        let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;
+        // The first half is written from, the second is written to.
+        let memory = Memory::zeroed(2 * BYTES).map_err(handfast::Error::from)?;
+        let registration = nic.register(memory.whole(), Access::READ_WRITE)?;
+        Ok(Self { nic, ends, memory, registration, timeout })
+    }
+
+    /// Writes a pattern to the other, and waits for how that ends; `None` if nothing was told in
+    /// time. The seed is the slice's name.
+    fn write(
+        &self,
+        lane: Lifecycle,
+        other: &Self,
+        seed: u8,
+        patience: Duration,
+    ) -> Result<Option<SliceEnd>, Failure> {
+        self.memory.copy_in(0, &pattern(BYTES, seed)).map_err(handfast::Error::from)?;
+        let remote = RemoteSpan {
+            key: other.registration.remote_key(),
+            address: other.memory.address() + BYTES as u64,
+        };
+        let slice = SliceId::from_bits(u64::from(seed));
+        let posting = Posting {
+            slice,
+            direction: Direction::Write,
+            local: self.registration.clone(),
+            offset: 0,
+            length: BYTES,
+            remote,
+        };
+        self.nic.post(lane, &mut vec![posting]);
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.ends.recv_timeout(left) {
+                Ok(completion) if completion.slice == slice => return Ok(Some(completion.end)),
+                // Of an earlier write, flushed when its lane was retired.
+                Ok(_) => {}
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+
+    fn holds(&self, sent: &[u8]) -> Result<(), Failure> {
+        let mut seen = vec![0; sent.len()];
+        self.memory.copy_out(BYTES, &mut seen).map_err(handfast::Error::from)?;
+        compare(sent, &seen)
+    }
+}
+
+fn words(end: &SliceEnd) -> String {
+    match end {
+        SliceEnd::Failed(error) | SliceEnd::Refused(error) => error.to_string(),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+/// Late packets of a former connection are not taken for those of this one.
+fn random_psn() -> u32 {
+    // The standard library's hashers are seeded by the system.
+    RandomState::new().build_hasher().finish() as u32 & PSN_MAX
+}

@@ -1,0 +1,168 @@
+//! The steps of a smoke test, and how each ended.
+
+use super::devices::DeviceFacts;
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::lanes::FallbackReport;
+use crate::output;
+use serde::Serialize;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// What to do about a step that failed with no cure of its own.
+const CURE: &str = "run again with -vv to see each step, and see docs/hardware.md";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Pass,
+    Fail,
+    Skipped,
+    /// Done to learn what happens: no end of it is wrong.
+    #[cfg(feature = "verbs")]
+    Recorded,
+}
+
+#[derive(Serialize)]
+struct Step {
+    name: &'static str,
+    verdict: Verdict,
+    milliseconds: u64,
+    /// What was done, or why it was not.
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<FallbackReport>,
+}
+
+/// What a smoke test tells. Steps run within it.
+#[derive(Serialize)]
+pub(super) struct Report {
+    mode: &'static str,
+    passed: bool,
+    devices: Vec<DeviceFacts>,
+    steps: Vec<Step>,
+    #[serde(skip)]
+    timeout: Duration,
+    #[serde(skip)]
+    json: bool,
+    /// The first.
+    #[serde(skip)]
+    failure: Option<Failure>,
+}
+
+impl Report {
+    pub(super) fn new(mode: &'static str, timeout: Duration, json: bool) -> Self {
+        let (devices, steps) = (Vec::new(), Vec::new());
+        Self { mode, passed: true, devices, steps, timeout, json, failure: None }
+    }
+
+    /// Tells of the devices before the first step that uses one.
+    pub(super) fn devices(&mut self, devices: Vec<DeviceFacts>) -> Outcome {
+        if !self.json {
+            for device in &devices {
+                output::say(format_args!("{device}"))?;
+            }
+        }
+        self.devices = devices;
+        Ok(())
+    }
+
+    /// Runs a step to its end, or to the end of its time. What it yields, unless it failed, with
+    /// words on what was done.
+    ///
+    /// # Errors
+    /// Of the output alone.
+    pub(super) async fn step<T>(
+        &mut self,
+        name: &'static str,
+        work: impl Future<Output = Result<(T, String), Failure>>,
+    ) -> Result<Option<T>, Failure> {
+        let (began, timeout) = (Instant::now(), self.timeout);
+        let ended = tokio::time::timeout(timeout, work).await;
+        let ended = ended.unwrap_or(Err(Failure::StepOverdue { step: name, timeout }));
+        match ended {
+            Ok((value, detail)) => {
+                self.tell(name, Verdict::Pass, began, detail, None)?;
+                Ok(Some(value))
+            }
+            Err(failure) => {
+                let error = reason(&failure);
+                self.tell(name, Verdict::Fail, began, failure.to_string(), Some(error))?;
+                self.failure.get_or_insert(failure);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Runs an experiment, and tells what came of it: it never fails.
+    ///
+    /// # Errors
+    /// Of the output alone.
+    #[cfg(feature = "verbs")]
+    pub(super) async fn record(
+        &mut self,
+        name: &'static str,
+        work: impl Future<Output = Result<String, Failure>>,
+    ) -> Outcome {
+        let (began, timeout) = (Instant::now(), self.timeout);
+        let ended = tokio::time::timeout(timeout, work).await;
+        let ended = ended.unwrap_or(Err(Failure::StepOverdue { step: name, timeout }));
+        let words = ended.unwrap_or_else(|failure| failure.to_string());
+        self.tell(name, Verdict::Recorded, began, words, None)
+    }
+
+    /// A step that is not taken, and why.
+    pub(super) fn skip(&mut self, name: &'static str, why: &str) -> Outcome {
+        self.tell(name, Verdict::Skipped, Instant::now(), why.to_owned(), None)
+    }
+
+    fn tell(
+        &mut self,
+        name: &'static str,
+        verdict: Verdict,
+        began: Instant,
+        detail: String,
+        error: Option<FallbackReport>,
+    ) -> Outcome {
+        let milliseconds = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.passed &= verdict != Verdict::Fail;
+        if !self.json {
+            let word = format!("{verdict:?}").to_lowercase();
+            output::say(format_args!("{word:<8} {name:<12} {milliseconds:>6} ms  {detail}"))?;
+        }
+        self.steps.push(Step { name, verdict, milliseconds, detail, error });
+        Ok(())
+    }
+
+    /// Prints what is to be printed at the end.
+    ///
+    /// # Errors
+    /// The first failure of a step.
+    pub(super) fn finish(self) -> Outcome {
+        if self.json {
+            output::say_json(&self)?;
+        }
+        self.failure.map_or(Ok(()), Err)
+    }
+}
+
+fn reason(failure: &Failure) -> FallbackReport {
+    match failure {
+        Failure::Engine(error) => FallbackReport::of(error, CURE),
+        #[cfg(feature = "verbs")]
+        Failure::Verbs(error) => FallbackReport {
+            side: format!("{:?}", error.side).to_lowercase(),
+            stage: error.call.to_owned(),
+            peer: None,
+            cause: error.to_string(),
+            cure: CURE,
+        },
+        other => FallbackReport {
+            side: "configuration".to_owned(),
+            stage: "the transfer".to_owned(),
+            peer: None,
+            cause: other.to_string(),
+            cure: CURE,
+        },
+    }
+}
