@@ -104,7 +104,7 @@ fn nodes_of_ours_and_old_ones_pair_in_every_order_and_use_no_lane_unproven() {
 }
 
 #[test]
-fn three_nodes_in_a_ring_wait_for_no_timer() {
+fn a_ring_of_three_nodes_waits_for_no_timer() {
     holds(Scenario::Ring, at_once(Scenario::Ring.setup(0)));
     holds(Scenario::Ring, pruned(Scenario::Ring.setup(0)));
     holds(Scenario::Ring, pruned(at_once(Scenario::Ring.setup(1))));
