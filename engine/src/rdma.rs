@@ -9,32 +9,11 @@ mod watch;
 pub(crate) use regions::LocalRegion;
 
 use crate::error::Error;
-use crate::fallback::Fallbacks;
-use crate::registry::LaneTable;
-use crate::time::{Clock, Entropy};
-use crate::transport::{RdmaOptions, Transport};
-use handfast_transport_tcp::{Net, TcpTransport};
+use crate::transport::{RdmaParts, Transport};
+use handfast_transport_tcp::Net;
 use lanes::{Lanes, LanesParts};
-use std::net::IpAddr;
 use std::sync::Arc;
 use watch::Watch;
-
-/// What lanes over RDMA are made of.
-pub(crate) struct RdmaParts<N: Net> {
-    pub(crate) options: RdmaOptions,
-    /// Where calls are taken, if at one address alone.
-    pub(crate) listens_at: Option<IpAddr>,
-    /// What peers are told of that.
-    pub(crate) address: String,
-    pub(crate) lanes_max: usize,
-    pub(crate) lane_depth: u32,
-    /// Where lanes may run over TCP instead.
-    pub(crate) tcp: Option<TcpTransport<N>>,
-    pub(crate) lanes: Arc<LaneTable>,
-    pub(crate) fallbacks: Fallbacks,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
-}
 
 /// Opens a device.
 ///

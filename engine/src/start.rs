@@ -9,12 +9,14 @@ use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
 use crate::plane::{LOCAL_LANE, LocalPlane};
-use crate::rdma::{self, RdmaParts};
+use crate::rdma;
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
 use crate::target::{Target, TargetParts};
 use crate::time::{Clock, Entropy};
-use crate::transport::{Carrier, Offer, RDMA_SLICE_BYTES_MAX, Transport, TransportChoice};
+use crate::transport::{
+    Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
+};
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};

@@ -1,8 +1,11 @@
 //! The data plane as the engine drives it: what its lanes run over, and how they are told apart.
 
 use crate::error::Error;
+use crate::fallback::Fallbacks;
 use crate::plane::Plane;
 use crate::rdma::LocalRegion;
+use crate::registry::LaneTable;
+use crate::time::{Clock, Entropy};
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, Pair};
@@ -92,6 +95,24 @@ pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
     pub(crate) ends: Option<Ends>,
+}
+
+/// What lanes over RDMA are made of.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RdmaParts<N: Net> {
+    pub(crate) options: RdmaOptions,
+    /// Where calls are taken, if at one address alone.
+    pub(crate) listens_at: Option<IpAddr>,
+    /// What peers are told of that.
+    pub(crate) address: String,
+    pub(crate) lanes_max: usize,
+    pub(crate) lane_depth: u32,
+    /// Where lanes may run over TCP instead.
+    pub(crate) tcp: Option<TcpTransport<N>>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) fallbacks: Fallbacks,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
 }
 
 /// The end of a step, which may take as long as a kernel or a network likes.

@@ -252,7 +252,10 @@ impl<N: Net> Plane for Lanes<N> {
 
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
         match (self.carrier(lane), &self.inner.parts.tcp) {
-            (Carrier::Rdma, _) => self.inner.parts.watch.want_back(lane, slice),
+            (Carrier::Rdma, _) => {
+                let LanesParts { watch, nic, .. } = &self.inner.parts;
+                watch.want_back(nic, lane, SliceId::from_bits(slice));
+            }
             (_, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
             (_, None) => {}
         }

@@ -9,10 +9,10 @@ use crate::transfer::{CompletionStatus, SliceId};
 use handfast_core::transfer::{Sent, TransferInput};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Lifecycle, NicPath};
-use handfast_transport_rdma::{Completion, DeviceEvent, LaneSink, SliceEnd};
-use std::collections::{BTreeMap, BTreeSet};
+use handfast_transport_rdma::{Completion, DeviceEvent, LaneSink, Nic, SliceEnd};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
@@ -24,15 +24,6 @@ const WITHDRAWAL: Duration = Duration::from_millis(1_000);
 struct Facts {
     peer: NicPath,
     answered: AtomicBool,
-    /// Slices that are wanted back.
-    wanted_back: Mutex<BTreeSet<u64>>,
-    any_wanted_back: AtomicBool,
-}
-
-impl Facts {
-    fn wanted_back(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.wanted_back.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 pub(super) struct Watch {
@@ -58,12 +49,7 @@ impl Watch {
     }
 
     pub(super) fn add(&self, lane: Lifecycle, peer: NicPath) {
-        let facts = Facts {
-            peer,
-            answered: AtomicBool::new(false),
-            wanted_back: Mutex::default(),
-            any_wanted_back: AtomicBool::new(false),
-        };
+        let facts = Facts { peer, answered: AtomicBool::new(false) };
         let mut known = self.facts.write().unwrap_or_else(PoisonError::into_inner);
         known.insert(lane, Arc::new(facts));
     }
@@ -80,16 +66,14 @@ impl Watch {
     }
 
     /// Sees to it that a slice ends soon.
-    pub(super) fn want_back(self: &Arc<Self>, lane: Lifecycle, slice: u64) {
-        let Some(facts) = self.of(lane) else { return };
-        facts.any_wanted_back.store(true, Ordering::Release);
-        facts.wanted_back().insert(slice);
+    pub(super) fn want_back(self: &Arc<Self>, nic: &Arc<Nic>, lane: Lifecycle, slice: SliceId) {
         let at = self.clock.now() + WITHDRAWAL;
-        let (watch, clock) = (Arc::downgrade(self), self.clock.clone());
+        let (watch, nic, clock) = (Arc::downgrade(self), Arc::downgrade(nic), self.clock.clone());
         self.runtime.spawn(async move {
             clock.sleep_until(at).await;
-            let Some(watch) = watch.upgrade() else { return };
-            if facts.wanted_back().contains(&slice) {
+            let (Some(watch), Some(nic)) = (watch.upgrade(), nic.upgrade()) else { return };
+            // The device is asked: it may have ended while it was asked back.
+            if nic.holds(lane, slice) {
                 let limit_ms = WITHDRAWAL.nanos() / 1_000_000;
                 let detail =
                     format!("a slice that nobody wants any more did not end within {limit_ms} ms");
@@ -127,18 +111,11 @@ impl Watch {
 impl LaneSink for Watch {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         let answered = completions.iter().any(|completion| completion.end == SliceEnd::Done);
-        if let Some(facts) = self.of(lane) {
-            if answered && !facts.answered.swap(true, Ordering::AcqRel) {
-                self.doubts.on_answer(&facts.peer);
-                if let Some(fallbacks) = &self.fallbacks {
-                    fallbacks.forget(facts.peer.node.as_str());
-                }
-            }
-            if facts.any_wanted_back.load(Ordering::Acquire) {
-                let mut wanted_back = facts.wanted_back();
-                for completion in completions.iter() {
-                    wanted_back.remove(&completion.slice.to_bits());
-                }
+        let first = |facts: &Arc<Facts>| answered && !facts.answered.swap(true, Ordering::AcqRel);
+        if let Some(facts) = self.of(lane).filter(first) {
+            self.doubts.on_answer(&facts.peer);
+            if let Some(fallbacks) = &self.fallbacks {
+                fallbacks.forget(facts.peer.node.as_str());
             }
         }
         match self.lanes.get(lane) {

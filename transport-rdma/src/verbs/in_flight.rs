@@ -64,6 +64,11 @@ impl<T> InFlight<T> {
         Some(held)
     }
 
+    /// Whether one of them matches. Looks at each.
+    pub(super) fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
+        self.slots.iter().filter_map(|slot| slot.held.as_ref()).any(matches)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.free.len() == self.slots.len()
     }

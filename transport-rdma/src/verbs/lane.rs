@@ -17,6 +17,7 @@ use crate::gid::GidEntry;
 use crate::status::{CompletionError, Ending, FLUSHED};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
+use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_memory::Direction;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -331,6 +332,12 @@ impl Lane {
 
     fn refusal(&self, detail: String) -> VerbsError {
         self.context().error(Side::Local, "post", 0, detail)
+    }
+
+    /// The device has the slice and has not told its end.
+    pub(super) fn holds(&self, slice: SliceId) -> bool {
+        let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
+        lock(&self.state).in_flight.any(is_it)
     }
 
     /// Ends what the device told of, which is all of this lane.

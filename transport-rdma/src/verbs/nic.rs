@@ -15,6 +15,7 @@ use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
 use crate::pairing::AddressBook;
 use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
+use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_memory::{Access, Memory, Span};
 use std::os::fd::BorrowedFd;
@@ -310,6 +311,12 @@ impl Nic {
     /// Lanes that exist.
     pub fn lanes(&self) -> usize {
         lock(&self.shared.lanes).len()
+    }
+
+    /// Whether a lane's device has a slice and has not told its end. Looks at all that is in flight
+    /// on the lane.
+    pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {
+        self.shared.lane(lane).is_some_and(|lane| lane.holds(slice))
     }
 
     /// What happened so far.
