@@ -72,6 +72,7 @@ impl Answers {
             devices: self.offer.devices.clone(),
             regions,
             checksum: None,
+            data_port: None,
         }
     }
 
