@@ -32,6 +32,13 @@ pub enum Protocols {
     Several(Vec<String>),
 }
 
+impl Default for Protocols {
+    /// Nothing said.
+    fn default() -> Self {
+        Self::One(String::new())
+    }
+}
+
 impl Protocols {
     /// Whether the protocol is among them.
     pub fn has(&self, name: &str) -> bool {

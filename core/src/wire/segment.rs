@@ -2,7 +2,7 @@
 
 use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
-use crate::mooncake::is_null;
+use crate::mooncake::{Protocols, is_null};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,7 @@ struct Wire {
     #[serde(default)]
     name: String,
     #[serde(default)]
-    protocol: String,
+    protocol: Protocols,
     /// Always empty: NIC paths have the node's name. Released nodes write it beside a data port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rdma_server_name: Option<String>,
@@ -289,8 +289,8 @@ impl NodeDescriptor {
             name: self.name.to_string(),
             // Mooncake nodes look at nothing else to choose how to reach the memory.
             protocol: match self.devices.is_empty() || self.data_port.is_some() {
-                true => TCP.into(),
-                false => RDMA.into(),
+                true => Protocols::One(TCP.into()),
+                false => Protocols::One(RDMA.into()),
             },
             rdma_server_name: self.data_port.as_ref().map(|_| String::new()),
             tcp_data_host: self.data_port.as_ref().map(|port| port.host.clone()),
