@@ -2,6 +2,7 @@
 
 use crate::bench::Bench;
 use crate::lanes::LaneOptions;
+use crate::metadata::Metadata;
 use crate::place::Place;
 use crate::sim::Sim;
 use crate::size;
@@ -85,6 +86,7 @@ pub(crate) enum Command {
     Get(Get),
     Bench(Bench),
     Smoke(Smoke),
+    Metadata(Metadata),
     Sim(Sim),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]

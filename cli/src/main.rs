@@ -10,6 +10,7 @@ mod failure;
 mod files;
 mod get;
 mod lanes;
+mod metadata;
 mod output;
 mod place;
 mod progress;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Smoke(arguments) => {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
         }
+        Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Sim(arguments) => sim::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };

@@ -25,7 +25,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
-    let engine = arguments.lanes.apply(builder).start().await?;
+    let engine = arguments.lanes.apply(builder)?.start().await?;
     let mut fallbacks = engine.fallback_events();
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
@@ -50,6 +50,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
         None => {}
     }
+    engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));
     }
@@ -154,7 +155,7 @@ fn map(path: &Path, writable: bool) -> Result<Memory, Failure> {
     Ok(Memory::map_file(&file, writable, bytes).map_err(handfast::Error::from)?)
 }
 
-async fn stdin_ends() {
+pub(crate) async fn stdin_ends() {
     // The end and an error both mean that whoever started us is gone.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }

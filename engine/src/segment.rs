@@ -148,7 +148,7 @@ impl Segment {
         }
         let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         let question = Checksum { key: region.key, address, bytes, answer: None };
-        let descriptor = self.inner.engine.ask(self.address(), Some(question)).await?;
+        let descriptor = self.inner.engine.ask(&target.address(), Some(question)).await?;
         // Ours is the first word of it if no lane noticed.
         if descriptor.incarnation != target.incarnation() {
             target.mark_stale();

@@ -135,7 +135,7 @@ pub(super) fn first_transfers(
     let mut times = Vec::with_capacity(FIRST_TRANSFERS);
     for _ in 0..FIRST_TRANSFERS {
         let took = runtime.block_on(async {
-            let engine = lanes.apply(Engine::builder()).start().await?;
+            let engine = lanes.apply(Engine::builder())?.start().await?;
             let started = Instant::now();
             let segment = engine.open(address).await?;
             segment.write(&memory.whole(), 0).await?;
