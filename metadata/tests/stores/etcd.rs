@@ -19,7 +19,7 @@ const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
 
 #[tokio::test]
 async fn entries_are_those_of_released_nodes_and_are_there_until_removed() {
-    let Some(etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions::default());
     let text = include_str!("../../../core/tests/golden/etcd-keys.json");
     let recorded: Vec<std::collections::BTreeMap<String, String>> =
@@ -40,7 +40,7 @@ async fn entries_are_those_of_released_nodes_and_are_there_until_removed() {
 
 #[tokio::test]
 async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() {
-    let Some(etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let options = EtcdOptions { lease_seconds: 3, ..EtcdOptions::default() };
     let (living, dying) = (etcd.store(options.clone()), etcd.store(options.clone()));
     living.put("living", "{}").await.unwrap();
@@ -55,7 +55,7 @@ async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() 
 
 #[tokio::test]
 async fn a_password_is_asked_for_and_given() {
-    let Some(etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let mut client = etcd.client().await;
     client.role_add("root").await.unwrap();
     client.user_add("root", "secret", None).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_password_is_asked_for_and_given() {
 
 #[tokio::test]
 async fn an_etcd_that_is_gone_is_named_in_time_and_used_again_when_it_is_back() {
-    let Some(mut etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
     store.put("k", "{}").await.unwrap();
     etcd.kill();
@@ -90,7 +90,7 @@ async fn an_etcd_that_is_gone_is_named_in_time_and_used_again_when_it_is_back() 
 
 #[tokio::test]
 async fn one_endpoint_of_several_is_enough() {
-    let Some(etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let endpoints = ["127.0.0.1:1".to_owned(), etcd.endpoint.clone()];
     let store = EtcdStore::new(&endpoints, EtcdOptions::default());
     eventually("it is written", async || store.put("k", "{}").await.is_ok()).await;
@@ -99,7 +99,7 @@ async fn one_endpoint_of_several_is_enough() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_go_on_while_the_etcd_is_killed_and_opens_work_again_when_it_is_back() {
-    let Some(mut etcd) = Etcd::start() else { return skipped(ABSENT) };
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let options = || EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() };
     let owner = Engine::builder().listen("127.0.0.1:0").name("owner");
     let owner = owner.metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
@@ -142,7 +142,8 @@ struct Etcd {
 }
 
 impl Etcd {
-    fn start() -> Option<Self> {
+    /// One that serves, where there is one at all.
+    async fn start() -> Option<Self> {
         let unpacked = std::env::var_os("HANDFAST_FLEET")
             .map(|folder| PathBuf::from(folder).join("packages/fleet/usr/bin/etcd"));
         let program = unpacked.filter(|it| it.exists()).unwrap_or_else(|| "etcd".into());
@@ -151,7 +152,11 @@ impl Etcd {
         let folder = tempfile::tempdir().unwrap();
         let (endpoint, peers) = (free(), free());
         let child = spawn(&program, &folder, &endpoint, &peers);
-        Some(Self { program, folder, endpoint, peers, child })
+        let etcd = Self { program, folder, endpoint, peers, child };
+        // It listens before it has elected itself.
+        let store = etcd.store(EtcdOptions::default());
+        eventually("it serves", async || store.get("k").await.is_ok()).await;
+        Some(etcd)
     }
 
     fn kill(&mut self) {
