@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::config::Config;
 use crate::lanes::LaneOptions;
 use crate::metadata::Metadata;
 use crate::place::Place;
@@ -86,6 +87,7 @@ pub(crate) enum Command {
     Get(Get),
     Bench(Bench),
     Smoke(Smoke),
+    Config(Config),
     Metadata(Metadata),
     Sim(Sim),
     /// Take raw streams for `bench --limit`

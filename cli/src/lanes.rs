@@ -1,11 +1,11 @@
 //! What bytes move over: the options, and what is said when it is not what was preferred.
 
+use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::output;
 use clap::{Args, ValueEnum};
 use handfast::{
-    Builder, Engine, Error, Fallback, MetadataOptions, MooncakeOptions, RdmaOptions, Segment,
-    TransportChoice,
+    Builder, Engine, Error, Fallback, MetadataOptions, RdmaOptions, Segment, TransportChoice,
 };
 use handfast_metadata::Source;
 use serde::Serialize;
@@ -68,7 +68,9 @@ impl TransportName {
 
 impl LaneOptions {
     pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
+        let environment = Environment::read()?;
         let choice = match self.transport {
+            _ if environment.forces_tcp() => TransportChoice::Tcp,
             TransportName::Tcp => TransportChoice::Tcp,
             TransportName::Rdma => TransportChoice::Rdma,
             TransportName::Auto => TransportChoice::Auto,
@@ -76,17 +78,17 @@ impl LaneOptions {
         let options = RdmaOptions {
             device: self.device.clone(),
             address: self.gid,
-            ..RdmaOptions::default()
+            ..environment.rdma(RdmaOptions::default())
         };
-        let mut builder = builder.transport(choice).rdma(options);
+        let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
-            builder = builder.mooncake(MooncakeOptions::default());
+            builder = builder.mooncake(environment.mooncake());
         }
         let user = std::env::var(ETCD_USER).ok();
         let user = user.as_deref().and_then(|user| user.split_once(':'));
         let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
         if let Some(store) = self.metadata.open(user)? {
-            builder = builder.metadata(MetadataOptions::new(store));
+            builder = builder.metadata(environment.metadata(MetadataOptions::new(store)));
         }
         Ok(builder)
     }

@@ -1,6 +1,7 @@
 //! `handfast serve`.
 
 use crate::arguments::Serve;
+use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{TransportName, Warnings};
 use crate::runtime::Stop;
@@ -19,7 +20,8 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     raise_descriptor_limit();
     let sources = sources(&arguments)?;
     let mut builder = Engine::builder().listen(&arguments.listen);
-    if let Some(advertise) = &arguments.advertise {
+    let environment = Environment::read()?;
+    if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
     if let Some(name) = &arguments.name {
