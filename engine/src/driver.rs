@@ -4,7 +4,7 @@ use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
 use crate::plane::{LOCAL_LANE, LocalPlane};
-use crate::registry::{LaneTable, Registry};
+use crate::registry::{LaneTable, Leftovers, Registry};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
@@ -62,11 +62,15 @@ pub(crate) struct Driver<N: Net> {
     causes: BTreeMap<Lifecycle, TransportError>,
     /// Who waits for the end, once there is to be one.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
+    _leftovers: Leftovers,
 }
 
 impl<N: Net> Driver<N> {
     pub(crate) fn new(parts: DriverParts<N>, commands: Commands) -> Self {
+        let (lanes, registry) = (parts.lanes.clone(), parts.registry.clone());
+        let local = parts.local.target.clone();
         Self {
+            _leftovers: Leftovers { lanes, registry, local },
             parts,
             commands,
             calls: BTreeMap::new(),

@@ -267,7 +267,9 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        match self.shared.closed.load(Ordering::Acquire) {
+        // Nobody drives it any more if it was closed, or if its runtime has ended.
+        let undriven = self.shared.commands.is_closed();
+        match undriven || self.shared.closed.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(Error::local(Stage::Transfer, Cause::Closed)),
         }

@@ -8,6 +8,7 @@ mod mute;
 mod names;
 mod races;
 mod restart;
+mod runtimes;
 mod simulated;
 mod topology;
 mod transfers;
