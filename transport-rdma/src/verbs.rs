@@ -29,3 +29,8 @@ pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 pub use poller::Polling;
 pub use posting::{Completion, DeviceEvent, LaneSink, Posting, RemoteSpan, SliceEnd};
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};
+#[cfg(feature = "bare")]
+pub use objects::bare::{
+    BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
+    BareRegion, BareRequest, BareRights,
+};

@@ -17,6 +17,7 @@ mod modify;
 mod objects;
 mod profile;
 mod profiles;
+mod rare;
 mod requester;
 mod responder;
 mod states;

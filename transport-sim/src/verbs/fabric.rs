@@ -7,12 +7,17 @@ use super::objects::{
     AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
 };
 use super::profile::{Completions, Numbers, Profile};
+use super::rare::Rare;
 use super::states::QpState;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Entries of a NIC's completion queue, unless told otherwise.
 const COMPLETIONS_MAX: usize = 4_096;
+/// The path MTUs there are, in bytes.
+pub(super) const PATH_MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
+/// Bytes of headers that a link carries beside a packet's piece, at most (rxe).
+const HEADERS_MAX: u32 = 80;
 /// Bytes in a packet before RTR says otherwise.
 const MTU_BYTES: u32 = 1_024;
 /// Async events a NIC keeps for its reader; later ones are dropped, oldest first.
@@ -44,6 +49,20 @@ pub struct Nic {
     next_key: u32,
     /// Fails the next call of this kind.
     pub(super) injected: Option<(Call, Errno)>,
+    pub(super) link: Rare<Link>,
+}
+
+/// What a port is plugged into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Link {
+    /// Bytes of its largest packet.
+    pub(super) mtu: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { mtu: 1_500 }
+    }
 }
 
 impl Nic {
@@ -60,6 +79,13 @@ impl Nic {
     /// Its table.
     pub fn profile(&self) -> &'static Profile {
         self.profile
+    }
+
+    /// The path MTU that its port has at this moment, in bytes: the largest whose packets, with their
+    /// headers, the link carries.
+    pub fn active_mtu(&self) -> u32 {
+        let fits = |mtu: &u32| mtu + HEADERS_MAX <= self.link.0.mtu;
+        PATH_MTUS.into_iter().rev().find(fits).unwrap_or(PATH_MTUS[0])
     }
 
     /// Its GID table.
@@ -151,6 +177,7 @@ impl Fabric {
             next_number: 0,
             next_key: 0,
             injected: None,
+            link: Rare::default(),
         };
         nic.start();
         self.nics.push(Arc::new(nic));
@@ -393,6 +420,11 @@ impl Fabric {
         if up && nic.profile.port_active_twice {
             nic.raise(event);
         }
+    }
+
+    /// The link of a port carries so many bytes in a packet from now on. Nobody is told.
+    pub fn set_link_mtu(&mut self, nic: usize, bytes: u32) {
+        self.nic_mut(nic).link.0.mtu = bytes;
     }
 
     /// Removes an entry of the GID table. Queue pairs that use it are not told.

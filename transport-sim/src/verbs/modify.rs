@@ -12,8 +12,6 @@ use super::states::{QpState, Step};
 pub(super) const PSN_MASK: u32 = 0x00ff_ffff;
 /// How long the kernel looks for a neighbour, in milliseconds.
 const NEIGHBOUR_MS: u32 = 1_000;
-/// A port's MTU in bytes, as under a link MTU of 1,500.
-const ACTIVE_MTU: u32 = 1_024;
 /// What a modify returns for the state of the network, whoever asks and however well.
 const SURROUNDINGS: [Errno; 3] = [Errno::Etimedout, Errno::Enetunreach, Errno::Enodata];
 /// The largest code of a timeout.
@@ -65,7 +63,8 @@ impl Fabric {
         if profile.checks_attributes && !attributes.fit(from) {
             return Err(refused(Errno::Einval));
         }
-        if profile.checks_path_mtu && attributes.path_mtu.is_some_and(|mtu| mtu > ACTIVE_MTU) {
+        let active = self.nic(nic).active_mtu();
+        if profile.checks_path_mtu && attributes.path_mtu.is_some_and(|mtu| mtu > active) {
             return Err(refused(Errno::Einval));
         }
         if profile.checks_attributes

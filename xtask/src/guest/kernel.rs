@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
 /// to add a link, with a misleading "No such file or directory".
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "crc32_generic",
     "rdma_rxe",
     "rdma_ucm",
@@ -22,6 +22,8 @@ const MODULES: [&str; 9] = [
     "9p",
     "9pnet_virtio",
     "overlay",
+    // Losses and delays, for scenarios that need them.
+    "sch_netem",
 ];
 /// Precedes, in a module's file, the names of those that it needs.
 const DEPENDS: &[u8] = b"\0depends=";
