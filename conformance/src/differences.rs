@@ -109,9 +109,7 @@ pub fn findings(
                 if deviation.allowed.is_none() {
                     let Deviation { simulated, kernel: other, .. } = deviation;
                     let title = &kernel.title;
-                    findings.push(format!(
-                        "{name}\n  simulated: {simulated}\n  {title}: {other}"
-                    ));
+                    findings.push(format!("{name}\n  simulated: {simulated}\n  {title}: {other}"));
                 }
             }
         }
@@ -121,7 +119,10 @@ pub fn findings(
     for difference in differences {
         let unused = difference.places.iter().filter(|place| !seen.contains(place));
         findings.extend(unused.map(|(scenario, step)| {
-            format!("the difference {} is allowed and not there: {scenario} / {step}", difference.id)
+            format!(
+                "the difference {} is allowed and not there: {scenario} / {step}",
+                difference.id
+            )
         }));
         if difference.places.is_empty() || difference.cause.is_empty() {
             findings.push(format!("the difference {} has no place or no cause", difference.id));
@@ -149,9 +150,8 @@ mod tests {
         let simulated = recording("simulated", "RTS");
         let (equal, other) = (recording("6.1", "RTS"), recording("6.1", "ERR"));
         let allowed = parse(ALLOWED).unwrap();
-        let findings = |kernels: &[Recording], allowed: &[Difference]| {
-            findings(&simulated, kernels, allowed)
-        };
+        let findings =
+            |kernels: &[Recording], allowed: &[Difference]| findings(&simulated, kernels, allowed);
         assert_eq!(findings(std::slice::from_ref(&equal), &[]), [""; 0]);
         assert!(findings(std::slice::from_ref(&other), &[])[0].contains("6.1: A state -> ERR"));
         assert_eq!(findings(std::slice::from_ref(&other), &allowed), [""; 0]);

@@ -23,9 +23,7 @@ pub use arm::{
     Address, ArmError, Change, Disturbance, Ended, Event, Key, Kind, Outcome, Own, Place, Request,
     Rights, Side, State, Towards, VerbsArm, Wait,
 };
-pub use differences::{
-    DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings,
-};
+pub use differences::{DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings};
 #[cfg(feature = "verbs")]
 pub use kernel::{Kernel, release};
 pub use page::page;

@@ -147,7 +147,8 @@ fn route(side: Side) -> Outcome<()> {
 fn run(words: &str) -> Outcome<()> {
     let mut parts = words.split(' ');
     let mut command = Command::new(parts.next().unwrap_or_default());
-    let output = command.args(parts).output().map_err(|error| ArmError(format!("{words}: {error}")))?;
+    let output =
+        command.args(parts).output().map_err(|error| ArmError(format!("{words}: {error}")))?;
     if output.status.success() {
         return Ok(());
     }

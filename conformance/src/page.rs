@@ -17,7 +17,10 @@ pub fn page(
     let mut page = HEAD.to_owned();
     let _ = writeln!(page, "\n## Results\n");
     summary(&mut page, simulated, kernels, differences);
-    let _ = writeln!(page, "\n## Allowed differences\n\n| difference | cause | where |\n| --- | --- | --- |");
+    let _ = writeln!(
+        page,
+        "\n## Allowed differences\n\n| difference | cause | where |\n| --- | --- | --- |"
+    );
     for Difference { id, cause, places } in differences {
         let places: Vec<_> =
             places.iter().map(|(scenario, step)| format!("{scenario}: `{step}`")).collect();
@@ -58,7 +61,13 @@ fn summary(
             let observed = kernel.lines(name).unwrap_or_default();
             let found = deviations(name, lines, observed, differences);
             let allowed = found.iter().all(|deviation| deviation.allowed.is_some());
-            counts[if found.is_empty() { 0 } else if allowed { 1 } else { 2 }] += 1;
+            counts[if found.is_empty() {
+                0
+            } else if allowed {
+                1
+            } else {
+                2
+            }] += 1;
         }
         let [equal, allowed, other] = counts;
         let _ = writeln!(page, "| {} | {equal} | {allowed} | {other} |", kernel.title);

@@ -1,10 +1,10 @@
 //! The simulated fabric, with devices of one profile.
 
+use crate::arm::ArmError;
 use crate::arm::{
     Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Rights, Side, State,
     Towards, VerbsArm, Wait,
 };
-use crate::arm::ArmError;
 use handfast_transport_sim::verbs::{
     Access, AddressVector, AsyncEvent, Attributes, Fabric, Gid, GidKind, Keys, Profile, QpState,
     Rebirth, Receive, SendKind, Status, VerbsError, WorkRequest,
@@ -104,9 +104,9 @@ impl Simulated {
     /// Everything arrives that is not held back; whether anything did.
     fn arrive(&mut self) -> bool {
         let mut any = false;
-        while let Some(index) = self.fabric.packets().iter().position(|packet| {
-            !self.held[usize::from(packet.from)]
-        }) {
+        while let Some(index) =
+            self.fabric.packets().iter().position(|packet| !self.held[usize::from(packet.from)])
+        {
             self.fabric.deliver(index);
             any = true;
         }
@@ -318,11 +318,7 @@ fn gid(side: Side, to: Towards) -> Gid {
 }
 
 fn access(rights: Rights) -> Access {
-    Access {
-        local_write: rights.local,
-        remote_read: rights.read,
-        remote_write: rights.write,
-    }
+    Access { local_write: rights.local, remote_read: rights.read, remote_write: rights.write }
 }
 
 fn code(result: Result<(), VerbsError>) -> i32 {

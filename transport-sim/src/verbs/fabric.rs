@@ -6,7 +6,7 @@ use super::laws::Law;
 use super::objects::{
     AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
 };
-use super::profile::{Completions, Numbers, Profile};
+use super::profile::{Completions, LateReceive, Numbers, Profile};
 use super::rare::Rare;
 use super::states::QpState;
 use std::collections::{BTreeMap, VecDeque};
@@ -495,7 +495,7 @@ impl Fabric {
             return Err(refused(Errno::Enomem));
         }
         qp.unsettled += 1;
-        if qp.state == QpState::Err {
+        if qp.state == QpState::Err && profile.late_receive == LateReceive::AsSends {
             self.end_late(nic, number, receive.wr_id, Queue::Receive);
         } else {
             qp.receives.push_back(receive);
@@ -532,5 +532,6 @@ fn new_queue_pair(profile: &Profile, send_depth: u32, receive_depth: u32) -> Que
         ring_broken: false,
         lost: 0,
         unsettled: 0,
+        kept: Rare::default(),
     }
 }

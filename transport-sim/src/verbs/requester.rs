@@ -3,7 +3,7 @@
 use super::errors::{Call, Errno, VerbsError};
 use super::fabric::Fabric;
 use super::laws::Law;
-use super::modify::PSN_MASK;
+use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
     Bond, Completion, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status,
     WorkRequest,
@@ -49,7 +49,8 @@ impl Fabric {
             }
             QpState::Rts => {
                 let early = std::mem::take(&mut qp.early);
-                early.into_iter().chain([request]).for_each(|request| {
+                let held = std::mem::take(&mut qp.held);
+                early.into_iter().chain(held).chain([request]).for_each(|request| {
                     self.execute(nic, number, request);
                 });
                 return Ok(());
@@ -91,7 +92,8 @@ impl Fabric {
         if qp.state != QpState::Rts {
             return self.end_late(nic, number, request.wr_id, Queue::Send);
         }
-        let port_up = owner.port_up;
+        let own_gone = qp.kept.0.own.is_some_and(|own| !owner.gids.contains(&Some(own)));
+        let reachable = owner.port_up && !own_gone;
         let fails = match request.kind {
             // The NIC finds out about the sink of a read when the bytes come.
             SendKind::Read { .. } => None,
@@ -102,7 +104,7 @@ impl Fabric {
                 Some(Some(_)) => None,
             },
         };
-        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !port_up)) {
+        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !reachable)) {
             return self.fail_queue_pair(nic, number, Some((request.wr_id, Queue::Send, status)));
         }
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
@@ -217,8 +219,13 @@ impl Fabric {
             let span = sent.last_psn.wrapping_sub(sent.first_psn) & PSN_MASK;
             (psn.wrapping_sub(sent.first_psn) & PSN_MASK) <= span
         };
-        // An answer about nothing that is outstanding is dropped.
-        let Some(index) = qp.sent.iter().position(covers) else { return };
+        let Some(index) = qp.sent.iter().position(covers) else {
+            // An answer about nothing that is outstanding is dropped, except by some.
+            if self.nic(nic).profile.ack_beyond_ends && body == PacketBody::Ack {
+                self.on_ack_beyond(nic, number, psn);
+            }
+            return;
+        };
         // An answer to a later request answers the earlier ones, up to a read without its bytes.
         let is_read = |sent: &Sent| matches!(sent.request.kind, SendKind::Read { .. });
         if qp.sent.iter().take(index).any(is_read) {
@@ -236,6 +243,17 @@ impl Fabric {
             PacketBody::Nak(refusal) => self.on_refusal(nic, number, refusal),
             PacketBody::ReceiverNotReady => self.on_receiver_not_ready(nic, number),
             _ => {}
+        }
+    }
+
+    /// A number is acknowledged that was not sent yet: whatever lies before it ends, up to a read.
+    fn on_ack_beyond(&mut self, nic: usize, number: u32, psn: u32) {
+        let ends = |sent: &Sent| {
+            let ahead = psn.wrapping_sub(sent.last_psn) & PSN_MASK;
+            ahead < PSN_HALF && !matches!(sent.request.kind, SendKind::Read { .. })
+        };
+        while self.queue_pair(nic, number).and_then(|qp| qp.sent.front()).is_some_and(ends) {
+            self.succeed(nic, number);
         }
     }
 

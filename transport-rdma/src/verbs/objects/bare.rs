@@ -196,7 +196,8 @@ impl BareNic {
         receive_depth: u32,
     ) -> Result<BareQueuePair, VerbsError> {
         let (domain, queue) = (Arc::clone(&self.domain), Arc::clone(&self.queue));
-        QueuePair::created(domain, queue, send_depth, receive_depth).map(|pair| BareQueuePair { pair })
+        QueuePair::created(domain, queue, send_depth, receive_depth)
+            .map(|pair| BareQueuePair { pair })
     }
 
     /// Registers memory with any rights.
@@ -347,8 +348,7 @@ impl BareQueuePair {
             BareKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
             BareKind::Send => ibv_wr_opcode::IBV_WR_SEND,
         };
-        work.send_flags =
-            if request.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+        work.send_flags = if request.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
         work.sg_list = &raw mut piece;
         work.num_sge = i32::from(request.length > 0);
         let mut refused = ptr::null_mut();
