@@ -3,6 +3,7 @@
 use crate::arm::{ArmError, Disturbance, Outcome, Side};
 use std::net::Ipv6Addr;
 use std::process::Command;
+use std::sync::Once;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -62,21 +63,20 @@ impl Network {
         match disturbance {
             Disturbance::Cut => {
                 marks.queue = true;
-                run(&format!("tc qdisc replace dev {interface} root netem loss 100%"))
+                queue(side, "loss 100%")
             }
             Disturbance::Hold => {
                 marks.queue = true;
-                let delay = DELAY.as_millis();
-                run(&format!("tc qdisc replace dev {interface} root netem delay {delay}ms"))
+                queue(side, &format!("delay {}ms", DELAY.as_millis()))
             }
             Disturbance::Release => {
                 sleep(DELAY_OVER);
                 marks.queue = false;
-                run(&format!("tc qdisc del dev {interface} root"))
+                queue(side, "loss 0%")
             }
             Disturbance::Mend => {
                 marks.queue = false;
-                run(&format!("tc qdisc del dev {interface} root"))
+                queue(side, "loss 0%")
             }
             Disturbance::LinkDown => {
                 marks.link = true;
@@ -134,6 +134,20 @@ impl Drop for Network {
             eprintln!("{error}");
         }
     }
+}
+
+/// Changes how the queue of an interface treats packets. It is put there once and stays: while a
+/// queue is put in another's place, what is sent fails, and a device takes that for an error.
+fn queue(side: Side, how: &str) -> Outcome<()> {
+    static PUT: Once = Once::new();
+    let mut put = Ok(());
+    PUT.call_once(|| {
+        let place =
+            |side| run(&format!("tc qdisc replace dev {} root netem loss 0%", interface(side)));
+        put = Side::ALL.into_iter().try_for_each(place);
+    });
+    put?;
+    run(&format!("tc qdisc change dev {} root netem {how}", interface(side)))
 }
 
 /// The route that keeps packets on the wire, which is lost with a link or an address.

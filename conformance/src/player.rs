@@ -264,8 +264,14 @@ impl<V: VerbsArm> Player<'_, V> {
             if code != 0 {
                 return Ok(Some(format!("{state}: {}", errno(code))));
             }
+            self.settle(*state)?;
         }
         Ok(None)
+    }
+
+    /// A send queue is drained a moment after SQD, and some drivers refuse every step until then.
+    fn settle(&mut self, state: State) -> Result<(), Wrong> {
+        if state == State::Sqd { self.wait(Wait::Arrival, |_| Ok(false)) } else { Ok(()) }
     }
 
     fn bring(&mut self, side: Side, words: &mut Words<'_>) -> Observed {
@@ -287,7 +293,9 @@ impl<V: VerbsArm> Player<'_, V> {
             self.full(side, wanted, words)?
         };
         words.forget_settings();
-        Ok(Some(errno(self.arm.modify(side, pair, &change)?)))
+        let code = self.arm.modify(side, pair, &change)?;
+        self.settle(wanted)?;
+        Ok(Some(errno(code)))
     }
 
     /// A new queue pair in one state is asked for another: what was returned, and where it is then.

@@ -14,7 +14,7 @@ use crate::report::{Outcome, Step};
 use crate::setup;
 use crate::stages::judged;
 use anyhow::Result;
-use machine::{DRIVERS, MACHINE, Machine};
+use machine::{DRIVERS, MACHINE, Machine, WhichKernel};
 use start::GuestCommand;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -58,6 +58,9 @@ pub(crate) struct Arguments {
     /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
+    /// The kernel to boot
+    #[arg(long, value_enum, default_value_t)]
+    kernel: WhichKernel,
     /// The command and its arguments
     #[arg(
         required = true,
@@ -70,17 +73,19 @@ pub(crate) struct Arguments {
 
 /// `cargo xtask guest`.
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> {
-    let code = Machine::prepare(project, Instant::now() + PACKAGES_MAX).and_then(|machine| {
-        let programs = program_folder(project, &arguments.command)?;
-        let command = GuestCommand {
-            words: arguments.command.clone(),
-            limit: Duration::from_secs(arguments.limit),
-            numbers_apart: numbers_apart(project),
-            hosts: arguments.hosts,
-            programs,
-        };
-        machine.run(&command, &verdict(project))
-    });
+    let code = Machine::prepare(project, arguments.kernel, Instant::now() + PACKAGES_MAX).and_then(
+        |machine| {
+            let programs = program_folder(project, &arguments.command)?;
+            let command = GuestCommand {
+                words: arguments.command.clone(),
+                limit: Duration::from_secs(arguments.limit),
+                numbers_apart: numbers_apart(project),
+                hosts: arguments.hosts,
+                programs,
+            };
+            machine.run(&command, &verdict(project))
+        },
+    );
     Ok(ExitCode::from(code.unwrap_or_else(|error| {
         anstream::eprintln!("error: {error:#}");
         NOT_RUN

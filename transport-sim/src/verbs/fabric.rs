@@ -391,6 +391,13 @@ impl Fabric {
         up(from) && up(to) && !self.cuts.contains(&(from, to))
     }
 
+    /// Whether the address that a queue pair sends from is there, as far as its driver looks.
+    pub fn has_own_address(&self, nic: usize, number: u32) -> bool {
+        let owner = &self.nics[nic];
+        let own = owner.queue_pairs.get(&number).and_then(|qp| qp.kept.0.own);
+        own.is_none_or(|own| owner.gids.contains(&Some(own)))
+    }
+
     /// Whether the way from one NIC to another is cut.
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))

@@ -92,8 +92,7 @@ impl Fabric {
         if qp.state != QpState::Rts {
             return self.end_late(nic, number, request.wr_id, Queue::Send);
         }
-        let own_gone = qp.kept.0.own.is_some_and(|own| !owner.gids.contains(&Some(own)));
-        let reachable = owner.port_up && !own_gone;
+        let sends = owner.port_up && self.has_own_address(nic, number);
         let fails = match request.kind {
             // The NIC finds out about the sink of a read when the bytes come.
             SendKind::Read { .. } => None,
@@ -104,7 +103,7 @@ impl Fabric {
                 Some(Some(_)) => None,
             },
         };
-        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !reachable)) {
+        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !sends)) {
             return self.fail_queue_pair(nic, number, Some((request.wr_id, Queue::Send, status)));
         }
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };

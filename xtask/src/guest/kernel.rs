@@ -27,6 +27,8 @@ const MODULES: [&str; 10] = [
 ];
 /// Precedes, in a module's file, the names of those that it needs.
 const DEPENDS: &[u8] = b"\0depends=";
+/// Ends the name of a module that is packed.
+const PACKED: &str = ".xz";
 /// Folders below one another in which modules are looked for.
 const DEPTH_MAX: usize = 16;
 
@@ -67,8 +69,8 @@ impl Kernel {
             self.with_needed(module, &mut order)?;
         }
         let mut list = String::new();
-        for name in order {
-            fs::copy(&self.modules[&name], folder.join("modules").join(&name))?;
+        for (name, bytes) in order {
+            fs::write(folder.join("modules").join(&name), bytes)?;
             list.push_str(&name);
             list.push('\n');
         }
@@ -91,20 +93,20 @@ impl Kernel {
     }
 
     /// Puts a module behind those it needs. One that is built into the kernel has no file.
-    fn with_needed(&self, name: &str, order: &mut Vec<String>) -> Result<()> {
+    fn with_needed(&self, name: &str, order: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
         let name = name.replace('-', "_");
-        if order.contains(&name) {
+        if order.iter().any(|(known, _)| *known == name) {
             return Ok(());
         }
         let Some(path) = self.modules.get(&name) else {
             ensure!(name != "rdma_rxe", "the kernel's package has no rdma_rxe.ko");
             return Ok(());
         };
-        let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let bytes = module_bytes(path)?;
         for needed in needed_by(&bytes) {
             self.with_needed(&needed, order)?;
         }
-        order.push(name);
+        order.push((name, bytes));
         Ok(())
     }
 }
@@ -114,12 +116,29 @@ fn collect(folder: &Path, depth: usize, into: &mut BTreeMap<String, PathBuf>) ->
         if path.is_dir() && !path.is_symlink() {
             ensure!(depth > 0, "{} is too deep", path.display());
             collect(&path, depth - 1, into)?;
-        } else if path.extension().is_some_and(|extension| extension == "ko") {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
+        } else if let Some(name) = module_name(&path) {
             into.insert(name, path);
         }
     }
     Ok(())
+}
+
+/// The name of the module that a file holds, packed or not.
+fn module_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_suffix(PACKED).unwrap_or(name).strip_suffix(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+/// A module as the kernel takes it.
+fn module_bytes(path: &Path) -> Result<Vec<u8>> {
+    if !path.to_string_lossy().ends_with(PACKED) {
+        return fs::read(path).with_context(|| format!("reading {}", path.display()));
+    }
+    let mut unpack = Command::new("xz");
+    let unpacked = unpack.args(["--decompress", "--stdout"]).arg(path).output().context("xz")?;
+    ensure!(unpacked.status.success(), "xz does not unpack {}", path.display());
+    Ok(unpacked.stdout)
 }
 
 /// The names of the modules that the module in `file` needs.
@@ -153,7 +172,10 @@ mod tests {
         let kernel = Kernel::find(scratch.path()).unwrap();
         let mut order = Vec::new();
         kernel.with_needed("rdma_rxe", &mut order).unwrap();
-        assert_eq!(order, ["ib_core", "udp_tunnel", "rdma_rxe"]);
+        let names: Vec<_> = order.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["ib_core", "udp_tunnel", "rdma_rxe"]);
+        assert_eq!(module_name(Path::new("/x/ib-core.ko.xz")).as_deref(), Some("ib_core"));
+        assert_eq!(module_name(Path::new("/x/ib-core.txt")), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Building the verbs backend: headers, and a libclang that the binding generator understands.
 
-use super::packages::{Packages, files_of};
+use super::packages::{Archive, Packages, files_of};
 use crate::command::answers;
 use crate::project::Project;
 use anyhow::{Context, Result};
@@ -23,6 +23,7 @@ pub(crate) const HEADERS: Packages = Packages {
         "libclang1-14",
         "libclang-common-14-dev",
     ],
+    from: Archive::System,
 };
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
