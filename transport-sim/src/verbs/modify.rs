@@ -59,6 +59,10 @@ impl Fabric {
             }
             self.resolve(nic, address).map_err(|error| VerbsError { call, ..error })?;
         }
+        let draining = profile.drains_first && from == QpState::Sqd && !qp.sent.is_empty();
+        if draining && attributes.state != QpState::Err {
+            return Err(refused(Errno::Einval));
+        }
         let step = profile.transitions[from as usize][attributes.state as usize];
         if let Step::Refused(errno) = step {
             return Err(refused(errno));

@@ -208,6 +208,8 @@ pub struct Profile {
     pub late_receive: LateReceive,
     /// Sends posted in SQD.
     pub held_send: HeldSend,
+    /// As long as work is under way in SQD, every step but ERR is refused, and nothing is sent again.
+    pub drains_first: bool,
     /// Most own reads outstanding that RTS takes.
     pub reads_max: Option<u8>,
     /// Completions at RESET.

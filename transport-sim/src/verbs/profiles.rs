@@ -39,6 +39,7 @@ pub static STRICT: Profile = Profile {
     late_receive: LateReceive::AsSends,
     // Specification: what was held goes out with the step to RTS.
     held_send: HeldSend::Rts,
+    drains_first: false,
     // Not looked up: each device has its own.
     reads_max: None,
     // Specification: completions in the queue stay when their queue pair leaves.
@@ -86,6 +87,8 @@ pub static RXE: Profile = Profile {
     late_receive: LateReceive::NextError,
     // Measured: SQD to RTS sets nothing going, the next post does.
     held_send: HeldSend::NextPost,
+    // Measured: RTS with a write under way is refused, and its answer never comes.
+    drains_first: true,
     // Measured: 128 are taken, 255 are not.
     reads_max: Some(128),
     // Measured: towards a responder that executed nothing yet a stale write ends as unanswered,

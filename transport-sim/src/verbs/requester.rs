@@ -8,7 +8,7 @@ use super::objects::{
     Bond, Completion, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status,
     WorkRequest,
 };
-use super::profile::EarlySend;
+use super::profile::{EarlySend, Profile};
 use super::states::QpState;
 use std::sync::Arc;
 
@@ -170,9 +170,9 @@ impl Fabric {
 
     /// Queue pairs that wait for an answer and whose timer may run out.
     pub fn waiting(&self, nic: usize) -> impl Iterator<Item = u32> + '_ {
-        let waits = |(number, qp): (u32, &QueuePair)| {
-            let alive = matches!(qp.state, QpState::Rts | QpState::Sqd);
-            (alive && !qp.sent.is_empty()).then_some(number)
+        let profile = self.nic(nic).profile;
+        let waits = move |(number, qp): (u32, &QueuePair)| {
+            (resends(profile, qp) && !qp.sent.is_empty()).then_some(number)
         };
         self.nic(nic).queue_pairs().filter_map(waits)
     }
@@ -182,7 +182,7 @@ impl Fabric {
     pub fn expire(&mut self, nic: usize, number: u32) {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
-        if qp.sent.is_empty() || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+        if qp.sent.is_empty() || !resends(profile, qp) {
             return;
         }
         if !std::mem::take(&mut qp.rnr_waits) {
@@ -329,4 +329,9 @@ impl Fabric {
 /// Packets of a message, each of which takes a sequence number; of a read, those of its answer.
 pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
+}
+
+/// Whether what has no answer is sent again in this state.
+fn resends(profile: &Profile, qp: &QueuePair) -> bool {
+    qp.state == QpState::Rts || (qp.state == QpState::Sqd && !profile.drains_first)
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
 /// to add a link, with a misleading "No such file or directory".
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "crc32_generic",
     "rdma_rxe",
     "rdma_ucm",
@@ -24,6 +24,8 @@ const MODULES: [&str; 10] = [
     "overlay",
     // Losses and delays, for scenarios that need them.
     "sch_netem",
+    // Where it was built; no kernel of the distribution's has it.
+    "siw",
 ];
 /// Precedes, in a module's file, the names of those that it needs.
 const DEPENDS: &[u8] = b"\0depends=";
@@ -49,6 +51,17 @@ impl Kernel {
         let mut modules = BTreeMap::new();
         collect(&packages.join("lib/modules"), DEPTH_MAX, &mut modules)?;
         Ok(Self { image, modules })
+    }
+
+    /// Its release, which its headers are named by too.
+    pub(super) fn release(&self) -> String {
+        let name = self.image.file_name().unwrap_or_default().to_string_lossy();
+        name.trim_start_matches("vmlinuz-").to_owned()
+    }
+
+    /// Adds a module that the package lacks.
+    pub(super) fn add(&mut self, name: &str, module: PathBuf) {
+        self.modules.insert(name.to_owned(), module);
     }
 
     /// Writes the archive that the kernel unpacks and whose `/init` it starts, as `folder`.cpio.

@@ -2,7 +2,8 @@
 
 use super::kernel::Kernel;
 use super::packages::{Archive, KERNEL, Packages};
-use super::start::{GuestCommand, start_script};
+use super::siw;
+use super::start::{GuestCommand, WhichNics, start_script};
 use crate::project::Project;
 use anyhow::{Context, Result, bail, ensure};
 use std::env;
@@ -80,22 +81,33 @@ impl Machine {
     pub(crate) fn prepare(
         project: &Project,
         kernel: WhichKernel,
+        nics: WhichNics,
         deadline: Instant,
     ) -> Result<Self> {
         let packages = MACHINE.ensure(project, deadline)?;
         let drivers = DRIVERS.ensure(project, deadline)?;
         let name = "qemu-system-x86_64";
         let qemu = found(&packages, name).with_context(|| format!("no {name} was unpacked"))?;
-        let kernel = match kernel {
+        let mut kernel = match kernel {
             WhichKernel::Release => Kernel::find(&packages)?,
             WhichKernel::Backports => Kernel::find(&NEWER_KERNEL.ensure(project, deadline)?)?,
         };
+        if nics == WhichNics::Siw {
+            let module = siw::ensure(project, &kernel.release(), deadline)?;
+            kernel.add("siw", module);
+        }
         let folder = project.scratch().join(format!("guest-{}", std::process::id()));
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
         Ok(Self { qemu, packages, drivers, kernel, folder })
+    }
+
+    /// Whether a kernel's soft-iWARP was built before.
+    pub(crate) fn has_siw(project: &Project) -> bool {
+        let packages = MACHINE.folder(project);
+        Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
     }
 
     /// Boots as many hosts as the command asks for, runs the command in each when all are up,
