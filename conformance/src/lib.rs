@@ -40,35 +40,37 @@ use handfast_transport_sim::verbs::Profile;
 /// The first scenario that cannot be played.
 pub fn record_simulated(profile: &'static Profile) -> Result<Recording, PlayError> {
     let title = format!("the simulated fabric, profile {}", profile.name);
-    record(title, || Ok(Simulated::new(profile)))
+    record(title, &[], || Ok(Simulated::new(profile)))
 }
 
-/// Plays every scenario on the kernel of a guest.
+/// Plays scenarios on the kernel of a guest: those that are named, or all if none is.
 ///
 /// # Errors
 /// The first scenario that cannot be played, also because there are no such devices.
 #[cfg(feature = "verbs")]
-pub fn record_kernel() -> Result<Recording, PlayError> {
+pub fn record_kernel(names: &[String]) -> Result<Recording, PlayError> {
     let release = release().map_err(|error| PlayError {
         scenario: "none".to_owned(),
         step: "the kernel's release".to_owned(),
         cause: error.to_string(),
     })?;
-    record(format!("Linux {release}, soft-RoCE"), Kernel::open)
+    record(format!("Linux {release}, soft-RoCE"), names, Kernel::open)
 }
 
 fn record<V: VerbsArm>(
     title: String,
+    names: &[String],
     fabric: impl Fn() -> Outcome<V>,
 ) -> Result<Recording, PlayError> {
     let mut played = Vec::new();
-    for scenario in chapters().iter().flat_map(|chapter| &chapter.scenarios) {
+    let all = chapters().into_iter().flat_map(|chapter| chapter.scenarios);
+    for scenario in all.filter(|scenario| names.is_empty() || names.contains(&scenario.name)) {
         let mut arm = fabric().map_err(|error| PlayError {
             scenario: scenario.name.clone(),
             step: "opening the devices".to_owned(),
             cause: error.to_string(),
         })?;
-        played.push((scenario.name.clone(), play(scenario, &mut arm)?));
+        played.push((scenario.name.clone(), play(&scenario, &mut arm)?));
     }
     Ok(Recording { title, played })
 }

@@ -6,3 +6,5 @@
 #[cfg(feature = "verbs")]
 mod guest;
 mod recorded;
+#[cfg(feature = "verbs")]
+mod siw;
