@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
 /// to add a link, with a misleading "No such file or directory".
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
     "crc32_generic",
     "rdma_rxe",
     "rdma_ucm",
@@ -24,7 +24,8 @@ const MODULES: [&str; 11] = [
     "overlay",
     // Losses and delays, for scenarios that need them.
     "sch_netem",
-    // Where it was built; no kernel of the distribution's has it.
+    // Where it was built; no kernel of the distribution's has it. Without the checksum it does not load.
+    "crc32c_generic",
     "siw",
 ];
 /// Precedes, in a module's file, the names of those that it needs.
