@@ -49,6 +49,7 @@ mod segment;
 mod start;
 mod target;
 mod time;
+pub mod topology;
 mod transfer;
 mod transport;
 

@@ -21,3 +21,4 @@ mod siw;
 #[cfg(not(feature = "verbs"))]
 mod smoke;
 mod stopped;
+mod topology;

@@ -9,5 +9,6 @@ mod names;
 mod races;
 mod restart;
 mod simulated;
+mod topology;
 mod transfers;
 mod transports;
