@@ -133,7 +133,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
             budget: depth.budget(240),
-            steps: guest::steps(project),
+            steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }

@@ -16,6 +16,8 @@ mod output;
 mod rdma;
 mod serving;
 mod sim;
+#[cfg(feature = "verbs")]
+mod siw;
 #[cfg(not(feature = "verbs"))]
 mod smoke;
 mod stopped;
