@@ -26,7 +26,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
-    pub(crate) listener: Option<JoinHandle<()>>,
+    pub(crate) listeners: Vec<JoinHandle<()>>,
     pub(crate) local: LocalEnd,
     pub(crate) counts: Arc<Counts>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -118,7 +118,7 @@ impl<N: Net> Driver<N> {
     /// Ends what is not a lane, and tells who waits.
     async fn finish(mut self) {
         self.calling.shutdown().await;
-        if let Some(listener) = self.parts.listener.take() {
+        for listener in std::mem::take(&mut self.parts.listeners) {
             listener.abort();
             // Aborted or ended, either way the port is free now.
             let _ = listener.await;

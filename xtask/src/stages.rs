@@ -10,7 +10,7 @@ use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary};
-use crate::{fuzz, guest, setup};
+use crate::{fleet, fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -128,6 +128,12 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             what: "decoders: the corpus replayed, then new inputs",
             budget: depth.budget(600),
             steps: fuzzing(project, depth.fuzz_seconds()),
+        },
+        Stage {
+            name: fleet::STAGE,
+            what: "released Mooncake nodes as peers of the program",
+            budget: depth.budget(300),
+            steps: fleet::steps(project),
         },
         Stage {
             name: "guest",

@@ -10,6 +10,7 @@ mod helpers;
 mod hosts;
 mod idle;
 mod loss;
+mod mooncake;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]

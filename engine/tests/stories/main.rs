@@ -4,6 +4,7 @@ mod crossing;
 mod helpers;
 mod hostile;
 mod limits;
+mod mooncake;
 mod mute;
 mod names;
 mod races;
