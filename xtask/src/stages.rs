@@ -119,7 +119,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
             budget: depth.budget(240),
-            steps: guest::steps(project),
+            steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }
