@@ -18,6 +18,8 @@ const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=4M"];
 const BYTES: usize = 2 * MIB as usize;
 /// Of each transfer.
 const LIMIT: Duration = Duration::from_secs(2);
+/// After a write that failed.
+const PAUSE: Duration = Duration::from_millis(20);
 /// A withdrawn slice has a second before its lane is retired, and two machines share the processors.
 const LATE_AT_MOST: Duration = Duration::from_secs(4);
 /// From the word that the peer serves again to bytes in its memory. The device's own retries, which
@@ -89,6 +91,8 @@ fn survive() {
                 | Cause::PeerRestarted
                 | Cause::Silent { .. }
                 | Cause::Refused
+                // It listens a moment before it serves.
+                | Cause::NoSuchSegment { .. }
                 | Cause::Unreachable(_)
                 | Cause::Broken(_)
                 | Cause::Transport(_)
@@ -139,6 +143,7 @@ async fn keep_writing(segment: Segment, block: Memory, stop: Arc<AtomicBool>) ->
         let written = timeout(LIMIT + LATE_AT_MOST, write(&segment, &block)).await;
         if let Err(cause) = written.expect("a transfer outlived its deadline") {
             failures.push(cause);
+            tokio::time::sleep(PAUSE).await;
         }
     }
     failures

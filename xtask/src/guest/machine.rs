@@ -31,6 +31,8 @@ const SWITCH_OFF_MAX: Duration = Duration::from_secs(30);
 const TRIAL_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 const MEMORY_MIB: &str = "1024";
+/// What a host makes to have the other's power cut.
+const DESTROY_OTHER: &str = "destroy-other";
 /// Lines of the guest's console that are shown when it fails.
 const CONSOLE_LINES: usize = 15;
 
@@ -188,8 +190,8 @@ impl Machine {
     }
 }
 
-/// Waits until the command has ended in each host. A host that makes the file `destroy-other` in the
-/// folder it shares with us has the other's power cut, and has it started again.
+/// Waits until the command has ended in each host. A host that makes the file [`DESTROY_OTHER`] in
+/// the folder it shares with us has the other's power cut, and has it started again.
 fn until_ended(
     hosts: &mut [Host],
     limit: Duration,
@@ -201,7 +203,7 @@ fn until_ended(
         let mut over = true;
         for (number, host) in hosts.iter_mut().enumerate() {
             over &= host.is_over("exit")?;
-            if fs::remove_file(host.shared("destroy-other")).is_ok() {
+            if host.shared(DESTROY_OTHER).exists() {
                 asked = Some(number);
             }
             if Instant::now() >= deadline && !over {
@@ -221,6 +223,8 @@ fn until_ended(
             hosts[other] = boot(number, hosts[other].boot + 1)?;
             hosts[other].wait_ready()?;
             fs::write(hosts[other].shared("go"), "")?;
+            // Not before: who asked may not have closed it when it was seen.
+            fs::remove_file(hosts[asked].shared(DESTROY_OTHER))?;
             // A boot is not the command's time.
             deadline += begun.elapsed();
         }
