@@ -118,13 +118,12 @@ pub(crate) struct Warnings(BTreeSet<String>);
 
 impl Warnings {
     pub(crate) fn tell(&mut self, engine: &Engine) {
-        for fallback in engine.fallbacks() {
-            let text = fallback.to_string();
-            if !self.0.contains(&text) {
-                output::note(format_args!("warning: {text}"));
-                self.0.insert(text);
-            }
+        let texts: BTreeSet<_> = engine.fallbacks().iter().map(Fallback::to_string).collect();
+        for text in texts.difference(&self.0) {
+            output::note(format_args!("warning: {text}"));
         }
+        // No more than the engine itself remembers.
+        self.0 = texts;
     }
 }
 

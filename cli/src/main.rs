@@ -22,6 +22,7 @@ mod serve;
 mod sim;
 mod size;
 mod smoke;
+mod topology;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Config(arguments) => config::run(&arguments),
         Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Sim(arguments) => sim::run(arguments),
+        Command::Topology(arguments) => topology::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

@@ -283,7 +283,7 @@ impl Engine {
         let status = settled.map_err(|_| closed())?.clone();
         match status.failure {
             Some(cause) if status.up == 0 => {
-                Err(Error::new(cause.side, Stage::Handshake, Cause::PeerLost(cause)).at(node))
+                Err(Error::new(cause.side, Stage::Handshake, target.loss(&cause)).at(node))
             }
             _ => Ok(()),
         }
@@ -357,7 +357,8 @@ impl Engine {
     /// What happened so far, in numbers.
     pub fn counters(&self) -> Counters {
         let tcp = (self.shared.tcp_counters)();
-        self.shared.counts.snapshot(self.shared.lanes.len(), tcp)
+        let rdma = self.shared.transport.nic_counters();
+        self.shared.counts.snapshot(self.shared.lanes.len(), tcp, rdma)
     }
 
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
@@ -380,7 +381,9 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        match self.shared.closed.load(Ordering::Acquire) {
+        // Nobody drives it any more if it was closed, or if its runtime has ended.
+        let undriven = self.shared.commands.is_closed();
+        match undriven || self.shared.closed.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(Error::local(Stage::Transfer, Cause::Closed)),
         }
@@ -474,6 +477,9 @@ impl Engine {
         })?;
         target.set_address(address);
         target.refresh();
+        if let Some(device) = descriptor.devices.first() {
+            self.shared.transport.note_address(&path, &device.gid);
+        }
         Ok((descriptor, target))
     }
 

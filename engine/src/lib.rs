@@ -41,6 +41,7 @@ mod exposure;
 mod fallback;
 mod mooncake;
 mod mute;
+mod opening;
 mod plane;
 #[cfg(feature = "verbs")]
 mod rdma;
@@ -49,10 +50,12 @@ mod rdma;
 mod rdma;
 mod regions;
 mod registry;
+mod room;
 mod segment;
 mod start;
 mod target;
 mod time;
+pub mod topology;
 mod transfer;
 mod transport;
 
@@ -72,11 +75,12 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
-pub use handfast_transport_rdma::RdmaUnavailable;
+pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
+pub use opening::LaneOpening;
 pub use regions::Registration;
 pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};

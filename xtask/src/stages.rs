@@ -2,6 +2,7 @@
 
 mod determinism;
 mod rust_tests;
+mod sanitizer;
 
 pub(crate) use rust_tests::judged;
 
@@ -84,6 +85,19 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
 }
 
 fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
+    let mut stages = stages(project, depth);
+    if depth == Depth::Nightly {
+        stages.push(Stage {
+            name: "sanitizer",
+            what: "memory errors and leaks, with AddressSanitizer",
+            budget: depth.budget(300),
+            steps: sanitizer::steps(project),
+        });
+    }
+    stages
+}
+
+fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
     vec![
         Stage {
             name: "checks",
@@ -126,7 +140,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
             budget: depth.budget(240),
-            steps: guest::steps(project),
+            steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }
@@ -225,7 +239,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), 6);
+            assert_eq!(names.len(), if depth == Depth::Nightly { 7 } else { 6 });
         }
     }
 

@@ -10,6 +10,8 @@ mod mute;
 mod names;
 mod races;
 mod restart;
+mod runtimes;
 mod simulated;
+mod topology;
 mod transfers;
 mod transports;
