@@ -2,7 +2,7 @@
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped, split};
-use crate::accept::{Places, accept};
+use crate::accept::{Places, Stop, accept};
 use crate::counters::{Counts, count};
 use crate::regions::{ReachError, Regions};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
@@ -52,8 +52,13 @@ pub(crate) struct DataServer {
     pub(crate) options: MooncakeOptions,
 }
 
-/// Serves until dropped.
-pub(crate) async fn serve<N: Net>(net: N, listener: N::Listener, server: Arc<DataServer>) {
+/// Serves until stopped.
+pub(crate) async fn serve<N: Net>(
+    net: N,
+    listener: N::Listener,
+    server: Arc<DataServer>,
+    stop: Stop,
+) {
     let places = Places {
         connections_max: server.options.connections_max,
         accept_pause: ACCEPT_PAUSE,
@@ -61,7 +66,7 @@ pub(crate) async fn serve<N: Net>(net: N, listener: N::Listener, server: Arc<Dat
         shed: |counts| &counts.data.shed,
         refused: |counts| &counts.data.crowded_out,
     };
-    accept(net, listener, places, |stream, from, quiet| {
+    accept(net, listener, places, stop, |stream, from, quiet| {
         let server = server.clone();
         async move {
             let (source, sink) = split(stream, server.options.progress_timeout_ms);
