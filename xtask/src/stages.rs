@@ -118,7 +118,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(240),
+            budget: depth.budget(360),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
