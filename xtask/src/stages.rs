@@ -238,7 +238,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 7 } else { 6 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 8 } else { 7 });
         }
     }
 
