@@ -12,6 +12,7 @@ mod idle;
 mod loss;
 #[cfg(feature = "verbs")]
 mod meeting;
+mod mooncake;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]
@@ -24,9 +25,12 @@ mod rdma_limits;
 mod reborn;
 mod serving;
 mod sim;
+#[cfg(feature = "verbs")]
+mod siw;
 #[cfg(not(feature = "verbs"))]
 mod smoke;
 mod stopped;
+mod topology;
 #[cfg(feature = "verbs")]
 #[path = "../../../transport-rdma/tests/rdma/wires.rs"]
 #[allow(dead_code, reason = "those of the backend use it too")]
