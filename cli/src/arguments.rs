@@ -1,7 +1,9 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::config::Config;
 use crate::lanes::LaneOptions;
+use crate::metadata::Metadata;
 use crate::place::Place;
 use crate::sim::Sim;
 use crate::size;
@@ -86,6 +88,8 @@ pub(crate) enum Command {
     Get(Get),
     Bench(Bench),
     Smoke(Smoke),
+    Config(Config),
+    Metadata(Metadata),
     Sim(Sim),
     Topology(Topology),
     /// Take raw streams for `bench --limit`

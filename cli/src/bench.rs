@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         (None, None) => return Err(Failure::Usage("there is no node".into())),
     };
     let runtime = runtime::build()?;
-    let engine = runtime.block_on(arguments.lanes.apply(Engine::builder()).start())?;
+    let engine = runtime.block_on(arguments.lanes.apply(Engine::builder())?.start())?;
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
     let segment = runtime.block_on(engine.open(&address))?;

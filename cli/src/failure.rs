@@ -2,6 +2,7 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
+use handfast_metadata::ServerError;
 use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,10 @@ use std::time::Duration;
 pub(crate) enum Failure {
     #[error(transparent)]
     Engine(#[from] Error),
+    #[error(transparent)]
+    Store(#[from] handfast_metadata::StoreError),
+    #[error(transparent)]
+    MetadataServer(#[from] handfast_metadata::ServerError),
     #[error("{path}: {doing} failed: {error}", path = .path.display())]
     File { path: PathBuf, doing: &'static str, error: io::Error },
     #[error("{path} {what}", path = .path.display())]
@@ -94,6 +99,10 @@ impl Failure {
             Self::Verbs(_) => 1,
             Self::System { .. } | Self::Device(_) => 1,
             // Of which this program is the other process, so that its codes are ours.
+            // Nothing was asked of it yet: the option names none that can be used.
+            Self::Store(_) => 2,
+            Self::MetadataServer(ServerError::Bind { .. }) => 8,
+            Self::MetadataServer(ServerError::Journal(_)) => 5,
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
             #[cfg(feature = "mutants")]

@@ -1,13 +1,19 @@
 //! What bytes move over: the options, and what is said when it is not what was preferred.
 
+use crate::environment::Environment;
+use crate::failure::Failure;
 use crate::output;
 use clap::{Args, ValueEnum};
 use handfast::{
-    Builder, Engine, Error, Fallback, MooncakeOptions, RdmaOptions, Segment, TransportChoice,
+    Builder, Engine, Error, Fallback, MetadataOptions, RdmaOptions, Segment, TransportChoice,
 };
+use handfast_metadata::Source;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+/// Name and password for an etcd, `NAME:PASSWORD`, as etcdctl takes them.
+const ETCD_USER: &str = "ETCDCTL_USER";
 
 /// Options of every command that moves bytes.
 #[derive(Args, Clone)]
@@ -27,6 +33,10 @@ pub(crate) struct LaneOptions {
     /// is served so is open to whoever reaches the port
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(crate) compat: Option<EngineName>,
+    /// Where nodes find each other by name: p2p (by address), http://HOST:PORT/PATH, or
+    /// etcd://HOST:PORT[,HOST:PORT]; name and password for an etcd are taken from ETCDCTL_USER
+    #[arg(long, value_name = "STORE", default_value = "p2p")]
+    pub(crate) metadata: Source,
 }
 
 /// Engines whose nodes can be peers.
@@ -57,8 +67,10 @@ impl TransportName {
 }
 
 impl LaneOptions {
-    pub(crate) fn apply(&self, builder: Builder) -> Builder {
+    pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
+        let environment = Environment::read()?;
         let choice = match self.transport {
+            _ if environment.forces_tcp() => TransportChoice::Tcp,
             TransportName::Tcp => TransportChoice::Tcp,
             TransportName::Rdma => TransportChoice::Rdma,
             TransportName::Auto => TransportChoice::Auto,
@@ -66,13 +78,19 @@ impl LaneOptions {
         let options = RdmaOptions {
             device: self.device.clone(),
             address: self.gid,
-            ..RdmaOptions::default()
+            ..environment.rdma(RdmaOptions::default())
         };
-        let builder = builder.transport(choice).rdma(options);
-        match self.compat {
-            Some(EngineName::Mooncake) => builder.mooncake(MooncakeOptions::default()),
-            None => builder,
+        let mut builder = environment.bounds(builder).transport(choice).rdma(options);
+        if let Some(EngineName::Mooncake) = self.compat {
+            builder = builder.mooncake(environment.mooncake());
         }
+        let user = std::env::var(ETCD_USER).ok();
+        let user = user.as_deref().and_then(|user| user.split_once(':'));
+        let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
+        if let Some(store) = self.metadata.open(user)? {
+            builder = builder.metadata(environment.metadata(MetadataOptions::new(store)));
+        }
+        Ok(builder)
     }
 
     /// The same options as words of a command line.
@@ -86,6 +104,9 @@ impl LaneOptions {
         }
         if let Some(EngineName::Mooncake) = self.compat {
             words.extend(["--compat".to_owned(), "mooncake".to_owned()]);
+        }
+        if self.metadata != Source::Peers {
+            words.extend(["--metadata".to_owned(), self.metadata.to_string()]);
         }
         words
     }

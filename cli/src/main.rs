@@ -5,11 +5,14 @@
 
 mod arguments;
 mod bench;
+mod config;
 mod copy;
+mod environment;
 mod failure;
 mod files;
 mod get;
 mod lanes;
+mod metadata;
 mod output;
 mod place;
 mod progress;
@@ -23,6 +26,7 @@ mod topology;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
+use environment::Environment;
 use failure::Failure;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -31,7 +35,8 @@ use tracing_subscriber::filter::LevelFilter;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let level = match arguments.verbose {
-        0 => LevelFilter::ERROR,
+        // A value that is none is told by the command that it is for.
+        0 => Environment::read().ok().and_then(|it| it.log_level()).unwrap_or(LevelFilter::ERROR),
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
@@ -52,6 +57,8 @@ fn main() -> ExitCode {
         Command::Smoke(arguments) => {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
         }
+        Command::Config(arguments) => config::run(&arguments),
+        Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Topology(arguments) => topology::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),

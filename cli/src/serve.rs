@@ -1,6 +1,7 @@
 //! `handfast serve`.
 
 use crate::arguments::Serve;
+use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{TransportName, Warnings};
 use crate::runtime::Stop;
@@ -19,13 +20,14 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     raise_descriptor_limit();
     let sources = sources(&arguments)?;
     let mut builder = Engine::builder().listen(&arguments.listen);
-    if let Some(advertise) = &arguments.advertise {
+    let environment = Environment::read()?;
+    if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
-    let engine = arguments.lanes.apply(builder).start().await?;
+    let engine = arguments.lanes.apply(builder)?.start().await?;
     let mut fallbacks = engine.fallback_events();
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
@@ -50,6 +52,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
         None => {}
     }
+    engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));
     }
@@ -154,7 +157,7 @@ fn map(path: &Path, writable: bool) -> Result<Memory, Failure> {
     Ok(Memory::map_file(&file, writable, bytes).map_err(handfast::Error::from)?)
 }
 
-async fn stdin_ends() {
+pub(crate) async fn stdin_ends() {
     // The end and an error both mean that whoever started us is gone.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }

@@ -1,5 +1,6 @@
 //! How an engine is set up.
 
+use crate::directory::MetadataOptions;
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::MooncakeOptions;
@@ -83,6 +84,7 @@ pub struct Builder {
     pub(crate) transport: TransportChoice,
     pub(crate) rdma: RdmaOptions,
     pub(crate) mooncake: Option<MooncakeOptions>,
+    pub(crate) metadata: Option<MetadataOptions>,
 }
 
 impl Builder {
@@ -118,6 +120,12 @@ impl Builder {
         self
     }
 
+    /// Changes single bounds and waits, and leaves the others as they were set.
+    pub fn adjust(mut self, change: impl FnOnce(&mut EngineLimits, &mut EngineTiming)) -> Self {
+        change(&mut self.limits, &mut self.timing);
+        self
+    }
+
     /// What lanes run over. Default: TCP.
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = choice;
@@ -136,6 +144,13 @@ impl Builder {
     /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
         self.mooncake = Some(options);
+        self
+    }
+
+    /// Finds nodes by their names in a metadata store, and publishes this one there, if it listens.
+    /// Without one nodes are found by their addresses.
+    pub fn metadata(mut self, options: MetadataOptions) -> Self {
+        self.metadata = Some(options);
         self
     }
 

@@ -33,6 +33,8 @@ pub struct Counters {
     pub data_port: DataPortCounters,
     /// Notifications rejected because too many were kept already, or because they were none.
     pub notifications_rejected: u64,
+    /// Times that what this node serves could not be published to the metadata store.
+    pub publications_failed: u64,
     /// The endpoint life cycle's own.
     pub life_cycle: LifeCycleCounters,
     /// The TCP data plane's own.
@@ -95,6 +97,7 @@ pub(crate) struct Counts {
     pub(crate) messages_refused: AtomicU64,
     pub(crate) requests_crossed: AtomicU64,
     pub(crate) notifications_rejected: AtomicU64,
+    pub(crate) publications_failed: AtomicU64,
     pub(crate) data: DataCounts,
     pub(crate) lanes_evicted: AtomicU64,
     life_cycle: Mutex<LifeCycleCounters>,
@@ -125,6 +128,7 @@ impl Counts {
             requests_crossed: read(&self.requests_crossed),
             data_port: self.data.snapshot(),
             notifications_rejected: read(&self.notifications_rejected),
+            publications_failed: read(&self.publications_failed),
             life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
             tcp,
             rdma,

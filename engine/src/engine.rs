@@ -5,6 +5,7 @@ use crate::command::{Command, Commands};
 use crate::config::Builder;
 use crate::control::{CallError, exchange};
 use crate::counters::{Counters, Counts};
+use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
@@ -27,7 +28,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{broadcast, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
@@ -61,11 +62,19 @@ pub(crate) struct Shared {
     /// Mooncake nodes as peers, where they are spoken to.
     pub(crate) links: Option<Box<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
+    /// How nodes find each other; absent: by address.
+    pub(crate) directory: Option<Arc<Directory>>,
+    /// Publishes while the engine is held by anybody.
+    pub(crate) publisher: Option<AbortHandle>,
+    pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if let Some(publisher) = &self.publisher {
+            publisher.abort();
+        }
         self.commands.send(Command::Shutdown { done: None });
     }
 }
@@ -301,7 +310,7 @@ impl Engine {
         self.shared.answers.inbox.as_ref().map(Inbox::take).unwrap_or_default()
     }
 
-    /// Tells a node, `host:port`, something. Cancel-safe; the peer may have it then.
+    /// Tells a node something. Cancel-safe; the peer may have it then.
     ///
     /// # Errors
     /// What stands between us and the node; [`Cause::NotificationRejected`] if it does not take it.
@@ -309,8 +318,9 @@ impl Engine {
         self.check_open()?;
         let stage = Stage::Notification;
         notification.check().map_err(|error| Error::local(stage, error))?;
+        let address = self.call_address(node).await?;
         let text = notification.encode();
-        let answer = self.shared.caller.call(node, FrameKind::Notify, text).await;
+        let answer = self.shared.caller.call(&address, FrameKind::Notify, text).await;
         let answer = answer.map_err(|error| error.into_error(stage).at(node))?;
         let answer = Notification::decode(&answer);
         match answer.map_err(|error| Error::peer(stage, error).at(node))?.is_accepted() {
@@ -319,13 +329,27 @@ impl Engine {
         }
     }
 
-    /// Asks whether a node, `host:port`, takes calls. Cancel-safe.
+    /// Publishes what is served to the metadata store, if there is one, and waits until it is there.
+    /// It happens by itself as well, soon after each change. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Cause::Store`].
+    pub async fn publish(&self) -> Result<(), Error> {
+        match &self.shared.directory {
+            Some(directory) => directory.publish(&self.shared.answers).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Asks whether a node takes calls. Cancel-safe.
     ///
     /// # Errors
     /// What stands between us and the node.
     pub async fn probe(&self, node: &str) -> Result<(), Error> {
         self.check_open()?;
-        let asked = self.shared.caller.call(node, FrameKind::Probe, PROBE_QUESTION.into()).await;
+        let address = self.call_address(node).await?;
+        let question = PROBE_QUESTION.into();
+        let asked = self.shared.caller.call(&address, FrameKind::Probe, question).await;
         // What a released node answers says no more than that it answers.
         asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
     }
@@ -341,6 +365,11 @@ impl Engine {
     /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
+        if let Some(directory) = &self.shared.directory {
+            let withdrawing = directory.withdraw(&self.shared.answers);
+            // A store that does not answer keeps our entries until somebody writes over them.
+            let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
+        }
         if let Some(links) = &self.shared.links {
             links.close().await;
         }
@@ -392,9 +421,29 @@ impl Engine {
         text.map_err(|error| error.into_error(stage).at(address))
     }
 
-    /// Asks a node who it is, and finds the target for that run of it.
-    pub(crate) async fn find(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+    /// Where a node takes calls: looked up by its name, or its name itself.
+    async fn call_address(&self, node: &str) -> Result<String, Error> {
+        match &self.shared.directory {
+            Some(directory) => directory.call_address(node).await,
+            None => Ok(node.to_owned()),
+        }
+    }
+
+    /// Finds out who a node is, and the target for that run of it.
+    pub(crate) async fn find(&self, node: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         self.check_open()?;
+        let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
+        match (directory.look_up(node).await?, &self.shared.links) {
+            (Found::Ours(address), _) => self.find_at(&address).await,
+            (Found::Theirs(theirs, address), Some(links)) => links.link(&theirs, &address),
+            (Found::Theirs(theirs, _), None) => {
+                Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
+            }
+        }
+    }
+
+    /// Asks a node at an address who it is, and finds the target for that run of it.
+    async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let text = self.ask_text(address, None, Stage::Metadata).await?;
         let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(address);
         let descriptor = match (NodeDescriptor::decode(&text), &self.shared.links) {

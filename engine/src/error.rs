@@ -7,6 +7,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
+use handfast_metadata::StoreError;
 use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
@@ -105,6 +106,17 @@ pub enum Cause {
     /// The answer is no segment descriptor of a Mooncake node either.
     #[error(transparent)]
     MooncakeDescriptor(#[from] SegmentError),
+    /// The metadata store did not do what it was asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The metadata store knows no such node.
+    #[error("the metadata store {store} knows no node '{name}'")]
+    NotPublished {
+        /// The name asked for.
+        name: String,
+        /// The store.
+        store: String,
+    },
     /// A notification exceeds a limit, or its answer is none.
     #[error(transparent)]
     Notification(#[from] NotificationError),
@@ -314,6 +326,8 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         | Cause::MooncakeDescriptor(SegmentError::Null) => {
             "try again in a moment, or name the metadata store of its fleet"
         }
+        Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
+        Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
         Cause::NoDataPort => "start that node with the protocol tcp",
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",

@@ -33,6 +33,7 @@ mod command;
 mod config;
 mod control;
 mod counters;
+mod directory;
 mod driver;
 mod engine;
 mod error;
@@ -60,6 +61,7 @@ mod transport;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::{Counters, DataPortCounters};
+pub use directory::MetadataOptions;
 pub use engine::Engine;
 pub use error::{Cause, Error, Stage};
 pub use exposure::Exposure;
@@ -72,8 +74,11 @@ pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
+pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
-pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};
+pub use handfast_transport_tcp::{
+    HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
+};
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;
 pub use regions::Registration;

@@ -7,6 +7,7 @@ use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_memory::{Access, Direction, Region, RegionError, RegionTable};
 use handfast_memory::{RegistrationError, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
 
 /// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
 const KEY_DRAWS_MAX: usize = 4;
@@ -15,6 +16,8 @@ pub(crate) struct Regions {
     pub(crate) table: Arc<RegionTable>,
     named: Mutex<Vec<Named>>,
     regions_max: usize,
+    /// Told of every change.
+    pub(crate) changed: Arc<Notify>,
 }
 
 /// A region that is served.
@@ -75,13 +78,15 @@ impl Drop for Registration {
         drop(named);
         // Here peers lose the device's key; without the lock, for pages are released.
         drop(gone);
+        self.regions.changed.notify_one();
     }
 }
 
 impl Regions {
     pub(crate) fn new(regions_max: usize) -> Arc<Self> {
         let table = Arc::new(RegionTable::new());
-        Arc::new(Self { table, named: Mutex::default(), regions_max })
+        let changed = Arc::new(Notify::new());
+        Arc::new(Self { table, named: Mutex::default(), regions_max, changed })
     }
 
     pub(crate) fn register(
@@ -121,6 +126,7 @@ impl Regions {
         let name: Arc<str> = name.into();
         named.push(Named { name: name.clone(), region: region.clone(), registered, reach });
         drop(named);
+        self.changed.notify_one();
         Ok(Registration { regions: self.clone(), name, region })
     }
 

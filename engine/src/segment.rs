@@ -156,7 +156,8 @@ impl Segment {
         }
         let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         let question = Checksum { key: region.key, address, bytes, answer: None };
-        let descriptor = self.inner.engine.ask(self.address(), Some(question)).await?;
+        let asked = self.call_address(&target);
+        let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
         // Ours is the first word of it if no lane noticed.
         if descriptor.incarnation != target.incarnation() {
             target.mark_stale();
@@ -169,6 +170,18 @@ impl Segment {
             Some(Ok(sum)) => Ok(sum),
             Some(Err(text)) => Err(refused(text)),
             None => Err(refused("the node answers no checksum questions".into())),
+        }
+    }
+
+    /// Where the owner takes calls: where it was opened, or where a store said it is.
+    fn call_address(&self, target: &Target) -> String {
+        let engine = &self.inner.engine;
+        let said = target.address();
+        match &engine.shared().directory {
+            None => self.address().to_owned(),
+            // A target to ourselves has no address.
+            Some(_) if said.is_empty() => engine.address().to_owned(),
+            Some(_) => said.to_string(),
         }
     }
 

@@ -4,6 +4,7 @@ use crate::answer::{Answers, AnswersParts};
 use crate::command::{Command, Commands};
 use crate::config::{Builder, EngineLimits, advertised};
 use crate::control::{ListenerLimits, serve};
+use crate::directory::Directory;
 use crate::driver::{Driver, DriverParts, LocalEnd};
 use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
@@ -51,6 +52,7 @@ struct Parts<N: Net> {
     registry: Arc<Registry>,
     lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
+    directory: Option<Arc<Directory>>,
 }
 
 pub(crate) async fn start<N: Net>(
@@ -64,6 +66,7 @@ pub(crate) async fn start<N: Net>(
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
+    let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let (commands, receiver) = Commands::channel();
     let lanes = LaneTable::new(commands.clone());
     let regions = Regions::new(builder.limits.regions_max);
@@ -118,6 +121,7 @@ pub(crate) async fn start<N: Net>(
         registry,
         lanes,
         events,
+        directory,
     };
     Ok(parts.run(listener, data, receiver))
 }
@@ -136,6 +140,10 @@ impl<N: Net> Parts<N> {
         }
         let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
         listeners.extend(data.map(|data| self.listen_for_data(data)));
+        let publisher = self.directory.as_ref().map(|directory| {
+            let answers = Arc::downgrade(&self.answers);
+            tokio::spawn(directory.clone().keep_published(answers)).abort_handle()
+        });
         let links = self.builder.mooncake.map(|options| self.links(options));
         let (plane, local) = self.local_target();
         let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
@@ -158,6 +166,9 @@ impl<N: Net> Parts<N> {
             tcp_counters: Box::new(move || tcp.counters()),
             links,
             exposure,
+            directory: self.directory,
+            publisher,
+            close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
     }
@@ -339,6 +350,12 @@ fn node_name(
         None if address.is_empty() => random(),
         None => address.to_owned(),
     };
+    let by_address = builder.mooncake.is_some() && builder.metadata.is_none();
+    if by_address && !address.is_empty() && text != address {
+        let text = "without a metadata store Mooncake nodes take a node's name for its address: \
+                    leave the name out";
+        return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
+    }
     NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))
 }
 

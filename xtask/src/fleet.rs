@@ -26,6 +26,13 @@ const COMPLETE: &str = ".complete";
 pub(crate) static PACKAGES: Packages =
     Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"], from: Archive::System };
 
+/// What building the feature `etcd` needs.
+pub(crate) static PROTOC: Packages = Packages {
+    name: "protoc",
+    packages: &["protobuf-compiler", "libprotobuf-dev"],
+    from: Archive::System,
+};
+
 /// Installs the releases, each into an environment of its own below cargo's target folder.
 pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
     let step = |release: &'static str| {
@@ -37,27 +44,53 @@ pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
     RELEASES.into_iter().map(step).collect()
 }
 
-/// The stories.
+/// The stories, and those of the store in an etcd.
 pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
-    vec![Step::new("released-nodes", |deadline| {
-        if !PACKAGES.is_present(project) {
-            return Outcome::Skipped("libibverbs1 and etcd-server are not unpacked".to_owned());
-        }
-        let absent = RELEASES.iter().find(|release| !is_installed(project, release));
-        if let Some(release) = absent {
-            return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
-        }
-        let tests = ["test", "--package", "handfast-cli", "--test", "stories", "--", "mooncake::"];
-        let mut command = cargo(project.root(), tests);
-        command.env(FOLDER, project.scratch());
-        let done = run_command(command, project.scratch().join("fleet.log"), deadline);
-        let skipped =
-            done.output().lines().find(|line| line.starts_with("skipped: ")).map(str::to_owned);
-        match (judged(&done), skipped) {
-            (Outcome::Passed(_), Some(why)) => Outcome::Skipped(why),
-            (outcome, _) => outcome,
-        }
-    })]
+    vec![
+        Step::new("etcd", |deadline| {
+            let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
+            if let Some(missing) = missing {
+                return Outcome::Skipped(format!("not unpacked: {}", missing.packages.join(", ")));
+            }
+            tests(
+                project,
+                "etcd",
+                &["--package", "handfast-metadata", "--test", "stores"],
+                deadline,
+            )
+        }),
+        Step::new("released-nodes", |deadline| {
+            if !PACKAGES.is_present(project) {
+                return Outcome::Skipped(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
+            }
+            let absent = RELEASES.iter().find(|release| !is_installed(project, release));
+            if let Some(release) = absent {
+                return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
+            }
+            let stories = ["--package", "handfast-cli", "--test", "stories", "mooncake::"];
+            tests(project, "released-nodes", &stories, deadline)
+        }),
+    ]
+}
+
+/// Runs tests that may use what is installed, with the store in an etcd where that can be built.
+fn tests(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Outcome {
+    let mut command = cargo(project.root(), ["test"].iter().chain(arguments).copied());
+    command.env(FOLDER, project.scratch());
+    if PROTOC.is_present(project) {
+        let unpacked = PROTOC.folder(project).join("usr");
+        command.args(["--features", "etcd"]);
+        command.env("PROTOC", unpacked.join("bin/protoc"));
+        command.env("PROTOC_INCLUDE", unpacked.join("include"));
+        command.env("LD_LIBRARY_PATH", unpacked.join("lib/x86_64-linux-gnu"));
+    }
+    let done = run_command(command, project.scratch().join(format!("fleet-{name}.log")), deadline);
+    let output = done.output();
+    let skipped = output.lines().find(|line| line.starts_with("skipped: "));
+    match (judged(&done), skipped) {
+        (Outcome::Passed(_), Some(why)) => Outcome::Skipped(why.to_owned()),
+        (outcome, _) => outcome,
+    }
 }
 
 fn folder(project: &Project, release: &str) -> PathBuf {

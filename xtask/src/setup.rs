@@ -120,7 +120,8 @@ fn stage<'a>(
             Err(error) => Outcome::Skipped(format!("{error:#}")),
         })
     };
-    let unpacked = unpacked.iter().copied().chain(fleet.then_some(&fleet::PACKAGES));
+    let of_fleet = [&fleet::PACKAGES, &fleet::PROTOC].into_iter().filter(|_| fleet);
+    let unpacked = unpacked.iter().copied().chain(of_fleet);
     let releases = if fleet { fleet::installs(project) } else { Vec::new() };
     let steps = wanted.map(step).chain(unpacked.map(unpacking)).chain(releases).collect();
     Stage { name: "setup", what: "the programs the other stages use", budget: BUDGET, steps }

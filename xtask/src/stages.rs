@@ -131,8 +131,9 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         },
         Stage {
             name: fleet::STAGE,
-            what: "released Mooncake nodes as peers of the program",
-            budget: depth.budget(300),
+            what: "released Mooncake nodes as peers, a real etcd",
+            // Sixty seconds of tests, and two builds with another feature.
+            budget: depth.budget(600),
             steps: fleet::steps(project),
         },
         Stage {

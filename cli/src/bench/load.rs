@@ -155,7 +155,7 @@ pub(super) fn first_transfers(
     let mut transfers = Vec::with_capacity(FIRST_TRANSFERS);
     for _ in 0..FIRST_TRANSFERS {
         transfers.push(runtime.block_on(async {
-            let engine = lanes.apply(Engine::builder()).start().await?;
+            let engine = lanes.apply(Engine::builder())?.start().await?;
             let started = Instant::now();
             let segment = engine.open(address).await?;
             let look_up = started.elapsed();

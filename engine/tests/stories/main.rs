@@ -1,6 +1,7 @@
 //! What users of the engine see, on sockets of this machine and in a simulated network.
 
 mod crossing;
+mod directory;
 mod helpers;
 mod hostile;
 mod limits;

@@ -68,6 +68,13 @@ impl Release {
         peer
     }
 
+    /// The etcd that is unpacked beside it.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn etcd(&self) -> PathBuf {
+        let folder = self.python.ancestors().nth(3).unwrap();
+        packages(folder).join("usr/bin/etcd")
+    }
+
     /// The release's own interpreter.
     pub(crate) fn python(&self) -> Command {
         let mut command = Command::new(&self.python);

@@ -1,6 +1,7 @@
 //! We ask.
 
 use super::Peer;
+use crate::directory::{Table, user_of};
 use crate::helpers::{PATIENCE, content, failed_open, pattern, until};
 use handfast::{
     Cause, Engine, EngineTiming, Memory, MooncakeOptions, Remote, RequestStatus, Segment, Stage,
@@ -221,6 +222,31 @@ async fn a_node_that_is_gone_is_lost_and_found_again_by_the_same_segment() {
 }
 
 #[tokio::test]
+async fn a_mooncake_node_is_found_in_a_store_and_again_when_it_restarted_elsewhere() {
+    let table = Arc::<Table>::default();
+    let mut node = Node::start(2, well_behaved).await;
+    node.publish(&table);
+    let user = user_of(&table).await;
+    let segment = user.open("n/buffer-0").await.unwrap();
+    let block = pattern(4096, 1);
+    segment.write(&block.whole(), 0).await.unwrap();
+    node.stop().await;
+    let mut node = Node::start(2, well_behaved).await;
+    node.publish(&table);
+    let mut tries = 0;
+    while timeout(PATIENCE, segment.write(&block.whole(), 64)).await.unwrap().is_err() {
+        tries += 1;
+        assert!(tries < 3, "it is found again");
+    }
+    assert_eq!(node.content(64, 4096), content(&block, 0, 4096));
+    table.entries.lock().unwrap().remove("mooncake/rpc_meta/n");
+    let error = failed_open(&user, "n").await;
+    assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
+    user.close().await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn an_engine_that_closes_ends_what_is_under_way() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
     let (user, segment) = open(&node, MooncakeOptions::default()).await;
@@ -313,6 +339,8 @@ struct Node {
     connections: Arc<AtomicUsize>,
     asked: Arc<AtomicUsize>,
     version: u32,
+    /// Its descriptor.
+    told: String,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -335,8 +363,8 @@ impl Node {
 
     fn unheard(address: String, version: u32) -> Self {
         let memory = Arc::new(Mutex::new(vec![0; BYTES]));
-        let (connections, asked, tasks) = Default::default();
-        Self { address, memory, connections, asked, version, tasks }
+        let (connections, asked, told, tasks) = Default::default();
+        Self { address, memory, connections, asked, version, told, tasks }
     }
 
     async fn restart<F: Future<Output = ()> + Send + 'static>(
@@ -368,6 +396,7 @@ impl Node {
         let calls = TcpListener::bind(&self.address).await.unwrap();
         self.address = calls.local_addr().unwrap().to_string();
         let answer = encode_frame(FrameKind::Metadata, &text);
+        self.told = text;
         self.tasks.push(tokio::spawn(async move {
             while let Ok((mut stream, _)) = calls.accept().await {
                 let mut header = [0; 8];
@@ -377,6 +406,14 @@ impl Node {
                 stream.write_all(&answer).await.unwrap();
             }
         }));
+    }
+
+    /// Writes into a store what a released node writes.
+    fn publish(&self, table: &Table) {
+        let meta = RpcMeta::of_address(&self.address).unwrap().encode();
+        let mut entries = table.entries.lock().unwrap();
+        entries.insert("mooncake/rpc_meta/n".into(), meta);
+        entries.insert("mooncake/ram/n".into(), self.told.clone());
     }
 
     async fn stop(&mut self) {

@@ -1,0 +1,47 @@
+//! `handfast metadata`: a store through which nodes find each other.
+
+use crate::Outcome;
+use crate::output;
+use crate::runtime::Stop;
+use clap::Args;
+use handfast_metadata::{HttpServer, ServerLimits};
+use std::path::PathBuf;
+use tracing::info;
+
+/// Serve the metadata store of a fleet over HTTP until interrupted
+///
+/// Nodes, handfast's and Mooncake's, publish there under which name, where and with what memory
+/// they can be reached. Whoever reaches it may read and change that: serve it on a network you
+/// trust. The URL it prints is what `--metadata` takes, and what Mooncake calls the metadata server.
+#[derive(Args)]
+pub(crate) struct Metadata {
+    /// Address to listen at; port 0 takes any free one
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "HOST:PORT")]
+    listen: String,
+    /// Keep the table in this file too: what was acknowledged is there after a crash [default: in
+    /// memory alone; living nodes publish again within ten seconds, Mooncake's do not]
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// End when standard input does, so that no server outlives the script that started it
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
+}
+
+pub(crate) async fn run(arguments: Metadata) -> Outcome {
+    let mut stop = Stop::listen()?;
+    let limits = ServerLimits::default();
+    let server = HttpServer::bind(&arguments.listen, arguments.file.as_deref(), limits).await?;
+    let (address, entries) = (server.address(), server.entries());
+    let kept =
+        arguments.file.as_ref().map(|file| format!(", {entries} entries in {}", file.display()));
+    let kept = kept.unwrap_or_default();
+    output::say(format_args!("metadata at http://{address}/metadata{kept}\nready"))?;
+    tokio::select! {
+        signal = stop.wait() => info!("{signal}: closing"),
+        () = crate::serve::stdin_ends(), if arguments.until_stdin_ends => {
+            info!("standard input ended: closing");
+        }
+        () = server.run() => {}
+    }
+    Ok(())
+}

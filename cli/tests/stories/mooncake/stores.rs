@@ -1,0 +1,173 @@
+//! Fleets that find each other through a metadata store, with released nodes among them.
+
+use super::peer::{ABSENT, Peer, RELEASE, Release};
+use crate::helpers::{Folder, MIB, PROGRAM, Process, Server, run, skipped, succeed, until};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+/// Where released nodes say that they are: they would look for an address of the machine.
+const LOOPBACK: [(&str, &str); 1] = [("MC_TCP_BIND_ADDRESS", "127.0.0.1")];
+const BYTES: u64 = 3 * MIB + 7;
+const THEIRS: &str = "mooncake-node:1";
+const OURS: &str = "handfast-node:2";
+
+#[test]
+fn nodes_of_both_kinds_find_each_other_through_our_metadata_server_and_again_after_crashes() {
+    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    let folder = Folder::new();
+    let table = folder.name("table");
+    let store = Metadata::start("127.0.0.1:0", &table);
+    let (peer, server) = fleet(&release, &store.url);
+    both_ways(&folder, peer, &server, &store.url, 1);
+    // Everybody crashes; the table is on disk, and names are taken by new runs.
+    server.process.signal(rustix::process::Signal::KILL);
+    let (address, url) = (store.address().to_owned(), store.url.clone());
+    drop((server, store));
+    let store = Metadata::start(&address, &table);
+    assert_eq!(store.url, url);
+    let (peer, server) = fleet(&release, &store.url);
+    both_ways(&folder, peer, &server, &store.url, 2);
+}
+
+#[test]
+fn a_fleet_with_a_released_metadata_server_is_joined_and_joined_again_after_a_crash() {
+    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    let folder = Folder::new();
+    let address = free();
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let mut command = release.python();
+    command.args(["-m", "mooncake.http_metadata_server", "--host", host, "--port", port]);
+    let _store = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    until("the metadata server listens", || TcpStream::connect(&address).is_ok());
+    let url = format!("http://{address}/metadata");
+    let (peer, server) = fleet(&release, &url);
+    let peer = both_ways(&folder, peer, &server, &url, 1);
+    // It takes an address once, and would lock out whoever crashed.
+    server.process.signal(rustix::process::Signal::KILL);
+    drop(server);
+    let server = serve(&url);
+    drop(peer);
+    succeed(&["get", &format!("{OURS}/memory:0,4K"), &folder.name("copy"), "--metadata", &url]);
+    drop(server);
+}
+
+#[cfg(feature = "etcd")]
+#[test]
+fn nodes_of_both_kinds_find_each_other_through_an_etcd() {
+    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    let folder = Folder::new();
+    let (clients, peers) = (free(), free());
+    let mut command = Command::new(release.etcd());
+    let (to_clients, to_peers) = (format!("http://{clients}"), format!("http://{peers}"));
+    command.args(["--data-dir", &folder.name("etcd"), "--log-level", "error"]);
+    command.args(["--listen-client-urls", &to_clients, "--advertise-client-urls", &to_clients]);
+    command.args(["--listen-peer-urls", &to_peers, "--initial-advertise-peer-urls", &to_peers]);
+    command.args(["--initial-cluster", &format!("default={to_peers}")]);
+    let _store = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    until("the etcd listens", || TcpStream::connect(&clients).is_ok());
+    let url = format!("etcd://{clients}");
+    for run in 1..=2 {
+        let (peer, server) = fleet(&release, &url);
+        both_ways(&folder, peer, &server, &url, run);
+        server.process.signal(rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn a_metadata_server_that_is_gone_is_named_and_one_that_cannot_start_says_why() {
+    let folder = Folder::new();
+    let store = Metadata::start("127.0.0.1:0", &folder.name("table"));
+    let url = store.url.clone();
+    let missing = ["get", "nobody:1", &folder.name("copy"), "--metadata", &url];
+    run(&missing).failed(3, &["knows no node 'nobody:1'", &url]);
+    let listen = ["metadata", "--listen", store.address()];
+    run(&listen).failed(8, &["cannot be listened at"]);
+    drop(store);
+    run(&missing).failed(3, &["cannot be reached", &url]);
+    let letter = folder.name("letter");
+    fs::write(&letter, "Dear Sir\n").unwrap();
+    let damaged = ["metadata", "--listen", "127.0.0.1:0", "--file", &letter];
+    run(&damaged).failed(5, &["line 1 of", "no entry"]);
+    let redis = ["get", "h:1", "x", "--metadata", "redis://h:1"];
+    assert!(run(&redis).errors.contains("no metadata store that handfast speaks to"));
+}
+
+#[test]
+fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_their_range() {
+    let with = |name: &str, value: &str, arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let ended = command.args(arguments).env(name, value).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (ended.status.code(), text(ended.stdout), text(ended.stderr))
+    };
+    let (code, said, _) = with("MC_TCP_LANES_PER_PEER", "7", &["config"]);
+    assert_eq!(code, Some(0));
+    assert!(said.contains("MC_TCP_LANES_PER_PEER = 7 (environment; 1 to 16)"), "{said}");
+    assert!(said.contains("MC_TCP_PROTO = 2 (default; one of 1, 2)"), "{said}");
+    let (_, said, _) = with("MC_PIGEON", "1", &["config", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(report["unknown"], serde_json::json!(["MC_PIGEON"]));
+    for arguments in [&["config"][..], &["get", "127.0.0.1:1", "x"]] {
+        let (code, _, said) = with("MC_TCP_LANES_PER_PEER", "17", arguments);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("MC_TCP_LANES_PER_PEER is '17'; it must be 1 to 16"), "{said}");
+    }
+}
+
+/// A released node and one of ours, both published.
+fn fleet(release: &Release, url: &str) -> (Peer, Server) {
+    (release.start_named(THEIRS, url, 16 * MIB, &LOOPBACK), serve(url))
+}
+
+fn serve(url: &str) -> Server {
+    let words = ["--memory", "16M", "--compat", "mooncake", "--name", OURS, "--metadata", url];
+    Server::start(&words)
+}
+
+/// Moves bytes from and to each side, asked for by each.
+#[track_caller]
+fn both_ways(folder: &Folder, mut peer: Peer, server: &Server, url: &str, seed: u8) -> Peer {
+    assert!(server.lines[0].contains(OURS), "{:?}", server.lines);
+    let source = folder.patterned("source", BYTES, seed);
+    // A released node that comes back after a crash publishes the buffers of its dead run first.
+    let place = format!("{THEIRS}/absolute:{}", peer.memory + 64);
+    succeed(&["put", &source, &place, "--compat", "mooncake", "--metadata", url]);
+    assert!(peer.dump(folder, 64, BYTES) == fs::read(&source).unwrap());
+    peer.moves("write", OURS, 64, 512, BYTES);
+    let (place, copy) = (format!("{OURS}/memory:512,{BYTES}"), folder.name("copy"));
+    succeed(&["get", &place, &copy, "--metadata", url]);
+    assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
+    peer.moves("read", OURS, 8 * MIB, 512, BYTES);
+    assert!(peer.dump(folder, 8 * MIB, BYTES) == fs::read(&source).unwrap());
+    peer
+}
+
+/// `handfast metadata`.
+struct Metadata {
+    _process: Process,
+    url: String,
+}
+
+impl Metadata {
+    fn start(listen: &str, file: &str) -> Self {
+        let mut command = Command::new(PROGRAM);
+        command.args(["metadata", "--until-stdin-ends", "--listen", listen, "--file", file]);
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = Process(spawned.unwrap());
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let url = line.split([' ', ',']).nth(2).expect("a URL").trim_end().to_owned();
+        Self { _process: process, url }
+    }
+
+    fn address(&self) -> &str {
+        self.url.strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap()
+    }
+}
+
+/// An address that was free a moment ago.
+fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}

@@ -1,0 +1,178 @@
+//! Nodes that find each other by their names in a metadata store.
+
+use crate::helpers::{PATIENCE, content, counted, failed_open, pattern, until, write_and_check};
+use handfast::{
+    Access, Cause, Engine, EngineTiming, Memory, MetadataOptions, MooncakeOptions, Registration,
+    Stage, Store, StoreCause, StoreError, StoreOperation,
+};
+use handfast_core::mooncake::{RpcMeta, SegmentDescriptor};
+use handfast_metadata::Pending;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::time::timeout;
+
+/// A store of the test's own, which can be down.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub(crate) entries: Mutex<BTreeMap<String, String>>,
+    pub(crate) down: AtomicBool,
+}
+
+impl Table {
+    fn ask<T: Send + 'static>(
+        &self,
+        operation: StoreOperation,
+        what: impl FnOnce(&mut BTreeMap<String, String>) -> T,
+    ) -> Pending<'_, T> {
+        let cause = StoreCause::Unreachable("it is down".into());
+        let down = StoreError { store: "table".into(), operation, cause };
+        let ended = match self.down.load(Ordering::Acquire) {
+            true => Err(down),
+            false => Ok(what(&mut self.entries.lock().unwrap())),
+        };
+        Box::pin(std::future::ready(ended))
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.entries.lock().unwrap().keys().cloned().collect()
+    }
+}
+
+impl Store for Table {
+    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>> {
+        self.ask(StoreOperation::Get, |entries| entries.get(key).cloned())
+    }
+
+    fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
+        self.ask(StoreOperation::Put, |entries| drop(entries.insert(key.into(), value.into())))
+    }
+
+    fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+        self.ask(StoreOperation::Remove, |entries| drop(entries.remove(key)))
+    }
+
+    fn name(&self) -> &str {
+        "table"
+    }
+}
+
+/// A user of the store.
+pub(crate) async fn user_of(table: &Arc<Table>) -> Engine {
+    let builder = Engine::builder().metadata(MetadataOptions::new(table.clone()));
+    builder.mooncake(MooncakeOptions::default()).start().await.unwrap()
+}
+
+struct Named {
+    engine: Engine,
+    memory: Memory,
+    served: Registration,
+}
+
+/// A node that is found as `name`.
+async fn named(name: &str, table: &Arc<Table>) -> Named {
+    let options =
+        MetadataOptions { publish_interval_ms: 100, ..MetadataOptions::new(table.clone()) };
+    let builder = Engine::builder().listen("127.0.0.1:0").name(name).metadata(options);
+    let timing = EngineTiming { close_timeout_ms: 500, ..EngineTiming::default() };
+    let engine = builder.timing(timing).start().await.unwrap();
+    let memory = Memory::zeroed(1 << 16).unwrap();
+    let served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    engine.publish().await.unwrap();
+    Named { engine, memory, served }
+}
+
+#[tokio::test]
+async fn nodes_find_each_other_by_name_and_their_entries_are_those_of_mooncake() {
+    let table = Arc::<Table>::default();
+    let owner = named("kv-7", &table).await;
+    assert_eq!(table.keys(), ["mooncake/ram/kv-7", "mooncake/rpc_meta/kv-7"]);
+    let value = |key: &str| table.entries.lock().unwrap()[key].clone();
+    let meta = RpcMeta::decode(&value("mooncake/rpc_meta/kv-7")).unwrap();
+    assert_eq!(meta.address(), owner.engine.address());
+    let told = SegmentDescriptor::decode(&value("mooncake/ram/kv-7")).unwrap();
+    assert_eq!((&*told.name, told.buffers.len()), ("kv-7", 1));
+
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &owner.memory, 10_000, 1).await;
+    let sum = segment.checksum(0, 10_000).await.unwrap();
+    assert_eq!(sum, owner.memory.crc32c(0, 10_000).unwrap());
+    user.probe("kv-7").await.unwrap();
+    let error = failed_open(&user, "kv-8").await;
+    assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
+    assert_eq!(table.keys().len(), 2, "who does not listen publishes nothing");
+
+    drop(owner.served);
+    let gone = || SegmentDescriptor::decode(&value("mooncake/ram/kv-7")).unwrap().buffers;
+    until("what is served no more is published no more", || gone().is_empty()).await;
+    owner.engine.close().await;
+    assert!(table.keys().is_empty(), "what was published was taken back");
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_segment_finds_its_node_again_that_restarted_elsewhere_under_its_name() {
+    let table = Arc::<Table>::default();
+    let first = named("kv-7", &table).await;
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &first.memory, 1_000, 1).await;
+    // As after a crash: its entries stay, and the next run writes over them.
+    let left = table.entries.lock().unwrap().clone();
+    first.engine.close().await;
+    *table.entries.lock().unwrap() = left;
+    let second = named("kv-7", &table).await;
+    let block = pattern(1_000, 2);
+    let mut tries = 0;
+    while timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().is_err() {
+        tries += 1;
+        assert!(tries < 3, "it is found again");
+    }
+    assert!(content(&second.memory, 0, 1_000) == content(&block, 0, 1_000));
+    user.close().await;
+    second.engine.close().await;
+}
+
+#[tokio::test]
+async fn lanes_go_on_without_the_store_opens_fail_by_name_and_all_is_well_when_it_is_back() {
+    let table = Arc::<Table>::default();
+    let owner = named("kv-7", &table).await;
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 1).await;
+    table.down.store(true, Ordering::Release);
+    write_and_check(&segment, &owner.memory, 1_000, 2).await;
+    let error = failed_open(&user, "kv-7/cache").await;
+    assert_eq!(error.stage(), Stage::Metadata);
+    let Cause::Store(store) = error.cause() else { panic!("{error}") };
+    assert_eq!((&*store.store, store.operation), ("table", StoreOperation::Get));
+    assert!(error.hint().is_some_and(|hint| hint.contains("lanes that are up go on")));
+    counted(&owner.engine, "it tries to publish", |all| all.publications_failed > 0).await;
+    // It comes back with nothing of what it knew.
+    table.entries.lock().unwrap().clear();
+    table.down.store(false, Ordering::Release);
+    until("the node has published again", || table.keys().len() == 2).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &owner.memory, 1_000, 3).await;
+    user.close().await;
+    table.down.store(true, Ordering::Release);
+    timeout(PATIENCE, owner.engine.close()).await.expect("a store that is down holds nobody up");
+}
+
+#[tokio::test]
+async fn options_that_cannot_work_are_refused() {
+    let table = Arc::<Table>::default();
+    let options = MetadataOptions::new(table);
+    for wrong in [
+        MetadataOptions { cluster_id: "x".repeat(257), ..options.clone() },
+        MetadataOptions { cluster_id: "\n".into(), ..options.clone() },
+        MetadataOptions { publish_interval_ms: 0, ..options },
+    ] {
+        let refused = Engine::builder().metadata(wrong).start().await.err().unwrap();
+        assert_eq!(refused.stage(), Stage::Configuration);
+    }
+    let by_address = Engine::builder().listen("127.0.0.1:0").name("kv-7");
+    let refused = by_address.mooncake(MooncakeOptions::default()).start().await.err().unwrap();
+    assert!(refused.to_string().contains("take a node's name for its address"), "{refused}");
+}

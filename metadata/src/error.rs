@@ -1,0 +1,101 @@
+//! Why a store did not do what it was asked.
+
+use std::fmt;
+
+/// What was asked of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreOperation {
+    /// To connect.
+    Connect,
+    /// To read.
+    Get,
+    /// To write.
+    Put,
+    /// To remove.
+    Remove,
+}
+
+impl fmt::Display for StoreOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Connect => "connecting to",
+            Self::Get => "reading from",
+            Self::Put => "writing to",
+            Self::Remove => "removing from",
+        })
+    }
+}
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreCause {
+    /// It cannot be reached.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// It did not answer in time.
+    #[error("no answer within {timeout_ms} ms")]
+    Silent {
+        /// The wait that passed.
+        timeout_ms: u64,
+    },
+    /// It refused.
+    #[error("it refused with status {status}: {text}")]
+    Refused {
+        /// Its code.
+        status: u16,
+        /// Its words, at most 256 bytes.
+        text: String,
+    },
+    /// A key or a value exceeds a limit.
+    #[error("the {what} of {bytes} bytes exceeds {limit}")]
+    TooLong {
+        /// `key` or `value`.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// This program was built without it.
+    #[error("this program was built without etcd; build with `--features etcd`")]
+    NotBuilt,
+    /// A value is no text.
+    #[error("the value is not UTF-8")]
+    NotText,
+}
+
+/// A failure of a store: which, at what, why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{operation} the metadata store {store} failed: {cause}")]
+pub struct StoreError {
+    /// Which store.
+    pub store: String,
+    /// At what.
+    pub operation: StoreOperation,
+    /// Why.
+    pub cause: StoreCause,
+}
+
+/// Longest words of a store that an error repeats, in bytes.
+pub(crate) const WORDS_BYTES_MAX: usize = 256;
+
+/// The beginning of what a store said.
+pub(crate) fn words(mut text: String) -> String {
+    while text.len() > WORDS_BYTES_MAX {
+        text.pop();
+    }
+    text
+}
+
+/// Checks what is asked against the limits of every store.
+pub(crate) fn check(key: &str, value: Option<&str>) -> Result<(), StoreCause> {
+    let value = value.unwrap_or_default();
+    for (what, bytes, limit) in
+        [("key", key.len(), crate::KEY_BYTES_MAX), ("value", value.len(), crate::VALUE_BYTES_MAX)]
+    {
+        if bytes > limit {
+            return Err(StoreCause::TooLong { what, bytes, limit });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! A store in an etcd.
+
+use crate::error::{StoreCause, StoreError, StoreOperation, check, words};
+use crate::store::{Pending, Store};
+use etcd_client::{Client, ConnectOptions, Error, PutOptions};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+/// Shortest time that an entry outlives its writer, in seconds.
+const LEASE_SECONDS_MIN: u64 = 3;
+
+/// How an etcd is spoken to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EtcdOptions {
+    /// Name and password, where it asks for them.
+    pub user: Option<(String, String)>,
+    /// How long an operation may take, connecting included, in milliseconds.
+    pub timeout_ms: u64,
+    /// How long an entry outlives its writer, in seconds; at least 3. It is kept alive while the
+    /// writer lives.
+    pub lease_seconds: u64,
+}
+
+impl Default for EtcdOptions {
+    fn default() -> Self {
+        // Mooncake's own client waits for five seconds.
+        Self { user: None, timeout_ms: 5_000, lease_seconds: 15 }
+    }
+}
+
+impl fmt::Debug for EtcdOptions {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        write!(f, "EtcdOptions({user:?}, {} ms, {} s)", self.timeout_ms, self.lease_seconds)
+    }
+}
+
+/// A store in an etcd, at one or several endpoints. It is connected to when it is asked, and again
+/// after a failure. What it writes is bound to a lease, and goes when the writer does.
+pub struct EtcdStore {
+    name: String,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    endpoints: Vec<String>,
+    options: EtcdOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    client: Option<Client>,
+    lease: Option<i64>,
+}
+
+impl EtcdStore {
+    /// A store at `endpoints`, `host:port` each.
+    pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
+        let options = EtcdOptions {
+            lease_seconds: options.lease_seconds.max(LEASE_SECONDS_MIN),
+            timeout_ms: options.timeout_ms.max(1),
+            ..options
+        };
+        let endpoints = endpoints.to_vec();
+        let name = format!("etcd://{}", endpoints.join(","));
+        let state = Mutex::default();
+        Self { name, shared: Arc::new(Shared { endpoints, options, state }) }
+    }
+
+    async fn within<T>(
+        &self,
+        operation: StoreOperation,
+        asked: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, StoreError> {
+        let timeout_ms = self.shared.options.timeout_ms;
+        let ended = timeout(Duration::from_millis(timeout_ms), asked).await;
+        let cause = match ended {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => cause(&error),
+            Err(_) => StoreCause::Silent { timeout_ms },
+        };
+        if !matches!(cause, StoreCause::Refused { .. }) {
+            // The next operation connects anew.
+            self.shared.forget().await;
+        }
+        Err(self.failed(operation, cause))
+    }
+
+    fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
+        StoreError { store: self.name.clone(), operation, cause }
+    }
+
+    fn check(
+        &self,
+        operation: StoreOperation,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<(), StoreError> {
+        check(key, value).map_err(|cause| self.failed(operation, cause))
+    }
+}
+
+impl Shared {
+    async fn client(&self) -> Result<Client, Error> {
+        let mut state = self.state.lock().await;
+        if let Some(client) = &state.client {
+            return Ok(client.clone());
+        }
+        let wait = Duration::from_millis(self.options.timeout_ms);
+        let mut options = ConnectOptions::new().with_connect_timeout(wait).with_timeout(wait);
+        if let Some((name, password)) = &self.options.user {
+            options = options.with_user(name, password);
+        }
+        let client = Client::connect(&self.endpoints, Some(options)).await?;
+        Ok(state.client.insert(client).clone())
+    }
+
+    async fn forget(&self) {
+        self.state.lock().await.client = None;
+    }
+
+    /// The lease that entries of this process are bound to.
+    async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
+        let mut state = self.state.lock().await;
+        if let Some(lease) = state.lease {
+            return Ok(lease);
+        }
+        let seconds = i64::try_from(self.options.lease_seconds).unwrap_or(i64::MAX);
+        let lease = client.lease_grant(seconds, None).await?.id();
+        state.lease = Some(lease);
+        tokio::spawn(keep_alive(Arc::downgrade(self), lease));
+        Ok(lease)
+    }
+
+    /// Says once that the writer lives; false if the lease is gone.
+    async fn keep_alive(&self, lease: i64) -> Result<bool, Error> {
+        let mut client = self.client().await?;
+        let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
+        keeper.keep_alive().await?;
+        Ok(answers.message().await?.is_some_and(|answer| answer.ttl() > 0))
+    }
+}
+
+/// Keeps a lease alive while its store is there. A lease that is gone is forgotten, and the next
+/// entry is written under a new one.
+async fn keep_alive(store: Weak<Shared>, lease: i64) {
+    loop {
+        let Some(alive) = store.upgrade() else { return };
+        let options = alive.options.clone();
+        drop(alive);
+        sleep(Duration::from_secs(options.lease_seconds) / 3).await;
+        let Some(alive) = store.upgrade() else { return };
+        let limit = Duration::from_millis(options.timeout_ms);
+        match timeout(limit, alive.keep_alive(lease)).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => {
+                warn!("the lease of our entries is gone; they are written again under another");
+                alive.state.lock().await.lease = None;
+                return;
+            }
+            failed => {
+                debug!(?failed, "the lease of our entries cannot be kept alive now");
+                alive.forget().await;
+            }
+        }
+    }
+}
+
+impl Store for EtcdStore {
+    fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>> {
+        Box::pin(async move {
+            let operation = StoreOperation::Get;
+            self.check(operation, key, None)?;
+            let asked = async { self.shared.client().await?.get(key, None).await };
+            let answer = self.within(operation, asked).await?;
+            let value = answer.kvs().first().map(|entry| entry.value().to_vec());
+            let text = value.map(String::from_utf8).transpose();
+            text.map_err(|_| self.failed(operation, StoreCause::NotText))
+        })
+    }
+
+    fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let operation = StoreOperation::Put;
+            self.check(operation, key, Some(value))?;
+            let asked = async {
+                let mut client = self.shared.client().await?;
+                let lease = self.shared.lease(&mut client).await?;
+                let options = PutOptions::new().with_lease(lease);
+                client.put(key, value, Some(options)).await
+            };
+            let put = self.within(operation, asked).await.map(drop);
+            if matches!(&put, Err(error) if matches!(error.cause, StoreCause::Refused { .. })) {
+                // A lease that the etcd does not know any more is of no use for the next try.
+                self.shared.state.lock().await.lease = None;
+            }
+            put
+        })
+    }
+
+    fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+        Box::pin(async move {
+            let operation = StoreOperation::Remove;
+            self.check(operation, key, None)?;
+            let asked = async { self.shared.client().await?.delete(key, None).await };
+            self.within(operation, asked).await.map(drop)
+        })
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+fn cause(error: &Error) -> StoreCause {
+    match error {
+        Error::GRpcStatus(status) if !OF_TRANSPORT.contains(&(status.code() as i32)) => {
+            let text = words(status.message().to_owned());
+            StoreCause::Refused { status: status.code() as u16, text }
+        }
+        other => StoreCause::Unreachable(words(other.to_string())),
+    }
+}
+
+/// Codes of gRPC that say that the etcd was not reached, or not in time: cancelled, unknown, deadline
+/// exceeded, unavailable.
+const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

@@ -1,0 +1,279 @@
+//! An HTTP metadata server: texts under keys for nodes of a fleet, in memory or in a file.
+
+use crate::journal::{Journal, JournalError};
+use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
+
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Longest header of a request, in bytes: a key with every byte escaped, and what clients add.
+const HEADER_BYTES_MAX: usize = 16 << 10;
+
+/// The bounds of a server. Past each it answers with a status that says so, or waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Entries at once; 507 past it.
+    pub entries_max: usize,
+    /// Bytes of all keys and values; 507 past it.
+    pub bytes_max: usize,
+    /// Connections at once; others wait for one of them to end.
+    pub connections_max: usize,
+    /// How long a connection may take to say a request, in milliseconds, the wait for its first
+    /// byte included.
+    pub request_timeout_ms: u64,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            entries_max: 131_072,
+            bytes_max: 256 << 20,
+            connections_max: 1_024,
+            request_timeout_ms: 30_000,
+        }
+    }
+}
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Its address cannot be had.
+    #[error("{address} cannot be listened at: {error}")]
+    Bind {
+        /// The address.
+        address: String,
+        /// What the system reported.
+        error: io::Error,
+    },
+    /// Its file cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// A server that was set up and serves while [`HttpServer::run`] is polled.
+pub struct HttpServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    table: Mutex<Table>,
+    limits: ServerLimits,
+}
+
+struct Table {
+    entries: BTreeMap<String, String>,
+    bytes: usize,
+    journal: Option<Journal>,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl HttpServer {
+    /// Listens at `address`, `host:port`, and reads the table from `file`, if one is given.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub async fn bind(
+        address: &str,
+        file: Option<&Path>,
+        limits: ServerLimits,
+    ) -> Result<Self, ServerError> {
+        let failed = |error| ServerError::Bind { address: address.to_owned(), error };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        let (journal, entries) = match file.map(Journal::open).transpose()? {
+            Some((journal, entries)) => (Some(journal), entries),
+            None => (None, BTreeMap::new()),
+        };
+        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let table = Mutex::new(Table { entries, bytes, journal });
+        Ok(Self { listener, address: bound, shared: Arc::new(Shared { table, limits }) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Entries there are.
+    pub fn entries(&self) -> usize {
+        self.shared.lock().entries.len()
+    }
+
+    /// Serves until dropped; connections end with it.
+    pub async fn run(self) {
+        let places = Arc::new(Semaphore::new(self.shared.limits.connections_max));
+        let mut connections = JoinSet::new();
+        loop {
+            // Never closed.
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn!(%error, "no connection can be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            while connections.try_join_next().is_some() {}
+            let shared = self.shared.clone();
+            connections.spawn(async move {
+                serve(shared, stream).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, stream: TcpStream) {
+    let limit = Duration::from_millis(shared.limits.request_timeout_ms);
+    let service = service_fn(move |request| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(shared.answer(request).await) }
+    });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);
+    // Whoever has said all its requests is still answered.
+    server.half_close(true);
+    if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+        debug!(%error, "a connection ended");
+    }
+}
+
+impl Shared {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Answer {
+        if request.uri().path() == "/health" && request.method() == Method::GET {
+            return say(StatusCode::OK, "OK");
+        }
+        let Some(key) = key_of(request.uri().query().unwrap_or_default()) else {
+            return say(StatusCode::BAD_REQUEST, "the query has no key, or one that is no text");
+        };
+        if key.len() > KEY_BYTES_MAX {
+            return say(
+                StatusCode::URI_TOO_LONG,
+                &format!("a key has at most {KEY_BYTES_MAX} bytes"),
+            );
+        }
+        match *request.method() {
+            Method::GET => self.get(&key),
+            Method::DELETE => self.change(key, None).await,
+            Method::PUT => {
+                let too_long = || {
+                    say(StatusCode::PAYLOAD_TOO_LARGE, &format!("at most {VALUE_BYTES_MAX} bytes"))
+                };
+                if request.body().size_hint().lower() > VALUE_BYTES_MAX as u64 {
+                    return too_long();
+                }
+                let limit = Duration::from_millis(self.limits.request_timeout_ms);
+                let body = Limited::new(request.into_body(), VALUE_BYTES_MAX).collect();
+                let body = match timeout(limit, body).await {
+                    Err(_) => return say(StatusCode::REQUEST_TIMEOUT, "the value came too slowly"),
+                    Ok(Err(_)) => return too_long(),
+                    Ok(Ok(body)) => body.to_bytes(),
+                };
+                match String::from_utf8(body.to_vec()) {
+                    Ok(value) => self.change(key, Some(value)).await,
+                    Err(_) => say(StatusCode::BAD_REQUEST, "the value is not UTF-8"),
+                }
+            }
+            _ => say(StatusCode::METHOD_NOT_ALLOWED, "GET, PUT and DELETE are served"),
+        }
+    }
+
+    fn get(&self, key: &str) -> Answer {
+        match self.lock().entries.get(key) {
+            Some(value) => {
+                let mut answer = say(StatusCode::OK, value);
+                let json = hyper::header::HeaderValue::from_static("application/json");
+                answer.headers_mut().insert(CONTENT_TYPE, json);
+                answer
+            }
+            None => say(StatusCode::NOT_FOUND, "metadata not found"),
+        }
+    }
+
+    /// Changes an entry; on disk as well before it is answered.
+    async fn change(self: Arc<Self>, key: String, value: Option<String>) -> Answer {
+        // A disk may take its time, and others are answered meanwhile.
+        let changed =
+            tokio::task::spawn_blocking(move || self.lock().change(&key, value, &self.limits));
+        changed
+            .await
+            .unwrap_or_else(|error| say(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn change(&mut self, key: &str, value: Option<String>, limits: &ServerLimits) -> Answer {
+        let before = self.entries.get(key).cloned();
+        let size = |value: &Option<String>| value.as_ref().map_or(0, |it| key.len() + it.len());
+        let bytes = self.bytes - size(&before) + size(&value);
+        let grows = value.is_some() && before.is_none();
+        if bytes > limits.bytes_max || grows && self.entries.len() >= limits.entries_max {
+            return say(
+                StatusCode::INSUFFICIENT_STORAGE,
+                "the limit of entries or bytes is reached",
+            );
+        }
+        if value.is_none() && before.is_none() {
+            return say(StatusCode::NOT_FOUND, "metadata not found");
+        }
+        let told = if value.is_some() { "metadata updated" } else { "metadata deleted" };
+        self.set(key, value.clone());
+        if let Some(journal) = &mut self.journal
+            && let Err(error) = journal.append(&self.entries, key, value.as_deref())
+        {
+            warn!(%error, "a change cannot be written to disk");
+            self.set(key, before);
+            return say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"));
+        }
+        self.bytes = bytes;
+        say(StatusCode::OK, told)
+    }
+
+    fn set(&mut self, key: &str, value: Option<String>) {
+        match value {
+            Some(value) => drop(self.entries.insert(key.to_owned(), value)),
+            None => drop(self.entries.remove(key)),
+        }
+    }
+}
+
+/// The value of `key` in a query, without its escapes.
+fn key_of(query: &str) -> Option<String> {
+    let key = query.split('&').find_map(|pair| pair.strip_prefix("key="))?;
+    let plain = percent_decode_str(key).decode_utf8().ok()?;
+    (!plain.is_empty()).then(|| plain.into_owned())
+}
+
+fn say(status: StatusCode, text: &str) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::copy_from_slice(text.as_bytes())));
+    *answer.status_mut() = status;
+    answer
+}

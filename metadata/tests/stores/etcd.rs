@@ -1,0 +1,224 @@
+//! The store in a real etcd, which is killed and comes back.
+
+use etcd_client::Client;
+use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
+use handfast_metadata::{EtcdOptions, EtcdStore, Store, StoreCause, StoreError};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
+
+#[tokio::test]
+async fn entries_are_those_of_released_nodes_and_are_there_until_removed() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions::default());
+    let text = include_str!("../../../core/tests/golden/etcd-keys.json");
+    let recorded: Vec<std::collections::BTreeMap<String, String>> =
+        serde_json::from_str(text).unwrap();
+    for entry in &recorded {
+        store.put(&entry["key"], &entry["value"]).await.unwrap();
+    }
+    let mut client = etcd.client().await;
+    for entry in &recorded {
+        let there = client.get(&*entry["key"], None).await.unwrap();
+        assert_eq!(there.kvs()[0].value_str().unwrap(), entry["value"]);
+        assert_eq!(store.get(&entry["key"]).await, Ok(Some(entry["value"].clone())));
+        store.remove(&entry["key"]).await.unwrap();
+        store.remove(&entry["key"]).await.unwrap();
+        assert_eq!(store.get(&entry["key"]).await, Ok(None));
+    }
+}
+
+#[tokio::test]
+async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let options = EtcdOptions { lease_seconds: 3, ..EtcdOptions::default() };
+    let (living, dying) = (etcd.store(options.clone()), etcd.store(options.clone()));
+    living.put("living", "{}").await.unwrap();
+    dying.put("dying", "{}").await.unwrap();
+    drop(dying);
+    let reader = etcd.store(options);
+    sleep(Duration::from_secs(4)).await;
+    eventually("the lease of the dead one ends", async || reader.get("dying").await == Ok(None))
+        .await;
+    assert_eq!(reader.get("living").await, Ok(Some("{}".to_owned())));
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_and_given() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let mut client = etcd.client().await;
+    client.role_add("root").await.unwrap();
+    client.user_add("root", "secret", None).await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    client.auth_enable().await.unwrap();
+    let user = |password: &str| EtcdOptions {
+        user: Some(("root".to_owned(), password.to_owned())),
+        ..EtcdOptions::default()
+    };
+    etcd.store(user("secret")).put("k", "{}").await.unwrap();
+    for wrong in [EtcdOptions::default(), user("guess")] {
+        assert!(!format!("{wrong:?}").contains("guess"), "a password is told to nobody");
+        let error = etcd.store(wrong).put("k", "{}").await.unwrap_err();
+        assert!(matches!(error.cause, StoreCause::Refused { .. }), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_gone_is_named_in_time_and_used_again_when_it_is_back() {
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    store.put("k", "{}").await.unwrap();
+    etcd.kill();
+    let gone: StoreError = store.get("k").await.unwrap_err();
+    let named = matches!(gone.cause, StoreCause::Unreachable(_) | StoreCause::Silent { .. });
+    assert!(named && gone.to_string().contains("etcd://127.0.0.1:"), "{gone}");
+    etcd.restart();
+    eventually("it is read again", async || store.get("k").await == Ok(Some("{}".to_owned())))
+        .await;
+    eventually("it is written again", async || store.put("k", "[]").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn one_endpoint_of_several_is_enough() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let endpoints = ["127.0.0.1:1".to_owned(), etcd.endpoint.clone()];
+    let store = EtcdStore::new(&endpoints, EtcdOptions::default());
+    eventually("it is written", async || store.put("k", "{}").await.is_ok()).await;
+    assert_eq!(etcd.store(EtcdOptions::default()).get("k").await, Ok(Some("{}".to_owned())));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfers_go_on_while_the_etcd_is_killed_and_opens_work_again_when_it_is_back() {
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let options = || EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() };
+    let owner = Engine::builder().listen("127.0.0.1:0").name("owner");
+    let owner = owner.metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
+    let owner = owner.start().await.unwrap();
+    let memory = Memory::zeroed(1 << 20).unwrap();
+    let _served = owner.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    owner.publish().await.unwrap();
+    let user = Engine::builder().metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
+    let user = user.start().await.unwrap();
+    let segment = user.open("owner/cache").await.unwrap();
+    let (stop, writes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stopped, counted) = (stop.clone(), writes.clone());
+    let writing = tokio::spawn(async move {
+        let block = Memory::zeroed(1 << 20).unwrap();
+        while !stopped.load(Ordering::Acquire) {
+            segment.write(&block.whole(), 0).await.unwrap();
+            counted.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+    etcd.kill();
+    let error = user.open("owner/cache").await.err().expect("the store is gone");
+    assert!(matches!(error.cause(), Cause::Store(_)), "{error}");
+    let before = writes.load(Ordering::Acquire);
+    eventually("writes go on", async || writes.load(Ordering::Acquire) > before + 10).await;
+    etcd.restart();
+    eventually("it is opened again", async || user.open("owner/cache").await.is_ok()).await;
+    stop.store(true, Ordering::Release);
+    writing.await.expect("no write failed");
+    user.close().await;
+    owner.close().await;
+}
+
+/// An etcd of this test, which ends with it.
+struct Etcd {
+    program: PathBuf,
+    folder: TempDir,
+    endpoint: String,
+    peers: String,
+    child: Child,
+}
+
+impl Etcd {
+    /// One that serves, where there is one at all.
+    async fn start() -> Option<Self> {
+        let unpacked = std::env::var_os("HANDFAST_FLEET")
+            .map(|folder| PathBuf::from(folder).join("packages/fleet/usr/bin/etcd"));
+        let program = unpacked.filter(|it| it.exists()).unwrap_or_else(|| "etcd".into());
+        let present = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
+        present.ok().filter(|status| status.success())?;
+        let folder = tempfile::tempdir().unwrap();
+        let (endpoint, peers) = (free(), free());
+        let child = spawn(&program, &folder, &endpoint, &peers);
+        let etcd = Self { program, folder, endpoint, peers, child };
+        // It listens before it has elected itself.
+        let store = etcd.store(EtcdOptions::default());
+        eventually("it serves", async || store.get("k").await.is_ok()).await;
+        Some(etcd)
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.child = spawn(&self.program, &self.folder, &self.endpoint, &self.peers);
+    }
+
+    fn store(&self, options: EtcdOptions) -> EtcdStore {
+        EtcdStore::new(std::slice::from_ref(&self.endpoint), options)
+    }
+
+    async fn client(&self) -> Client {
+        Client::connect([&self.endpoint], None).await.unwrap()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // Either fails only when it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(program: &PathBuf, folder: &TempDir, endpoint: &str, peers: &str) -> Child {
+    let (clients, peers) = (format!("http://{endpoint}"), format!("http://{peers}"));
+    let mut command = Command::new(program);
+    command.arg("--data-dir").arg(folder.path().join("data")).args(["--log-level", "error"]);
+    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+    command.args(["--initial-cluster", &format!("default={peers}")]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let started = std::net::TcpStream::connect;
+    for _ in 0..2_000 {
+        if started(endpoint).is_ok() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    child
+}
+
+/// A port that was free a moment ago.
+fn free() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let waited = timeout(PATIENCE, async {
+        while !holds().await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    waited.await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+fn skipped(why: &str) {
+    let name = std::thread::current().name().unwrap_or("a story").to_owned();
+    // The macros that print would print into the capture.
+    std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes()).unwrap();
+}

@@ -1,0 +1,7 @@
+//! Stores and what stands behind them, on sockets of this machine.
+//!
+//! A story that cannot be told here prints a line that starts with `skipped:` on standard error.
+
+#[cfg(feature = "etcd")]
+mod etcd;
+mod http;
