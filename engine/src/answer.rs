@@ -4,7 +4,7 @@ use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
 use crate::mooncake::Inbox;
-use crate::regions::Regions;
+use crate::regions::{Reach, Regions};
 use crate::transport::Offer;
 use handfast_core::mooncake::{Notification, PROBE_ANSWER};
 use handfast_core::wire::{
@@ -33,7 +33,7 @@ pub(crate) struct Answers {
     pub(crate) commands: Commands,
     checksums: Arc<Semaphore>,
     checksums_waiting: AtomicUsize,
-    checksum_bytes_max: u64,
+    pub(crate) checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
     /// Where Mooncake nodes reach our memory.
     pub(crate) data_port: Option<DataPort>,
@@ -87,6 +87,13 @@ impl Answers {
         }
     }
 
+    /// What is told to whoever does not speak our protocol. Where Mooncake nodes are served they
+    /// would take every region of it for one that is reached by its address.
+    pub(crate) fn describe_openly(&self) -> NodeDescriptor {
+        let reach = if self.data_port.is_some() { Reach::ByAddress } else { Reach::ByKey };
+        self.describe(self.regions.describe(reach))
+    }
+
     async fn connection(&self, text: &str) -> Option<String> {
         let message = match Message::decode(text) {
             Ok(message) => message,
@@ -126,9 +133,13 @@ impl Answers {
     }
 
     async fn metadata(&self, text: &str) -> String {
-        let mut descriptor = self.describe(self.regions.describe());
+        let asked = NodeDescriptor::decode(text);
         // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
-        let question = NodeDescriptor::decode(text).ok().and_then(|asked| asked.checksum);
+        let mut descriptor = match asked {
+            Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
+            Err(_) => self.describe_openly(),
+        };
+        let question = asked.ok().and_then(|asked| asked.checksum);
         if let Some(question) = question {
             let answer = self.checksum(&question).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });

@@ -1,5 +1,6 @@
 //! The task that drives the life cycle: one per node, the only place where the machine is touched.
 
+use crate::accept::Listening;
 use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
@@ -22,6 +23,11 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error, info, warn};
 
+/// How long a lane is left alone that came up, or was used by us. What peers do on it cannot be seen
+/// here, so that one that they use may have to make way; but not more often than this, however many
+/// callers there are past the limit.
+const LANE_IDLE_MIN: Duration = Duration::from_millis(250);
+
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
     pub(crate) node: Node,
@@ -29,7 +35,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
-    pub(crate) listeners: Vec<JoinHandle<()>>,
+    pub(crate) listeners: Vec<Listening>,
     pub(crate) local: LocalEnd,
     pub(crate) counts: Arc<Counts>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -130,9 +136,7 @@ impl<N: Net> Driver<N> {
     async fn finish(mut self) {
         self.calling.shutdown().await;
         for listener in std::mem::take(&mut self.parts.listeners) {
-            listener.abort();
-            // Aborted or ended, either way the port is free now.
-            let _ = listener.await;
+            listener.end().await;
         }
         let LocalEnd { plane, target } = &self.parts.local;
         plane.stop().await;
@@ -440,19 +444,30 @@ impl<N: Net> Driver<N> {
         let _ = self.parts.events.send(event);
     }
 
-    /// Asks the lane that was idle for longest to make way, if there is one.
+    /// Asks the lane that was idle for longest to make way, if there is one, once it was up for long
+    /// enough.
     fn make_room(&mut self, made: oneshot::Sender<()>) {
-        if self.shutdown.is_some() {
+        if self.shutdown.is_some() || made.is_closed() {
             return;
         }
         let idle = |(lane, state, peer, _): (Lifecycle, StateKind, &NicPath, _)| {
             let target = self.parts.lanes.get(lane).filter(|_| state.is_in_use())?;
             Some((target.idle_since()?, lane, peer.clone()))
         };
-        let Some((_, lane, peer)) = self.parts.node.lifecycles().filter_map(idle).min() else {
+        let idle = self.parts.node.lifecycles().filter_map(idle).min();
+        let Some((since, lane, peer)) = idle else {
             debug!("a limit is reached, and no lane is idle");
             return;
         };
+        let at = since + LANE_IDLE_MIN;
+        if self.parts.clock.now() < at {
+            let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
+            self.calling.spawn(async move {
+                clock.sleep_until(at).await;
+                commands.send(Command::RoomWanted { made });
+            });
+            return;
+        }
         info!(%peer, ?lane, "an idle lane makes way for another");
         count(&self.parts.counts.lanes_evicted);
         self.making_way.insert(lane, made);

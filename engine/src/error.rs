@@ -328,6 +328,13 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         }
         Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
+        Cause::MooncakeDescriptor(_) => {
+            "check that the releases of that node are among the known ones"
+        }
+        Cause::NotificationRejected => {
+            "the peer takes none, or its application must take those that wait first"
+        }
+        Cause::Notification(_) => "shorten its name or its message",
         Cause::NoDataPort => "start that node with the protocol tcp",
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",

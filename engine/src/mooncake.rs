@@ -100,6 +100,15 @@ impl<N: Net> LinkTable<N> {
         Ok(target)
     }
 
+    /// How long a link may stay without an answer: as every lane, and long enough for the slowest
+    /// request that is still waited for, from its connection to its answer.
+    fn lane_mute(&self) -> Duration {
+        let LinksParts { options, limits, connect_timeout_ms, lane_mute, .. } = &self.parts;
+        let request_ms = options.request_ms(u64::from(limits.slice_bytes_max));
+        let slowest_ms = request_ms.saturating_add(*connect_timeout_ms);
+        (*lane_mute).max(Duration::from_millis(slowest_ms))
+    }
+
     fn start(&self, identity: &Identity) -> Result<Arc<Target>, Cause> {
         let (name, call_address, data_address, version) = identity;
         let (stopped, alive) = match &*lock(&self.stop) {
@@ -119,7 +128,7 @@ impl<N: Net> LinkTable<N> {
             clock: parts.clock.clone(),
             commands,
             limits: parts.limits,
-            lane_mute: parts.lane_mute,
+            lane_mute: self.lane_mute(),
         });
         plane.belong_to(&target);
         let link = LinkParts {
@@ -157,7 +166,8 @@ impl<N: Net> Links for LinkTable<N> {
             descriptor.tcp_version().min(self.parts.options.version_max),
         );
         let node = describe(descriptor, call_address).map_err(failed)?;
-        let target = self.target(identity).map_err(failed)?;
+        let ours = |cause| Error::local(Stage::Metadata, cause).at(call_address);
+        let target = self.target(identity).map_err(ours)?;
         target.refresh();
         Ok((node, target))
     }

@@ -130,7 +130,9 @@ impl Regions {
         Ok(Registration { regions: self.clone(), name, region })
     }
 
-    pub(crate) fn describe(&self) -> Vec<RegionDescriptor> {
+    /// The regions that can be reached with what `reach` says; who knows keys reaches all.
+    pub(crate) fn describe(&self, reach: Reach) -> Vec<RegionDescriptor> {
+        let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
         let describe = |Named { name, region, registered, .. }: &Named| RegionDescriptor {
             name: name.to_string(),
             key: region.key(),
@@ -140,7 +142,7 @@ impl Regions {
             readable: region.access().remote_read,
             writable: region.access().remote_write,
         };
-        self.lock().iter().map(describe).collect()
+        self.lock().iter().filter(reached).map(describe).collect()
     }
 
     /// Finds bytes by their address alone, in one region that allows it.

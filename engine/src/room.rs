@@ -10,8 +10,10 @@ use handfast_core::{Duration, Lifecycle, NicPath};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// How long a lane that is to make way is waited for; less than the life cycle gives a BringUp.
-const ROOM_WAIT_MAX: Duration = Duration::from_millis(4_000);
+/// Until when a lane that is to make way is waited for, counted from the beginning of the first
+/// attempt. What the life cycle gives a BringUp (`Timing::operation`, 5 s) is to cover the second
+/// attempt too, or the limit that was reached would never be told.
+const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
 
 /// A lane on its way up.
 pub(crate) struct Raising {
@@ -27,6 +29,7 @@ pub(crate) struct Raising {
 impl Raising {
     /// Brings the lane up, and tells the driver of a limit that kept it from coming up for good.
     pub(crate) async fn run(self) -> Outcome {
+        let at = self.clock.now() + ROOM_WAIT_MAX;
         let refused = match self.attempt(Attempt::First).await {
             Ok(body) => return Outcome::BroughtUp(body),
             Err(refused) => refused,
@@ -36,7 +39,6 @@ impl Raising {
         }
         let (made, room) = oneshot::channel();
         self.commands.send(Command::RoomWanted { made });
-        let at = self.clock.now() + ROOM_WAIT_MAX;
         tokio::select! {
             // Said by its end: a lane is gone, or none can make way.
             _ = room => {}

@@ -146,15 +146,16 @@ impl Segment {
     /// `checksum_bytes_max` of its limits. Cancel-safe.
     ///
     /// A Mooncake node answers no such question: its bytes are read back, and the sum is of those.
+    /// The limit is ours then.
     ///
     /// # Errors
     /// What stands in the way of the question, or the owner's refusal.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
         let Resolved { region, target, .. } = self.resolve().await?;
+        let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         if target.incarnation() == Incarnation::UNKNOWN {
             return self.checksum_by_reading(offset, bytes).await;
         }
-        let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         let question = Checksum { key: region.key, address, bytes, answer: None };
         let asked = self.call_address(&target);
         let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
@@ -213,6 +214,12 @@ impl Segment {
     }
 
     async fn checksum_by_reading(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
+        let max = self.inner.engine.shared().answers.checksum_bytes_max;
+        if bytes > max {
+            let value = usize::try_from(max).unwrap_or(usize::MAX);
+            let cause = Cause::Limit { name: "checksum_bytes_max", value };
+            return Err(Error::local(Stage::Checksum, cause).at(self.address()));
+        }
         let chunk = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(1, READ_BACK_BYTES);
         let memory = Memory::zeroed(chunk)?;
         let (mut sum, mut done) = (0, 0);

@@ -1,5 +1,6 @@
 //! Putting an engine together.
 
+use crate::accept::Listening;
 use crate::answer::{Answers, AnswersParts};
 use crate::command::{Command, Commands};
 use crate::config::{Builder, EngineLimits, advertised};
@@ -31,7 +32,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc};
-use tokio::task::JoinHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -178,7 +178,7 @@ impl<N: Net> Parts<N> {
     }
 
     /// Starts the task that accepts connections.
-    fn listen(&self, listener: N::Listener) -> JoinHandle<()> {
+    fn listen(&self, listener: N::Listener) -> Listening {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
@@ -187,17 +187,18 @@ impl<N: Net> Parts<N> {
         let (net, transport) = (self.net.clone(), self.tcp.clone());
         let answers = self.answers.clone();
         let counts = answers.counts.clone();
-        tokio::spawn(serve(net, listener, transport, answers, counts, limits))
+        Listening::start(|stop| serve(net, listener, transport, answers, counts, limits, stop))
     }
 
     /// Starts the task that serves Mooncake's TCP data protocol.
-    fn listen_for_data(&self, data: DataListener<N>) -> JoinHandle<()> {
+    fn listen_for_data(&self, data: DataListener<N>) -> Listening {
         let server = DataServer {
             regions: self.answers.regions.clone(),
             counts: self.answers.counts.clone(),
             options: data.options,
         };
-        tokio::spawn(mooncake::serve(self.net.clone(), data.listener, Arc::new(server)))
+        let (net, server) = (self.net.clone(), Arc::new(server));
+        Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
     }
 
     /// Mooncake nodes as peers.
@@ -214,7 +215,7 @@ impl<N: Net> Parts<N> {
         }))
     }
 
-    fn driver(&self, listeners: Vec<JoinHandle<()>>, local: LocalEnd) -> Driver<N> {
+    fn driver(&self, listeners: Vec<Listening>, local: LocalEnd) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
             path: self.path(),

@@ -1,7 +1,7 @@
 //! The one port of a node: control calls and lanes arrive here.
 
 use super::{OwnedFrame, ReadError, read_frame, read_header};
-use crate::accept::{Places, accept};
+use crate::accept::{Places, Stop, accept};
 use crate::counters::{Counts, count};
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Net, TcpTransport};
@@ -60,7 +60,7 @@ impl Ending {
     }
 }
 
-/// Accepts until dropped.
+/// Accepts until stopped.
 pub(crate) async fn serve<N: Net, A: Answerer>(
     net: N,
     listener: N::Listener,
@@ -68,6 +68,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     answerer: Arc<A>,
     counts: Arc<Counts>,
     limits: ListenerLimits,
+    stop: Stop,
 ) {
     let places = Places {
         connections_max: limits.connections_max,
@@ -76,7 +77,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         shed: |counts| &counts.shed,
         refused: |counts| &counts.refused,
     };
-    accept(net, listener, places, |stream, from, quiet| {
+    accept(net, listener, places, stop, |stream, from, quiet| {
         let connection =
             handle(stream, transport.clone(), answerer.clone(), quiet, limits.call_timeout);
         let counts = counts.clone();

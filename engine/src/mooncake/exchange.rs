@@ -1,7 +1,7 @@
 //! One request of ours on one data connection.
 
 use super::options::MooncakeOptions;
-use super::pipe::{Sink, Source};
+use super::pipe::{Sink, Source, Stopped};
 use handfast_core::mooncake::{
     DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
 };
@@ -9,12 +9,13 @@ use handfast_core::transfer::Direction as CoreDirection;
 use handfast_core::transport::{Side, TransportError};
 use handfast_memory::{Direction, MemoryError, Span};
 use handfast_transport_tcp::{Posting, Sent, Stream};
+use std::future::Future;
 use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Slowest peer that is waited for, as the serving side has it.
-const BYTES_PER_MS_MIN: u64 = 64;
+/// What broke where it is the connection.
+const CONNECTION: &str = "data connection";
 /// How long a status may take that says why the sending side broke.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -36,7 +37,16 @@ impl From<io::Error> for Failed {
             _ => error.to_string(),
         };
         let code = error.raw_os_error().unwrap_or(0);
-        Self::Broken(TransportError { side: Side::Peer, call: "data connection", code, detail })
+        Self::Broken(TransportError { side: Side::Peer, call: CONNECTION, code, detail })
+    }
+}
+
+impl From<Stopped> for Failed {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Stalled { .. } => slow(stopped.to_string()),
+            Stopped::Io(error) => error.into(),
+        }
     }
 }
 
@@ -52,15 +62,18 @@ pub(super) struct Connection<S: Stream> {
     pub(super) source: Source<S>,
     sink: Sink<S>,
     version: ProtocolVersion,
-    status_timeout_ms: u64,
-    progress_timeout_ms: u64,
+    options: MooncakeOptions,
 }
 
 impl<S: Stream> Connection<S> {
     pub(super) fn new(stream: S, version: ProtocolVersion, options: &MooncakeOptions) -> Self {
-        let (source, sink) = super::pipe::split(stream);
-        let MooncakeOptions { status_timeout_ms, progress_timeout_ms, .. } = *options;
-        Self { source, sink, version, status_timeout_ms, progress_timeout_ms }
+        let (source, sink) = super::pipe::split(stream, options.progress_timeout_ms);
+        Self { source, sink, version, options: *options }
+    }
+
+    /// Nothing of the next request is sent yet.
+    pub(super) fn start(&mut self) {
+        self.sink.start();
     }
 
     /// How much of the last request was handed to the system.
@@ -75,37 +88,36 @@ impl<S: Stream> Connection<S> {
 
     /// Moves what `posting` names. Dropped halfway, the connection is of no use any more.
     pub(super) async fn exchange(&mut self, posting: &Posting) -> Result<(), Failed> {
-        self.sink.start();
-        let bytes = posting.span.len() as u64;
-        let allowed_ms = self.progress_timeout_ms.saturating_add(bytes / BYTES_PER_MS_MIN);
-        let moving = async {
-            match (posting.direction, self.version) {
-                (Direction::Read, _) => self.read(posting).await,
-                (Direction::Write, ProtocolVersion::Two) => self.write(posting).await,
-                (Direction::Write, ProtocolVersion::One) => self.write_and_prove(posting).await,
+        match (posting.direction, self.version) {
+            (Direction::Read, ProtocolVersion::Two) => self.read(posting).await,
+            (Direction::Write, ProtocolVersion::Two) => self.write(posting).await,
+            (Direction::Read, ProtocolVersion::One) => self.read(posting).await.map_err(unsaid),
+            (Direction::Write, ProtocolVersion::One) => {
+                self.write_and_prove(posting).await.map_err(unsaid)
             }
-        };
-        let moved = timeout(Duration::from_millis(allowed_ms), moving).await;
-        moved.unwrap_or_else(|_| Err(silent("a request", allowed_ms)))
+        }
     }
 
     async fn read(&mut self, posting: &Posting) -> Result<(), Failed> {
         self.ask(CoreDirection::Read, posting.remote.address, posting.span.len() as u64).await?;
         if self.version == ProtocolVersion::Two {
-            status(&mut self.source, self.status_timeout_ms).await?;
+            status(&mut self.source, self.options.status_timeout_ms).await?;
         }
         let span = &posting.span;
+        let bytes = span.len() as u64;
         let rest = |done: u64| rest_of(span, done);
-        self.source.fill(span.len() as u64, rest).await
+        within(self.options.moving_ms(bytes), self.source.fill(bytes, rest)).await
     }
 
     /// The status may come while the body is being sent, to refuse it.
     async fn write(&mut self, posting: &Posting) -> Result<(), Failed> {
         let span = &posting.span;
         let head = self.header(CoreDirection::Write, posting.remote.address, span.len() as u64);
-        let Self { source, sink, status_timeout_ms, .. } = self;
+        let Self { source, sink, options, .. } = self;
+        let bytes = span.len() as u64;
         let sent = {
-            let sending = sink.send(&head, span.len() as u64, |done| rest_of(span, done));
+            let sending = sink.send(&head, bytes, |done| rest_of(span, done));
+            let sending = within(options.moving_ms(bytes), sending);
             let mut early = [0; STATUS_BYTES];
             tokio::select! {
                 biased;
@@ -114,7 +126,7 @@ impl<S: Stream> Connection<S> {
             }
         };
         match sent {
-            Ok(()) => status(source, *status_timeout_ms).await,
+            Ok(()) => status(source, options.status_timeout_ms).await,
             Err(broken) => {
                 let mut frame = [0; STATUS_BYTES];
                 let word = timeout(LAST_WORD_TIMEOUT, source.receive(&mut frame)).await;
@@ -132,14 +144,12 @@ impl<S: Stream> Connection<S> {
         let span = &posting.span;
         let bytes = span.len() as u64;
         let head = self.header(CoreDirection::Write, posting.remote.address, bytes);
-        self.sink.send(&head, bytes, |done| rest_of(span, done)).await?;
-        let last = posting.remote.address + (bytes - 1);
-        let head = self.header(CoreDirection::Read, last, 1);
-        let nowhere = |_| Err(Failed::from(io::Error::from(io::ErrorKind::InvalidInput)));
-        self.sink.send(&head, 0, nowhere).await?;
+        let sending = self.sink.send(&head, bytes, |done| rest_of(span, done));
+        within(self.options.moving_ms(bytes), sending).await?;
+        self.ask(CoreDirection::Read, posting.remote.address + (bytes - 1), 1).await?;
         let mut seen = [0];
         let proof = self.source.receive(&mut seen);
-        let limit_ms = self.status_timeout_ms;
+        let limit_ms = self.options.status_timeout_ms;
         let proof = timeout(Duration::from_millis(limit_ms), proof).await;
         if !proof.map_err(|_| silent("the proof of a write", limit_ms))?? {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -151,7 +161,7 @@ impl<S: Stream> Connection<S> {
     async fn ask(&mut self, way: CoreDirection, address: u64, bytes: u64) -> Result<(), Failed> {
         let head = self.header(way, address, bytes);
         let nowhere = |_| Err(Failed::from(io::Error::from(io::ErrorKind::InvalidInput)));
-        self.sink.send(&head, 0, nowhere).await
+        within(self.options.moving_ms(0), self.sink.send(&head, 0, nowhere)).await
     }
 
     fn header(&self, direction: CoreDirection, address: u64, bytes: u64) -> [u8; REQUEST_BYTES] {
@@ -200,7 +210,31 @@ fn foreign(detail: String) -> Failed {
     Failed::Broken(TransportError { side: Side::Peer, call: "data status", code: 0, detail })
 }
 
+/// What is known of an end that version 1 has no words for.
+fn unsaid(failed: Failed) -> Failed {
+    match failed {
+        Failed::Broken(mut error) if error.call == CONNECTION => {
+            error.detail += "; version 1 refuses by closing: the bytes named may be in no buffer \
+                             of the peer";
+            Failed::Broken(error)
+        }
+        other => other,
+    }
+}
+
+/// Bounds how long bytes may take in all.
+async fn within(
+    limit_ms: u64,
+    moving: impl Future<Output = Result<(), Failed>>,
+) -> Result<(), Failed> {
+    let overdue = |_| Err(slow(format!("its bytes took longer than {limit_ms} ms")));
+    timeout(Duration::from_millis(limit_ms), moving).await.unwrap_or_else(overdue)
+}
+
 fn silent(what: &str, limit_ms: u64) -> Failed {
-    let detail = format!("{what} was not answered within {limit_ms} ms");
-    Failed::Broken(TransportError { side: Side::Peer, call: "data connection", code: 0, detail })
+    slow(format!("{what} was not answered within {limit_ms} ms"))
+}
+
+fn slow(detail: String) -> Failed {
+    Failed::Broken(TransportError { side: Side::Peer, call: "data request", code: 0, detail })
 }

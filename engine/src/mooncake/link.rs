@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info};
 
 /// What a link needs.
@@ -54,13 +54,13 @@ impl LinkPlane {
 }
 
 impl Plane for LinkPlane {
-    fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
-        self.queue.post(postings);
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        self.queue.post(lane, postings);
     }
 
-    fn withdraw(&self, _lane: Lifecycle, slice: u64) {
+    fn withdraw(&self, lane: Lifecycle, slice: u64) {
         let target = self.target.get().and_then(Weak::upgrade);
-        if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(slice), target) {
+        if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(lane, slice), target) {
             let released = LaneCompletion::Released { slice, sent: Sent::None };
             target.on_completions(&mut vec![released]);
         }
@@ -76,6 +76,11 @@ pub(super) struct Link<N: Net> {
 
 /// Lanes in a row that may end without one answer before the peer is given up.
 const LANES_UNANSWERED_MAX: u32 = 3;
+/// Pause before a worker that could not connect tries again, while others of its lane can go on. It
+/// doubles each time, for as long as the lane lives.
+const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest such pause.
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// How a worker ended.
 enum WorkerEnd {
@@ -92,6 +97,14 @@ enum End {
     Unwanted,
     /// The engine is closed.
     Stopped,
+}
+
+/// However the task ends, whoever waits is told: the runtime that it runs on may end before them.
+impl<N: Net> Drop for Link<N> {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.tell(Target::abandon);
+    }
 }
 
 impl<N: Net> Link<N> {
@@ -158,29 +171,18 @@ impl<N: Net> Link<N> {
         stop: &mut watch::Receiver<()>,
     ) -> End {
         info!(peer = %self.parts.address, ?lane, "a lane to a Mooncake node is up");
-        self.queue.open();
-        let mut workers = JoinSet::new();
-        let mut first = Some(first);
-        for _ in 0..self.parts.options.lanes_per_peer {
-            let (parts, queue) = (self.parts.clone(), self.queue.clone());
-            workers.spawn(work(parts, queue, self.target.clone(), first.take()));
-        }
+        self.queue.open(lane);
+        let mut workers = Workers::new(self, first);
         let depth = self.parts.lane_depth;
         self.tell(|target| target.on_lane_up(lane, depth, Carrier::Tcp, None));
         let end = loop {
             tokio::select! {
-                Some(worker) = workers.join_next() => {
-                    let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
-                    match worker.unwrap_or_else(died) {
-                        WorkerEnd::Unconnected(_) if !workers.is_empty() => {}
-                        WorkerEnd::Unconnected(error) | WorkerEnd::Broken(error) => {
-                            break End::Broken(error);
-                        }
-                    }
-                }
+                error = workers.broken() => break End::Broken(error),
                 command = commands.recv() => match command {
                     None => break End::Unwanted,
-                    Some(Command::LaneFailed { error, .. }) => break End::Broken(error),
+                    Some(Command::LaneFailed { lifecycle, error }) if lifecycle == lane => {
+                        break End::Broken(error);
+                    }
                     Some(_) => {}
                 },
                 _ = stop.changed() => break End::Stopped,
@@ -190,9 +192,9 @@ impl<N: Net> Link<N> {
         end
     }
 
-    async fn end(&self, lane: Lifecycle, mut workers: JoinSet<WorkerEnd>, end: &End) {
+    async fn end(&self, lane: Lifecycle, mut workers: Workers<N>, end: &End) {
         // Once no worker runs nothing touches memory of ours.
-        workers.shutdown().await;
+        workers.tasks.shutdown().await;
         let (unsent, writing) = self.queue.close();
         let cause = match end {
             End::Broken(error) => error.clone(),
@@ -215,6 +217,74 @@ impl<N: Net> Link<N> {
         if let Some(target) = self.target.upgrade() {
             what(&target);
         }
+    }
+}
+
+/// The workers of one lane.
+struct Workers<N: Net> {
+    parts: Arc<LinkParts<N>>,
+    queue: Arc<Queue>,
+    target: Weak<Target>,
+    tasks: JoinSet<WorkerEnd>,
+    /// Those that could not connect and are not replaced yet.
+    missing: usize,
+    pause: Duration,
+    /// When the next of them is replaced.
+    retry_at: Option<Instant>,
+}
+
+impl<N: Net> Workers<N> {
+    fn new(link: &Link<N>, first: Connection<N::Stream>) -> Self {
+        let (parts, queue, target) = (link.parts.clone(), link.queue.clone(), link.target.clone());
+        let (tasks, missing, pause, retry_at) = (JoinSet::new(), 0, RECONNECT_PAUSE_MIN, None);
+        let mut workers = Self { parts, queue, target, tasks, missing, pause, retry_at };
+        workers.spawn(Some(first));
+        for _ in 1..workers.parts.options.lanes_per_peer {
+            workers.spawn(None);
+        }
+        workers
+    }
+
+    fn spawn(&mut self, connection: Option<Connection<N::Stream>>) {
+        let (parts, queue) = (self.parts.clone(), self.queue.clone());
+        self.tasks.spawn(work(parts, queue, self.target.clone(), connection));
+    }
+
+    /// Waits until the lane is broken: under a request, or because no worker can connect. While
+    /// others can, those that could not try again after a pause. Cancel-safe.
+    async fn broken(&mut self) -> TransportError {
+        loop {
+            let retry_at = self.retry_at;
+            tokio::select! {
+                Some(worker) = self.tasks.join_next() => {
+                    let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
+                    match worker.unwrap_or_else(died) {
+                        WorkerEnd::Unconnected(_) if !self.tasks.is_empty() => self.on_missing(),
+                        WorkerEnd::Unconnected(error) | WorkerEnd::Broken(error) => return error,
+                    }
+                }
+                () = pause_until(retry_at) => {
+                    self.missing -= 1;
+                    self.retry_at = (self.missing > 0).then(|| Instant::now() + self.pause);
+                    self.spawn(None);
+                }
+            }
+        }
+    }
+
+    fn on_missing(&mut self) {
+        self.missing += 1;
+        if self.retry_at.is_none() {
+            self.retry_at = Some(Instant::now() + self.pause);
+            self.pause = (2 * self.pause).min(RECONNECT_PAUSE_MAX);
+        }
+    }
+}
+
+async fn pause_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -241,24 +311,33 @@ async fn work<N: Net>(
         let slice = posting.slice;
         let mut open = match connection.take() {
             Some(open) => open,
-            None => tokio::select! {
-                connected = connect(&parts) => match connected {
-                    Ok(open) => open,
-                    Err(error) => {
-                        queue.put_back(posting);
-                        return WorkerEnd::Unconnected(error);
+            None => {
+                let unsent = || LaneCompletion::Released { slice, sent: Sent::None };
+                tokio::select! {
+                    // What is asked back is not begun any more.
+                    biased;
+                    // An error means that the lane is ending, and this task with it.
+                    _ = &mut cancelled => {
+                        tell(&target, unsent());
+                        continue;
                     }
-                },
-                // An error means that the lane is ending, and this task with it.
-                _ = &mut cancelled => {
-                    tell(&target, LaneCompletion::Released { slice, sent: Sent::None });
-                    continue;
+                    connected = connect(&parts) => match connected {
+                        Ok(open) => open,
+                        Err(error) => {
+                            if !queue.put_back(posting) {
+                                tell(&target, unsent());
+                            }
+                            return WorkerEnd::Unconnected(error);
+                        }
+                    },
                 }
-            },
+            }
         };
+        open.start();
         let moved = tokio::select! {
-            moved = open.exchange(&posting) => Some(moved),
+            biased;
             _ = &mut cancelled => None,
+            moved = open.exchange(&posting) => Some(moved),
         };
         let released = LaneCompletion::Released { slice, sent: open.sent(&posting) };
         let completion = match moved {

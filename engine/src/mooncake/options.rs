@@ -6,6 +6,10 @@ use handfast_core::mooncake::ProtocolVersion;
 /// Most data connections to one peer (`MC_TCP_LANES_PER_PEER`).
 pub const LANES_PER_PEER_MAX: usize = 16;
 
+/// Slowest peer that is waited for: a request of so many bytes may take a millisecond longer than
+/// the wait for progress.
+const BYTES_PER_MS_MIN: u64 = 64;
+
 /// How a node speaks to nodes of the Mooncake Transfer Engine. Without these options it takes
 /// nothing from them and opens none of them.
 ///
@@ -23,7 +27,8 @@ pub struct MooncakeOptions {
     pub version_max: ProtocolVersion,
     /// How long a peer may take to answer a request that was sent whole, in milliseconds.
     pub status_timeout_ms: u64,
-    /// How long a request may take beyond what its bytes take at 64 KB/s, in milliseconds.
+    /// How long a request may stand still while its bytes move, and how much longer they may take
+    /// in all than at 64 KB/s, in milliseconds.
     pub progress_timeout_ms: u64,
     /// Notifications kept until somebody takes them; what comes past it is rejected.
     pub notifications_max: usize,
@@ -44,6 +49,18 @@ impl Default for MooncakeOptions {
 }
 
 impl MooncakeOptions {
+    /// How long that many bytes may take in all, in milliseconds.
+    pub(super) fn moving_ms(&self, bytes: u64) -> u64 {
+        self.progress_timeout_ms.saturating_add(bytes / BYTES_PER_MS_MIN)
+    }
+
+    /// How long a request of that many bytes may take from its first byte to its answer, in
+    /// milliseconds: the header and the bytes, and the status between or after them.
+    pub(super) fn request_ms(&self, bytes: u64) -> u64 {
+        let moving_ms = self.moving_ms(0).saturating_add(self.moving_ms(bytes));
+        moving_ms.saturating_add(self.status_timeout_ms)
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
         let invalid = |text| Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
         if !(1..=LANES_PER_PEER_MAX).contains(&self.lanes_per_peer) {

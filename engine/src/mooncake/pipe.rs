@@ -2,21 +2,64 @@
 
 use handfast_memory::Span;
 use handfast_transport_tcp::{Piece, Stream, StreamReader, StreamWriter};
+use std::future::Future;
 use std::io;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// A wait longer than any: thirty years. Clocks have no room for much more.
+const PROGRESS_MS_MAX: u64 = 1_000_000_000_000;
+
+/// Why bytes of a request do not move any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Stopped {
+    #[error("no byte moved for {limit_ms} ms")]
+    Stalled { limit_ms: u64 },
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// How long each piece of a request may be waited for.
+#[derive(Clone, Copy)]
+struct Patience(Duration);
+
+impl Patience {
+    /// Until when the next piece is waited for.
+    fn until(self) -> Instant {
+        Instant::now() + self.0
+    }
+
+    async fn wait(
+        self,
+        until: Instant,
+        ready: impl Future<Output = io::Result<()>>,
+    ) -> Result<(), Stopped> {
+        let limit_ms = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        let waited = timeout_at(until, ready).await;
+        Ok(waited.map_err(|_| Stopped::Stalled { limit_ms })??)
+    }
+}
 
 /// The receiving half. Waits are cancel-safe; what was received before is lost with the future.
-pub(super) struct Source<S: Stream>(S::Reader);
+pub(super) struct Source<S: Stream> {
+    half: S::Reader,
+    patience: Patience,
+}
 
 /// The sending half.
 pub(super) struct Sink<S: Stream> {
     half: S::Writer,
+    patience: Patience,
     /// Bytes taken since [`Sink::start`].
     pub(super) taken: u64,
 }
 
-pub(super) fn split<S: Stream>(stream: S) -> (Source<S>, Sink<S>) {
+/// Both halves; while bytes of a request move, none may keep the next waiting for longer than
+/// `progress_ms`.
+pub(super) fn split<S: Stream>(stream: S, progress_ms: u64) -> (Source<S>, Sink<S>) {
     let (reader, writer) = stream.split();
-    (Source(reader), Sink { half: writer, taken: 0 })
+    let patience = Patience(Duration::from_millis(progress_ms.min(PROGRESS_MS_MAX)));
+    (Source { half: reader, patience }, Sink { half: writer, patience, taken: 0 })
 }
 
 impl<S: Stream> Source<S> {
@@ -36,20 +79,23 @@ impl<S: Stream> Source<S> {
 
     /// Receives `length` bytes into memory. `place` names the memory for what follows the bytes
     /// received so far, and is asked again before each of them is touched.
-    pub(super) async fn fill<E: From<io::Error>>(
+    pub(super) async fn fill<E: From<Stopped>>(
         &mut self,
         length: u64,
         mut place: impl FnMut(u64) -> Result<Span, E>,
     ) -> Result<(), E> {
-        let mut done = 0;
+        let (mut done, mut until) = (0, self.patience.until());
         while done < length {
-            self.0.readable().await?;
+            self.patience.wait(until, self.half.readable()).await?;
             let span = place(done)?;
-            match self.0.try_fill(Some(&span), &mut []) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(count) => done += count as u64,
+            match self.half.try_fill(Some(&span), &mut []) {
+                Ok(0) => return Err(Stopped::Io(io::ErrorKind::UnexpectedEof.into()).into()),
+                Ok(count) => {
+                    done += count as u64;
+                    until = self.patience.until();
+                }
                 Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Stopped::Io(error).into()),
             }
         }
         Ok(())
@@ -75,8 +121,8 @@ impl<S: Stream> Source<S> {
 
     async fn some(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize> {
         loop {
-            self.0.readable().await?;
-            match self.0.try_fill(target, spare) {
+            self.half.readable().await?;
+            match self.half.try_fill(target, spare) {
                 Err(error) if is_transient(&error) => {}
                 result => return result,
             }
@@ -91,16 +137,16 @@ impl<S: Stream> Sink<S> {
     }
 
     /// Sends `head`, then `length` bytes of memory that `place` names as in [`Source::fill`].
-    pub(super) async fn send<E: From<io::Error>>(
+    pub(super) async fn send<E: From<Stopped>>(
         &mut self,
         head: &[u8],
         length: u64,
         mut place: impl FnMut(u64) -> Result<Span, E>,
     ) -> Result<(), E> {
-        let mut done = 0;
+        let (mut done, mut until) = (0, self.patience.until());
         let whole = head.len() as u64 + length;
         while done < whole {
-            self.half.writable().await?;
+            self.patience.wait(until, self.half.writable()).await?;
             let left = usize::try_from(done).ok().and_then(|done| head.get(done..));
             let left = left.unwrap_or_default();
             let body = done.saturating_sub(head.len() as u64);
@@ -112,12 +158,13 @@ impl<S: Stream> Sink<S> {
                 Ok(count) => {
                     done += count as u64;
                     self.taken += count as u64;
+                    until = self.patience.until();
                 }
                 Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(Stopped::Io(error).into()),
             }
         }
-        Ok(self.half.flush().await?)
+        Ok(self.half.flush().await.map_err(Stopped::Io)?)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What waits for a data connection, and what is on one.
 
+use handfast_core::Lifecycle;
 use handfast_memory::Direction;
 use handfast_transport_tcp::Posting;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,8 +16,8 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// The lane is up.
-    open: bool,
+    /// The lane that is up.
+    open: Option<Lifecycle>,
     /// The peer has answered a request on it.
     answered: bool,
     waiting: VecDeque<Posting>,
@@ -34,19 +35,20 @@ struct Active {
 pub(super) enum Withdrawn {
     /// Nothing of it was sent, and nothing will be.
     Unsent,
-    /// Its connection reports its end, or has.
+    /// Its connection reports its end, or has; or its lane has ended, and gave it back.
     Asked,
 }
 
 impl Queue {
-    pub(super) fn open(&self) {
-        self.lock().open = true;
+    pub(super) fn open(&self, lane: Lifecycle) {
+        self.lock().open = Some(lane);
     }
 
-    /// Takes postings, or forgets them if the lane has ended.
-    pub(super) fn post(&self, postings: &mut Vec<Posting>) {
+    /// Takes postings, or forgets them if their lane has ended: whoever posts may have been held up
+    /// since it wanted to, and what is tried again on a later lane must not be done twice.
+    pub(super) fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         let mut state = self.lock();
-        if state.open {
+        if state.open == Some(lane) {
             state.waiting.extend(postings.drain(..));
         }
         drop(state);
@@ -54,8 +56,11 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    pub(super) fn withdraw(&self, slice: u64) -> Withdrawn {
+    pub(super) fn withdraw(&self, lane: Lifecycle, slice: u64) -> Withdrawn {
         let mut state = self.lock();
+        if state.open != Some(lane) {
+            return Withdrawn::Asked;
+        }
         if let Some(place) = state.waiting.iter().position(|posting| posting.slice == slice) {
             state.waiting.remove(place);
             return Withdrawn::Unsent;
@@ -90,14 +95,17 @@ impl Queue {
         Some((posting, cancelled))
     }
 
-    /// A posting could not be begun.
-    pub(super) fn put_back(&self, posting: Posting) {
+    /// A posting could not be begun; false if it was asked back meanwhile, so that its end is to be
+    /// reported instead.
+    pub(super) fn put_back(&self, posting: Posting) -> bool {
         let mut state = self.lock();
-        // One that was asked back is gone from here, and its answer is its release with the lane.
-        state.active.remove(&posting.slice);
+        if state.active.remove(&posting.slice).is_none() {
+            return false;
+        }
         state.waiting.push_front(posting);
         drop(state);
         self.wake.notify_one();
+        true
     }
 
     /// A posting has ended, answered or asked back.
@@ -114,7 +122,7 @@ impl Queue {
     /// Ends the lane: what was not begun, and whether a write was.
     pub(super) fn close(&self) -> (Vec<u64>, bool) {
         let mut state = self.lock();
-        state.open = false;
+        state.open = None;
         let unsent = state.waiting.drain(..).map(|posting| posting.slice).collect();
         let writing = state.active.values().any(|active| active.direction == Direction::Write);
         state.active.clear();
@@ -123,5 +131,59 @@ impl Queue {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_memory::Memory;
+    use handfast_transport_tcp::RemoteSpan;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    const FIRST: Lifecycle = Lifecycle(1);
+    const SECOND: Lifecycle = Lifecycle(2);
+
+    fn posting(slice: u64) -> Posting {
+        let span = Memory::zeroed(8).unwrap().whole();
+        let remote = RemoteSpan { key: 0, address: 0 };
+        Posting { slice, direction: Direction::Write, span, remote }
+    }
+
+    fn taken(queue: &Queue) -> Option<(Posting, oneshot::Receiver<()>)> {
+        match pin!(queue.take()).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(taken) => Some(taken),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn what_was_meant_for_a_lane_that_has_ended_is_not_done_on_the_next() {
+        let queue = Queue::default();
+        queue.open(FIRST);
+        queue.close();
+        queue.open(SECOND);
+        queue.post(FIRST, &mut vec![posting(1)]);
+        assert!(taken(&queue).is_none(), "it was given back with its lane");
+        queue.post(SECOND, &mut vec![posting(1)]);
+        assert!(matches!(queue.withdraw(FIRST, 1), Withdrawn::Asked));
+        assert_eq!(taken(&queue).unwrap().0.slice, 1, "the later one is not taken back with it");
+    }
+
+    #[test]
+    fn a_posting_that_was_asked_back_is_not_put_back() {
+        let queue = Queue::default();
+        queue.open(FIRST);
+        queue.post(FIRST, &mut vec![posting(1), posting(2)]);
+        let (first, mut cancelled) = taken(&queue).unwrap();
+        assert!(matches!(queue.withdraw(FIRST, 1), Withdrawn::Asked));
+        assert_eq!(cancelled.try_recv(), Ok(()));
+        assert!(!queue.put_back(first));
+        let (second, _cancelled) = taken(&queue).unwrap();
+        assert_eq!(second.slice, 2);
+        assert!(queue.put_back(second));
+        assert_eq!(taken(&queue).unwrap().0.slice, 2);
     }
 }

@@ -1,8 +1,8 @@
 //! Mooncake's TCP data protocol as its peers meet it: they name an address, and read or write there.
 
 use super::options::MooncakeOptions;
-use super::pipe::{Sink, Source, split};
-use crate::accept::{Places, accept};
+use super::pipe::{Sink, Source, Stopped, split};
+use crate::accept::{Places, Stop, accept};
 use crate::counters::{Counts, count};
 use crate::regions::{ReachError, Regions};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
@@ -18,9 +18,6 @@ use tracing::debug;
 
 /// Bytes moved between two looks at the table of regions.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Slowest peer that is waited for: a request of so many bytes may take a millisecond longer than
-/// the wait for progress.
-const BYTES_PER_MS_MIN: u64 = 64;
 /// What is still taken of a refused write, so that its status is not lost with the connection.
 const DISCARDED_BYTES_MAX: usize = 4 << 20;
 /// How long that may take.
@@ -31,12 +28,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Why a connection ended before its peer closed it.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("a request was not whole within {0} ms")]
+    #[error("a request did not go on within {0} ms")]
     Overdue(u64),
     #[error(transparent)]
     Refused(#[from] ReachError),
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl From<Stopped> for End {
+    fn from(stopped: Stopped) -> Self {
+        match stopped {
+            Stopped::Stalled { limit_ms } => Self::Overdue(limit_ms),
+            Stopped::Io(error) => Self::Io(error),
+        }
+    }
 }
 
 /// What every connection needs.
@@ -46,8 +52,13 @@ pub(crate) struct DataServer {
     pub(crate) options: MooncakeOptions,
 }
 
-/// Serves until dropped.
-pub(crate) async fn serve<N: Net>(net: N, listener: N::Listener, server: Arc<DataServer>) {
+/// Serves until stopped.
+pub(crate) async fn serve<N: Net>(
+    net: N,
+    listener: N::Listener,
+    server: Arc<DataServer>,
+    stop: Stop,
+) {
     let places = Places {
         connections_max: server.options.connections_max,
         accept_pause: ACCEPT_PAUSE,
@@ -55,10 +66,10 @@ pub(crate) async fn serve<N: Net>(net: N, listener: N::Listener, server: Arc<Dat
         shed: |counts| &counts.data.shed,
         refused: |counts| &counts.data.crowded_out,
     };
-    accept(net, listener, places, |stream, from, quiet| {
+    accept(net, listener, places, stop, |stream, from, quiet| {
         let server = server.clone();
         async move {
-            let (source, sink) = split(stream);
+            let (source, sink) = split(stream, server.options.progress_timeout_ms);
             let mut session = Session { server: &server, source, sink };
             if let Err(end) = session.run(&quiet).await {
                 debug!(%from, %end, "a data connection is closed");
@@ -95,7 +106,7 @@ impl<S: Stream> Session<'_, S> {
             }
             let request = DataRequest::decode(header);
             count(&self.server.counts.data.requests);
-            let allowed_ms = limit_ms.saturating_add(request.bytes / BYTES_PER_MS_MIN);
+            let allowed_ms = self.server.options.moving_ms(request.bytes);
             let answered = timeout(ms(allowed_ms), self.answer(&request)).await;
             answered.map_err(|_| End::Overdue(allowed_ms))??;
             quiet.store(true, Ordering::Relaxed);
@@ -103,8 +114,14 @@ impl<S: Stream> Session<'_, S> {
     }
 
     async fn answer(&mut self, request: &DataRequest) -> Result<(), End> {
+        self.sink.start();
         let moved = self.serve(request).await;
-        if let (Err(End::Refused(_)), ProtocolVersion::Two) = (&moved, request.version) {
+        // Once bytes of an answer were sent a status would be taken for more of them: then the end
+        // of the connection says it.
+        let unanswered = self.sink.taken == 0;
+        if let (Err(End::Refused(_)), ProtocolVersion::Two, true) =
+            (&moved, request.version, unanswered)
+        {
             self.status(DataStatus::Refused).await?;
             // Closing with bytes unread resets the connection, and the status may be lost with it.
             let discarding = self.source.discard(DISCARDED_BYTES_MAX);

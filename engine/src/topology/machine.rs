@@ -60,7 +60,8 @@ pub struct Nic {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// The location of its memory, such as `cuda:0`. Numbered by PCI address, as CUDA does where
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set.
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set. Graphics that are part of an AMD processor take a
+    /// number too, as display functions of that vendor.
     pub location: String,
     /// Its PCI address.
     pub pci: String,
@@ -238,10 +239,12 @@ fn gpus(root: &Path) -> Result<Vec<Gpu>, MachineError> {
         };
         let location = format!("{}:{}", RUNTIMES[runtime].1, next[runtime]);
         next[runtime] += 1;
-        gpus.push(Gpu { location, numa: numa(&function), way: way(&function), pci: address });
+        let (numa, way) = (numa(&function), way(&function));
+        gpus.push((runtime, Gpu { location, numa, way, pci: address }));
     }
-    gpus.sort_by(|one, other| one.location.cmp(&other.location));
-    Ok(gpus)
+    // By runtime, and within one by number, which is the order of their addresses.
+    gpus.sort_by_key(|(runtime, _)| RUNTIMES[*runtime].1);
+    Ok(gpus.into_iter().map(|(_, gpu)| gpu).collect())
 }
 
 /// The PCI addresses on the way to a device, from the root of the machine.
@@ -277,7 +280,11 @@ fn listed(folder: &Path, what: &'static str) -> Result<Vec<String>, MachineError
         entries => entries.map_err(failed)?,
     };
     let mut names = Vec::new();
-    for entry in entries.take(PCI_DEVICES_MAX) {
+    for entry in entries {
+        if names.len() >= PCI_DEVICES_MAX {
+            tracing::warn!(what, limit = PCI_DEVICES_MAX, "not all of the machine's are looked at");
+            break;
+        }
         names.extend(entry.map_err(failed)?.file_name().into_string().ok());
     }
     names.sort_unstable();

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 const MIB: usize = 1 << 20;
 
-fn runtime() -> Runtime {
+pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 

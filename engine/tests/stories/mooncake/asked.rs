@@ -158,6 +158,31 @@ async fn a_segment_that_goes_while_bytes_come_takes_no_more_of_them() {
 }
 
 #[tokio::test]
+async fn a_segment_that_goes_while_it_is_read_ends_the_connection_without_a_word_among_its_bytes() {
+    let open = Open::start(MooncakeOptions::default(), 64 * MIB).await;
+    open.memory.copy_in(0, &vec![0xaa; 64 * MIB]).unwrap();
+    let mut peer = open.connect().await;
+    peer.ask(request(Direction::Read, open.memory.address(), 64 * MIB as u64)).await;
+    assert_eq!(peer.status().await, DataStatus::Done);
+    drop(open.served);
+    let rest = timeout(PATIENCE, peer.rest()).await.expect("it is closed");
+    assert!(rest.len() < 64 * MIB, "it was gone");
+    assert!(rest.iter().all(|byte| *byte == 0xaa), "nothing but its bytes came");
+    open.engine.close().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_of_a_long_answer_is_closed_as_soon_as_one_of_a_short_one() {
+    let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let open = Open::start(hasty, 64 * MIB).await;
+    let mut peer = open.connect().await;
+    peer.ask(request(Direction::Read, open.memory.address(), 64 * MIB as u64)).await;
+    counted(&open.engine, "it was too slow", |all| all.data_port.overdue == 1).await;
+    drop(peer);
+    open.engine.close().await;
+}
+
+#[tokio::test]
 async fn peers_that_stop_within_a_request_are_closed_and_those_between_two_are_not() {
     let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
     let open = Open::start(hasty, MIB).await;
@@ -237,12 +262,15 @@ async fn whoever_is_not_asked_for_it_serves_no_mooncake_node() {
 #[tokio::test]
 async fn a_mooncake_node_that_asks_is_told_where_the_data_port_is() {
     let open = Open::start(MooncakeOptions::default(), 4096).await;
+    let keyed = Memory::zeroed(4096).unwrap();
+    let _keyed = open.engine.register("keyed", keyed.whole(), Access::READ_WRITE).unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden");
     let asked = fs::read(golden.join("tcp-write64-01.c2s.bin")).unwrap();
     let frame = decode_frame(&asked, 1 << 20).unwrap();
     let text = call(open.engine.address(), frame.kind, frame.text).await.unwrap();
     let told = SegmentDescriptor::decode(&text).unwrap();
     assert!(told.offers_tcp());
+    assert_eq!(told.buffers.len(), 1, "what has a key is not reached without");
     assert_eq!(told.tcp_data_address("elsewhere"), open.engine.data_address().unwrap());
     assert_eq!((told.buffers[0].addr, told.buffers[0].length), (open.memory.address(), 4096));
     assert_eq!(told.name, open.engine.address(), "its name is where it is called");

@@ -3,8 +3,10 @@
 use super::Peer;
 use crate::directory::{Table, user_of};
 use crate::helpers::{PATIENCE, content, failed_open, pattern, until};
+use crate::runtimes::runtime;
 use handfast::{
-    Cause, Engine, EngineTiming, Memory, MooncakeOptions, Remote, RequestStatus, Segment, Stage,
+    Cause, Engine, EngineLimits, EngineTiming, Memory, MooncakeOptions, Remote, RequestStatus,
+    Segment, Side, Stage,
 };
 use handfast_core::mooncake::*;
 use handfast_core::transfer::Direction;
@@ -167,12 +169,23 @@ async fn a_node_that_answers_nothing_is_given_up_in_the_stated_time() {
     let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("within 100 ms"), "{error}");
     assert_eq!(error.remote(), Some(Remote::Indeterminate));
-    let slow = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
-    let (other, segment) = open(&node, slow).await;
-    let error = timeout(PATIENCE, segment.read(&block.whole(), 0)).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("a request was not answered"), "{error}");
     user.close().await;
-    other.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_stops_within_its_bytes_is_given_up_in_the_stated_time() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| {
+        let _ = DataRequest::decode(peer.take().await);
+        peer.0.write_all(&DataStatus::Done.encode()).await.unwrap();
+        drop(peer.rest().await);
+    })
+    .await;
+    let slow = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let (user, segment) = open(&node, slow).await;
+    let block = pattern(BYTES, 1);
+    let error = timeout(PATIENCE, segment.read(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("no byte moved for 100 ms"), "{error}");
+    user.close().await;
 }
 
 #[tokio::test]
@@ -189,15 +202,19 @@ async fn a_deadline_ends_a_transfer_that_waits_for_a_mute_node_at_once() {
 }
 
 #[tokio::test]
-async fn a_lane_without_any_answer_is_given_up_as_every_other() {
+async fn a_node_has_the_time_for_its_answer_that_is_stated_whatever_the_other_limits_are() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
-    let timing = EngineTiming { lane_mute_timeout_ms: 200, ..EngineTiming::default() };
-    let builder = Engine::builder().timing(timing).mooncake(MooncakeOptions::default());
-    let user = builder.start().await.unwrap();
+    let timing = EngineTiming { lane_mute_timeout_ms: 100, ..EngineTiming::default() };
+    let options = MooncakeOptions {
+        status_timeout_ms: 600,
+        progress_timeout_ms: 100,
+        ..MooncakeOptions::default()
+    };
+    let user = Engine::builder().timing(timing).mooncake(options).start().await.unwrap();
     let segment = user.open(&node.address).await.unwrap();
     let block = pattern(4096, 1);
     let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("no answer on the lane for 200 ms"), "{error}");
+    assert!(error.to_string().contains("status of a request was not answered within 600 ms"));
     user.close().await;
 }
 
@@ -258,6 +275,92 @@ async fn an_engine_that_closes_ends_what_is_under_way() {
     assert!(error.to_string().contains("closed"), "{error}");
     assert_eq!(block.holders(), 1);
     assert!(segment.write(&block.whole(), 0).await.is_err());
+}
+
+#[test]
+fn a_transfer_ends_with_the_runtime_of_its_engine() {
+    let (theirs, ours) = (runtime(), runtime());
+    let mute = async |mut peer: Peer, _: Store| drop(peer.rest().await);
+    let node = theirs.block_on(Node::start(2, mute));
+    let block = pattern(BYTES, 1);
+    let (user, segment, transfer) = ours.block_on(async {
+        let (user, segment) = open(&node, MooncakeOptions::default()).await;
+        let transfer = segment.write(&block.whole(), 0).submit().await.unwrap();
+        until("it is under way", || node.connections.load(Ordering::Relaxed) > 0).await;
+        (user, segment, transfer)
+    });
+    drop(ours);
+    let ended = theirs.block_on(async { timeout(PATIENCE, transfer).await });
+    assert_eq!(ended.expect("nobody waits for ever").unwrap_err().cause(), &Cause::Closed);
+    drop((user, segment));
+    assert_eq!(block.holders(), 1, "nothing of what was under way holds it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_was_refused_for_a_while_is_made_later() {
+    let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = data.local_addr().unwrap();
+    let node = Node::saying(descriptor(at.port(), 2)).await;
+    let options = MooncakeOptions { lanes_per_peer: 2, ..MooncakeOptions::default() };
+    let (user, segment) = open(&node, options).await;
+    assert!(user.warm(&[&node.address]).await.is_empty());
+    let (first, _) = data.accept().await.unwrap();
+    drop(data);
+    let (one, two) = (pattern(4096, 1), pattern(4096, 2));
+    let batch = segment.batch().write(&one.whole(), 0).write(&two.whole(), 4096);
+    let transfer = batch.submit().await.unwrap();
+    // The second connection is refused meanwhile.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let data = TcpListener::bind(at).await.unwrap();
+    let accepted = timeout(PATIENCE, data.accept()).await;
+    let (second, _) = accepted.expect("it is tried again").unwrap();
+    let serving = [first, second].map(|it| tokio::spawn(well_behaved(Peer(it), node.store())));
+    timeout(PATIENCE, transfer).await.unwrap().unwrap();
+    assert!(node.content(0, 4096) == content(&one, 0, 4096));
+    assert!(node.content(4096, 4096) == content(&two, 0, 4096));
+    user.close().await;
+    serving.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_refusal_by_a_node_of_version_one_is_told_for_what_it_may_be() {
+    let node = Node::start(1, well_behaved).await;
+    let user = user(MooncakeOptions::default()).await;
+    let absolute = user.open(&format!("{}/absolute", node.address)).await.unwrap();
+    let word = pattern(100, 9);
+    absolute.write(&word.whole(), BASE).await.unwrap();
+    let past = absolute.write(&word.whole(), BASE + BYTES as u64).await.unwrap_err();
+    assert!(past.to_string().contains("version 1 refuses by closing"), "{past}");
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_checksum_that_cannot_be_had_is_refused_before_anything_is_read() {
+    let node = Node::start(2, well_behaved).await;
+    let limits = EngineLimits { checksum_bytes_max: 1_000, ..EngineLimits::default() };
+    let builder = Engine::builder().limits(limits).mooncake(MooncakeOptions::default());
+    let user = builder.start().await.unwrap();
+    let segment = user.open(&node.address).await.unwrap();
+    let past = segment.checksum(BYTES as u64 - 999, 1_000).await.unwrap_err();
+    assert!(matches!(past.cause(), Cause::OutOfRange { .. }), "{past}");
+    let long = segment.checksum(0, 1_001).await.unwrap_err();
+    assert_eq!(long.cause(), &Cause::Limit { name: "checksum_bytes_max", value: 1_000 });
+    assert_eq!(node.asked.load(Ordering::Relaxed), 0);
+    segment.checksum(0, 1_000).await.unwrap();
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_limit_of_ours_is_not_told_as_the_node_s() {
+    let (one, other) = (Node::start(2, well_behaved).await, Node::start(2, well_behaved).await);
+    let limits = EngineLimits { peers_max: 1, ..EngineLimits::default() };
+    let builder = Engine::builder().limits(limits).mooncake(MooncakeOptions::default());
+    let user = builder.start().await.unwrap();
+    let _held = user.open(&one.address).await.unwrap();
+    let error = failed_open(&user, &other.address).await;
+    assert_eq!(error.cause(), &Cause::Limit { name: "peers_max", value: 1 });
+    assert_eq!(error.side(), Side::Local);
+    user.close().await;
 }
 
 #[tokio::test]
@@ -332,6 +435,13 @@ impl Store {
     }
 }
 
+/// What a node with one buffer tells of itself.
+fn descriptor(port: u16, version: u32) -> String {
+    format!(
+        r#"{{"buffers":[{{"addr":{BASE},"length":{BYTES},"name":"n"}}],"name":"n","protocol":"tcp","tcp_data_port":{port},"tcp_proto_version":{version}}}"#,
+    )
+}
+
 /// A Mooncake node, played.
 struct Node {
     address: String,
@@ -373,11 +483,7 @@ impl Node {
     ) {
         let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = data.local_addr().unwrap().port();
-        let store = Store {
-            memory: self.memory.clone(),
-            connections: self.connections.clone(),
-            asked: self.asked.clone(),
-        };
+        let store = self.store();
         self.tasks.push(tokio::spawn(async move {
             let mut serving = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = data.accept().await {
@@ -385,11 +491,7 @@ impl Node {
                 serving.spawn(serve(Peer(stream), store.clone()));
             }
         }));
-        let text = format!(
-            r#"{{"buffers":[{{"addr":{BASE},"length":{BYTES},"name":"n"}}],"name":"n","protocol":"tcp","tcp_data_port":{port},"tcp_proto_version":{}}}"#,
-            self.version
-        );
-        self.take_calls(text).await;
+        self.take_calls(descriptor(port, self.version)).await;
     }
 
     async fn take_calls(&mut self, text: String) {
@@ -406,6 +508,11 @@ impl Node {
                 stream.write_all(&answer).await.unwrap();
             }
         }));
+    }
+
+    fn store(&self) -> Store {
+        let (memory, asked) = (self.memory.clone(), self.asked.clone());
+        Store { memory, connections: self.connections.clone(), asked }
     }
 
     /// Writes into a store what a released node writes.
