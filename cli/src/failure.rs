@@ -2,6 +2,7 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
+use handfast_trace::ReplayError;
 use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Replay(#[from] sim_tests::ReplayError),
     #[error(transparent)]
+    Trace(#[from] handfast_trace::ReplayError),
+    #[error(transparent)]
     Minimize(#[from] sim_tests::MinimizeError),
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
@@ -97,6 +100,8 @@ impl Failure {
             #[cfg(feature = "mutants")]
             Self::NotFoundOut(_) => 10,
             Self::WorldsMax { .. } => 11,
+            Self::Trace(ReplayError::Trace(_)) => 14,
+            Self::Trace(ReplayError::Differs(_)) => 12,
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
@@ -111,6 +116,7 @@ fn engine_code(error: &Error) -> u8 {
         (_, Cause::DeadlinePassed) => 6,
         (Stage::Device, _) | (_, Cause::RdmaNotOffered | Cause::TcpNotOffered) => 13,
         (Stage::Listen, _) => 8,
+        (Stage::Recording, _) => 5,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,
         (Stage::Metadata, Cause::Invalid(_)) => 4,

@@ -7,6 +7,7 @@ mod mutants;
 mod pool;
 mod show;
 mod sweep;
+mod trace;
 
 use crate::Outcome;
 use clap::{Args, Subcommand};

@@ -19,6 +19,8 @@ pub(crate) enum Command {
     OperationDone { id: OperationId, outcome: Outcome },
     /// A lane broke, or is mute.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// The recording needs the node's state to go on.
+    BeginSegment,
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }

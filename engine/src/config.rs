@@ -6,6 +6,7 @@ use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use crate::transport::{RdmaOptions, TransportChoice};
 use handfast_core::NodeName;
+use handfast_trace::RecordOptions;
 use handfast_transport_tcp::{Net, TokioNet};
 use std::sync::Arc;
 
@@ -81,6 +82,7 @@ pub struct Builder {
     pub(crate) timing: EngineTiming,
     pub(crate) transport: TransportChoice,
     pub(crate) rdma: RdmaOptions,
+    pub(crate) record: Option<RecordOptions>,
 }
 
 impl Builder {
@@ -128,11 +130,20 @@ impl Builder {
         self
     }
 
+    /// Records the run of the node's life cycle into a file, to be replayed by
+    /// `handfast sim replay FILE`. Default: nothing is recorded. The driver writes it itself, so a
+    /// file system that stalls stalls the life cycle of lanes, and not the bytes on them.
+    pub fn record(mut self, options: RecordOptions) -> Self {
+        self.record = Some(options);
+        self
+    }
+
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
     /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had.
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
+    /// [`Stage::Recording`] when the recording cannot be begun.
     pub async fn start(self) -> Result<Engine, Error> {
         self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
     }

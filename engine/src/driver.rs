@@ -8,10 +8,11 @@ use crate::registry::{LaneTable, Registry};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
-use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
+use handfast_trace::Recorded;
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use tracing::{debug, error, info, warn};
 
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
-    pub(crate) node: Node,
+    pub(crate) node: Recorded,
     pub(crate) net: N,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
@@ -128,6 +129,7 @@ impl<N: Net> Driver<N> {
         for target in self.parts.registry.all() {
             target.on_closed();
         }
+        self.parts.node.end(self.parts.clock.now());
         for done in self.shutdown.into_iter().flatten() {
             // The closing side may have stopped waiting.
             let _ = done.send(());
@@ -173,6 +175,7 @@ impl<N: Net> Driver<N> {
                 Input::OperationDone { id, outcome }
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
+            Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::Shutdown { done } => {
                 if let Some(waiting) = &mut self.shutdown {
                     waiting.extend(done);

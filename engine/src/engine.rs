@@ -18,6 +18,7 @@ use handfast_core::node::Event;
 use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
+use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport_tcp::{Net, TcpCounters};
 use std::future::Future;
 use std::pin::Pin;
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fallbacks: Fallbacks,
+    pub(crate) trace: Option<Trace>,
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
     pub(crate) closed: AtomicBool,
 }
@@ -253,6 +255,11 @@ impl Engine {
     pub fn counters(&self) -> Counters {
         let tcp = (self.shared.tcp_counters)();
         self.shared.counts.snapshot(self.shared.lanes.len(), tcp)
+    }
+
+    /// What the recording came to so far; `None` without [`Builder::record`].
+    pub fn recording(&self) -> Option<RecorderStatus> {
+        self.shared.trace.as_ref().map(Trace::status)
     }
 
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most

@@ -20,6 +20,7 @@ use crate::transport::{
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
+use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -47,6 +48,7 @@ struct Parts<N: Net> {
     registry: Arc<Registry>,
     lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
+    trace: Option<Trace>,
 }
 
 pub(crate) async fn start<N: Net>(
@@ -56,6 +58,8 @@ pub(crate) async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
+    let trace = builder.record.clone().map(Recorder::create).transpose();
+    let trace = trace.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new);
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
@@ -95,6 +99,7 @@ pub(crate) async fn start<N: Net>(
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
+        trace: trace.clone(),
     });
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let registry = Arc::new(registry);
@@ -111,6 +116,7 @@ pub(crate) async fn start<N: Net>(
         registry,
         lanes,
         events,
+        trace,
     };
     Ok(parts.run(listener, receiver))
 }
@@ -141,6 +147,7 @@ impl<N: Net> Parts<N> {
             lanes: self.lanes,
             transport: self.transport,
             fallbacks: self.fallbacks,
+            trace: self.trace,
             tcp_counters: Box::new(move || tcp.counters()),
             closed: AtomicBool::new(false),
         })
@@ -173,7 +180,7 @@ impl<N: Net> Parts<N> {
             timing: Timing::default(),
         };
         let parts = DriverParts {
-            node: Node::new(config),
+            node: Recorded::new(Node::new(config), self.trace.clone()),
             net: self.net.clone(),
             transport: self.transport.clone(),
             registry: self.registry.clone(),
@@ -216,6 +223,8 @@ impl<N: Net> Parts<N> {
             limits,
             // A copy cannot go mute; the check would only find a busy machine.
             lane_mute: Duration(u64::MAX),
+            // Nor has it a lane or a peer, of which a trace tells.
+            trace: None,
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));

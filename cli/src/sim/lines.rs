@@ -2,6 +2,7 @@
 
 use super::case::{ShownCase, words};
 use super::show::{Facts, columns, grouped};
+use super::trace;
 use crate::failure::Failure;
 use crate::{Outcome, output};
 use clap::Args;
@@ -13,26 +14,35 @@ use std::time::Instant;
 
 const REPLAY_EPILOGUE: &str = concat!(
     "\
-Example:
+Examples:
   handfast sim replay 'hf2:SimultaneousOpen:-:-:0x00:a:eAAAAA:…'
+  handfast sim replay run.trace            what `serve --record run.trace` wrote
 
 The line holds the scenario, the devices and the traffic, the variant of the
 rules, the faults, the grain and the schedule, and the hash of what it led to
 when it was printed: the same in debug and release builds and on every platform. If the
 rules have changed since, the replay says so.
 
+A trace is fed to the core, which must do what it did, bit for bit. The first
+entry of which something else comes is told, with what was expected.
+
 ",
     include_str!("exit_codes.txt")
 );
 
-/// Play what a line holds, and tell every event
+/// Play what a line holds, and tell every event; or a recorded run, and see that it is the same
 ///
-/// Prints each event, what it made the nodes do, and what does not hold.
+/// Prints each event of a line, what it made the nodes do, and what does not hold.
 #[derive(Args)]
 #[command(after_long_help = REPLAY_EPILOGUE)]
 pub(crate) struct Replay {
-    /// The line, in quotes
+    /// The line, in quotes; or the file of a trace
+    #[arg(value_name = "LINE|FILE")]
     line: String,
+    /// With a trace: leave a last line out that is cut off, as of a process that was killed while it
+    /// wrote
+    #[arg(long)]
+    allow_cut: bool,
     /// Tell each event in one line, with the lifecycles of every node
     #[arg(long)]
     text: bool,
@@ -165,6 +175,9 @@ fn parse(line: &str) -> Result<Line, Failure> {
 }
 
 pub(super) fn replay(arguments: Replay) -> Outcome {
+    if let Some(path) = trace::named(&arguments.line) {
+        return trace::replay_file(&path, arguments.allow_cut, arguments.json);
+    }
     let line = parse(&arguments.line)?;
     let record = Record::of(&line)?;
     let broken = record.violation.as_ref().map(|violation| Failure::Broken {
