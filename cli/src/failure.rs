@@ -2,7 +2,7 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
-use handfast_trace::ReplayError;
+use handfast_trace::{RedactError, ReplayError};
 use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Trace(#[from] handfast_trace::ReplayError),
     #[error(transparent)]
+    Redact(#[from] handfast_trace::RedactError),
+    #[error(transparent)]
     Minimize(#[from] sim_tests::MinimizeError),
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
@@ -100,8 +102,12 @@ impl Failure {
             #[cfg(feature = "mutants")]
             Self::NotFoundOut(_) => 10,
             Self::WorldsMax { .. } => 11,
-            Self::Trace(ReplayError::Trace(_)) => 14,
-            Self::Trace(ReplayError::Differs(_)) => 12,
+            Self::Trace(error) | Self::Redact(RedactError::Replay(error)) => match error {
+                ReplayError::Trace(_) => 14,
+                ReplayError::Differs(_) => 12,
+            },
+            Self::Redact(RedactError::Changed { .. }) => 1,
+            Self::Redact(RedactError::Write(_)) => 5,
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,

@@ -148,12 +148,12 @@ impl<'a> Reader<'a> {
     /// The error that the word read last is not `expected`.
     pub fn unexpected(&self, expected: &'static str, found: &str) -> CodeError {
         let mut text = String::new();
-        found
-            .chars()
-            .take_while(|c| text.len() + c.len_utf8() <= QUOTED_BYTES_MAX)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|c| text.push(c));
+        for letter in found.chars() {
+            if text.len() + letter.len_utf8() > QUOTED_BYTES_MAX {
+                break;
+            }
+            text.push(letter);
+        }
         CodeError::Word { position: self.position, expected, found: Some(text) }
     }
 
@@ -242,6 +242,28 @@ impl Code for bool {
             "no" => Ok(false),
             word => Err(from.unexpected("yes or no", word)),
         }
+    }
+}
+
+/// Words for people: texts that mean something have a type or a [`TextKind`] of their own.
+impl Code for String {
+    fn write(&self, to: &mut Writer) {
+        to.text(self);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
+        from.text(TextKind::Detail)
+    }
+}
+
+/// The name of a call, limit or step.
+impl Code for &'static str {
+    fn write(&self, to: &mut Writer) {
+        to.text(self);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
+        from.lasting()
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod edge;
 mod error;
+mod fails;
 mod line;
 mod reader;
 mod recorded;

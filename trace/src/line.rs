@@ -81,7 +81,7 @@ impl Code for Effects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The core was told something. Without effects: the process ended while it was.
-    Input(Input, Option<Effects>),
+    Input(Box<Input>, Option<Effects>),
     /// The core was told that time has passed.
     Timeout(Option<Effects>),
     /// Something happened to the transfers to one run of a peer.
@@ -125,7 +125,8 @@ pub enum Line {
 
 pub(crate) fn write_input(to: &mut Writer, number: u64, now: Instant, input: Option<&Input>) {
     to.word(if input.is_some() { "input" } else { "timeout" });
-    (number.write(to), now.write(to));
+    number.write(to);
+    now.write(to);
     if let Some(input) = input {
         input.write(to);
     }
@@ -144,7 +145,10 @@ pub(crate) fn write_edge(
     edge: &Edge,
 ) {
     to.word("edge");
-    (number.write(to), now.write(to), peer.write(to), run.write(to));
+    number.write(to);
+    now.write(to);
+    peer.write(to);
+    run.write(to);
     edge.write(to);
 }
 
@@ -169,7 +173,8 @@ impl Line {
         match self {
             Self::Segment { number, entry } => {
                 to.word("segment");
-                (number.write(to), entry.write(to));
+                number.write(to);
+                entry.write(to);
             }
             Self::State(part) => {
                 to.word("state");
@@ -188,7 +193,8 @@ impl Line {
             },
             Self::End { entry, now } => {
                 to.word("end");
-                (entry.write(to), now.write(to));
+                entry.write(to);
+                now.write(to);
             }
         }
     }
@@ -208,7 +214,7 @@ impl Line {
             "input" | "timeout" | "edge" => {
                 let (number, now) = (Code::read(from)?, Code::read(from)?);
                 let what = match kind {
-                    "input" => What::Input(Code::read(from)?, read_effects(from)?),
+                    "input" => What::Input(Box::new(Code::read(from)?), read_effects(from)?),
                     "timeout" => What::Timeout(read_effects(from)?),
                     _ => What::Edge(Code::read(from)?, Code::read(from)?, Code::read(from)?),
                 };

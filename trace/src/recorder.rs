@@ -1,12 +1,11 @@
 //! Writing a run down.
 
 use crate::edge::Edge;
+use crate::fails;
 use crate::line::{Effects, Line, finished, write_edge, write_effects, write_input};
 use crate::ring::{RecordError, RecordOptions, Ring};
 use handfast_core::codec::Writer;
-use handfast_core::node::Failure;
-use handfast_core::transport::Outcome;
-use handfast_core::{Event, Incarnation, Input, Instant, NicPath, Node, Output};
+use handfast_core::{Incarnation, Input, Instant, NicPath, Node, Output};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a recording came to so far.
@@ -69,7 +68,7 @@ impl Recorder {
         self.begin_segment_if_full(node);
         write_input(&mut self.words, self.entry, now, input);
         self.unanswered = true;
-        if input.is_some_and(input_fails) {
+        if input.is_some_and(fails::input) {
             self.ring.mark_failed();
         }
     }
@@ -81,7 +80,7 @@ impl Recorder {
         }
         self.unanswered = false;
         write_effects(&mut self.words, &Effects::of(outputs));
-        if outputs.iter().any(output_fails) {
+        if outputs.iter().any(fails::output) {
             self.ring.mark_failed();
         }
         self.end_line();
@@ -194,26 +193,6 @@ impl Recorder {
             dropped: self.ring.dropped(),
             failure: self.failure.clone(),
         }
-    }
-}
-
-/// What is no part of an ordinary run.
-fn output_fails(output: &Output) -> bool {
-    let Output::Event(event) = output else { return false };
-    match event {
-        Event::PeerForgotten { .. } => false,
-        Event::Ended { failure, .. } => {
-            !matches!(failure, Failure::Closed | Failure::Evicted | Failure::Quiesced)
-        }
-        _ => true,
-    }
-}
-
-fn input_fails(input: &Input) -> bool {
-    match input {
-        Input::CallFailed { .. } | Input::LaneFailed { .. } => true,
-        Input::OperationDone { outcome, .. } => matches!(outcome, Outcome::Failed(_)),
-        _ => false,
     }
 }
 

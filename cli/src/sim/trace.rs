@@ -3,14 +3,70 @@
 use super::show::{Facts, columns, grouped};
 use crate::failure::Failure;
 use crate::{Outcome, output};
-use handfast_trace::{Replayed, TraceReader, replay};
+use clap::Args;
+use handfast_trace::{Redacted, Replayed, TraceCause, TraceError, TraceReader, redact, replay};
 use serde::Serialize;
+use sim_tests::{Picture, Window, picture_of_trace};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// Room for the longest lines that are common.
 const BUFFER_BYTES: usize = 256 << 10;
+
+const REDACT_EPILOGUE: &str = concat!(
+    "\
+Example:
+  handfast sim redact run.trace for-others.trace
+
+Names of nodes and NICs, addresses, GIDs, tokens and words for people become
+name-1, address-1, gid-1, token-1, text-1; the same value has the same
+placeholder everywhere. What is left are times, numbers of lifecycles, queue
+pairs, packets and bytes, incarnations, limits and kinds of failure. Send the
+new file, not the old one.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Take names and addresses out of a recorded run, which replays as before
+#[derive(Args)]
+#[command(after_long_help = REDACT_EPILOGUE)]
+pub(crate) struct Redact {
+    /// The file of a trace
+    file: PathBuf,
+    /// File to make or replace
+    out: PathBuf,
+    /// Leave a last line out that is cut off
+    #[arg(long)]
+    allow_cut: bool,
+}
+
+/// Writes the new file beside its place, so that half of one is never sent.
+pub(super) fn redact_file(arguments: &Redact) -> Outcome {
+    let Redact { file, out, allow_cut } = arguments;
+    // Opened once here, so that what is no file fails as that.
+    open(file, *allow_cut)?;
+    let reopen = || {
+        let opened = File::open(file)
+            .map_err(|error| TraceError { line: 0, cause: TraceCause::Io(error.to_string()) })?;
+        TraceReader::new(BufReader::with_capacity(BUFFER_BYTES, opened), *allow_cut)
+    };
+    let failed = |error| Failure::file(out, "writing the redacted trace", error);
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let made = NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+    let mut writer = BufWriter::with_capacity(BUFFER_BYTES, made);
+    let Redacted { names, addresses, gids, tokens, details, .. } = redact(reopen, &mut writer)?;
+    writer.flush().map_err(failed)?;
+    let made = writer.into_inner().map_err(|error| failed(error.into_error()))?;
+    made.persist(out).map_err(|error| failed(error.error))?;
+    output::say(format_args!(
+        "{}: {names} names, {addresses} addresses, {gids} GIDs, {tokens} tokens and {details} texts \
+         are taken out, and it replays as before",
+        out.display()
+    ))
+}
 
 /// The file that is meant, if a text is one and no replay line.
 pub(super) fn named(text: &str) -> Option<PathBuf> {
@@ -75,6 +131,12 @@ pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
         },
     );
     output::say(format_args!("{}", facts.text(columns())))
+}
+
+/// The picture of a window of the entries.
+pub(super) fn picture(path: &Path, allow_cut: bool, window: Window) -> Result<Picture, Failure> {
+    let name = path.display().to_string();
+    picture_of_trace(&name, &mut || open(path, allow_cut), window)
 }
 
 fn milliseconds(replayed: &Replayed) -> u64 {

@@ -10,7 +10,6 @@ use crate::time::{Duration, Instant};
 use crate::transport::{Operation, OperationId, OperationKind, Outcome, Side, TransportError};
 use crate::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
 use crate::{code_enum, code_structs};
-use alloc::string::String;
 
 macro_rules! code_wrapped {
     ($($type:ident),*) => {
@@ -53,9 +52,12 @@ impl Code for NodeName {
 impl Code for Body {
     fn write(&self, to: &mut Writer) {
         let Self { queue_pairs, psns, gid, lid, mtu, rd_atomic, token, address } = self;
-        (queue_pairs.write(to), psns.write(to));
+        queue_pairs.write(to);
+        psns.write(to);
         to.text(gid);
-        (lid.write(to), mtu.write(to), rd_atomic.write(to));
+        for number in [lid, mtu, rd_atomic] {
+            number.write(to);
+        }
         to.text(token);
         to.text(address);
     }
@@ -74,109 +76,13 @@ impl Code for Body {
     }
 }
 
-impl Code for TransportError {
-    fn write(&self, to: &mut Writer) {
-        let Self { side, call, code, detail } = self;
-        side.write(to);
-        to.text(call);
-        code.write(to);
-        to.text(detail);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
-        Ok(Self {
-            side: Code::read(from)?,
-            call: from.lasting()?,
-            code: Code::read(from)?,
-            detail: from.text(TextKind::Detail)?,
-        })
-    }
-}
-
-/// Words for people, as a value of their own.
-struct Detail(String);
-
-impl Code for Detail {
-    fn write(&self, to: &mut Writer) {
-        to.text(&self.0);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
-        from.text(TextKind::Detail).map(Self)
-    }
-}
-
-impl Code for Refusal {
-    fn write(&self, to: &mut Writer) {
-        self.reason.write(to);
-        to.text(&self.detail);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
-        Ok(Self { reason: Code::read(from)?, detail: Detail::read(from)?.0 })
-    }
-}
-
-impl Code for PlainMessage {
-    fn write(&self, to: &mut Writer) {
-        let Self { from, to: addressed, body, ready, rejected } = self;
-        (from.write(to), addressed.write(to), body.write(to), ready.write(to));
-        rejected.clone().map(Detail).write(to);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
-        Ok(Self {
-            from: Code::read(from)?,
-            to: Code::read(from)?,
-            body: Code::read(from)?,
-            ready: Code::read(from)?,
-            rejected: Option::<Detail>::read(from)?.map(|detail| detail.0),
-        })
-    }
-}
-
-impl Code for Failure {
-    fn write(&self, to: &mut Writer) {
-        match self {
-            Self::Call(failure) => (to.word("Call"), failure.write(to)).1,
-            Self::Refused(refusal) => (to.word("Refused"), refusal.write(to)).1,
-            Self::Transport(error) => (to.word("Transport"), error.write(to)).1,
-            Self::Silent => to.word("Silent"),
-            Self::HalfOpen => to.word("HalfOpen"),
-            Self::OperationOverdue => to.word("OperationOverdue"),
-            Self::Superseded => to.word("Superseded"),
-            Self::Closed => to.word("Closed"),
-            Self::Evicted => to.word("Evicted"),
-            Self::Quiesced => to.word("Quiesced"),
-            Self::DrainOverdue => to.word("DrainOverdue"),
-            Self::Limit(name) => (to.word("Limit"), to.text(name)).1,
-        }
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Self, CodeError> {
-        let expected = "a variant of Failure";
-        Ok(match from.word(expected)? {
-            "Call" => Self::Call(Code::read(from)?),
-            "Refused" => Self::Refused(Code::read(from)?),
-            "Transport" => Self::Transport(Code::read(from)?),
-            "Silent" => Self::Silent,
-            "HalfOpen" => Self::HalfOpen,
-            "OperationOverdue" => Self::OperationOverdue,
-            "Superseded" => Self::Superseded,
-            "Closed" => Self::Closed,
-            "Evicted" => Self::Evicted,
-            "Quiesced" => Self::Quiesced,
-            "DrainOverdue" => Self::DrainOverdue,
-            "Limit" => Self::Limit(from.lasting()?),
-            word => return Err(from.unexpected(expected, word)),
-        })
-    }
-}
-
 code_structs! {
     NicPath { node, nic }
     Pair { incarnation, lifecycle }
     OperationId { lifecycle, kind }
+    TransportError { side, call, code, detail }
+    Refusal { reason, detail }
+    PlainMessage { from, to, body, ready, rejected }
     Message { op, from, to, sender, echo, body, refusal }
     NodeConfig { path, incarnation, seed, limits, timing }
     Limits {
@@ -231,6 +137,20 @@ code_enum!(Output {
     Publish { local, remote, peer },
     Revoke(lifecycle),
     Event(event),
+});
+code_enum!(Failure {
+    Call(failure),
+    Refused(refusal),
+    Transport(error),
+    Silent,
+    HalfOpen,
+    OperationOverdue,
+    Superseded,
+    Closed,
+    Evicted,
+    Quiesced,
+    DrainOverdue,
+    Limit(name),
 });
 code_enum!(Event {
     OpenFailed { peer, failure },

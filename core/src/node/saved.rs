@@ -66,7 +66,8 @@ fn save_all<K: Code, V: Code>(
 ) {
     for (key, value) in map {
         to.word(word);
-        (key.write(to), value.write(to));
+        key.write(to);
+        value.write(to);
         end(to);
     }
 }
