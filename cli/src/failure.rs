@@ -1,7 +1,7 @@
 //! What a command can fail with, and the exit code that tells scripts which
 //! (`exit_codes.txt`, shown by `--help`).
 
-use handfast::{Cause, Error, Stage};
+use handfast::{Cause, Error, RecordError, Stage};
 use handfast_trace::{RedactError, ReplayError};
 use sim_tests::MinimizeError;
 use std::io;
@@ -122,6 +122,7 @@ fn engine_code(error: &Error) -> u8 {
         (_, Cause::DeadlinePassed) => 6,
         (Stage::Device, _) | (_, Cause::RdmaNotOffered | Cause::TcpNotOffered) => 13,
         (Stage::Listen, _) => 8,
+        (Stage::Recording, Cause::Recording(RecordError::Bytes { .. })) => 2,
         (Stage::Recording, _) => 5,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,

@@ -20,7 +20,7 @@ mod texts;
 
 pub use edge::{Edge, Ending};
 pub use error::{TraceCause, TraceError};
-pub use line::{Effects, Entry, LINE_BYTES_MAX, Line, MAGIC, VERSION, What};
+pub use line::{Effects, Entry, LINE_BYTES_MAX, Line, MAGIC, VERSION, What, signed};
 pub use reader::{TRACE_BYTES_MAX, TraceReader};
 pub use recorded::Recorded;
 pub use recorder::{Recorder, RecorderStatus, Trace};

@@ -157,8 +157,8 @@ pub(crate) fn header(program: &str) -> String {
     format!("{MAGIC} {VERSION} {program}\n")
 }
 
-/// The line with its checksum and its end.
-pub(crate) fn finished(words: &str) -> String {
+/// The line of some words, with its checksum and its end.
+pub fn signed(words: &str) -> String {
     format!("{words} {}\n", checksum(words))
 }
 

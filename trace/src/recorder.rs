@@ -2,7 +2,7 @@
 
 use crate::edge::Edge;
 use crate::fails;
-use crate::line::{Effects, Line, finished, write_edge, write_effects, write_input};
+use crate::line::{Effects, Line, signed, write_edge, write_effects, write_input};
 use crate::ring::{RecordError, RecordOptions, Ring};
 use handfast_core::codec::Writer;
 use handfast_core::{Incarnation, Input, Instant, NicPath, Node, Output};
@@ -114,7 +114,7 @@ impl Recorder {
             let missed = missed.take().map(Edge::Missed);
             for edge in missed.into_iter().chain([edge]) {
                 write_edge(&mut self.words, self.entry, now, (peer, run), &edge);
-                lines += &finished(self.words.as_str());
+                lines += &signed(self.words.as_str());
                 self.words.clear();
                 self.entry += 1;
                 if edge.is_failure() {
@@ -150,11 +150,11 @@ impl Recorder {
     fn checkpoint(&mut self, node: &Node) {
         let mut lines = String::new();
         Line::Segment { number: self.segment, entry: self.entry }.write(&mut self.words);
-        lines += &finished(self.words.as_str());
+        lines += &signed(self.words.as_str());
         self.words.clear();
         self.words.word("state");
         node.save(&mut self.words, &mut |words| {
-            lines += &finished(words.as_str());
+            lines += &signed(words.as_str());
             words.clear();
             words.word("state");
         });
@@ -167,13 +167,13 @@ impl Recorder {
 
     fn write_line(&mut self, line: &Line) {
         line.write(&mut self.words);
-        let written = self.ring.append(&finished(self.words.as_str()));
+        let written = self.ring.append(&signed(self.words.as_str()));
         self.words.clear();
         self.note(written);
     }
 
     fn end_line(&mut self) {
-        let written = self.ring.append(&finished(self.words.as_str()));
+        let written = self.ring.append(&signed(self.words.as_str()));
         self.words.clear();
         self.entry += 1;
         self.note(written);

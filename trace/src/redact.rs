@@ -7,7 +7,7 @@
 //! never compares addresses, GIDs, tokens and words for people with others.
 
 use crate::error::{TraceCause, TraceError};
-use crate::line::{Effects, Entry, Line, What, finished, header};
+use crate::line::{Effects, Entry, Line, What, header, signed};
 use crate::reader::TraceReader;
 use crate::replay::{ReplayError, Replayed, feed, replay, restore, restored, saved};
 use crate::texts::{Plain, lasting};
@@ -110,7 +110,7 @@ fn write_redacted<R: BufRead>(
     let mut text = String::new();
     let mut put = |line: &Line| {
         line.write(&mut words);
-        text += &finished(words.as_str());
+        text += &signed(words.as_str());
         words.clear();
     };
     match line {

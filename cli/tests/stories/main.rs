@@ -19,3 +19,4 @@ mod sim;
 #[cfg(not(feature = "verbs"))]
 mod smoke;
 mod stopped;
+mod traces;

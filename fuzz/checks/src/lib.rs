@@ -5,9 +5,11 @@
 //! and on machines that cannot fuzz.
 
 pub mod frame_and_json;
+pub mod trace;
 
 /// A function that panics if what must hold for its input does not.
 pub type Check = fn(&[u8]);
 
 /// Every target by name: its corpus is `fuzz/corpus/NAME`, its binary `fuzz/fuzz_targets/NAME.rs`.
-pub const TARGETS: &[(&str, Check)] = &[("frame_and_json", frame_and_json::check)];
+pub const TARGETS: &[(&str, Check)] =
+    &[("frame_and_json", frame_and_json::check), ("trace", trace::check)];

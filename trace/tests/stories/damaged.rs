@@ -1,9 +1,8 @@
 //! What is no trace, or not all of one, is a typed error and never a panic.
 
-use crate::recorded::signed;
 use crate::run::{Folder, PEERS, Run, replayed};
 use handfast_core::transport::Side;
-use handfast_trace::{LINE_BYTES_MAX, ReplayError, TraceCause, TraceReader, replay};
+use handfast_trace::{LINE_BYTES_MAX, ReplayError, TraceCause, TraceReader, replay, signed};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::fs;
@@ -56,14 +55,14 @@ fn lines_that_are_missing_or_doubled_are_noticed() {
     let mut without_state = lines.clone();
     without_state.remove(2);
     assert!(matches!(cause(without_state.concat().as_bytes()), TraceCause::Order(_)));
-    let after_end = [text, &format!("{}\n", signed("end 1 1"))].concat();
+    let after_end = [text, &signed("end 1 1")].concat();
     assert!(matches!(cause(after_end.as_bytes()), TraceCause::Order(_)));
 }
 
 #[test]
 fn a_line_that_another_version_would_write_names_the_word() {
     let header = "handfast-trace 1 0.1.0\n";
-    let trace = format!("{header}{}\n", signed("sigment 1 1"));
+    let trace = format!("{header}{}", signed("sigment 1 1"));
     assert!(matches!(cause(trace.as_bytes()), TraceCause::Words(_)));
     let error = replayed(trace.as_bytes()).unwrap_err().to_string();
     assert!(error.contains("word 1 is 'sigment'"), "{error}");
@@ -121,7 +120,7 @@ proptest! {
         let mut words = words_of(&lines[line]);
         let word = word.index(words.len());
         words[word] = other[from.1.index(other.len())].clone();
-        lines[line] = signed(&words.join(" "));
+        lines[line] = signed(&words.join(" ")).trim_end().to_owned();
         let text = lines.join("\n") + "\n";
         // Whatever comes of it, it comes as a value.
         if let Err(error) = replayed(text.as_bytes()) {

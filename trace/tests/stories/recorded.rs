@@ -4,7 +4,7 @@ use crate::run::{Folder, PEERS, Run, error, numbers, options, path, replayed};
 use handfast_core::{Incarnation, Input, Instant, Lifecycle};
 use handfast_trace::{
     BYTES_MAX, BYTES_MIN, Edge, Ending, RecordError, RecordOptions, Recorder, SEGMENT_BYTES, Step,
-    TraceReader, What, replay,
+    TraceReader, What, replay, signed,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -145,7 +145,7 @@ fn the_first_entry_that_differs_is_named_with_its_time_and_both_sides() {
     let number: u64 = opened.split(' ').nth(1).unwrap().parse().unwrap();
     let now: u64 = opened.split(' ').nth(2).unwrap().parse().unwrap();
     let other = opened.replace(" Open ", " Close ");
-    let changed = text.replace(&opened, &signed(other.rsplit_once(' ').unwrap().0));
+    let changed = text.replace(&format!("{opened}\n"), &signed(other.rsplit_once(' ').unwrap().0));
     let error = replayed(changed.as_bytes()).unwrap_err();
     let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
     assert_eq!((difference.entry, difference.now), (number, Instant(now)));
@@ -168,16 +168,10 @@ fn a_state_that_is_not_what_came_before_it_is_named() {
     // The number of the next lifecycle: the words `state` and `base`, then 20 of the configuration.
     let next = 2 + 4 + 8 + 8;
     fields[next] = (fields[next].parse::<u64>().unwrap() + 1).to_string();
-    let changed = text.replace(state, &signed(&fields.join(" ")));
+    let changed = text.replace(&format!("{state}\n"), &signed(&fields.join(" ")));
     let error = replayed(changed.as_bytes()).unwrap_err();
     let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
     assert!(difference.expected.contains("state 'base"), "{error}");
-}
-
-/// A line with the checksum that belongs to it.
-pub(crate) fn signed(words: &str) -> String {
-    let sum = xxhash_rust::xxh3::xxh3_64(words.as_bytes()) as u32;
-    format!("{words} {sum:08x}")
 }
 
 #[test]
