@@ -108,7 +108,7 @@ fn what_is_found_on_devices_replays_shrinks_and_is_drawn_from_its_line() {
     shrinks(&line);
     let record = Record::of(&line).expect("it is drawn");
     assert_eq!(record.picture.violation, found.run.violation);
-    assert!(html(&record).contains("on erdma-rocev2, Write"));
+    assert!(html(&record.picture).contains("on erdma-rocev2, Write"));
 }
 
 #[test]
