@@ -7,6 +7,7 @@ mod limits;
 mod mute;
 mod names;
 mod races;
+mod recorded;
 mod restart;
 mod simulated;
 mod transfers;

@@ -183,3 +183,23 @@ fn a_lane_of_nobody_fails_and_is_recorded_as_that() {
     let text = fs::read_to_string(folder.file()).unwrap();
     assert!(text.contains("LaneFailed 99 Peer =receive 104 =10.1.2.3%20hung%20up > 0 "), "{text}");
 }
+
+#[test]
+fn a_recording_that_cannot_go_on_ends_and_the_node_lives_on() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 8, &PEERS);
+    run.live(20);
+    // There is nowhere to make way any more.
+    fs::remove_dir_all(folder.file().parent().unwrap()).unwrap();
+    while run.trace.status().failure.is_none() {
+        run.live(100);
+    }
+    let status = run.trace.status();
+    assert!(
+        matches!(&status.failure, Some(RecordError::File { doing, .. }) if doing.contains("making way"))
+    );
+    let published = run.node.counters().published;
+    run.live(1_000);
+    assert!(run.node.counters().published > published, "the node lives on");
+    assert_eq!(run.trace.status(), status, "and nothing more is recorded");
+}
