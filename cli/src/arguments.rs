@@ -7,6 +7,7 @@ use crate::record::RecordArguments;
 use crate::sim::Sim;
 use crate::size;
 use crate::smoke::Smoke;
+use crate::topology::Topology;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -87,6 +88,7 @@ pub(crate) enum Command {
     Bench(Bench),
     Smoke(Smoke),
     Sim(Sim),
+    Topology(Topology),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {

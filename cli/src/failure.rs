@@ -44,6 +44,8 @@ pub(crate) enum Failure {
     StepOverdue { step: &'static str, timeout: Duration },
     #[error("{failure}; before that, {written} of {bytes} bytes had been written")]
     HalfWay { failure: Box<Failure>, written: u64, bytes: u64 },
+    #[error(transparent)]
+    Machine(#[from] handfast::topology::MachineError),
     #[error("{0}")]
     Usage(String),
     #[error("{what} failed: {error}")]
@@ -88,7 +90,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Engine(error) => engine_code(error),
-            Self::File { .. } | Self::FileState { .. } => 5,
+            Self::File { .. } | Self::FileState { .. } | Self::Machine(_) => 5,
             Self::Overdue { .. } | Self::StepOverdue { .. } => 6,
             Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
@@ -127,6 +129,7 @@ fn engine_code(error: &Error) -> u8 {
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,
         (Stage::Metadata, Cause::Invalid(_)) => 4,
+        (_, Cause::NoRoom(_)) => 1,
         (_, Cause::PeerLost(_) | Cause::PeerRestarted) => 9,
         (Stage::Connect | Stage::Metadata | Stage::Handshake, _) => 3,
         _ => 1,

@@ -20,6 +20,7 @@ mod serve;
 mod sim;
 mod size;
 mod smoke;
+mod topology;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
         }
         Command::Sim(arguments) => sim::run(arguments),
+        Command::Topology(arguments) => topology::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

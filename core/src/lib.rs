@@ -13,6 +13,7 @@ pub mod codec;
 mod entropy;
 pub mod gate;
 pub mod identity;
+pub mod mooncake;
 pub mod node;
 mod questions;
 mod time;

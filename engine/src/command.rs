@@ -4,6 +4,7 @@ use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::Message;
 use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_transport_rdma::LimitReached;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) enum Command {
@@ -21,6 +22,10 @@ pub(crate) enum Command {
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
     /// The recording needs the node's state to go on.
     BeginSegment,
+    /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
+    RoomWanted { made: oneshot::Sender<()> },
+    /// A limit kept a lane to `peer` from coming up, for this attempt.
+    NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }
@@ -40,5 +45,10 @@ impl Commands {
     /// Sends; false when the driver has ended.
     pub(crate) fn send(&self, command: Command) -> bool {
         self.0.send(command).is_ok()
+    }
+
+    /// The driver has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 }

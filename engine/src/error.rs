@@ -1,13 +1,14 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
 use crate::transfer::{BatchReport, Remote, RequestStatus};
+use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
 use handfast_trace::RecordError;
-use handfast_transport_rdma::RdmaUnavailable;
+use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub enum Stage {
     Transfer,
     /// Comparing checksums.
     Checksum,
+    /// Telling a peer something.
+    Notification,
 }
 
 impl fmt::Display for Stage {
@@ -49,6 +52,7 @@ impl fmt::Display for Stage {
             Self::Registration => "registering memory",
             Self::Transfer => "the transfer",
             Self::Checksum => "the checksum",
+            Self::Notification => "the notification",
         })
     }
 }
@@ -102,6 +106,18 @@ pub enum Cause {
     /// The peer's lanes run over RDMA alone, and ours over TCP alone.
     #[error("the peer offers lanes over RDMA alone, and ours run over TCP alone")]
     TcpNotOffered,
+    /// The peer is a Mooncake node without TCP.
+    #[error("the Mooncake node offers no TCP data port: its lanes run over RDMA alone")]
+    NoDataPort,
+    /// The answer is no segment descriptor of a Mooncake node either.
+    #[error(transparent)]
+    MooncakeDescriptor(#[from] SegmentError),
+    /// A notification exceeds a limit, or its answer is none.
+    #[error(transparent)]
+    Notification(#[from] NotificationError),
+    /// The peer did not take a notification.
+    #[error("the peer did not take the notification")]
+    NotificationRejected,
     /// Our own port cannot be had.
     #[error("the address cannot be listened at: {0}")]
     Bind(String),
@@ -148,6 +164,12 @@ pub enum Cause {
     /// The peer was given up.
     #[error("the peer is lost: {0}")]
     PeerLost(Arc<TransportError>),
+    /// A limit keeps a lane from coming up, and no idle lane could make way.
+    #[error(
+        "no lane can be made: {} of {} {} are in use by this process, and none could make way",
+        .0.in_use, .0.max, .0.limit
+    )]
+    NoRoom(LimitReached),
     /// The peer runs anew, and the memory this was for is gone.
     #[error("the peer restarted, and the memory of its former run is gone")]
     PeerRestarted,
@@ -292,6 +314,14 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "check the way between the two devices (`rping`, UDP port 4791), or choose \
              `--transport tcp`"
         }
+        Cause::Descriptor(DescriptorError::NoKey(_)) => {
+            "`--compat mooncake` (`Builder::mooncake`) opens Mooncake nodes"
+        }
+        Cause::Descriptor(DescriptorError::Null)
+        | Cause::MooncakeDescriptor(SegmentError::Null) => {
+            "try again in a moment, or name the metadata store of its fleet"
+        }
+        Cause::NoDataPort => "start that node with the protocol tcp",
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",
         Cause::Unreachable(_) => "check routes and firewalls between the two hosts",
@@ -301,6 +331,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
         Cause::Permission(_) => "the serving side decides what peers may do with a segment",
         Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
+        Cause::NoRoom(limit) => limit.limit.cure(),
         Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
         _ => return None,
     })

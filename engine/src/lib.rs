@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod command;
 mod config;
@@ -36,8 +37,11 @@ mod driver;
 mod edges;
 mod engine;
 mod error;
+mod exposure;
 mod fallback;
+mod mooncake;
 mod mute;
+mod opening;
 mod plane;
 #[cfg(feature = "verbs")]
 mod rdma;
@@ -46,18 +50,22 @@ mod rdma;
 mod rdma;
 mod regions;
 mod registry;
+mod room;
 mod segment;
 mod start;
 mod target;
 mod time;
+pub mod topology;
 mod transfer;
 mod transport;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
-pub use counters::Counters;
+pub use counters::{Counters, DataPortCounters};
 pub use engine::Engine;
 pub use error::{Cause, Error, Stage};
+pub use exposure::Exposure;
 pub use fallback::{FALLBACKS_KEPT, Fallback};
+pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
 };
@@ -66,8 +74,10 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
-pub use handfast_transport_rdma::RdmaUnavailable;
+pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};
+pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
+pub use opening::LaneOpening;
 pub use regions::Registration;
 pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};

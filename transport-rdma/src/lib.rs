@@ -9,6 +9,7 @@
 //!
 //! `docs/hardware.md` says what was tried on which driver.
 
+mod counters;
 mod discovery;
 mod error;
 mod gid;
@@ -19,6 +20,7 @@ mod steps;
 #[cfg(feature = "verbs")]
 mod verbs;
 
+pub use counters::NicCounters;
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
 pub use error::{LimitReached, NicLimit, RdmaUnavailable, VerbsError};
 pub use gid::{
@@ -28,12 +30,17 @@ pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBE
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
+#[cfg(feature = "bare")]
+pub use verbs::{
+    BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
+    BareRegion, BareRequest, BareRights,
+};
 #[cfg(feature = "verbs")]
 pub use verbs::{
     COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
-    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounters,
-    NicLoad, PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
-    RegisterOptions, Registration, RemoteSpan, SliceEnd,
+    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad,
+    PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions,
+    Registration, RemoteSpan, SliceEnd,
 };
 
 /// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.

@@ -4,7 +4,7 @@ use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, 
 use serde_json::Value;
 use std::process::Command;
 
-const COMMANDS: [&[&str]; 12] = [
+const COMMANDS: [&[&str]; 13] = [
     &[],
     &["serve"],
     &["put"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 12] = [
     &["sim", "minimize"],
     &["sim", "timeline"],
     &["sim", "mutants"],
+    &["topology"],
 ];
 /// Commands of which nothing has a default.
 const WITHOUT_DEFAULT: [&[&str]; 4] = [&[], &["sim"], &["sim", "replay"], &["sim", "minimize"]];
