@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::lanes::LaneOptions;
 use crate::metadata::Metadata;
 use crate::place::Place;
+use crate::record::RecordArguments;
 use crate::sim::Sim;
 use crate::size;
 use crate::smoke::Smoke;
@@ -128,6 +129,8 @@ pub(crate) struct Serve {
     pub(crate) read_only: bool,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
     /// Run on these processors only, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -178,6 +181,8 @@ pub(crate) struct Copy {
     pub(crate) retries: u32,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
     /// Do not compare checksums at the end
     #[arg(long)]
     pub(crate) no_verify: bool,

@@ -10,6 +10,7 @@ use crate::Outcome;
 use crate::failure::Failure;
 use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
 use crate::output;
+use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime;
 use crate::size;
 use clap::{Args, ValueEnum};
@@ -90,6 +91,8 @@ pub(crate) struct Bench {
     pub(crate) first_transfer: bool,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
     /// Processors: this process runs on the first, the serving one on the last, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -141,7 +144,8 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         (None, None) => return Err(Failure::Usage("there is no node".into())),
     };
     let runtime = runtime::build()?;
-    let engine = runtime.block_on(arguments.lanes.apply(Engine::builder())?.start())?;
+    let builder = arguments.record.apply(arguments.lanes.apply(Engine::builder())?);
+    let engine = runtime.block_on(builder.start())?;
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
     let segment = runtime.block_on(engine.open(&address))?;
@@ -174,6 +178,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     warnings.tell(&engine);
     let lanes = (carrier(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
+    warn_if_incomplete(&engine);
     Report::new(&arguments, rows, first, lanes).print(arguments.json)
 }
 

@@ -195,7 +195,8 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
 /// An engine for one command: it opens, and is not opened to.
 pub(crate) async fn client(options: &Copy) -> Result<Engine, Failure> {
     let timing = EngineTiming { close_timeout_ms: CLOSE_TIMEOUT_MS, ..EngineTiming::default() };
-    Ok(options.lanes.apply(Engine::builder().timing(timing))?.start().await?)
+    let builder = options.lanes.apply(Engine::builder().timing(timing))?;
+    Ok(options.record.apply(builder).start().await?)
 }
 
 /// What a finished copy tells.

@@ -1,8 +1,9 @@
 //! What a command can fail with, and the exit code that tells scripts which
 //! (`exit_codes.txt`, shown by `--help`).
 
-use handfast::{Cause, Error, Stage};
+use handfast::{Cause, Error, RecordError, Stage};
 use handfast_metadata::ServerError;
+use handfast_trace::{RedactError, ReplayError};
 use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,10 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Replay(#[from] sim_tests::ReplayError),
     #[error(transparent)]
+    Trace(#[from] handfast_trace::ReplayError),
+    #[error(transparent)]
+    Redact(#[from] handfast_trace::RedactError),
+    #[error(transparent)]
     Minimize(#[from] sim_tests::MinimizeError),
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
@@ -108,6 +113,12 @@ impl Failure {
             #[cfg(feature = "mutants")]
             Self::NotFoundOut(_) => 10,
             Self::WorldsMax { .. } => 11,
+            Self::Trace(error) | Self::Redact(RedactError::Replay(error)) => match error {
+                ReplayError::Trace(_) => 14,
+                ReplayError::Differs(_) => 12,
+            },
+            Self::Redact(RedactError::Changed { .. }) => 1,
+            Self::Redact(RedactError::Write(_)) => 5,
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
@@ -122,6 +133,8 @@ fn engine_code(error: &Error) -> u8 {
         (_, Cause::DeadlinePassed) => 6,
         (Stage::Device, _) | (_, Cause::RdmaNotOffered | Cause::TcpNotOffered) => 13,
         (Stage::Listen, _) => 8,
+        (Stage::Recording, Cause::Recording(RecordError::Bytes { .. })) => 2,
+        (Stage::Recording, _) => 5,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
         (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,
         (Stage::Metadata, Cause::Invalid(_)) => 4,

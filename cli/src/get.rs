@@ -8,6 +8,7 @@ use crate::files;
 use crate::lanes::Warnings;
 use crate::place::Place;
 use crate::progress::Progress;
+use crate::record::warn_if_incomplete;
 use handfast::{Engine, Segment};
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
@@ -39,6 +40,7 @@ pub(crate) async fn run(arguments: Get) -> Outcome {
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &target)).await;
     warnings.tell(&engine);
     engine.close().await;
+    warn_if_incomplete(&engine);
     let Copied { segment, bytes, sum, took } = copied?;
     let moved = (bytes, sum, took);
     let report = Report::new("get", &engine, &segment, &arguments.node, moved, &arguments.copy);

@@ -17,6 +17,7 @@ mod output;
 mod place;
 mod progress;
 mod put;
+mod record;
 mod runtime;
 mod serve;
 mod sim;

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::lanes::Warnings;
 use crate::progress::Progress;
+use crate::record::warn_if_incomplete;
 use handfast::{Engine, Segment};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -28,6 +29,7 @@ pub(crate) async fn run(arguments: Put) -> Outcome {
     let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
     warnings.tell(&engine);
     engine.close().await;
+    warn_if_incomplete(&engine);
     let (segment, sum, took) = copied?;
     let moved = (bytes, sum, took);
     let report = Report::new("put", &engine, &segment, &arguments.node, moved, &arguments.copy);

@@ -4,6 +4,7 @@ use crate::arguments::Serve;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{TransportName, Warnings};
+use crate::record::warn_if_incomplete;
 use crate::runtime::Stop;
 use crate::{Outcome, files, output, size};
 use handfast::{Access, Engine, Memory};
@@ -27,7 +28,8 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
-    let engine = arguments.lanes.apply(builder)?.start().await?;
+    let builder = arguments.record.apply(arguments.lanes.apply(builder)?);
+    let engine = builder.start().await?;
     let mut fallbacks = engine.fallback_events();
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
@@ -69,6 +71,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         () = warn => {}
     }
     engine.close().await;
+    warn_if_incomplete(&engine);
     for (registration, path) in &served {
         let Some(path) = path else { continue };
         let span = registration.span();

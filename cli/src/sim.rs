@@ -7,6 +7,7 @@ mod mutants;
 mod pool;
 pub(crate) mod show;
 mod sweep;
+mod trace;
 
 use crate::Outcome;
 use clap::{Args, Subcommand};
@@ -31,6 +32,7 @@ Try it:
   handfast sim replay 'hf2:…'          what a printed line leads to
   handfast sim minimize 'hf2:…'        the same in as few events as can be found
   handfast sim timeline 'hf2:…'        a picture of it: timeline.html
+  handfast sim replay run.trace        what `serve --record run.trace` wrote
 
 docs/simulation.md in the sources says what is simulated, what each oracle
 means, and how to read a timeline.
@@ -46,6 +48,7 @@ enum Command {
     Replay(lines::Replay),
     Minimize(lines::Minimize),
     Timeline(lines::Timeline),
+    Redact(trace::Redact),
     Mutants(mutants::Mutants),
 }
 
@@ -56,6 +59,7 @@ pub(crate) fn run(arguments: Sim) -> Outcome {
         Command::Replay(arguments) => lines::replay(arguments),
         Command::Minimize(arguments) => lines::minimize(arguments),
         Command::Timeline(arguments) => lines::timeline(arguments),
+        Command::Redact(arguments) => trace::redact_file(&arguments),
         Command::Mutants(arguments) => mutants::run(arguments),
     }
 }

@@ -212,6 +212,18 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(change)
     }
 
+    /// What a step asks for: all that is needed, or with `bare` the state alone.
+    fn wanted(&mut self, side: Side, state: State, words: &mut Words<'_>) -> Result<Change, Wrong> {
+        let mut change = Change::to(state);
+        if words.has("bare") {
+            words.settings(&mut change)?;
+        } else {
+            change = self.full(side, state, words)?;
+        }
+        words.forget_settings();
+        Ok(change)
+    }
+
     /// The peer's queue pair: by name, a number behind `#`, or the one of the usual name.
     fn destination(&mut self, side: Side, words: &mut Words<'_>) -> Result<u32, Wrong> {
         let name = words.named_or("dest", USUAL_PAIR);
@@ -285,14 +297,7 @@ impl<V: VerbsArm> Player<'_, V> {
     fn to(&mut self, side: Side, words: &mut Words<'_>) -> Observed {
         let wanted = state(words.next()?)?;
         let pair = words.named_or("q", USUAL_PAIR);
-        let change = if words.has("bare") {
-            let mut change = Change::to(wanted);
-            words.settings(&mut change)?;
-            change
-        } else {
-            self.full(side, wanted, words)?
-        };
-        words.forget_settings();
+        let change = self.wanted(side, wanted, words)?;
         let code = self.arm.modify(side, pair, &change)?;
         self.settle(wanted)?;
         Ok(Some(errno(code)))
@@ -309,13 +314,7 @@ impl<V: VerbsArm> Player<'_, V> {
         let observed = match self.walk(side, PAIR, from, &mut Words::of(""))? {
             Some(refused) => refused,
             None => {
-                let change = if words.has("bare") {
-                    let mut change = Change::to(wanted);
-                    words.settings(&mut change)?;
-                    change
-                } else {
-                    self.full(side, wanted, words)?
-                };
+                let change = self.wanted(side, wanted, words)?;
                 let code = self.arm.modify(side, PAIR, &change)?;
                 format!("{}, in {}", errno(code), self.arm.state(side, PAIR)?)
             }

@@ -33,6 +33,9 @@ pub struct Malformed {
 }
 
 /// Every chapter, in the order of the page.
+///
+/// # Panics
+/// When a file that was built in is not of its form.
 pub fn chapters() -> Vec<Chapter> {
     let files = [
         include_str!("../scenarios/1-states.txt"),

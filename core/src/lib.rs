@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod codec;
 mod entropy;
 pub mod gate;
 pub mod identity;

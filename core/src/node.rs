@@ -12,6 +12,7 @@ mod messages;
 mod mutants;
 mod peers;
 mod quiesce;
+mod saved;
 mod transitions;
 mod weak;
 
@@ -24,4 +25,5 @@ pub use lane::StateKind;
 pub use machine::Node;
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
+pub use saved::Restoring;
 pub use transitions::{TRANSITIONS, Transition, Trigger};

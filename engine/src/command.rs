@@ -20,6 +20,8 @@ pub(crate) enum Command {
     OperationDone { id: OperationId, outcome: Outcome },
     /// A lane broke, or is mute.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// The recording needs the node's state to go on.
+    BeginSegment,
     /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
     RoomWanted { made: oneshot::Sender<()> },
     /// A limit kept a lane to `peer` from coming up, for this attempt.

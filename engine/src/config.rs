@@ -8,6 +8,7 @@ use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use crate::transport::{RdmaOptions, TransportChoice};
 use handfast_core::NodeName;
+use handfast_trace::RecordOptions;
 use handfast_transport_tcp::{Net, TokioNet};
 use std::sync::Arc;
 
@@ -86,6 +87,7 @@ pub struct Builder {
     pub(crate) timing: EngineTiming,
     pub(crate) transport: TransportChoice,
     pub(crate) rdma: RdmaOptions,
+    pub(crate) record: Option<RecordOptions>,
     pub(crate) mooncake: Option<MooncakeOptions>,
     pub(crate) metadata: Option<MetadataOptions>,
 }
@@ -141,6 +143,14 @@ impl Builder {
         self
     }
 
+    /// Records the run of the node's life cycle into a file, to be replayed by
+    /// `handfast sim replay FILE`. Default: nothing is recorded. The driver writes it itself, so a
+    /// file system that stalls stalls the life cycle of lanes, and not the bytes on them.
+    pub fn record(mut self, options: RecordOptions) -> Self {
+        self.record = Some(options);
+        self
+    }
+
     /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
     /// and, if it listens, serves their TCP data protocol at a port of its own. Only segments that
     /// were registered with [`Engine::register_by_address`] can be reached so; these by whoever
@@ -161,7 +171,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had.
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
+    /// [`Stage::Recording`] when the recording cannot be begun.
     pub async fn start(self) -> Result<Engine, Error> {
         self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
     }

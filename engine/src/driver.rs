@@ -11,10 +11,11 @@ use crate::room::Raising;
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
-use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output, StateKind};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output, StateKind};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
+use handfast_trace::Recorded;
 use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ const LANE_IDLE_MIN: Duration = Duration::from_millis(250);
 
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
-    pub(crate) node: Node,
+    pub(crate) node: Recorded,
     pub(crate) net: N,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
@@ -147,6 +148,7 @@ impl<N: Net> Driver<N> {
         for target in self.parts.registry.all() {
             target.on_closed();
         }
+        self.parts.node.end(self.parts.clock.now());
         for done in self.shutdown.into_iter().flatten() {
             // The closing side may have stopped waiting.
             let _ = done.send(());
@@ -201,6 +203,7 @@ impl<N: Net> Driver<N> {
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
             Command::EndLanes { peer } => Input::Close(peer),
+            Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::RoomWanted { made } => return self.make_room(made),
             Command::NoRoom { peer, error, limit } => {
                 // Of those whom we opened to, whose number is bounded: somebody may want to know.

@@ -22,6 +22,7 @@ use handfast_core::node::Event;
 use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
+use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport_tcp::{Net, TcpCounters};
 use std::future::Future;
 use std::pin::Pin;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fallbacks: Fallbacks,
+    pub(crate) trace: Option<Trace>,
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
     /// Mooncake nodes as peers, where they are spoken to.
     pub(crate) links: Option<Box<dyn Links>>,
@@ -359,6 +361,11 @@ impl Engine {
         let tcp = (self.shared.tcp_counters)();
         let rdma = self.shared.transport.nic_counters();
         self.shared.counts.snapshot(self.shared.lanes.len(), tcp, rdma)
+    }
+
+    /// What the recording came to so far; `None` without [`Builder::record`].
+    pub fn recording(&self) -> Option<RecorderStatus> {
+        self.shared.trace.as_ref().map(Trace::status)
     }
 
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most

@@ -8,6 +8,7 @@ use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
 use handfast_metadata::StoreError;
+use handfast_trace::RecordError;
 use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub enum Stage {
     /// Checking what the caller gave.
     Configuration,
+    /// Beginning a recording.
+    Recording,
     /// Opening our RDMA device.
     Device,
     /// Opening our own port.
@@ -41,6 +44,7 @@ impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Configuration => "configuration",
+            Self::Recording => "beginning the recording",
             Self::Device => "opening an RDMA device",
             Self::Listen => "listening",
             Self::Connect => "connecting",
@@ -91,6 +95,9 @@ pub enum Cause {
     /// The answer is no descriptor.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
+    /// The run cannot be recorded.
+    #[error(transparent)]
+    Recording(#[from] RecordError),
     /// There are no lanes over RDMA in this process.
     #[error("{0}")]
     RdmaUnavailable(RdmaUnavailable),

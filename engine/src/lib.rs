@@ -35,6 +35,7 @@ mod control;
 mod counters;
 mod directory;
 mod driver;
+mod edges;
 mod engine;
 mod error;
 mod exposure;
@@ -75,6 +76,7 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
+pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,

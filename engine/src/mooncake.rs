@@ -129,6 +129,8 @@ impl<N: Net> LinkTable<N> {
             commands,
             limits: parts.limits,
             lane_mute: self.lane_mute(),
+            // Its lanes are no part of the life cycle that is recorded.
+            trace: None,
         });
         plane.belong_to(&target);
         let link = LinkParts {

@@ -7,6 +7,7 @@ use crate::time::Clock;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath};
+use handfast_trace::Trace;
 use handfast_transport_tcp::{LaneCompletion, LaneSink};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -103,6 +104,7 @@ pub(crate) struct RegistryParts {
     pub(crate) lane_mute: Duration,
     pub(crate) targets_max: usize,
     pub(crate) runtime: Handle,
+    pub(crate) trace: Option<Trace>,
 }
 
 /// The targets by NIC of a peer. More than one run of a peer is known only around a restart.
@@ -153,6 +155,7 @@ impl Registry {
             commands: self.parts.commands.clone(),
             limits: self.parts.limits,
             lane_mute: self.parts.lane_mute,
+            trace: self.parts.trace.clone(),
         });
         known.push(target.clone());
         Some(target)

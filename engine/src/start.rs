@@ -26,6 +26,7 @@ use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::DataPort;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
+use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
@@ -53,6 +54,7 @@ struct Parts<N: Net> {
     lanes: Arc<LaneTable>,
     events: broadcast::Sender<Event>,
     directory: Option<Arc<Directory>>,
+    trace: Option<Trace>,
 }
 
 pub(crate) async fn start<N: Net>(
@@ -62,6 +64,8 @@ pub(crate) async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
+    let trace = builder.record.clone().map(Recorder::create).transpose();
+    let trace = trace.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new);
     let data = DataListener::bind(&builder, &net, &address).await?;
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
@@ -105,6 +109,7 @@ pub(crate) async fn start<N: Net>(
         lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
+        trace: trace.clone(),
     });
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let registry = Arc::new(registry);
@@ -122,6 +127,7 @@ pub(crate) async fn start<N: Net>(
         lanes,
         events,
         directory,
+        trace,
     };
     Ok(parts.run(listener, data, receiver))
 }
@@ -163,6 +169,7 @@ impl<N: Net> Parts<N> {
             lanes: self.lanes,
             transport: self.transport,
             fallbacks: self.fallbacks,
+            trace: self.trace,
             tcp_counters: Box::new(move || tcp.counters()),
             links,
             exposure,
@@ -225,7 +232,7 @@ impl<N: Net> Parts<N> {
             timing: Timing::default(),
         };
         let parts = DriverParts {
-            node: Node::new(config),
+            node: Recorded::new(Node::new(config), self.trace.clone()),
             net: self.net.clone(),
             transport: self.transport.clone(),
             registry: self.registry.clone(),
@@ -268,6 +275,8 @@ impl<N: Net> Parts<N> {
             limits,
             // A copy cannot go mute; the check would only find a busy machine.
             lane_mute: Duration(u64::MAX),
+            // Nor has it a lane or a peer, of which a trace tells.
+            trace: None,
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));

@@ -7,6 +7,7 @@
 mod fence;
 
 use crate::command::{Command, Commands};
+use crate::edges::Edges;
 use crate::error::Cause;
 use crate::mute::Mute;
 use crate::opening::LaneOpening;
@@ -20,6 +21,7 @@ use handfast_core::transfer::{
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_memory::{Direction, Span};
+use handfast_trace::Trace;
 use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
 use std::collections::BTreeMap;
@@ -57,6 +59,7 @@ pub(crate) struct TargetParts {
     pub(crate) commands: Commands,
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
+    pub(crate) trace: Option<Trace>,
 }
 
 pub(crate) struct Target {
@@ -108,6 +111,7 @@ struct State {
     /// When the timer task will look again; `None` while it sleeps until told.
     armed: Option<Instant>,
     mute: Mute,
+    edges: Edges,
     /// When something was last submitted, or ended, or a lane came up.
     used: Instant,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
@@ -119,6 +123,8 @@ struct State {
 impl Target {
     /// Makes a target and the task that keeps its deadlines; the task ends with the target.
     pub(crate) fn start(parts: TargetParts) -> Arc<Self> {
+        let TargetParts { path, incarnation, commands, trace, .. } = &parts;
+        let edges = Edges::new(trace.clone(), commands.clone(), path.clone(), *incarnation);
         let state = State {
             transfers: Transfers::new(parts.limits),
             spans: Vec::new(),
@@ -136,6 +142,7 @@ impl Target {
             dispatching: false,
             armed: None,
             mute: Mute::new(parts.lane_mute),
+            edges,
             used: parts.clock.now(),
             no_room: None,
             ended: None,
@@ -218,6 +225,9 @@ impl Target {
             length: piece.span.len() as u64,
         }));
         let submitted = state.transfers.submit(now, &requests, deadline);
+        if let Ok(batch) = submitted {
+            state.edges.on_submitted(now, batch, &requests);
+        }
         requests.clear();
         state.requests = requests;
         match submitted {
@@ -393,6 +403,7 @@ impl Target {
     fn end(&self, end: TransferInput, cause: TransportError) {
         self.update(|state, _| {
             state.ended.get_or_insert(end);
+            state.edges.write();
             self.mark_stale();
         });
         self.fail_demand(cause);
@@ -422,7 +433,7 @@ impl Target {
         loop {
             state.settle_end(now);
             while let Some(output) = state.transfers.poll_output() {
-                self.on_output(&mut state, output);
+                self.on_output(&mut state, now, output);
             }
             if state.dispatching || state.outbox.is_empty() {
                 break;
@@ -452,7 +463,7 @@ impl Target {
         }
     }
 
-    fn on_output(&self, state: &mut State, output: TransferOutput) {
+    fn on_output(&self, state: &mut State, now: Instant, output: TransferOutput) {
         match output {
             TransferOutput::Post { lane, slice, work } => {
                 let held = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
@@ -485,6 +496,7 @@ impl Target {
                 self.want_lane();
             }
             TransferOutput::Finished { batch, report } => {
+                state.edges.on_finished(now, batch, &report);
                 let Some(entry) = state.batches.remove(&batch) else { return };
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
                 // Nobody may be waiting any more: a dropped transfer was cancelled.
@@ -575,6 +587,7 @@ impl Run {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        self.lock().edges.write();
         self.timer.notify_one();
     }
 }
@@ -625,6 +638,7 @@ impl State {
     }
 
     fn input(&mut self, now: Instant, input: TransferInput) {
+        self.edges.on_input(now, &input);
         if let Err(error) = self.transfers.handle_input(now, input) {
             tracing::warn!(%error, "the transfer machine refused an input");
         }

@@ -1,6 +1,8 @@
-//! Prints the hash of every prefix of random schedules, one line per seed: `SEED HASH HASH …`.
+//! Prints the hash of every prefix of random schedules, one line per seed: `SEED HASH HASH …`; and
+//! of what comes of every entry of the checked-in traces, which are replayed: `trace-NAME HASH …`.
 //! `cargo xtask test --stage seeds` compares what different processes and builds print.
 
+use handfast_trace::{Effects, Step, TraceReader, replay};
 use sim_tests::Coverage;
 use sim_tests::sweep::Swarm;
 use std::fmt::Write as _;
@@ -12,6 +14,10 @@ const USAGE: &str = "prefix_hashes COUNT [plant SEED]: the seeds from 0, and one
 
 /// Seeds of handshakes for one of a fleet, whose schedules are thirty times as long.
 const SEEDS_PER_FLEET: u64 = 100;
+
+/// Recorded runs that every build must replay.
+const TRACES: [(&str, &[u8]); 1] =
+    [("sigkill-restart", include_bytes!("../traces/sigkill-restart.trace"))];
 
 /// Events of the planted seed that are left alone.
 const UNTOUCHED: u32 = 5;
@@ -35,6 +41,22 @@ fn main() {
     for seed in 0..seeds / SEEDS_PER_FLEET {
         println!("fleet-{seed}{}", hashes(&Swarm::fleet(), seed, |_, place, _| place));
     }
+    for (name, trace) in TRACES {
+        println!("trace-{name}{}", effects(trace));
+    }
+}
+
+/// What comes of every entry of a recorded run.
+fn effects(trace: &[u8]) -> String {
+    let reader = TraceReader::new(trace, false).expect("a checked-in trace is one");
+    let mut line = String::new();
+    replay(reader, &mut |step| {
+        if let Step::Entry { outputs, .. } = step {
+            let _ = write!(line, " {:016x}", Effects::of(outputs).digest);
+        }
+    })
+    .expect("a checked-in trace replays");
+    line
 }
 
 /// The hash after every event of a seed.

@@ -1,12 +1,15 @@
 //! A replayed line, written down event by event: what a timeline draws.
 
+use crate::case::{Case, names_of};
 use crate::heal::next;
 use crate::line::{Line, ReplayError, rules};
 use crate::play::Run;
 use handfast_core::Pair;
 use handfast_core::node::StateKind;
 use handfast_core::wire::Message;
-use handfast_transport_sim::{Action, Choice, Demand, InFlight, Oracle, Step, Violation, World};
+use handfast_transport_sim::{
+    Action, Choice, Demand, InFlight, Operations, Oracle, Step, Violation, World,
+};
 use std::sync::Arc;
 
 /// Most events that a world is followed for while it heals.
@@ -85,14 +88,20 @@ pub struct Bar {
     pub ended: usize,
     /// Its queue pair's numbers, `none` before BringUp, as last seen.
     pub queue_pair: Option<u32>,
-    pair: Pair,
+    pub(crate) pair: Pair,
 }
 
-/// A schedule written down.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// The line that was replayed.
-    pub line: Line,
+/// What a timeline shows.
+#[derive(Clone, Debug, Default)]
+pub struct Picture {
+    /// What it is a picture of.
+    pub title: String,
+    /// What is said if nothing is broken.
+    pub holds: String,
+    /// Figures, in a sentence.
+    pub facts: String,
+    /// The command that replays it.
+    pub command: String,
     /// How each site is called.
     pub sites: Vec<String>,
     /// Every event, healing included.
@@ -105,8 +114,17 @@ pub struct Record {
     pub violation: Option<Violation>,
     /// The row in which that shows.
     pub broken: Option<usize>,
+}
+
+/// A schedule written down.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The line that was replayed.
+    pub line: Line,
     /// The hash of all worlds passed through, healing left out.
     pub trace_hash: u128,
+    /// What happened.
+    pub picture: Picture,
 }
 
 impl Record {
@@ -119,16 +137,13 @@ impl Record {
         let mut world = line.case.start();
         let site =
             |at: usize| format!("{} ({})", world.name_of_site(at), line.case.setup().sites[at]);
-        let mut record = Self {
-            line: line.clone(),
+        let picture = Picture {
             sites: (0..world.sites()).map(site).collect(),
-            rows: Vec::new(),
-            passages: Vec::new(),
-            bars: Vec::new(),
             violation: run.violation.clone(),
-            broken: None,
-            trace_hash: run.trace_hash,
+            ..Picture::default()
         };
+        let (line, trace_hash) = (line.clone(), run.trace_hash);
+        let mut record = Self { line, trace_hash, picture };
         let mut open: Vec<(Arc<Message>, Passage)> = Vec::new();
         record.follow_lifecycles(&world);
         for choice in &run.schedule {
@@ -136,7 +151,40 @@ impl Record {
         }
         record.heal(&run, &mut world, &mut open);
         record.finish(open);
+        record.head();
         Ok(record)
+    }
+
+    fn head(&mut self) {
+        let Case { scenario, ground, variant, faults, faults_max, operations, .. } =
+            &self.line.case;
+        let rules = match variant {
+            Some(entry) => format!("variant {} ({}): {}", entry.id, entry.name, entry.breaks),
+            None => "shipping rules".to_owned(),
+        };
+        let ground = match ground.words() {
+            bare if bare.is_empty() => bare,
+            words => format!(", {words}"),
+        };
+        let grain = match operations {
+            Operations::Stepwise => "every queue-pair operation is an event",
+            Operations::AtOnce => "queue-pair operations succeed at once",
+        };
+        let rows = &self.picture.rows;
+        let healing = rows.iter().filter(|row| row.healing).count();
+        let spent = rows.iter().filter(|row| row.fault).count();
+        let budget = match faults_max {
+            0 => "no faults allowed".to_owned(),
+            _ => format!("faults: {spent} of {faults_max} ({})", names_of(*faults)),
+        };
+        self.picture.facts = format!(
+            "{} events, {healing} of them healing; {budget}; {grain}; trace {:032x}",
+            rows.len(),
+            self.trace_hash
+        );
+        self.picture.title = format!("{scenario:?}{ground}, {rules}");
+        self.picture.holds = "every oracle holds".to_owned();
+        self.picture.command = format!("handfast sim replay '{}'", self.line);
     }
 
     fn heal(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
@@ -164,10 +212,12 @@ impl Record {
         world.check(&mut step.violations);
         self.follow_messages(&choice.action, &before, world, open);
         let asked = rules(&self.line.case);
-        if self.broken.is_none() && step.violations.iter().any(|found| asked.asks(found.oracle)) {
-            self.broken = Some(self.rows.len());
+        if self.picture.broken.is_none()
+            && step.violations.iter().any(|found| asked.asks(found.oracle))
+        {
+            self.picture.broken = Some(self.picture.rows.len());
         }
-        self.rows.push(Row {
+        self.picture.rows.push(Row {
             site,
             words,
             fault: choice.cost > 0,
@@ -186,7 +236,7 @@ impl Record {
         world: &World,
         open: &mut Vec<(Arc<Message>, Passage)>,
     ) {
-        let row = self.rows.len();
+        let row = self.picture.rows.len();
         let nth = |answer: bool, at: usize| {
             before.iter().filter(|flying| flying.answer == answer).nth(at).map(|it| &it.message)
         };
@@ -208,7 +258,7 @@ impl Record {
             ended.fate = if is_subject { fate } else { Fate::Dropped };
             let stays = flies(message);
             if !stays || is_subject {
-                self.passages.push(ended);
+                self.picture.passages.push(ended);
             }
             stays
         });
@@ -224,7 +274,7 @@ impl Record {
 
     /// Called after a row was added; the bars of a world that begins with lifecycles begin at 0.
     fn follow_lifecycles(&mut self, world: &World) {
-        let rows = self.rows.len();
+        let rows = self.picture.rows.len();
         let row = rows.saturating_sub(1);
         let mut present: Vec<(usize, Pair)> = Vec::new();
         for site in 0..world.sites() {
@@ -235,11 +285,12 @@ impl Record {
                     .queue_pairs()
                     .iter()
                     .find(|qp| qp.site == site && qp.lifecycle == lifecycle);
-                let known = self.bars.iter_mut().find(|bar| bar.site == site && bar.pair == pair);
+                let known =
+                    self.picture.bars.iter_mut().find(|bar| bar.site == site && bar.pair == pair);
                 let bar = match known {
                     Some(bar) => bar,
                     None => {
-                        self.bars.push(Bar {
+                        self.picture.bars.push(Bar {
                             site,
                             name: world.name_of_pair(pair),
                             states: Vec::new(),
@@ -247,8 +298,8 @@ impl Record {
                             queue_pair: None,
                             pair,
                         });
-                        let last = self.bars.len() - 1;
-                        &mut self.bars[last]
+                        let last = self.picture.bars.len() - 1;
+                        &mut self.picture.bars[last]
                     }
                 };
                 bar.queue_pair = qp.map(|qp| qp.number).or(bar.queue_pair);
@@ -257,7 +308,7 @@ impl Record {
                 }
             }
         }
-        for bar in &mut self.bars {
+        for bar in &mut self.picture.bars {
             if bar.ended == usize::MAX && !present.contains(&(bar.site, bar.pair)) {
                 bar.ended = row;
             }
@@ -265,19 +316,19 @@ impl Record {
     }
 
     fn finish(&mut self, open: Vec<(Arc<Message>, Passage)>) {
-        let rows = self.rows.len();
+        let rows = self.picture.rows.len();
         let left = open.into_iter().map(|(_, passage)| Passage { ended: rows, ..passage });
-        self.passages.extend(left);
-        self.bars.iter_mut().for_each(|bar| bar.ended = bar.ended.min(rows));
-        if self.violation.is_some() && self.broken.is_none() {
+        self.picture.passages.extend(left);
+        self.picture.bars.iter_mut().for_each(|bar| bar.ended = bar.ended.min(rows));
+        if self.picture.violation.is_some() && self.picture.broken.is_none() {
             // What cannot heal shows when nothing is left to happen.
-            self.broken = rows.checked_sub(1);
+            self.picture.broken = rows.checked_sub(1);
         }
     }
 
     /// The oracle that breaks first.
     pub fn oracle(&self) -> Option<Oracle> {
-        self.violation.as_ref().map(|violation| violation.oracle)
+        self.picture.violation.as_ref().map(|violation| violation.oracle)
     }
 }
 

@@ -1,19 +1,19 @@
-//! A record as a picture: a page, a Mermaid diagram, or one line per event.
+//! A picture as a picture: a page, a Mermaid diagram, or one line per event.
 
 mod html;
 mod layout;
 mod mermaid;
 
-use crate::record::Record;
+use crate::record::Picture;
 use std::fmt::Write as _;
 
 pub use html::html;
 pub use mermaid::mermaid;
 
 /// Every event, with what it made the nodes do below it.
-pub fn story(record: &Record) -> String {
+pub fn story(picture: &Picture) -> String {
     let mut text = String::new();
-    for (number, row) in record.rows.iter().enumerate() {
+    for (number, row) in picture.rows.iter().enumerate() {
         let mark = match (row.fault, row.healing) {
             (true, _) => " [fault]",
             (_, true) => " [heals]",
@@ -33,11 +33,11 @@ pub fn story(record: &Record) -> String {
 /// One line per event: its number, what it is, what happens, and the lifecycles of every site.
 /// States are left out where a line would be longer than `columns` characters, and what is still
 /// longer is cut; without `columns` nothing is.
-pub fn text(record: &Record, columns: Option<usize>) -> String {
+pub fn text(picture: &Picture, columns: Option<usize>) -> String {
     let mut text = String::new();
-    let widest = record.rows.iter().map(|row| row.words.chars().count()).max().unwrap_or(0);
-    for (number, row) in record.rows.iter().enumerate() {
-        let mark = match (record.broken == Some(number), row.fault, row.healing) {
+    let widest = picture.rows.iter().map(|row| row.words.chars().count()).max().unwrap_or(0);
+    for (number, row) in picture.rows.iter().enumerate() {
+        let mark = match (picture.broken == Some(number), row.fault, row.healing) {
             (true, ..) => "broken",
             (_, true, _) => "fault",
             (_, _, true) => "heals",
@@ -48,7 +48,7 @@ pub fn text(record: &Record, columns: Option<usize>) -> String {
             .iter()
             .enumerate()
             .map(|(site, state)| {
-                let name = record.sites[site].split(' ').next().unwrap_or_default();
+                let name = picture.sites[site].split(' ').next().unwrap_or_default();
                 let none = if state.lifecycles.is_empty() { "-" } else { "" };
                 format!("{name}: {none}{}", state.lifecycles.join(", "))
             })
@@ -63,7 +63,7 @@ pub fn text(record: &Record, columns: Option<usize>) -> String {
         };
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    if let Some(violation) = &record.violation {
+    if let Some(violation) = &picture.violation {
         let _ = writeln!(text, "broken: {:?}: {}", violation.oracle, violation.detail);
     }
     text

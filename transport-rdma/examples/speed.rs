@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: &str = "18600";
 /// The guest's wires carry packets of this many bytes.
 const MTU: u32 = 1024;
+/// Of both: in a guest that is starved, answers take longer than the usual half second.
+const TIMEOUT_EXPONENT: u8 = 18;
 /// Pairs of runs, first the one and then the other, in turns.
 const PAIRS_DEFAULT: usize = 7;
 
@@ -104,8 +106,7 @@ struct End {
 impl End {
     fn open(device: &str, polling: Polling, depth: u32, bytes: usize) -> Result<Self> {
         let load = Arc::new(Load::default());
-        // Patient: in a guest that is starved, answers take longer than the usual half second.
-        let timeout_exponent = 18;
+        let timeout_exponent = TIMEOUT_EXPONENT;
         let mtu_max = MTU;
         let config =
             NicConfig { depth, polling, mtu_max, timeout_exponent, ..NicConfig::new(device) };
@@ -157,7 +158,7 @@ fn perftest(direction: Direction, (bytes, depth, count): (usize, u32, usize)) ->
         let mut command = Command::new(name);
         command.args(["-d", device, "-x", "1", "-p", PORT, "-F", "-m", &MTU.to_string()]);
         command.args(["-s", &bytes.to_string(), "-t", &depth.to_string()]);
-        command.args(["-n", &count.to_string(), "-Q", "1"]);
+        command.args(["-n", &count.to_string(), "-Q", "1", "-u", &TIMEOUT_EXPONENT.to_string()]);
         if direction == Direction::Read {
             command.args(["-o", "16"]);
         }

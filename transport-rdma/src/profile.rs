@@ -237,6 +237,11 @@ pub fn recognise(identity: &Identity) -> Recognised {
     if driver == "efa" || is_efa {
         return told(&EFA, by_driver());
     }
+    let on_bus = !driver.is_empty() || identity.vendor.is_some();
+    // Soft-iWARP names no parent (6.1), and no other iWARP device is without one on a bus.
+    if identity.node_type == NODE_RNIC && !on_bus {
+        return told(&SIW, "made in software, node type iWARP".to_owned());
+    }
     if identity.node_type == NODE_RNIC {
         return told(&IWARP, format!("{}, node type iWARP", by_driver()));
     }
@@ -324,6 +329,8 @@ mod tests {
         assert_eq!(name(&software(NODE_CHANNEL_ADAPTER)), "rxe");
         assert_eq!(name(&software(NODE_RNIC)), "siw");
         assert_eq!(name(&software(7)), "strict");
+        let without_parent = Identity { node_type: NODE_RNIC, ..Identity::default() };
+        assert_eq!(name(&without_parent), "siw");
     }
 
     #[test]

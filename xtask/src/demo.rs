@@ -19,6 +19,10 @@ const LONG_FILE_BYTES: u64 = 2 << 30;
 const KILL_AFTER: Duration = Duration::from_millis(150);
 /// The pause before the killed process is started again, to let the error be seen first.
 const RESTART_AFTER: Duration = Duration::from_millis(1500);
+/// What each process records.
+const KILLED: &str = "killed.trace";
+const RESTARTED: &str = "restarted.trace";
+const CLIENT: &str = "client.trace";
 /// In-flight transfers must have ended by then (a promise of the engine, not of this demo).
 const ERROR_WITHIN: Duration = Duration::from_secs(1);
 
@@ -26,7 +30,8 @@ const ERROR_WITHIN: Duration = Duration::from_secs(1);
 ///
 /// Puts a file of 256 MiB into another process's memory, gets it back and compares. Then kills
 /// the serving process while a transfer runs, starts it again under the same name, and shows what
-/// the client reports and that its next transfer succeeds without a restart of its own. Needs
+/// the client reports and that its next transfer succeeds without a restart of its own. All three
+/// record what they do, and each recording is replayed. Needs
 /// about 5 GiB of disk and memory in all, and half a minute after the build.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -78,7 +83,7 @@ impl Demo {
         let copy = self.folder.join("copy");
         fill(&original)?;
         println!("\n1. one process serves memory, another puts a file of 256 MiB and gets it back");
-        let server = self.serve("127.0.0.1:0")?;
+        let server = self.serve("127.0.0.1:0", KILLED)?;
         let segment = format!("{}/memory", server.address);
         let length = format!("{segment}:0,{FILE_BYTES}");
         self.client(&["put", text(&original)?, &segment])?;
@@ -99,10 +104,12 @@ impl Demo {
         let sparse = File::create(&long).and_then(|file| file.set_len(LONG_FILE_BYTES));
         sparse.with_context(|| format!("making {}", long.display()))?;
         let address = server.address.clone();
-        let arguments = ["put", text(&long)?, segment, "--retries", "20"];
+        let recording = self.folder.join(CLIENT);
+        let record = ["--retries", "20", "--record", text(&recording)?];
+        let arguments = [&["put", text(&long)?, segment][..], &record].concat();
         println!("   $ handfast {}", shown(&arguments));
         let mut client = Command::new(&self.program)
-            .args(arguments)
+            .args(&arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -127,7 +134,7 @@ impl Demo {
         drop(server);
         println!("   [the serving process was killed with SIGKILL]");
         thread::sleep(RESTART_AFTER);
-        let server = self.serve(&address)?;
+        let server = self.serve(&address, RESTARTED)?;
         println!("   [it was started again, under the same name, with fresh memory]");
         let output = client.wait_with_output().context("waiting for the client")?;
         print_indented(&output.stdout);
@@ -145,15 +152,26 @@ impl Demo {
         compare(original, &copy)?;
         println!("   the two files are equal, byte by byte");
         drop(server);
+
+        println!(
+            "\n4. what the three recorded replays: the killed one, the new one, and the client"
+        );
+        for recording in [KILLED, RESTARTED, CLIENT] {
+            // Whoever is killed may leave half a line behind.
+            let recording = self.folder.join(recording);
+            self.client(&["sim", "replay", text(&recording)?, "--allow-cut"])?;
+        }
         Ok(())
     }
 
-    fn serve(&self, listen: &str) -> Result<Server> {
+    fn serve(&self, listen: &str, recording: &str) -> Result<Server> {
         let memory = format!("{}", LONG_FILE_BYTES);
-        let arguments = ["serve", "--listen", listen, "--name", "demo", "--memory", &memory];
+        let recording = self.folder.join(recording);
+        let serve = ["serve", "--listen", listen, "--name", "demo", "--memory", &memory];
+        let arguments = [&serve[..], &["--record", text(&recording)?]].concat();
         println!("   $ handfast {} &", shown(&arguments));
         let mut child = Command::new(&self.program)
-            .args(arguments)
+            .args(&arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

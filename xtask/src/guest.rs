@@ -15,7 +15,7 @@ use crate::report::{Outcome, Step};
 use crate::setup;
 use crate::stages::judged;
 use anyhow::Result;
-use machine::{DRIVERS, MACHINE, Machine, WhichKernel};
+use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,6 +37,8 @@ const PACKAGES: [&str; 8] =
 const ONE_HOST: [&str; 3] = ["rdma::", "rdma_engine::", "rdma_limits::"];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
+/// The step that plays the scenarios on the backports' kernel.
+const NEWER: &str = "conformance-backports";
 /// Of a failure to boot, as opposed to one of the command.
 const NOT_RUN: u8 = 125;
 /// Downloading and unpacking a hundred megabytes.
@@ -136,14 +138,11 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 ///
 /// Nightly, a host of two is destroyed and comes back as well.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    let conformance = |kernel| {
-        let options = ["--kernel", kernel];
-        move |deadline| either(scenarios(project, &options, kernel, deadline))
-    };
+    let conformance = |kernel| move |deadline| either(scenarios(project, kernel, deadline));
     let mut steps = vec![
+        Step::new("soft-roce", |deadline| either(tests(project, deadline))),
         Step::new("conformance", conformance("release")),
         Step::new("soft-iwarp", move |deadline| either(soft_iwarp(project, nightly, deadline))),
-        Step::new("soft-roce", |deadline| either(tests(project, deadline))),
         Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
         Step::new("program", |deadline| either(program(project, 1, &ONE_HOST, deadline))),
         Step::new("program-two-hosts", |deadline| {
@@ -151,7 +150,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         }),
     ];
     if nightly {
-        steps.push(Step::new("conformance-backports", conformance("backports")));
+        steps.push(Step::new(NEWER, conformance("backports")));
         let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
         steps.push(Step::new("program-reborn-host", reborn));
     }
@@ -228,22 +227,27 @@ fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     Ok(done.outcome(|_| "two hosts".to_owned()))
 }
 
-/// The scenarios on the kernel's soft-RoCE, beside what was recorded of it.
-fn scenarios(
-    project: &Project,
-    options: &[&str],
-    name: &str,
-    deadline: Instant,
-) -> Result<Outcome, Outcome> {
+/// The scenarios on a kernel's soft-RoCE, beside what was recorded of it.
+fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outcome, Outcome> {
+    if kernel == "backports" {
+        NEWER_KERNEL.ensure(project, deadline).map_err(not_to_be_had)?;
+    }
     let tests = ["test", "--package", CONFORMANCE, "--features", "verbs", "--test", "conformance"];
     let stories = [&tests[..], &["--", "guest::"]].concat();
-    in_guest(project, &format!("conformance-{name}"), options, &stories, deadline)
+    in_guest(project, &format!("conformance-{kernel}"), &["--kernel", kernel], &stories, deadline)
+}
+
+/// What was asked for and cannot be downloaded or built here.
+fn not_to_be_had(error: anyhow::Error) -> Outcome {
+    Outcome::Skipped(format!("{error:#}"))
 }
 
 /// Stories on soft-iWARP, which no queue pair can be wired on: where the driver was built before, or
 /// at night.
 fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Result<Outcome, Outcome> {
-    if !nightly && !Machine::has_siw(project) {
+    if nightly {
+        Machine::ensure_siw(project, deadline).map_err(not_to_be_had)?;
+    } else if !Machine::has_siw(project) {
         let why = "siw was not built for this kernel; `cargo xtask nightly` builds it, and so does \
                    `cargo xtask guest --nics siw -- true`";
         return Err(Outcome::Skipped(why.to_owned()));

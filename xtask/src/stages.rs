@@ -139,7 +139,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(240),
+            budget: depth.budget(360),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
@@ -239,7 +239,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 7 } else { 6 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 8 } else { 7 });
         }
     }
 

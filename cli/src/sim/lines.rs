@@ -2,37 +2,47 @@
 
 use super::case::{ShownCase, words};
 use super::show::{Facts, columns, grouped};
+use super::trace;
 use crate::failure::Failure;
 use crate::{Outcome, output};
 use clap::Args;
 use handfast_transport_sim::Violation;
 use serde::Serialize;
-use sim_tests::{Line, Record, timeline as pictures};
+use sim_tests::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use std::path::PathBuf;
 use std::time::Instant;
 
 const REPLAY_EPILOGUE: &str = concat!(
     "\
-Example:
+Examples:
   handfast sim replay 'hf2:SimultaneousOpen:-:-:0x00:a:eAAAAA:…'
+  handfast sim replay run.trace            what `serve --record run.trace` wrote
 
 The line holds the scenario, the devices and the traffic, the variant of the
 rules, the faults, the grain and the schedule, and the hash of what it led to
 when it was printed: the same in debug and release builds and on every platform. If the
 rules have changed since, the replay says so.
 
+A trace is fed to the core, which must do what it did, bit for bit. The first
+entry of which something else comes is told, with what was expected.
+
 ",
     include_str!("exit_codes.txt")
 );
 
-/// Play what a line holds, and tell every event
+/// Play what a line holds, and tell every event; or a recorded run, and see that it is the same
 ///
-/// Prints each event, what it made the nodes do, and what does not hold.
+/// Prints each event of a line, what it made the nodes do, and what does not hold.
 #[derive(Args)]
 #[command(after_long_help = REPLAY_EPILOGUE)]
 pub(crate) struct Replay {
-    /// The line, in quotes
+    /// The line, in quotes; or the file of a trace
+    #[arg(value_name = "LINE|FILE")]
     line: String,
+    /// With a trace: leave a last line out that is cut off, as of a process that was killed while it
+    /// wrote
+    #[arg(long)]
+    allow_cut: bool,
     /// Tell each event in one line, with the lifecycles of every node
     #[arg(long)]
     text: bool,
@@ -71,6 +81,7 @@ Examples:
   handfast sim timeline 'hf2:…'                  writes timeline.html
   handfast sim timeline 'hf2:…' --out race.html
   handfast sim timeline 'hf2:…' --mermaid        for Markdown
+  handfast sim timeline run.trace --text         the last entries of a recorded run
 
 The page needs nothing from elsewhere, and prints. The nodes are vertical
 lines, their lifecycles bars beside them, messages arrows, faults crosses; the
@@ -81,12 +92,23 @@ pointer rests on a row.
     include_str!("exit_codes.txt")
 );
 
-/// Draw what a line holds, as a page for browsers and paper
+/// Draw what a line or a recorded run holds, as a page for browsers and paper
 #[derive(Args)]
 #[command(after_long_help = TIMELINE_EPILOGUE)]
 pub(crate) struct Timeline {
-    /// The line, in quotes
+    /// The line, in quotes; or the file of a trace
+    #[arg(value_name = "LINE|FILE")]
     line: String,
+    /// With a trace: the first entry to draw [default: so that the last is drawn]
+    #[arg(long, value_name = "ENTRY")]
+    from: Option<u64>,
+    /// With a trace: how many entries to draw
+    #[arg(long, value_name = "COUNT", default_value_t = 200,
+          value_parser = clap::value_parser!(u64).range(1..=ENTRIES_SHOWN_MAX))]
+    entries: u64,
+    /// With a trace: leave a last line out that is cut off
+    #[arg(long)]
+    allow_cut: bool,
     /// File to make or replace; - is standard output
     #[arg(long, value_name = "FILE", default_value = "timeline.html",
           conflicts_with_all = ["mermaid", "text"])]
@@ -125,11 +147,9 @@ struct ShownEvent<'a> {
     does_not_hold: Vec<ShownViolation>,
 }
 
+/// What a picture shows.
 #[derive(Serialize)]
-struct ShownRecord<'a> {
-    case: ShownCase,
-    line: String,
-    trace: String,
+struct ShownPicture<'a> {
     sites: &'a [String],
     events: Vec<ShownEvent<'a>>,
     broken: Option<ShownViolation>,
@@ -138,25 +158,40 @@ struct ShownRecord<'a> {
     file: Option<String>,
 }
 
-fn shown(record: &Record) -> ShownRecord<'_> {
-    let events = record.rows.iter().map(|row| ShownEvent {
+#[derive(Serialize)]
+struct ShownRecord<'a> {
+    case: ShownCase,
+    line: String,
+    trace: String,
+    #[serde(flatten)]
+    picture: ShownPicture<'a>,
+}
+
+fn shown_picture(picture: &Picture, file: Option<String>) -> ShownPicture<'_> {
+    let events = picture.rows.iter().map(|row| ShownEvent {
         event: &row.words,
-        site: &record.sites[row.site],
+        site: &picture.sites[row.site],
         fault: row.fault,
         healing: row.healing,
         outputs: &row.notes,
         states: row.states.iter().map(|state| state.details.as_slice()).collect(),
         does_not_hold: row.violations.iter().map(Into::into).collect(),
     });
+    ShownPicture {
+        sites: &picture.sites,
+        events: events.collect(),
+        broken: picture.violation.as_ref().map(Into::into),
+        broken_at_event: picture.broken.map(|row| row + 1),
+        file,
+    }
+}
+
+fn shown(record: &Record, file: Option<String>) -> ShownRecord<'_> {
     ShownRecord {
         case: (&record.line.case).into(),
         line: record.line.to_string(),
         trace: format!("{:032x}", record.trace_hash),
-        sites: &record.sites,
-        events: events.collect(),
-        broken: record.violation.as_ref().map(Into::into),
-        broken_at_event: record.broken.map(|row| row + 1),
-        file: None,
+        picture: shown_picture(&record.picture, file),
     }
 }
 
@@ -165,34 +200,38 @@ fn parse(line: &str) -> Result<Line, Failure> {
 }
 
 pub(super) fn replay(arguments: Replay) -> Outcome {
+    if let Some(path) = trace::named(&arguments.line) {
+        return trace::replay_file(&path, arguments.allow_cut, arguments.json);
+    }
     let line = parse(&arguments.line)?;
     let record = Record::of(&line)?;
-    let broken = record.violation.as_ref().map(|violation| Failure::Broken {
+    let picture = &record.picture;
+    let broken = picture.violation.as_ref().map(|violation| Failure::Broken {
         oracle: format!("{:?}", violation.oracle),
         detail: violation.detail.clone(),
         line: line.to_string(),
     });
     if arguments.json {
-        output::say_json(&shown(&record))?;
+        output::say_json(&shown(&record, None))?;
     } else {
         let told = match arguments.text {
-            true => pictures::text(&record, columns()),
-            false => pictures::story(&record),
+            true => pictures::text(picture, columns()),
+            false => pictures::story(picture),
         };
         let mut facts = Facts::default();
         facts.add("replayed", words(&line.case));
-        let healing = record.rows.iter().filter(|row| row.healing).count();
-        facts.add("events", format!("{}, and {healing} to heal", record.rows.len() - healing));
+        let healing = picture.rows.iter().filter(|row| row.healing).count();
+        facts.add("events", format!("{}, and {healing} to heal", picture.rows.len() - healing));
         facts.add("trace", format!("{:032x}", record.trace_hash));
         facts.add(
             "ending",
-            match &record.violation {
+            match &picture.violation {
                 Some(violation) => format!("broken: {:?}: {}", violation.oracle, violation.detail),
                 None => "every oracle holds".to_owned(),
             },
         );
         output::say(format_args!("{told}\n{}", facts.text(columns())))?;
-        if record.violation.is_some() {
+        if picture.violation.is_some() {
             output::say(format_args!("{line}"))?;
         }
     }
@@ -251,26 +290,40 @@ pub(super) fn minimize(arguments: Minimize) -> Outcome {
 }
 
 pub(super) fn timeline(arguments: Timeline) -> Outcome {
+    if let Some(path) = trace::named(&arguments.line) {
+        let window = Window { from: arguments.from, entries: arguments.entries };
+        let picture = trace::picture(&path, arguments.allow_cut, window)?;
+        return draw(&arguments, &picture, &|file| {
+            output::say_json(&shown_picture(&picture, file))
+        });
+    }
     let record = Record::of(&parse(&arguments.line)?)?;
+    draw(&arguments, &record.picture, &|file| output::say_json(&shown(&record, file)))
+}
+
+fn draw(
+    arguments: &Timeline,
+    picture: &Picture,
+    say_json: &dyn Fn(Option<String>) -> Outcome,
+) -> Outcome {
     let printed = match (arguments.mermaid, arguments.text) {
-        (true, _) => Some(pictures::mermaid(&record)),
-        (_, true) => Some(pictures::text(&record, columns())),
-        _ if arguments.out.as_os_str() == "-" => Some(pictures::html(&record)),
+        (true, _) => Some(pictures::mermaid(picture)),
+        (_, true) => Some(pictures::text(picture, columns())),
+        _ if arguments.out.as_os_str() == "-" => Some(pictures::html(picture)),
         _ => None,
     };
     if let Some(printed) = printed {
         return match arguments.json {
-            true => output::say_json(&shown(&record)),
+            true => say_json(None),
             false => output::say(format_args!("{}", printed.trim_end())),
         };
     }
     let path = &arguments.out;
-    let written = std::fs::write(path, pictures::html(&record));
+    let written = std::fs::write(path, pictures::html(picture));
     written.map_err(|error| Failure::file(path, "writing the timeline", error))?;
     if arguments.json {
-        let file = Some(path.display().to_string());
-        return output::say_json(&ShownRecord { file, ..shown(&record) });
+        return say_json(Some(path.display().to_string()));
     }
-    let events = record.rows.len();
+    let events = picture.rows.len();
     output::say(format_args!("{events} events drawn: open {} in a browser", path.display()))
 }

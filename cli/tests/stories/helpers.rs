@@ -1,5 +1,6 @@
 //! Servers and clients as processes, none of which outlives its story.
 
+use handfast_trace::{TraceReader, replay};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,6 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) const MIB: u64 = 1 << 20;
+/// What recordings are named, each in a folder of its own.
+const TRACE: &str = "run.trace";
 
 /// Says why a story is not told, past the capture of the test harness.
 pub(crate) fn skipped(why: &str) {
@@ -67,11 +70,61 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
+impl Process {
+    /// Ends it at once, if it still runs.
+    pub(crate) fn kill(&mut self) {
         // Either fails only when it is gone already.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Whether it is a command of ours, started by whatever, that has a node and does not record it yet.
+fn has_node(command: &Command) -> bool {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    let words = words.map(|word| word.to_str().unwrap_or(""));
+    let mut words = words.skip_while(|word| *word != PROGRAM).skip(1);
+    let ours = |word: &str| ["serve", "put", "get", "bench"].contains(&word);
+    words.find(|word| !word.starts_with('-')).is_some_and(ours)
+        && !words.any(|word| word == "--record")
+}
+
+/// Where a command of ours records its run, and the check at its end that the recording replays.
+pub(crate) struct Recording(Option<TempDir>);
+
+impl Recording {
+    /// Makes a command record that has a node of its own, unless it says itself how.
+    fn of(command: &mut Command) -> Self {
+        if !has_node(command) {
+            return Self(None);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        command.arg("--record").arg(folder.path().join(TRACE));
+        Self(Some(folder))
+    }
+
+    /// Where it is, if something was recorded.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
+        let file = self.0.as_ref()?.path().join(TRACE);
+        file.exists().then_some(file)
+    }
+
+    /// A process that was killed may leave half a line behind.
+    #[track_caller]
+    fn check(&self) {
+        let Some(file) = self.file() else { return };
+        let bytes = std::fs::read(file).unwrap();
+        let reader = TraceReader::new(&*bytes, true);
+        let replayed = reader.map_err(Into::into).and_then(|reader| replay(reader, &mut |_| {}));
+        if let Err(error) = replayed {
+            panic!("the recording does not replay: {error}\n{}", String::from_utf8_lossy(&bytes));
+        }
     }
 }
 
@@ -82,6 +135,17 @@ pub(crate) struct Server {
     /// What it printed before `ready`.
     pub(crate) lines: Vec<String>,
     _output: BufReader<ChildStdout>,
+    pub(crate) recording: Recording,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A story that has failed has said why.
+        if !std::thread::panicking() {
+            self.process.kill();
+            self.recording.check();
+        }
+    }
 }
 
 impl Server {
@@ -96,6 +160,7 @@ impl Server {
     }
 
     pub(crate) fn spawn(mut command: Command) -> Self {
+        let recording = Recording::of(&mut command);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut process = Process(spawned.unwrap());
         let mut output = BufReader::new(process.0.stdout.take().unwrap());
@@ -109,7 +174,7 @@ impl Server {
             }
         }
         let address = lines[0].split(' ').nth(2).unwrap().to_owned();
-        Self { process, address, lines, _output: output }
+        Self { process, address, lines, _output: output, recording }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -140,6 +205,7 @@ pub(crate) struct Client {
     started: Instant,
     output: JoinHandle<String>,
     errors: JoinHandle<String>,
+    recording: Recording,
 }
 
 /// How it ended.
@@ -160,12 +226,13 @@ impl Client {
     }
 
     pub(crate) fn spawn(mut command: Command) -> Self {
+        let recording = Recording::of(&mut command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut process = Process(command.spawn().unwrap());
         let output = collect(process.0.stdout.take().unwrap());
         let errors = collect(process.0.stderr.take().unwrap());
-        Self { process, started, output, errors }
+        Self { process, started, output, errors, recording }
     }
 
     #[track_caller]
@@ -173,6 +240,7 @@ impl Client {
         let code = self.process.wait().code();
         let took = self.started.elapsed();
         let (output, errors) = (self.output.join().unwrap(), self.errors.join().unwrap());
+        self.recording.check();
         Ended { code, output, errors, took }
     }
 }

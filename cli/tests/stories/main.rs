@@ -31,6 +31,7 @@ mod siw;
 mod smoke;
 mod stopped;
 mod topology;
+mod traces;
 #[cfg(feature = "verbs")]
 #[path = "../../../transport-rdma/tests/rdma/wires.rs"]
 #[allow(dead_code, reason = "those of the backend use it too")]

@@ -1,7 +1,7 @@
 //! The kernel of a guest, asked again.
 
 use crate::recorded::kernels;
-use conformance::{Recording, findings, record_kernel};
+use conformance::{Recording, deviations, differences, findings, record_kernel};
 
 /// Of a title, the kernel's version without what a distribution counts.
 fn series(recording: &Recording) -> String {
@@ -19,6 +19,19 @@ fn the_kernel_of_the_guest_still_shows_what_was_recorded_of_it() {
     let recorded = recorded.unwrap_or_else(|| {
         panic!("no kernel like {} was recorded; it shows:\n{observed}", observed.title)
     });
-    let changed = findings(recorded, std::slice::from_ref(&observed), &[]);
+    // Where a difference is allowed, one kernel may show either from run to run.
+    let allowed = differences();
+    let mut steady = observed.clone();
+    for (name, lines) in &mut steady.played {
+        let kept = recorded.lines(name).unwrap_or_default();
+        for deviation in deviations(name, kept, lines, &allowed) {
+            let place = lines.iter().position(|line| *line == deviation.kernel);
+            if let (Some(id), Some(place)) = (deviation.allowed, place) {
+                println!("{name}: {} instead of {} ({id})", deviation.kernel, deviation.simulated);
+                lines[place] = deviation.simulated;
+            }
+        }
+    }
+    let changed = findings(recorded, std::slice::from_ref(&steady), &[]);
     assert!(changed.is_empty(), "{}", changed.join("\n"));
 }

@@ -122,6 +122,16 @@ impl Node {
         }
     }
 
+    /// Our NIC, and with it our name.
+    pub fn path(&self) -> &NicPath {
+        &self.config.path
+    }
+
+    /// This run.
+    pub fn incarnation(&self) -> Incarnation {
+        self.config.incarnation
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -43,6 +43,13 @@ impl Default for TransferLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub(super) u64);
 
+impl BatchId {
+    /// The name as a number.
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+}
+
 /// Names one attempt to transfer one slice. It packs into the 64 bits of a work request's id, so
 /// a stale completion identifies itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,6 +5,7 @@ mod limits;
 mod quiesce;
 mod ready;
 mod reports;
+mod saved;
 mod solo;
 mod strangers;
 mod waits;

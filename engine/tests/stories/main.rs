@@ -9,6 +9,7 @@ mod mooncake;
 mod mute;
 mod names;
 mod races;
+mod recorded;
 mod restart;
 mod runtimes;
 mod simulated;

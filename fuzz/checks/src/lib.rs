@@ -6,13 +6,17 @@
 
 pub mod frame_and_json;
 pub mod mooncake;
+pub mod trace;
 
 /// A function that panics if what must hold for its input does not.
 pub type Check = fn(&[u8]);
 
 /// Every target by name: its corpus is `fuzz/corpus/NAME`, its binary `fuzz/fuzz_targets/NAME.rs`.
-pub const TARGETS: &[(&str, Check)] =
-    &[("frame_and_json", frame_and_json::check), ("mooncake", mooncake::check)];
+pub const TARGETS: &[(&str, Check)] = &[
+    ("frame_and_json", frame_and_json::check),
+    ("mooncake", mooncake::check),
+    ("trace", trace::check),
+];
 
 /// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
 const ERROR_BYTES_MAX: usize = 1024;

@@ -1,10 +1,8 @@
 //! One page without anything from elsewhere: for a window of 1280 pixels, and for paper.
 
 use super::layout::{BAR_WRITTEN_MIN, LINE, Layout, WIDTH, wrapped};
-use crate::case::{Case, names_of};
-use crate::record::{Bar, Fate, Passage, Record};
+use crate::record::{Bar, Fate, Passage, Picture};
 use handfast_core::node::StateKind;
-use handfast_transport_sim::Operations;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
@@ -20,19 +18,18 @@ const STATES: [StateKind; 7] = [
     StateKind::Retiring,
 ];
 
-/// The page of a record.
-pub fn html(record: &Record) -> String {
-    let layout = Layout::of(record);
+/// The page of a picture.
+pub fn html(picture: &Picture) -> String {
+    let layout = Layout::of(picture);
     let mut page = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n");
     page.push_str("<meta charset=\"utf-8\">\n");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width\">\n");
-    let title = title(&record.line.case);
-    let _ = writeln!(page, "<title>{}</title>", escaped(&title));
+    let _ = writeln!(page, "<title>{}</title>", escaped(&picture.title));
     let _ = writeln!(page, "<style>\n{STYLE}</style>\n</head>\n<body>");
-    page.push_str(&heading(record, &title));
+    page.push_str(&heading(picture));
     page.push_str(EXPLANATION);
     page.push_str(&legend());
-    page.push_str(&site_names(record, &layout));
+    page.push_str(&site_names(picture, &layout));
     for (from, to) in layout.pieces() {
         let label = format!("events from {from} to {to} of the page's height");
         let _ = writeln!(
@@ -40,52 +37,26 @@ pub fn html(record: &Record) -> String {
             "<svg viewBox=\"0 {from} {WIDTH} {}\" role=\"img\" aria-label=\"{label}\">",
             to - from
         );
-        page.push_str(&piece(record, &layout, from, to));
+        page.push_str(&piece(picture, &layout, from, to));
         page.push_str("</svg>\n");
     }
     page.push_str("</body>\n</html>\n");
     page
 }
 
-fn title(case: &Case) -> String {
-    let rules = match case.variant {
-        Some(entry) => format!("variant {} ({}): {}", entry.id, entry.name, entry.breaks),
-        None => "shipping rules".to_owned(),
-    };
-    let ground = match case.ground.words() {
-        bare if bare.is_empty() => bare,
-        words => format!(", {words}"),
-    };
-    format!("{:?}{ground}, {rules}", case.scenario)
-}
-
-fn heading(record: &Record, title: &str) -> String {
-    let Case { faults, faults_max, operations, .. } = &record.line.case;
-    let grain = match operations {
-        Operations::Stepwise => "every queue-pair operation is an event",
-        Operations::AtOnce => "queue-pair operations succeed at once",
-    };
-    let healing = record.rows.iter().filter(|row| row.healing).count();
-    let spent = record.rows.iter().filter(|row| row.fault).count();
-    let budget = match faults_max {
-        0 => "no faults allowed".to_owned(),
-        _ => format!("faults: {spent} of {faults_max} ({})", escaped(&names_of(*faults))),
-    };
-    let mut text = format!("<h1>{}</h1>\n", escaped(title));
-    match &record.violation {
+fn heading(picture: &Picture) -> String {
+    let mut text = format!("<h1>{}</h1>\n", escaped(&picture.title));
+    match &picture.violation {
         Some(violation) => {
             let words = format!("{:?}: {}", violation.oracle, violation.detail);
             let _ = writeln!(text, "<p class=\"verdict broken\">broken: {}</p>", escaped(&words));
         }
-        None => text.push_str("<p class=\"verdict holds\">every oracle holds</p>\n"),
+        None => {
+            let _ = writeln!(text, "<p class=\"verdict holds\">{}</p>", escaped(&picture.holds));
+        }
     }
-    let _ = writeln!(
-        text,
-        "<p>{} events, {healing} of them healing; {budget}; {grain}; trace {:032x}</p>\n<p>Replay: <code>handfast sim replay '{}'</code></p>",
-        record.rows.len(),
-        record.trace_hash,
-        escaped(&record.line.to_string())
-    );
+    let (facts, command) = (escaped(&picture.facts), escaped(&picture.command));
+    let _ = writeln!(text, "<p>{facts}</p>\n<p>Replay: <code>{command}</code></p>");
     text
 }
 
@@ -98,11 +69,11 @@ fn legend() -> String {
     text
 }
 
-fn site_names(record: &Record, layout: &Layout) -> String {
+fn site_names(picture: &Picture, layout: &Layout) -> String {
     let mut text = format!("<svg class=\"sites\" viewBox=\"0 0 {WIDTH} 26\" role=\"img\">\n");
     let _ = writeln!(text, "<text x=\"8\" y=\"18\" class=\"site\">event</text>");
-    let last = record.sites.len().saturating_sub(1);
-    for (site, (name, x)) in record.sites.iter().zip(&layout.sites).enumerate() {
+    let last = picture.sites.len().saturating_sub(1);
+    for (site, (name, x)) in picture.sites.iter().zip(&layout.sites).enumerate() {
         let anchor = match site {
             0 if last > 0 => "start",
             _ if site == last => "end",
@@ -125,17 +96,17 @@ fn site_names(record: &Record, layout: &Layout) -> String {
 }
 
 /// What of the page is between two heights.
-fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
+fn piece(picture: &Picture, layout: &Layout, from: usize, to: usize) -> String {
     let mut text = String::new();
     let overlaps = |top: usize, bottom: usize| top < to && bottom >= from;
-    for number in 0..record.rows.len() {
+    for number in 0..picture.rows.len() {
         let placed = &layout.rows[number];
         if placed.top >= from && placed.top < to {
-            row(&mut text, record, layout, number);
+            row(&mut text, picture, layout, number);
         }
     }
-    let last = record.sites.len().saturating_sub(1);
-    for (site, (x, name)) in layout.sites.iter().zip(&record.sites).enumerate() {
+    let last = picture.sites.len().saturating_sub(1);
+    for (site, (x, name)) in layout.sites.iter().zip(&picture.sites).enumerate() {
         let _ = writeln!(text, "<path class=\"line\" d=\"M{x} {from}V{to}\"/>");
         if from > 0 {
             let name = name.split(' ').next().unwrap_or_default();
@@ -145,7 +116,7 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
             let _ = writeln!(text, "<text x=\"{x}\" y=\"{y}\" class=\"again\">{name}</text>");
         }
     }
-    for (bar, x) in record.bars.iter().zip(&layout.bars) {
+    for (bar, x) in picture.bars.iter().zip(&layout.bars) {
         let began = bar.states.first().map_or(0, |(_, row)| layout.event(*row));
         if overlaps(began, layout.event(bar.ended)) {
             lifecycle(&mut text, layout, bar, *x);
@@ -156,21 +127,21 @@ fn piece(record: &Record, layout: &Layout, from: usize, to: usize) -> String {
     };
     // Words last, so that no arrow crosses them out.
     for draw in [arrow, label] {
-        record.passages.iter().filter(shown).for_each(|it| draw(&mut text, layout, it));
+        picture.passages.iter().filter(shown).for_each(|it| draw(&mut text, layout, it));
     }
     text
 }
 
-fn row(text: &mut String, record: &Record, layout: &Layout, number: usize) {
-    let (row, placed) = (&record.rows[number], &layout.rows[number]);
-    let class = match (record.broken == Some(number), row.fault, row.healing) {
+fn row(text: &mut String, picture: &Picture, layout: &Layout, number: usize) {
+    let (row, placed) = (&picture.rows[number], &layout.rows[number]);
+    let class = match (picture.broken == Some(number), row.fault, row.healing) {
         (true, ..) => "row broken",
         (_, true, _) => "row fault",
         (_, _, true) => "row healing",
         _ => "row",
     };
     let mut states = format!("after event {}: {}\n", number + 1, row.words);
-    for (name, state) in record.sites.iter().zip(&row.states) {
+    for (name, state) in picture.sites.iter().zip(&row.states) {
         let _ = writeln!(states, "{name}");
         let nothing = state.details.is_empty().then(|| "no lifecycle".to_owned());
         for line in state.details.iter().chain(&nothing) {

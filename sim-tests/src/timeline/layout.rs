@@ -1,6 +1,6 @@
 //! Where everything of a page goes, in units of which the page is [`WIDTH`] wide.
 
-use crate::record::{Bar, Record};
+use crate::record::{Bar, Picture};
 
 /// The page: 1240 units are 1240 pixels in a window of 1280.
 pub(super) const WIDTH: usize = 1240;
@@ -55,20 +55,20 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(record: &Record) -> Self {
-        let rows = place_rows(record);
+    pub(super) fn of(picture: &Picture) -> Self {
+        let rows = place_rows(picture);
         let height = rows.last().map_or(ROW_MIN, |row| row.bottom) + FOOT;
-        let (columns, widths) = columns(record);
+        let (columns, widths) = columns(picture);
         let total: usize = widths.iter().sum::<usize>().max(1);
         let room = WIDTH - TEXT_WIDTH;
-        let between = BETWEEN_MIN * record.sites.len().saturating_sub(1).max(1);
+        let between = BETWEEN_MIN * picture.sites.len().saturating_sub(1).max(1);
         let bar_width = (room.saturating_sub(between) / total).clamp(8, BAR_MAX);
         let bars_width = total * bar_width;
-        let gaps = record.sites.len().saturating_sub(1).max(1);
+        let gaps = picture.sites.len().saturating_sub(1).max(1);
         let gap = room.saturating_sub(bars_width + 20) / gaps;
         let (mut x, mut sites, mut bars) = (TEXT_WIDTH + 10, Vec::new(), Vec::new());
         let mut left_of = Vec::new();
-        let last = record.sites.len().saturating_sub(1);
+        let last = picture.sites.len().saturating_sub(1);
         for (site, count) in widths.iter().enumerate() {
             // The bars of the last of several sites are to its right, away from its messages.
             let right = site == last && last > 0;
@@ -77,7 +77,7 @@ impl Layout {
             left_of.push(if right { x + 4 } else { x });
             x += own + gap;
         }
-        for (bar, column) in record.bars.iter().zip(columns) {
+        for (bar, column) in picture.bars.iter().zip(columns) {
             bars.push(left_of[bar.site] + column * bar_width);
         }
         Self { rows, sites, bars, bar_width, height }
@@ -103,15 +103,15 @@ impl Layout {
     }
 }
 
-fn place_rows(record: &Record) -> Vec<Placed> {
+fn place_rows(picture: &Picture) -> Vec<Placed> {
     let mut top = 0;
     let mut rows = Vec::new();
-    for (number, row) in record.rows.iter().enumerate() {
+    for (number, row) in picture.rows.iter().enumerate() {
         let words = wrapped(&row.words, WORDS_LETTERS);
         let notes: Vec<String> =
             row.notes.iter().flat_map(|note| wrapped(note, NOTE_LETTERS)).collect();
-        let broken = match &record.violation {
-            Some(violation) if record.broken == Some(number) => {
+        let broken = match &picture.violation {
+            Some(violation) if picture.broken == Some(number) => {
                 let words = format!("broken: {:?}: {}", violation.oracle, violation.detail);
                 wrapped(&words, NOTE_LETTERS - 3)
             }
@@ -126,10 +126,10 @@ fn place_rows(record: &Record) -> Vec<Placed> {
 }
 
 /// The column of every bar within its site, and how many columns each site has.
-fn columns(record: &Record) -> (Vec<usize>, Vec<usize>) {
-    let mut taken: Vec<Vec<usize>> = vec![Vec::new(); record.sites.len()];
+fn columns(picture: &Picture) -> (Vec<usize>, Vec<usize>) {
+    let mut taken: Vec<Vec<usize>> = vec![Vec::new(); picture.sites.len()];
     let mut columns = Vec::new();
-    for Bar { site, states, ended, .. } in &record.bars {
+    for Bar { site, states, ended, .. } in &picture.bars {
         let began = states.first().map_or(0, |(_, row)| *row);
         let free = taken[*site].iter().position(|until| *until < began);
         let column = free.unwrap_or(taken[*site].len());

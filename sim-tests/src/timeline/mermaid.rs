@@ -1,16 +1,16 @@
 //! A sequence diagram that Markdown viewers draw.
 
-use crate::record::{Fate, Passage, Record};
+use crate::record::{Fate, Passage, Picture};
 use std::fmt::Write as _;
 
 /// A Mermaid sequence diagram. Messages are drawn where they arrive or are lost.
-pub fn mermaid(record: &Record) -> String {
+pub fn mermaid(picture: &Picture) -> String {
     let mut text = String::from("sequenceDiagram\n");
-    for (site, name) in record.sites.iter().enumerate() {
+    for (site, name) in picture.sites.iter().enumerate() {
         let _ = writeln!(text, "    participant {} as {}", participant(site), escaped(name));
     }
-    for (number, row) in record.rows.iter().enumerate() {
-        let shown: Vec<&Passage> = record
+    for (number, row) in picture.rows.iter().enumerate() {
+        let shown: Vec<&Passage> = picture
             .passages
             .iter()
             .filter(|passage| passage.ended == number && passage.fate != Fate::Dropped)
@@ -29,12 +29,12 @@ pub fn mermaid(record: &Record) -> String {
             let words = format!("{}. {}{fault}", number + 1, row.words);
             let _ = writeln!(text, "    Note over {}: {}", participant(row.site), escaped(&words));
         }
-        if record.broken == Some(number)
-            && let Some(violation) = &record.violation
+        if picture.broken == Some(number)
+            && let Some(violation) = &picture.violation
         {
             let words = format!("broken: {:?}: {}", violation.oracle, violation.detail);
-            let last = participant(record.sites.len().saturating_sub(1));
-            let over = if record.sites.len() > 1 { format!("A,{last}") } else { last };
+            let last = participant(picture.sites.len().saturating_sub(1));
+            let over = if picture.sites.len() > 1 { format!("A,{last}") } else { last };
             let _ = writeln!(text, "    Note over {over}: {}", escaped(&words));
         }
     }

@@ -5,6 +5,7 @@ mod batches;
 mod budgets;
 mod devices;
 mod reconnect;
+mod recorded;
 mod refinement;
 mod replay;
 mod shipping;

@@ -107,8 +107,8 @@ fn what_is_found_on_devices_replays_shrinks_and_is_drawn_from_its_line() {
     assert_eq!(line.play().expect("it replays").violation, found.run.violation);
     shrinks(&line);
     let record = Record::of(&line).expect("it is drawn");
-    assert_eq!(record.violation, found.run.violation);
-    assert!(html(&record).contains("on erdma-rocev2, Write"));
+    assert_eq!(record.picture.violation, found.run.violation);
+    assert!(html(&record.picture).contains("on erdma-rocev2, Write"));
 }
 
 #[test]

@@ -23,7 +23,9 @@ const COMPLETIONS_PER_POLL: usize = 32;
 /// Completions taken of one queue before the others and events have their turn.
 const COMPLETIONS_PER_TURN: usize = 1_024;
 /// Looks at the queues between two looks at events, while they are not waited for.
-const LOOKS_PER_EVENT_LOOK: u32 = 256;
+const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
+/// Looks at the queues between two looks at the clock, which may be a device of its own.
+const LOOKS_PER_CLOCK_LOOK: u32 = 64;
 
 /// How the poller waits for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,6 +117,32 @@ pub(super) fn never_block(descriptor: RawFd) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Looks at the queues since the last completion.
+#[derive(Default)]
+struct Idle {
+    looks: u32,
+    /// When the clock was first looked at.
+    since: Option<Instant>,
+    over: bool,
+}
+
+impl Idle {
+    /// Whether nothing came for so long. Looks at the clock now and then, where that matters.
+    fn is_over(&mut self, limit: Duration) -> bool {
+        match limit {
+            Duration::ZERO => return true,
+            Duration::MAX => return false,
+            _ if self.looks.is_multiple_of(LOOKS_PER_CLOCK_LOOK) => {
+                let now = Instant::now();
+                self.over = now.duration_since(*self.since.get_or_insert(now)) >= limit;
+            }
+            _ => {}
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.over
+    }
+}
+
 /// What the thread keeps.
 struct Turn {
     shared: Arc<Shared>,
@@ -149,17 +177,15 @@ impl Turn {
     }
 
     fn run(mut self) {
-        let mut last = Instant::now();
+        let mut idle = Idle::default();
         let mut looks = 0u32;
         let mut shards = Vec::new();
         while !self.shared.stopped.load(Ordering::Acquire) {
             self.shared.queues.refresh(&mut shards);
             if self.sweep(&shards) > 0 {
-                last = Instant::now();
+                idle = Idle::default();
             }
-            let spins = !self.spin.is_zero()
-                && last.elapsed() < self.spin
-                && self.shared.has_lanes.load(Ordering::Relaxed);
+            let spins = !idle.is_over(self.spin) && self.shared.has_lanes.load(Ordering::Relaxed);
             looks = looks.wrapping_add(1);
             if spins && !looks.is_multiple_of(LOOKS_PER_EVENT_LOOK) {
                 std::hint::spin_loop();
@@ -167,7 +193,7 @@ impl Turn {
             }
             // Armed first: what comes after the last look brings an event.
             if !spins && (!self.arm(&shards) || self.sweep(&shards) > 0) {
-                last = Instant::now();
+                idle = Idle::default();
                 continue;
             }
             if !self.look(if spins { Some(Duration::ZERO) } else { self.patience() }) {
@@ -315,5 +341,25 @@ impl Finder<'_> {
                 None => of_lane.iter().for_each(|_| count(&self.shared.counts.completions_stale)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looking_ends_after_its_time_at_once_or_never() {
+        let mut idle = Idle::default();
+        assert!(idle.is_over(Duration::ZERO) && !idle.is_over(Duration::MAX));
+        assert_eq!(idle.looks, 0, "the clock is not asked");
+        let limit = Duration::from_millis(5);
+        let (begun, mut over) = (Instant::now(), false);
+        while !over {
+            over = idle.is_over(limit);
+            assert!(over || begun.elapsed() < 1_000 * limit);
+        }
+        assert!(begun.elapsed() >= limit && idle.looks > LOOKS_PER_CLOCK_LOOK);
+        assert!(idle.is_over(limit), "until something comes");
     }
 }

@@ -112,6 +112,12 @@ impl Machine {
         Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
     }
 
+    /// Builds a kernel's soft-iWARP unless that was done before.
+    pub(crate) fn ensure_siw(project: &Project, deadline: Instant) -> Result<()> {
+        let kernel = Kernel::find(&MACHINE.ensure(project, deadline)?)?;
+        siw::ensure(project, &kernel.release(), deadline).map(|_| ())
+    }
+
     /// Boots as many hosts as the command asks for, runs the command in each when all are up,
     /// switches off, and returns the first exit code that is not 0.
     pub(crate) fn run(&self, command: &GuestCommand, verdict: &Path) -> Result<u8> {

@@ -72,8 +72,8 @@ pub(super) fn start_script(
     if let Some(programs) = &command.programs {
         script.push_str(&format!("export PATH={}:\"$PATH\"\n", text(Some(programs))?));
     }
-    script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
     script.push_str(&format!("export HANDFAST_NICS={}\n", nics.driver()));
+    script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
     script.push_str(&format!("export HANDFAST_BOOT={boot}\n"));
     script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
     script.push_str("while [ ! -e /run/guest/go ]; do sleep 0.1; done\n");

@@ -12,6 +12,8 @@ const EXAMPLE: &str = "prefix_hashes";
 const SEEDS: &str = "1000";
 /// Seeds of fleets that come with them.
 const FLEETS: usize = 10;
+/// Recorded runs that are replayed with them.
+const TRACES: usize = 1;
 /// The seed in which chance is planted, to see that it is noticed.
 const PLANTED: &str = "7";
 
@@ -46,19 +48,24 @@ fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcom
         }
     }
     let lines = first.lines().count();
-    let seeds = lines.saturating_sub(FLEETS);
+    let seeds = lines.saturating_sub(FLEETS + TRACES);
     if seeds.to_string() != SEEDS {
-        let told = format!("{lines} seeds were run instead of {SEEDS} and {FLEETS} of fleets");
+        let told = format!(
+            "{lines} seeds were run instead of {SEEDS}, {FLEETS} of fleets and {TRACES} traces"
+        );
         return Ok(Outcome::failed(told, ""));
     }
     let events: usize = first.lines().map(|line| line.split(' ').count() - 1).sum();
-    Ok(Outcome::Passed(format!("{lines} seeds, {events} events, three times")))
+    Ok(Outcome::Passed(format!(
+        "{seeds} seeds, {FLEETS} fleets, {TRACES} trace, {events} events, three times"
+    )))
 }
 
 /// How to play a seed of the comparison.
 fn replayed(seed: &str) -> String {
-    match seed.strip_prefix("fleet-") {
-        Some(seed) => format!("handfast sim sweep --fleet --from {seed} --seeds 1"),
+    match seed.split_once('-') {
+        Some(("trace", name)) => format!("handfast sim replay sim-tests/traces/{name}.trace"),
+        Some((_, seed)) => format!("handfast sim sweep --fleet --from {seed} --seeds 1"),
         None => format!("handfast sim sweep --from {seed} --seeds 1"),
     }
 }

@@ -18,7 +18,7 @@ const RUN: Incarnation = Incarnation(1);
 
 /// What happens; own lifecycles by their distance from the first that matters.
 #[derive(Clone, Debug)]
-enum Move {
+pub(super) enum Move {
     Open(u8),
     Close(u8),
     Call(Said),
@@ -32,7 +32,7 @@ enum Move {
 
 /// A message as a peer, or somebody else, may send it.
 #[derive(Clone, Debug)]
-struct Said {
+pub(super) struct Said {
     op: Op,
     peer: u8,
     run: u128,
@@ -167,7 +167,7 @@ fn every_pair_that_a_node_knows_is_there_to_be_ranked() {
     assert_eq!(offered.known(), BTreeSet::from([own, later]), "an offer");
 }
 
-fn cases() -> u32 {
+pub(super) fn cases() -> u32 {
     if std::env::var_os("HANDFAST_NIGHTLY").is_some() { 100_000 } else { 1_000 }
 }
 
@@ -186,8 +186,8 @@ fn limits() -> Limits {
 
 /// A node, and what its transport has yet to do.
 #[derive(Clone)]
-struct Told {
-    node: Node,
+pub(super) struct Told {
+    pub(super) node: Node,
     now: Instant,
     operations: Vec<Operation>,
     calls: u64,
@@ -197,7 +197,7 @@ struct Told {
 
 impl Told {
     /// A node that has opened and closed once, and so many times more.
-    fn new(used: u64) -> Self {
+    pub(super) fn new(used: u64) -> Self {
         let node = Node::new(NodeConfig {
             path: NicPath::parse("a:1@nic").expect("a path"),
             incarnation: RUN,
@@ -221,7 +221,7 @@ impl Told {
         Lifecycle(self.used + 2 + distance)
     }
 
-    fn step(&mut self, step: &Move) -> Vec<Output> {
+    pub(super) fn step(&mut self, step: &Move) -> Vec<Output> {
         match step {
             Move::Open(peer) => self.tell(Input::Open(far(*peer))),
             Move::Close(peer) => self.tell(Input::Close(far(*peer))),
@@ -381,7 +381,7 @@ impl Ranks for Known {
     }
 }
 
-fn error() -> TransportError {
+pub(super) fn error() -> TransportError {
     TransportError { side: Side::Local, call: "a call", code: 5, detail: String::new() }
 }
 
@@ -394,7 +394,7 @@ fn index(of: usize) -> Index {
     least
 }
 
-fn step() -> impl Strategy<Value = Move> {
+pub(super) fn step() -> impl Strategy<Value = Move> {
     let own = || 0..5u64;
     let peer = || 1..4u8;
     prop_oneof![

@@ -1,0 +1,145 @@
+//! What is done with the file of a recorded run.
+
+use super::show::{Facts, columns, grouped};
+use crate::failure::Failure;
+use crate::{Outcome, output};
+use clap::Args;
+use handfast_trace::{Redacted, Replayed, TraceCause, TraceError, TraceReader, redact, replay};
+use serde::Serialize;
+use sim_tests::{Picture, Window, picture_of_trace};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Room for the longest lines that are common.
+const BUFFER_BYTES: usize = 256 << 10;
+
+const REDACT_EPILOGUE: &str = concat!(
+    "\
+Example:
+  handfast sim redact run.trace for-others.trace
+
+Names of nodes and NICs, addresses, GIDs, tokens and words for people become
+name-1, address-1, gid-1, token-1, text-1; the same value has the same
+placeholder everywhere. What is left are times, numbers of lifecycles, queue
+pairs, packets and bytes, incarnations, limits and kinds of failure. Send the
+new file, not the old one.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Take names and addresses out of a recorded run, which replays as before
+#[derive(Args)]
+#[command(after_long_help = REDACT_EPILOGUE)]
+pub(crate) struct Redact {
+    /// The file of a trace
+    file: PathBuf,
+    /// File to make or replace
+    out: PathBuf,
+    /// Leave a last line out that is cut off
+    #[arg(long)]
+    allow_cut: bool,
+}
+
+/// Writes the new file beside its place, so that half of one is never sent.
+pub(super) fn redact_file(arguments: &Redact) -> Outcome {
+    let Redact { file, out, allow_cut } = arguments;
+    // Opened once here, so that what is no file fails as that.
+    open(file, *allow_cut)?;
+    let reopen = || {
+        let opened = File::open(file)
+            .map_err(|error| TraceError { line: 0, cause: TraceCause::Io(error.to_string()) })?;
+        TraceReader::new(BufReader::with_capacity(BUFFER_BYTES, opened), *allow_cut)
+    };
+    let failed = |error| Failure::file(out, "writing the redacted trace", error);
+    let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let made = NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+    let mut writer = BufWriter::with_capacity(BUFFER_BYTES, made);
+    let Redacted { names, addresses, gids, tokens, details, .. } = redact(reopen, &mut writer)?;
+    writer.flush().map_err(failed)?;
+    let made = writer.into_inner().map_err(|error| failed(error.into_error()))?;
+    made.persist(out).map_err(|error| failed(error.error))?;
+    output::say(format_args!(
+        "{}: {names} names, {addresses} addresses, {gids} GIDs, {tokens} tokens and {details} texts \
+         are taken out, and it replays as before",
+        out.display()
+    ))
+}
+
+/// The file that is meant, if a text is one and no replay line.
+pub(super) fn named(text: &str) -> Option<PathBuf> {
+    let digits = text.trim().split_once(':').and_then(|(begin, _)| begin.strip_prefix("hf"));
+    let line = digits.is_some_and(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
+    let path = PathBuf::from(text);
+    (!line && path.exists()).then_some(path)
+}
+
+pub(super) fn open(path: &Path, allow_cut: bool) -> Result<TraceReader<BufReader<File>>, Failure> {
+    let (file, _) = crate::files::open(path, File::options().read(true))?;
+    let file = BufReader::with_capacity(BUFFER_BYTES, file);
+    Ok(TraceReader::new(file, allow_cut).map_err(handfast_trace::ReplayError::from)?)
+}
+
+#[derive(Serialize)]
+struct ShownReplay<'a> {
+    file: String,
+    program: &'a str,
+    inputs: u64,
+    outputs: u64,
+    edges: u64,
+    segments: u64,
+    missing: u64,
+    milliseconds: u64,
+    ended: bool,
+    cut: bool,
+}
+
+pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
+    let replayed = replay(open(path, allow_cut)?, &mut |_| {})?;
+    let milliseconds = milliseconds(&replayed);
+    let Replayed { program, steps, outputs, edges, segments, missing, ended, cut, .. } = &replayed;
+    if json {
+        return output::say_json(&ShownReplay {
+            file: path.display().to_string(),
+            program,
+            inputs: *steps,
+            outputs: *outputs,
+            edges: *edges,
+            segments: *segments,
+            missing: *missing,
+            milliseconds,
+            ended: *ended,
+            cut: *cut,
+        });
+    }
+    let mut facts = Facts::default();
+    facts.add("replayed", format!("{}, recorded by handfast {program}", path.display()));
+    let told = format!("{} inputs, {} outputs", grouped(*steps), grouped(*outputs));
+    facts.add("the same", format!("{told}, every one as recorded"));
+    facts.add("not replayed", format!("{} edges of transfers", grouped(*edges)));
+    facts
+        .add("segments", format!("{}, {} entries made way", grouped(*segments), grouped(*missing)));
+    facts.add("took", format!("{} ms when it was recorded", grouped(milliseconds)));
+    facts.add(
+        "ending",
+        match (ended, cut) {
+            (true, _) => "the engine was closed",
+            (_, true) => "the last line is cut off, and left out",
+            _ => "the process was killed, or still ran when the file was copied",
+        },
+    );
+    output::say(format_args!("{}", facts.text(columns())))
+}
+
+/// The picture of a window of the entries.
+pub(super) fn picture(path: &Path, allow_cut: bool, window: Window) -> Result<Picture, Failure> {
+    let name = path.display().to_string();
+    picture_of_trace(&name, &mut || open(path, allow_cut), window)
+}
+
+fn milliseconds(replayed: &Replayed) -> u64 {
+    let nanos = |at: Option<handfast_core::Instant>| at.unwrap_or_default().0;
+    nanos(replayed.last).saturating_sub(nanos(replayed.first)) / 1_000_000
+}

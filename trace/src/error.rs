@@ -1,0 +1,86 @@
+//! Why a file is no trace, or not all of one.
+
+use crate::line::{LINE_BYTES_MAX, MAGIC, VERSION};
+use crate::reader::TRACE_BYTES_MAX;
+use handfast_core::codec::CodeError;
+use handfast_core::transport::Side;
+
+/// Why a trace cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceCause {
+    /// There is nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// It does not begin as one.
+    #[error("it does not begin with '{MAGIC}'")]
+    NotATrace,
+    /// Another version of the format.
+    #[error("it has version {found} of the format, this program reads version {VERSION}")]
+    Version {
+        /// The version in its first line.
+        found: u32,
+    },
+    /// A line has no end.
+    #[error("the last line has no end")]
+    Cut,
+    /// A line is not what was written.
+    #[error("the line's checksum is wrong")]
+    Checksum,
+    /// A line is no text.
+    #[error("the line is no text")]
+    NotText,
+    /// A line is longer than [`LINE_BYTES_MAX`].
+    #[error("the line is longer than {LINE_BYTES_MAX} bytes")]
+    LineTooLong,
+    /// The file is longer than [`TRACE_BYTES_MAX`].
+    #[error("the file is longer than {TRACE_BYTES_MAX} bytes")]
+    TooLong,
+    /// A line has a right checksum and is none of this version.
+    #[error("{0}")]
+    Words(#[from] CodeError),
+    /// A line stands where it cannot: lines are missing, doubled or out of order.
+    #[error("{0}")]
+    Order(&'static str),
+    /// The system did not let us read.
+    #[error("reading failed: {0}")]
+    Io(String),
+}
+
+impl TraceCause {
+    /// What to do about it.
+    pub fn cure(&self) -> &'static str {
+        match self {
+            Self::Empty | Self::NotATrace => "name a file that `--record FILE` wrote, uncompressed",
+            Self::Version { .. } | Self::Words(_) => {
+                "use the version of handfast that recorded it; `head -1 FILE` names it"
+            }
+            Self::Cut => {
+                "copy the whole file again; if its process was killed while it wrote, --allow-cut \
+                 takes the whole lines"
+            }
+            Self::Checksum | Self::NotText | Self::LineTooLong | Self::Order(_) => {
+                "copy the whole file again, as it is"
+            }
+            Self::TooLong => "record with a smaller --record-bytes",
+            Self::Io(_) => "see that the file can be read",
+        }
+    }
+}
+
+/// A trace that cannot be read: where, why, and what to do about it. Always our own side's: no peer
+/// has a part in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("our side, reading the trace, line {line}: {cause}: {}", .cause.cure())]
+pub struct TraceError {
+    /// The line, from 1.
+    pub line: u64,
+    /// Why.
+    pub cause: TraceCause,
+}
+
+impl TraceError {
+    /// Whose failure it is.
+    pub fn side(&self) -> Side {
+        Side::Local
+    }
+}

@@ -1,0 +1,135 @@
+//! Reading a trace line by line.
+
+use crate::error::{TraceCause, TraceError};
+use crate::line::{LINE_BYTES_MAX, Line, MAGIC, VERSION, checksum};
+use crate::texts::Plain;
+use handfast_core::codec::Reader;
+use std::io::{BufRead, Read};
+
+/// Longest trace that is read, in bytes; twice of what a recorder may be told to keep.
+pub const TRACE_BYTES_MAX: u64 = 2 << 30;
+/// Longest first line, in bytes.
+const FIRST_BYTES_MAX: usize = 128;
+
+/// A trace that is read line by line. Every line's checksum is checked, and that it is whole.
+pub struct TraceReader<R> {
+    from: R,
+    line: u64,
+    bytes: u64,
+    program: String,
+    allow_cut: bool,
+    cut: bool,
+    ended: bool,
+}
+
+impl<R: BufRead> TraceReader<R> {
+    /// Reads the first line. With `allow_cut` a last line that has no end is left out and told by
+    /// [`TraceReader::was_cut`]; else it is an error.
+    ///
+    /// # Errors
+    /// [`TraceError`] if this is no trace of this version.
+    pub fn new(from: R, allow_cut: bool) -> Result<Self, TraceError> {
+        let mut reader = Self {
+            from,
+            line: 1,
+            bytes: 0,
+            program: String::new(),
+            allow_cut: false,
+            cut: false,
+            ended: false,
+        };
+        let mut bytes = Vec::new();
+        let mut first = (&mut reader.from).take(FIRST_BYTES_MAX as u64);
+        first.read_until(b'\n', &mut bytes).map_err(|error| reader.wrong(io(&error)))?;
+        if bytes.is_empty() {
+            return Err(reader.wrong(TraceCause::Empty));
+        }
+        let words = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let rest = words.strip_prefix(MAGIC.as_bytes()).and_then(|rest| rest.strip_prefix(b" "));
+        let rest = rest.ok_or_else(|| reader.wrong(TraceCause::NotATrace))?;
+        let rest = str::from_utf8(rest).map_err(|_| reader.wrong(TraceCause::NotATrace))?;
+        let (version, program) = rest.split_once(' ').unwrap_or((rest, ""));
+        let found: Option<u32> = version.parse().ok();
+        let found = found.ok_or_else(|| reader.wrong(TraceCause::NotATrace))?;
+        if found != VERSION {
+            return Err(reader.wrong(TraceCause::Version { found }));
+        }
+        if bytes.last() != Some(&b'\n') {
+            return Err(reader.wrong(TraceCause::Cut));
+        }
+        reader.program = program.to_owned();
+        reader.allow_cut = allow_cut;
+        Ok(reader)
+    }
+
+    /// The version of handfast that recorded it.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// The number of the line read last, from 1.
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Whether the last line had no end and was left out.
+    pub fn was_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Whether the end of the file may be an early one: it is allowed, and the engine's end was not
+    /// read.
+    pub(crate) fn may_be_cut(&self) -> bool {
+        self.allow_cut && !self.ended
+    }
+
+    /// The next line; `None` at the end.
+    ///
+    /// # Errors
+    /// [`TraceError`] if it is damaged, cut off, or none of this version.
+    pub fn next_line(&mut self) -> Result<Option<Line>, TraceError> {
+        self.line += 1;
+        let mut bytes = Vec::new();
+        let mut limited = (&mut self.from).take(LINE_BYTES_MAX as u64 + 1);
+        limited.read_until(b'\n', &mut bytes).map_err(|error| self.wrong(io(&error)))?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        if self.ended {
+            return Err(self.wrong(TraceCause::Order("something follows the end")));
+        }
+        self.bytes += bytes.len() as u64;
+        if self.bytes > TRACE_BYTES_MAX {
+            return Err(self.wrong(TraceCause::TooLong));
+        }
+        if bytes.pop() != Some(b'\n') {
+            return match bytes.len() {
+                LINE_BYTES_MAX.. => Err(self.wrong(TraceCause::LineTooLong)),
+                _ if self.allow_cut => {
+                    self.cut = true;
+                    Ok(None)
+                }
+                _ => Err(self.wrong(TraceCause::Cut)),
+            };
+        }
+        let text = str::from_utf8(&bytes).map_err(|_| self.wrong(TraceCause::NotText))?;
+        let (words, found) =
+            text.rsplit_once(' ').ok_or_else(|| self.wrong(TraceCause::Checksum))?;
+        if checksum(words) != found {
+            return Err(self.wrong(TraceCause::Checksum));
+        }
+        let line = Line::read(words, &mut Reader::new(words, &mut Plain));
+        let line = line.map_err(|error| self.wrong(error.into()))?;
+        self.ended = matches!(line, Line::End { .. });
+        Ok(Some(line))
+    }
+
+    /// An error at the line read last.
+    pub fn wrong(&self, cause: TraceCause) -> TraceError {
+        TraceError { line: self.line, cause }
+    }
+}
+
+fn io(error: &std::io::Error) -> TraceCause {
+    TraceCause::Io(error.to_string())
+}

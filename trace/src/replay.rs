@@ -1,0 +1,300 @@
+//! Feeding a trace to the core.
+
+use crate::error::{TraceCause, TraceError};
+use crate::line::{Effects, Entry, Line, What};
+use crate::reader::TraceReader;
+use crate::texts::Plain;
+use handfast_core::codec::{CodeError, Reader, Texts, Writer};
+use handfast_core::node::Restoring;
+use handfast_core::{Input, Instant, Node, Output};
+use std::io::BufRead;
+
+/// Outputs that a difference lists, and characters of each.
+const LISTED_MAX: usize = 16;
+const LISTED_CHARACTERS_MAX: usize = 512;
+
+/// What a replayed trace holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// The version of handfast that recorded it.
+    pub program: String,
+    /// Times the core was told something, or that time has passed.
+    pub steps: u64,
+    /// Outputs, all of them as recorded.
+    pub outputs: u64,
+    /// Edges of transfers; those are not replayed.
+    pub edges: u64,
+    /// Segments.
+    pub segments: u64,
+    /// Entries that made way before the last segment.
+    pub missing: u64,
+    /// The time of the first entry.
+    pub first: Option<Instant>,
+    /// The time of the last entry.
+    pub last: Option<Instant>,
+    /// The engine was closed. Else the process was killed, or still ran when the file was copied.
+    pub ended: bool,
+    /// The last line was cut off, and left out.
+    pub cut: bool,
+}
+
+/// The first entry of which something else came than was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "entry {entry} at {} ms differs: {expected} expected, {got} got: the rules changed since it was \
+     recorded, or the run did not depend on its inputs alone; replay it with the version of \
+     handfast that recorded it",
+    .now.0 / 1_000_000
+)]
+pub struct Difference {
+    /// Its number.
+    pub entry: u64,
+    /// When, in nanoseconds of the run's clock.
+    pub now: Instant,
+    /// What was recorded.
+    pub expected: String,
+    /// What came.
+    pub got: String,
+}
+
+/// Why a trace does not replay.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// It can, and leads elsewhere.
+    #[error(transparent)]
+    Differs(#[from] Difference),
+}
+
+/// What is shown while a trace is replayed.
+pub enum Step<'a> {
+    /// A segment begins with a node in this state.
+    Segment {
+        /// Its number.
+        number: u64,
+        /// Entries that are missing before it.
+        missing: u64,
+        /// The node.
+        node: &'a Node,
+    },
+    /// Something happened.
+    Entry {
+        /// What.
+        entry: &'a Entry,
+        /// The node after it.
+        node: &'a Node,
+        /// What came of it.
+        outputs: &'a [Output],
+    },
+    /// The engine was closed.
+    End(Instant),
+}
+
+/// Replays a trace to its end, and shows every step.
+///
+/// # Errors
+/// [`ReplayError`] at the first line that cannot be read or leads elsewhere.
+pub fn replay<R: BufRead>(
+    reader: TraceReader<R>,
+    show: &mut dyn FnMut(Step<'_>),
+) -> Result<Replayed, ReplayError> {
+    let program = reader.program().to_owned();
+    let mut course = Course { reader, node: None, next: 1, last: Replayed::default() };
+    course.last.program = program;
+    while let Some(line) = course.reader.next_line()? {
+        course.take(line, show)?;
+    }
+    if course.node.is_none() && !course.reader.may_be_cut() {
+        return Err(course.reader.wrong(TraceCause::Order("no segment follows")).into());
+    }
+    course.last.cut = course.reader.was_cut();
+    Ok(course.last)
+}
+
+/// A replay under way.
+struct Course<R> {
+    reader: TraceReader<R>,
+    node: Option<Node>,
+    /// The number of the next entry.
+    next: u64,
+    last: Replayed,
+}
+
+impl<R: BufRead> Course<R> {
+    fn take(&mut self, line: Line, show: &mut dyn FnMut(Step<'_>)) -> Result<(), ReplayError> {
+        match line {
+            Line::Segment { number, entry } => self.begin_segment(number, entry, show),
+            Line::State(_) => Err(self.order("a state outside of a segment's beginning")),
+            Line::End { entry, now } => {
+                if entry != self.next || self.node.is_none() {
+                    return Err(self.order("the end has not the number of the next entry"));
+                }
+                self.last.ended = true;
+                show(Step::End(now));
+                Ok(())
+            }
+            Line::Entry(entry) => self.step(&entry, show),
+        }
+    }
+
+    fn begin_segment(
+        &mut self,
+        number: u64,
+        entry: u64,
+        show: &mut dyn FnMut(Step<'_>),
+    ) -> Result<(), ReplayError> {
+        let missing = entry.checked_sub(self.next).ok_or_else(|| {
+            self.order("a segment begins with an entry that was before it already")
+        })?;
+        let Some(node) = restore(&mut self.reader, &mut Plain)? else {
+            // Killed while the state was written: what was before it is whole.
+            return Ok(());
+        };
+        if let Some(before) = self.node.as_ref().filter(|_| missing == 0)
+            && let Some((expected, got)) = difference(&node, before)
+        {
+            let now = self.last.last.unwrap_or_default();
+            return Err(Difference { entry, now, expected, got }.into());
+        }
+        self.last.segments += 1;
+        self.last.missing += missing;
+        self.next = entry;
+        show(Step::Segment { number, missing, node: &node });
+        self.node = Some(node);
+        Ok(())
+    }
+
+    fn step(&mut self, entry: &Entry, show: &mut dyn FnMut(Step<'_>)) -> Result<(), ReplayError> {
+        if self.node.is_none() {
+            return Err(self.order("an entry before the first segment"));
+        }
+        if entry.number != self.next {
+            return Err(self.order("an entry has not the number that follows"));
+        }
+        let next = self.next.checked_add(1);
+        self.next = next.ok_or_else(|| self.order("an entry has too high a number"))?;
+        let Some(node) = &mut self.node else { return Ok(()) };
+        self.last.first.get_or_insert(entry.now);
+        self.last.last = Some(entry.now);
+        let recorded = match &entry.what {
+            What::Input(_, recorded) | What::Timeout(recorded) => recorded,
+            What::Edge(..) => {
+                self.last.edges += 1;
+                show(Step::Entry { entry, node, outputs: &[] });
+                return Ok(());
+            }
+        };
+        let outputs = feed(node, entry);
+        let effects = Effects::of(&outputs);
+        self.last.steps += 1;
+        self.last.outputs += outputs.len() as u64;
+        if let Some(recorded) = recorded.as_ref().filter(|recorded| **recorded != effects) {
+            let expected = words(recorded);
+            let got = format!("{}{}", words(&effects), listed(&outputs));
+            return Err(Difference { entry: entry.number, now: entry.now, expected, got }.into());
+        }
+        show(Step::Entry { entry, node, outputs: &outputs });
+        Ok(())
+    }
+
+    fn order(&self, what: &'static str) -> ReplayError {
+        self.reader.wrong(TraceCause::Order(what)).into()
+    }
+}
+
+/// Tells the core what an entry says, and takes what comes of it.
+pub(crate) fn feed(node: &mut Node, entry: &Entry) -> Vec<Output> {
+    match &entry.what {
+        What::Input(input, _) => node.handle_input(entry.now, Input::clone(input)),
+        What::Timeout(_) => node.handle_timeout(entry.now),
+        What::Edge(..) => {}
+    }
+    let mut outputs = Vec::new();
+    while let Some(output) = node.poll_output() {
+        outputs.push(output);
+    }
+    outputs
+}
+
+/// Reads the state that a segment begins with; `None` if it is cut off and that is allowed.
+pub(crate) fn restore<R: BufRead>(
+    reader: &mut TraceReader<R>,
+    texts: &mut dyn Texts,
+) -> Result<Option<Node>, TraceError> {
+    let mut restoring = None;
+    loop {
+        let part = match reader.next_line()? {
+            Some(Line::State(part)) => part,
+            None if reader.may_be_cut() => return Ok(None),
+            _ => return Err(reader.wrong(TraceCause::Order("a segment without its whole state"))),
+        };
+        match take_part(&mut restoring, &part, texts) {
+            Ok(None) => {}
+            Ok(node) => return Ok(node),
+            Err(error) => return Err(reader.wrong(error.into())),
+        }
+    }
+}
+
+/// The node of which `parts` are the state.
+pub(crate) fn restored(parts: &[String], texts: &mut dyn Texts) -> Result<Node, CodeError> {
+    let mut restoring = None;
+    for part in parts {
+        if let Some(node) = take_part(&mut restoring, part, texts)? {
+            return Ok(node);
+        }
+    }
+    Err(CodeError::State("there are fewer lines than were announced"))
+}
+
+/// Takes a part of a state; the node once it is whole.
+fn take_part(
+    restoring: &mut Option<Restoring>,
+    part: &str,
+    texts: &mut dyn Texts,
+) -> Result<Option<Node>, CodeError> {
+    let mut from = Reader::new(part, texts);
+    match restoring {
+        None => *restoring = Some(Restoring::begin(&mut from)?),
+        Some(restoring) => restoring.take(&mut from)?,
+    }
+    let whole = restoring.take_if(|restoring| !restoring.wants_more());
+    whole.map(Restoring::finish).transpose()
+}
+
+/// All that the state of a node says.
+pub(crate) fn saved(node: &Node) -> Vec<String> {
+    let (mut words, mut lines) = (Writer::default(), Vec::new());
+    node.save(&mut words, &mut |words| {
+        lines.push(words.as_str().to_owned());
+        words.clear();
+    });
+    lines
+}
+
+/// The first line in which two states differ.
+fn difference(expected: &Node, got: &Node) -> Option<(String, String)> {
+    let (expected, got) = (saved(expected), saved(got));
+    let at = (0..expected.len().max(got.len())).find(|at| expected.get(*at) != got.get(*at))?;
+    let shown = |lines: &[String]| match lines.get(at) {
+        Some(line) => format!("the state '{}'", brief(line)),
+        None => "no further state".to_owned(),
+    };
+    Some((shown(&expected), shown(&got)))
+}
+
+fn words(effects: &Effects) -> String {
+    let Effects { count, digest, kinds } = effects;
+    format!("{count} outputs ({kinds}) of digest {digest:016x}")
+}
+
+fn listed(outputs: &[Output]) -> String {
+    let shown = outputs.iter().take(LISTED_MAX);
+    shown.map(|output| format!("\n  {}", brief(&format!("{output:?}")))).collect()
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(LISTED_CHARACTERS_MAX).collect()
+}

@@ -1,0 +1,261 @@
+//! The file of a recording: segments that each replay by themselves, of which old ones make way.
+
+use crate::line::{MAGIC, header};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes that a recording keeps unless told otherwise.
+pub const BYTES_DEFAULT: u64 = 16 << 20;
+/// Fewest that it may be told to keep: some segments.
+pub const BYTES_MIN: u64 = 1 << 20;
+/// Most that it may be told to keep.
+pub const BYTES_MAX: u64 = 1 << 30;
+/// Entries of one segment, in bytes; or twice the state that it begins with, if that is more, so
+/// that at most a third of a trace are states.
+pub const SEGMENT_BYTES: u64 = 64 << 10;
+/// The share of the bytes kept that the newest segments have after others made way: one in so many.
+const NEWEST_SHARE: u64 = 2;
+/// The share that segments with a failure have, and those beside them: one in so many.
+const FAILED_SHARE: u64 = 4;
+/// A trace has tokens of lanes and addresses of peers: it is its owner's alone.
+const MODE: u32 = 0o600;
+/// What the first line names as its writer.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
+/// What an earlier recording at the same path is renamed to.
+const EARLIER: &str = "old";
+/// What a recording is named while old segments make way.
+const PARTIAL: &str = "part";
+
+/// Where to record, and how much to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordOptions {
+    /// The file. An earlier recording there is renamed, with `.old` after its name; anything else
+    /// is refused.
+    pub path: PathBuf,
+    /// Bytes to keep, from [`BYTES_MIN`] to [`BYTES_MAX`]. Past it old segments make way, those with
+    /// a failure last. The file may be longer by one segment.
+    pub bytes_max: u64,
+}
+
+impl RecordOptions {
+    /// Records to `path`, [`BYTES_DEFAULT`] of it.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), bytes_max: BYTES_DEFAULT }
+    }
+}
+
+/// Why nothing is recorded, or nothing more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The bound is out of range.
+    #[error("a recording keeps {BYTES_MIN} to {BYTES_MAX} bytes, not {bytes}")]
+    Bytes {
+        /// The bound asked for.
+        bytes: u64,
+    },
+    /// Something is at the path that is no recording, and is not touched.
+    #[error("{path} exists and is no recording; name another file", path = .path.display())]
+    Occupied {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system did not let us write.
+    #[error("{path}: {doing} failed: {error}", path = .path.display())]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// Why it failed.
+        error: String,
+    },
+}
+
+/// A segment's place in the file.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    offset: u64,
+    bytes: u64,
+    failed: bool,
+}
+
+/// The file.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    options: RecordOptions,
+    file: File,
+    /// Oldest first; never empty once the first has begun.
+    segments: Vec<Segment>,
+    /// Of the file.
+    bytes: u64,
+    /// Of the state that the last segment begins with.
+    state_bytes: u64,
+    dropped: u64,
+}
+
+impl Ring {
+    pub(crate) fn create(options: RecordOptions) -> Result<Self, RecordError> {
+        let bytes = options.bytes_max;
+        if !(BYTES_MIN..=BYTES_MAX).contains(&bytes) {
+            return Err(RecordError::Bytes { bytes });
+        }
+        set_earlier_aside(&options.path)?;
+        let failed = |error| file_error(&options.path, "making the recording", &error);
+        let mut file = open_new(&options.path).map_err(failed)?;
+        let header = header(PROGRAM);
+        file.write_all(header.as_bytes()).map_err(failed)?;
+        let bytes = header.len() as u64;
+        Ok(Self { options, file, segments: Vec::new(), bytes, state_bytes: 0, dropped: 0 })
+    }
+
+    /// Whether the next entry should begin a segment.
+    pub(crate) fn wants_segment(&self) -> bool {
+        let Some(last) = self.segments.last() else { return true };
+        last.bytes - self.state_bytes >= SEGMENT_BYTES.max(self.state_bytes.saturating_mul(2))
+    }
+
+    /// Begins a segment with the node's state; old ones make way first, if there are too many.
+    pub(crate) fn begin_segment(&mut self, state: &str) -> Result<(), RecordError> {
+        if self.bytes > self.options.bytes_max {
+            self.make_way()?;
+        }
+        let segment = Segment { offset: self.bytes, bytes: 0, failed: false };
+        self.segments.push(segment);
+        self.state_bytes = state.len() as u64;
+        self.append(state)
+    }
+
+    pub(crate) fn append(&mut self, lines: &str) -> Result<(), RecordError> {
+        let written = self.file.write_all(lines.as_bytes());
+        written.map_err(|error| file_error(&self.options.path, "recording", &error))?;
+        self.bytes += lines.len() as u64;
+        if let Some(last) = self.segments.last_mut() {
+            last.bytes += lines.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Keeps the segment under way for longer than those without a failure.
+    pub(crate) fn mark_failed(&mut self) {
+        if let Some(last) = self.segments.last_mut() {
+            last.failed = true;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Segments that made way.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Writes what stays into a new file, which takes the place of this one at once: whoever kills
+    /// us meanwhile finds the one or the other.
+    fn make_way(&mut self) -> Result<(), RecordError> {
+        let kept = kept(&self.segments, self.options.bytes_max);
+        let path = with_extension(&self.options.path, PARTIAL);
+        let failed = |error: io::Error| file_error(&path, "making way in the recording", &error);
+        // One that a killed process left behind.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let mut file = open_new(&path).map_err(failed)?;
+        let header = header(PROGRAM);
+        file.write_all(header.as_bytes()).map_err(failed)?;
+        let mut offset = header.len() as u64;
+        let mut segments = Vec::with_capacity(kept.len());
+        for segment in kept {
+            self.file.seek(SeekFrom::Start(segment.offset)).map_err(failed)?;
+            io::copy(&mut (&self.file).take(segment.bytes), &mut file).map_err(failed)?;
+            segments.push(Segment { offset, ..segment });
+            offset += segment.bytes;
+        }
+        std::fs::rename(&path, &self.options.path).map_err(failed)?;
+        self.dropped += (self.segments.len() - segments.len()) as u64;
+        (self.file, self.segments, self.bytes) = (file, segments, offset);
+        Ok(())
+    }
+}
+
+/// The newest segments, and older ones with a failure in them or beside them, oldest first.
+fn kept(segments: &[Segment], bytes_max: u64) -> Vec<Segment> {
+    let mut room = bytes_max / NEWEST_SHARE;
+    let mut room_failed = bytes_max / FAILED_SHARE;
+    let mut kept = Vec::new();
+    for (at, segment) in segments.iter().enumerate().rev() {
+        let near = &segments[at.saturating_sub(1)..(at + 2).min(segments.len())];
+        if segment.bytes <= room {
+            room -= segment.bytes;
+            kept.push(*segment);
+            continue;
+        }
+        // The newest are without a gap.
+        room = 0;
+        if near.iter().any(|segment| segment.failed) && segment.bytes <= room_failed {
+            room_failed -= segment.bytes;
+            kept.push(*segment);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+fn open_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).append(true).create_new(true).mode(MODE).open(path)
+}
+
+fn with_extension(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
+/// Renames an earlier recording, so that a process that is started again by itself destroys nothing.
+fn set_earlier_aside(path: &Path) -> Result<(), RecordError> {
+    let occupied = || RecordError::Occupied { path: path.to_owned() };
+    let failed = |error: io::Error| file_error(path, "looking for an earlier recording", &error);
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed(error)),
+        Ok(metadata) if !metadata.is_file() => return Err(occupied()),
+        Ok(_) => {}
+    }
+    let mut begin = Vec::new();
+    let opened = File::open(path).map_err(failed)?;
+    opened.take(MAGIC.len() as u64).read_to_end(&mut begin).map_err(failed)?;
+    if !begin.is_empty() && begin != MAGIC.as_bytes() {
+        return Err(occupied());
+    }
+    std::fs::rename(path, with_extension(path, EARLIER)).map_err(failed)
+}
+
+fn file_error(path: &Path, doing: &'static str, error: &io::Error) -> RecordError {
+    RecordError::File { path: path.to_owned(), doing, error: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Segment, kept};
+
+    fn numbers(failed: &[usize], bytes_max: u64) -> Vec<u64> {
+        let segment =
+            |at: usize| Segment { offset: at as u64, bytes: 10, failed: failed.contains(&at) };
+        let segments: Vec<_> = (0..20).map(segment).collect();
+        kept(&segments, bytes_max).iter().map(|segment| segment.offset).collect()
+    }
+
+    #[test]
+    fn the_newest_segments_stay_and_failed_ones_with_their_neighbours() {
+        assert_eq!(numbers(&[], 100), [15, 16, 17, 18, 19]);
+        assert_eq!(numbers(&[3], 120), [2, 3, 4, 14, 15, 16, 17, 18, 19]);
+        // The window around the oldest failure is the first that makes way.
+        assert_eq!(numbers(&[3, 9], 160), [4, 8, 9, 10, 12, 13, 14, 15, 16, 17, 18, 19]);
+        assert_eq!(numbers(&[19], 100), [15, 16, 17, 18, 19]);
+    }
+}

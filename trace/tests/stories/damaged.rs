@@ -1,0 +1,137 @@
+//! What is no trace, or not all of one, is a typed error and never a panic.
+
+use crate::run::{Folder, PEERS, Run, replayed};
+use handfast_core::transport::Side;
+use handfast_trace::{LINE_BYTES_MAX, ReplayError, TraceCause, TraceReader, replay, signed};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use std::fs;
+use std::sync::LazyLock;
+
+static TRACE: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 11, &PEERS);
+    run.live(120);
+    run.end();
+    fs::read(folder.file()).unwrap()
+});
+
+fn cause(bytes: &[u8]) -> TraceCause {
+    match replayed(bytes).expect_err("it is no whole trace") {
+        ReplayError::Trace(error) => {
+            assert_eq!(error.side(), Side::Local);
+            let text = error.to_string();
+            assert!(text.starts_with("our side, reading the trace, line "), "{text}");
+            assert!(text.ends_with(error.cause.cure()), "{text}");
+            error.cause
+        }
+        ReplayError::Differs(difference) => panic!("{difference}"),
+    }
+}
+
+#[test]
+fn what_is_no_trace_of_this_version_says_what_it_is() {
+    assert_eq!(cause(b""), TraceCause::Empty);
+    assert_eq!(cause(b"hello\n"), TraceCause::NotATrace);
+    assert_eq!(cause(&[0xff; 4096]), TraceCause::NotATrace);
+    assert_eq!(cause(b"handfast-trace"), TraceCause::NotATrace);
+    assert_eq!(cause(b"handfast-trace one 0.1.0\n"), TraceCause::NotATrace);
+    assert_eq!(cause(b"handfast-trace 2 0.9.0\n"), TraceCause::Version { found: 2 });
+    assert_eq!(cause(b"handfast-trace 1 0.1"), TraceCause::Cut);
+    assert!(matches!(cause(b"handfast-trace 1 0.1.0\n"), TraceCause::Order(_)));
+}
+
+#[test]
+fn lines_that_are_missing_or_doubled_are_noticed() {
+    let text = str::from_utf8(&TRACE).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let entry = lines.iter().position(|line| line.starts_with("input 5 ")).unwrap();
+    let mut without = lines.clone();
+    without.remove(entry);
+    assert!(matches!(cause(without.concat().as_bytes()), TraceCause::Order(_)));
+    let mut twice = lines.clone();
+    twice.insert(entry, lines[entry]);
+    assert!(matches!(cause(twice.concat().as_bytes()), TraceCause::Order(_)));
+    let mut without_state = lines.clone();
+    without_state.remove(2);
+    assert!(matches!(cause(without_state.concat().as_bytes()), TraceCause::Order(_)));
+    let after_end = [text, &signed("end 1 1")].concat();
+    assert!(matches!(cause(after_end.as_bytes()), TraceCause::Order(_)));
+}
+
+#[test]
+fn a_line_that_another_version_would_write_names_the_word() {
+    let header = "handfast-trace 1 0.1.0\n";
+    let trace = format!("{header}{}", signed("sigment 1 1"));
+    assert!(matches!(cause(trace.as_bytes()), TraceCause::Words(_)));
+    let error = replayed(trace.as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("word 1 is 'sigment'"), "{error}");
+    let long = format!("{header}{}", "x".repeat(LINE_BYTES_MAX + 9));
+    assert_eq!(cause(long.as_bytes()), TraceCause::LineTooLong);
+    let bytes = [header.as_bytes(), b"\xff\xfe\n"].concat();
+    assert_eq!(cause(&bytes), TraceCause::NotText);
+}
+
+#[test]
+fn a_trace_that_is_cut_anywhere_is_whole_up_to_there_if_that_is_allowed() {
+    let whole = replayed(&TRACE).unwrap();
+    let first = TRACE.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let ends = (first..TRACE.len()).filter(|at| TRACE[at - 1] == b'\n');
+    for length in ends.chain((first..TRACE.len()).step_by(41)) {
+        let cut = &TRACE[..length];
+        let reader = TraceReader::new(cut, true).unwrap();
+        let read = replay(reader, &mut |_| {}).unwrap_or_else(|error| panic!("{length}: {error}"));
+        assert!(!read.ended && read.steps <= whole.steps);
+        if cut.last() != Some(&b'\n') {
+            assert_eq!(cause(cut), TraceCause::Cut, "{length}");
+            assert!(read.cut);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn a_byte_that_was_changed_is_noticed(at in any::<Index>(), to in any::<u8>()) {
+        let mut bytes = TRACE.clone();
+        let at = at.index(bytes.len());
+        let program = bytes.starts_with(b"handfast-trace 1 ") && (17..22).contains(&at);
+        prop_assume!(bytes[at] != to && !program);
+        bytes[at] = to;
+        let error = replayed(&bytes).expect_err("it was changed");
+        prop_assert!(matches!(error, ReplayError::Trace(_)), "{error}");
+    }
+
+    #[test]
+    fn words_that_were_changed_under_a_right_checksum_do_no_harm(
+        line in any::<Index>(),
+        word in any::<Index>(),
+        from in any::<(Index, Index)>(),
+    ) {
+        let text = str::from_utf8(&TRACE).unwrap();
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let words_of = |line: &str| -> Vec<String> {
+            let words = line.rsplit_once(' ').map_or(line, |(words, _)| words);
+            words.split(' ').map(str::to_owned).collect()
+        };
+        let line = 1 + line.index(lines.len() - 1);
+        let other = words_of(&lines[1 + from.0.index(lines.len() - 1)]);
+        let mut words = words_of(&lines[line]);
+        let word = word.index(words.len());
+        words[word] = other[from.1.index(other.len())].clone();
+        lines[line] = signed(&words.join(" ")).trim_end().to_owned();
+        let text = lines.join("\n") + "\n";
+        // Whatever comes of it, it comes as a value.
+        if let Err(error) = replayed(text.as_bytes()) {
+            prop_assert!(error.to_string().len() < 32 << 10);
+        }
+    }
+
+    #[test]
+    fn bytes_of_any_kind_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(replayed(&bytes).is_err());
+        let trace = [&b"handfast-trace 1 0.1.0\n"[..], &bytes].concat();
+        prop_assert!(replayed(&trace).is_err());
+    }
+}

@@ -1,0 +1,205 @@
+//! What is written down, and what makes way.
+
+use crate::run::{Folder, PEERS, Run, error, numbers, options, path, replayed};
+use handfast_core::{Incarnation, Input, Instant, Lifecycle};
+use handfast_trace::{
+    BYTES_MAX, BYTES_MIN, Edge, Ending, RecordError, RecordOptions, Recorder, SEGMENT_BYTES, Step,
+    TraceReader, What, replay, signed,
+};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_recorded_life_replays_bit_for_bit() {
+    for seed in 1..40 {
+        let folder = Folder::new();
+        let mut run = Run::new(&folder.file(), seed, &PEERS);
+        run.live(300);
+        let (entries, counters) = (run.trace.status().entries, run.node.counters());
+        run.end();
+        let mut last = None;
+        let file = fs::read(folder.file()).unwrap();
+        let replayed = replay(TraceReader::new(&*file, false).unwrap(), &mut |step| {
+            if let Step::Entry { node, .. } = step {
+                last = Some(node.counters());
+            }
+        });
+        let replayed = replayed.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(replayed.ended && !replayed.cut && replayed.missing == 0, "{replayed:?}");
+        assert_eq!(replayed.steps + replayed.edges, entries);
+        assert!(replayed.outputs > 100, "{replayed:?}");
+        assert_eq!(last, Some(counters), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_run_that_nothing_happened_in_replays_too() {
+    let folder = Folder::new();
+    Run::new(&folder.file(), 1, &PEERS).end();
+    let replayed = replayed(&fs::read(folder.file()).unwrap()).unwrap();
+    assert_eq!((replayed.segments, replayed.steps, replayed.ended), (1, 0, true));
+}
+
+#[test]
+fn a_long_run_keeps_its_bound_its_newest_entries_and_what_failed() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 5, &PEERS);
+    run.live(2_000);
+    let failure = run.trace.status().entries + 1;
+    let failed = Edge::Ended { batch: u64::MAX, ending: Ending::Exhausted(error()) };
+    let peer = path(PEERS[0]);
+    let edge = [(Instant(1), failed)].into_iter();
+    assert!(!run.trace.edges(&peer, Incarnation(7), edge));
+    // From here on nothing fails: peers are closed that nobody opened.
+    while run.trace.status().dropped < 40 {
+        for peer in PEERS {
+            run.tell(Input::Close(path(peer)));
+        }
+        let bytes = fs::metadata(folder.file()).unwrap().len();
+        let slack = SEGMENT_BYTES * 2;
+        assert!(bytes <= BYTES_MIN + slack, "{bytes} bytes");
+        assert_eq!(bytes, run.trace.status().bytes);
+    }
+    let last = run.trace.status().entries;
+    run.end();
+    let file = fs::read(folder.file()).unwrap();
+    let numbers = numbers(&file);
+    assert_eq!(numbers.last(), Some(&last));
+    let at = numbers.binary_search(&failure).expect("the failure is there");
+    assert_eq!(numbers[at - 100..at + 100], Vec::from_iter(failure - 100..failure + 100));
+    let replayed = replayed(&file).unwrap();
+    assert_eq!(replayed.missing + numbers.len() as u64, last);
+    assert!(replayed.segments > 5 && replayed.missing > 1000, "{replayed:?}");
+}
+
+#[test]
+fn edges_that_fill_a_segment_are_counted_until_another_begins() {
+    let folder = Folder::new();
+    let run = Run::new(&folder.file(), 1, &PEERS);
+    let tell = |batch| {
+        let edge = Edge::Ended { batch, ending: Ending::TimedOut };
+        run.trace.edges(&path(PEERS[0]), Incarnation(7), [(Instant(batch), edge)].into_iter())
+    };
+    let full = (0..100_000).find(|batch| tell(*batch)).expect("the segment gets full");
+    assert!(!tell(full + 1), "it is said once");
+    let before = run.trace.status();
+    assert!(!tell(full + 2));
+    assert_eq!(run.trace.status(), before, "nothing more is kept");
+    run.node.begin_segment();
+    assert!(!tell(full + 3));
+    run.end();
+    let mut edges = Vec::new();
+    let file = fs::read(folder.file()).unwrap();
+    let read = replay(TraceReader::new(&*file, false).unwrap(), &mut |step| {
+        if let Step::Entry { entry, .. } = step
+            && let What::Edge(_, _, edge) = &entry.what
+        {
+            edges.push(edge.clone());
+        }
+    });
+    assert_eq!(read.unwrap().segments, 2);
+    let last = Edge::Ended { batch: full + 3, ending: Ending::TimedOut };
+    assert_eq!(edges[full as usize..], [Edge::Missed(3), last]);
+}
+
+#[test]
+fn a_recording_is_its_owners_alone_and_sets_an_earlier_one_aside() {
+    let folder = Folder::new();
+    let (file, earlier) = (folder.file(), folder.file().with_extension("trace.old"));
+    let mut first = Run::new(&file, 1, &PEERS);
+    first.live(10);
+    let (first_bytes, mode) = (fs::read(&file).unwrap(), fs::metadata(&file).unwrap());
+    assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+    drop(first);
+    let second = Run::new(&file, 2, &PEERS);
+    assert_eq!(fs::read(&earlier).unwrap(), first_bytes);
+    drop(second);
+    fs::write(&file, "notes of mine").unwrap();
+    let refused = Recorder::create(options(&file)).unwrap_err();
+    assert_eq!(refused, RecordError::Occupied { path: file.clone() });
+    assert_eq!(fs::read(&file).unwrap(), b"notes of mine");
+}
+
+#[test]
+fn a_recording_that_cannot_be_begun_is_a_typed_error() {
+    let folder = Folder::new();
+    for bytes_max in [BYTES_MIN - 1, BYTES_MAX + 1] {
+        let options = RecordOptions { path: folder.file(), bytes_max };
+        assert_eq!(Recorder::create(options).unwrap_err(), RecordError::Bytes { bytes: bytes_max });
+    }
+    let nowhere = folder.file().join("nowhere");
+    let error = Recorder::create(options(&nowhere)).unwrap_err();
+    assert!(matches!(error, RecordError::File { .. }), "{error}");
+    assert!(error.to_string().contains("nowhere"), "{error}");
+}
+
+#[test]
+fn the_first_entry_that_differs_is_named_with_its_time_and_both_sides() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 3, &PEERS);
+    run.live(50);
+    run.end();
+    let text = fs::read_to_string(folder.file()).unwrap();
+    let opened = text.lines().find(|line| line.starts_with("input ") && line.contains(" Open "));
+    let opened = opened.expect("somebody opens").to_owned();
+    let number: u64 = opened.split(' ').nth(1).unwrap().parse().unwrap();
+    let now: u64 = opened.split(' ').nth(2).unwrap().parse().unwrap();
+    let other = opened.replace(" Open ", " Close ");
+    let changed = text.replace(&format!("{opened}\n"), &signed(other.rsplit_once(' ').unwrap().0));
+    let error = replayed(changed.as_bytes()).unwrap_err();
+    let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
+    assert_eq!((difference.entry, difference.now), (number, Instant(now)));
+    assert!(difference.expected.contains("Operate"), "{error}");
+    assert!(difference.got.contains("0 outputs"), "{error}");
+}
+
+#[test]
+fn a_state_that_is_not_what_came_before_it_is_named() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 3, &PEERS);
+    while run.trace.status().bytes < SEGMENT_BYTES * 2 {
+        run.live(50);
+    }
+    run.end();
+    let text = fs::read_to_string(folder.file()).unwrap();
+    let state = text.lines().filter(|line| line.starts_with("state base")).nth(1).unwrap();
+    let words = state.rsplit_once(' ').unwrap().0;
+    let mut fields: Vec<_> = words.split(' ').map(str::to_owned).collect();
+    // The number of the next lifecycle: the words `state` and `base`, then 20 of the configuration.
+    let next = 2 + 4 + 8 + 8;
+    fields[next] = (fields[next].parse::<u64>().unwrap() + 1).to_string();
+    let changed = text.replace(&format!("{state}\n"), &signed(&fields.join(" ")));
+    let error = replayed(changed.as_bytes()).unwrap_err();
+    let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
+    assert!(difference.expected.contains("state 'base"), "{error}");
+}
+
+#[test]
+fn a_lane_of_nobody_fails_and_is_recorded_as_that() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 1, &PEERS);
+    run.tell(Input::LaneFailed { lifecycle: Lifecycle(99), error: error() });
+    run.end();
+    let text = fs::read_to_string(folder.file()).unwrap();
+    assert!(text.contains("LaneFailed 99 Peer =receive 104 =10.1.2.3%20hung%20up > 0 "), "{text}");
+}
+
+#[test]
+fn a_recording_that_cannot_go_on_ends_and_the_node_lives_on() {
+    let folder = Folder::new();
+    let mut run = Run::new(&folder.file(), 8, &PEERS);
+    run.live(20);
+    // There is nowhere to make way any more.
+    fs::remove_dir_all(folder.file().parent().unwrap()).unwrap();
+    while run.trace.status().failure.is_none() {
+        run.live(100);
+    }
+    let status = run.trace.status();
+    assert!(
+        matches!(&status.failure, Some(RecordError::File { doing, .. }) if doing.contains("making way"))
+    );
+    let published = run.node.counters().published;
+    run.live(1_000);
+    assert!(run.node.counters().published > published, "the node lives on");
+    assert_eq!(run.trace.status(), status, "and nothing more is recorded");
+}
