@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::explain::Explain;
 use crate::lanes::LaneOptions;
 use crate::place::Place;
 use crate::sim::Sim;
@@ -85,6 +86,7 @@ pub(crate) enum Command {
     Get(Get),
     Bench(Bench),
     Smoke(Smoke),
+    Explain(Explain),
     Sim(Sim),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]

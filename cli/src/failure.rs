@@ -65,6 +65,8 @@ pub(crate) enum Failure {
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
     NotFoundOut(String),
+    #[error("not in the catalogue")]
+    NotRecognised,
     #[error("interrupted")]
     Interrupted,
     #[error("terminated")]
@@ -100,6 +102,7 @@ impl Failure {
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
+            Self::NotRecognised => 3,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

@@ -6,6 +6,7 @@
 mod arguments;
 mod bench;
 mod copy;
+mod explain;
 mod failure;
 mod files;
 mod get;
@@ -19,6 +20,7 @@ mod serve;
 mod sim;
 mod size;
 mod smoke;
+mod terminal;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Smoke(arguments) => {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
         }
+        Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };

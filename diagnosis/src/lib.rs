@@ -14,7 +14,7 @@ mod problem;
 
 pub use calls::{of_call, of_completion};
 pub use language::Language;
-pub use page::{COLUMNS_MIN, Style, catalogue_page, commands_of, page, wrapped};
+pub use page::{COLUMNS_MIN, Style, catalogue_page, commands_of, page, page_json, wrapped};
 pub use problem::{Id, Problem, Role, Severity, Side, Text, problem, problems};
 
 /// The ids of the catalogue.

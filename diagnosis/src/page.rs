@@ -175,6 +175,23 @@ pub fn page(problem: &Problem, style: &Style) -> String {
     out
 }
 
+/// The page of a problem for programs.
+pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
+    serde_json::json!({
+        "id": problem.id,
+        "severity": problem.severity,
+        "role": problem.role,
+        "side": problem.side,
+        "section": problem.section.get(language),
+        "title": problem.title.get(language),
+        "what": problem.what.get(language),
+        "cause": problem.cause.get(language),
+        "remedy": problem.remedy.get(language),
+        "command": commands_of(problem, |_| None),
+        "verify": problem.verify.get(language),
+    })
+}
+
 /// What a page says below its title.
 pub(crate) fn body(problem: &Problem, style: &Style) -> String {
     let language = style.language;

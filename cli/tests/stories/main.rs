@@ -4,6 +4,7 @@
 
 mod bench;
 mod crossing;
+mod explain;
 mod files;
 mod helpers;
 #[cfg(feature = "verbs")]

@@ -2,10 +2,12 @@
 
 use super::{Connection, Explanation, Seen};
 use crate::language::Language;
-use crate::page::{Style, body, wrapped};
+use crate::page::{Style, body, page_json, wrapped};
 use crate::problem::{Role, problem};
 use std::fmt::Write;
 
+/// The form of the explanation for programs; another number is another form.
+const SCHEMA: u32 = 1;
 /// Connections that are listed.
 const CONNECTIONS_SHOWN: usize = 8;
 
@@ -37,7 +39,10 @@ impl Explanation {
         }
         out.push('\n');
         if self.lines > 1 {
-            let label = format!("{} {}", language.pick("Line", "第"), first.line);
+            let label = match language {
+                Language::English => format!("Line {}", first.line),
+                Language::Chinese => format!("第 {} 行", first.line),
+            };
             out.push_str(&style.entry(&label, &first.text));
         }
         if let Some(from) = self.refined_from {
@@ -162,5 +167,18 @@ impl Explanation {
             }
         }
         out
+    }
+}
+
+impl Explanation {
+    /// The explanation for programs: what [`Explanation`] holds, and the page of the first.
+    pub fn json(&self, language: Language) -> serde_json::Value {
+        let page = self.first.as_ref().map(|first| page_json(problem(first.id), language));
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("schema".to_owned(), SCHEMA.into());
+            object.insert("page".to_owned(), page.unwrap_or_default());
+        }
+        value
     }
 }
