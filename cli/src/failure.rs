@@ -2,6 +2,9 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, Stage};
+#[cfg(feature = "verbs")]
+use handfast_diagnosis::of_call;
+use handfast_diagnosis::{Id, ids};
 use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -80,6 +83,20 @@ impl Failure {
 
     pub(crate) fn state(path: &Path, what: &str) -> Self {
         Self::FileState { path: path.to_owned(), what: what.to_owned() }
+    }
+
+    /// The problem's name in the catalogue, for `handfast explain`.
+    pub(crate) fn diagnosis_id(&self) -> Option<Id> {
+        match self {
+            Self::Engine(error) => Some(error.diagnosis_id()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => of_call(error.call, error.code, &error.detail),
+            Self::Overdue { .. } => Some(ids::NET_FILTERED),
+            Self::StepOverdue { .. } => Some(ids::XFER_DEADLINE),
+            Self::Checksum { .. } | Self::Damaged { .. } => Some(ids::CHECKSUM),
+            Self::HalfWay { failure, .. } => failure.diagnosis_id(),
+            _ => None,
+        }
     }
 
     pub(crate) fn exit_code(&self) -> u8 {

@@ -80,7 +80,8 @@ impl Warnings {
         for fallback in engine.fallbacks() {
             let text = fallback.to_string();
             if !self.0.contains(&text) {
-                output::note(format_args!("warning: {text}"));
+                let id = fallback.diagnosis_id();
+                output::note(format_args!("warning: {text} [{id}]"));
                 self.0.insert(text);
             }
         }
@@ -95,6 +96,9 @@ pub(crate) struct FallbackReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<String>,
     pub(crate) cause: String,
+    /// For `handfast explain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'static str>,
     pub(crate) cure: &'static str,
 }
 
@@ -105,6 +109,7 @@ impl FallbackReport {
             stage: fallback.stage().to_string(),
             peer: fallback.peer().map(str::to_owned),
             cause: fallback.cause().to_string(),
+            id: Some(fallback.diagnosis_id().as_str()),
             cure: fallback.cure(),
         }
     }
@@ -116,6 +121,7 @@ impl FallbackReport {
             stage: error.stage().to_string(),
             peer: error.peer_address().map(str::to_owned),
             cause: error.cause().to_string(),
+            id: Some(error.diagnosis_id().as_str()),
             cure: error.hint().unwrap_or(cure),
         }
     }

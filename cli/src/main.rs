@@ -60,7 +60,12 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::note(format_args!("error: {failure}"));
+            match failure.diagnosis_id() {
+                Some(id) => output::note(format_args!(
+                    "error: {failure} [{id}]\nhint: `handfast explain {id}` says more"
+                )),
+                None => output::note(format_args!("error: {failure}")),
+            }
             ExitCode::from(failure.exit_code())
         }
     }

@@ -32,6 +32,7 @@ mod command;
 mod config;
 mod control;
 mod counters;
+mod diagnosis;
 mod driver;
 mod engine;
 mod error;
@@ -63,6 +64,7 @@ pub use handfast_core::node::{
 pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
+pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_transport_rdma::RdmaUnavailable;
 pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};

@@ -26,7 +26,15 @@ fn piped(log: &str, arguments: &[&str]) -> Ended {
 fn the_first_error_of_a_storm_is_explained_with_side_remedy_and_check() {
     let ended = piped(STORM, &["--lang", "en"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    for part in ["WC-RETRY", "Line 1", "2 requests failed as a consequence", "Remedy", "$ handfast smoke", "Check", "unknown: "] {
+    for part in [
+        "WC-RETRY",
+        "Line 1",
+        "2 requests failed as a consequence",
+        "Remedy",
+        "$ handfast smoke",
+        "Check",
+        "unknown: ",
+    ] {
         assert!(ended.output.contains(part), "'{part}' is missing in: {}", ended.output);
     }
     let json: Value = serde_json::from_str(&piped(STORM, &["--json"]).output).unwrap();
@@ -41,13 +49,18 @@ fn a_page_is_printed_by_its_name_in_either_language() {
     let chinese = succeed(&["explain", "[NET-REFUSED]", "--lang", "zh"]);
     assert!(chinese.contains("原因") && chinese.contains("没有程序在监听"), "{chinese}");
     let mut command = Command::new(PROGRAM);
-    command.args(["explain", "NET-REFUSED"]).env("LANG", "zh_CN.UTF-8").env_remove("LC_ALL").env_remove("LC_MESSAGES");
+    command
+        .args(["explain", "NET-REFUSED"])
+        .env("LANG", "zh_CN.UTF-8")
+        .env_remove("LC_ALL")
+        .env_remove("LC_MESSAGES");
     assert_eq!(Client::spawn(command).end().output, chinese);
 }
 
 #[test]
 fn unknown_text_ends_with_3_and_the_nearest() {
-    let ended = run(&["explain", "Faild to modfy QP to RTR", "--lang", "en"]).failed(3, &["not in the catalogue"]);
+    let ended = run(&["explain", "Faild to modfy QP to RTR", "--lang", "en"])
+        .failed(3, &["not in the catalogue"]);
     assert!(ended.output.contains("Nearest") && ended.output.contains("QP-RTR"), "{ended:?}");
     run(&["explain", "all is well"]).failed(3, &[]);
     assert_eq!(run(&["explain", "--lang", "fr", "x"]).code, Some(2));
