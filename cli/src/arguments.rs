@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::bench::Bench;
+use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::lanes::LaneOptions;
 use crate::place::Place;
@@ -86,6 +87,7 @@ pub(crate) enum Command {
     Get(Get),
     Bench(Bench),
     Smoke(Smoke),
+    Doctor(Doctor),
     Explain(Explain),
     Sim(Sim),
     /// Take raw streams for `bench --limit`

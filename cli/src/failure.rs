@@ -70,6 +70,10 @@ pub(crate) enum Failure {
     NotFoundOut(String),
     #[error("not in the catalogue")]
     NotRecognised,
+    #[error("{0} fatal: what was asked for cannot work as it is")]
+    Unwell(usize),
+    #[error("the doctor cannot run: {0}")]
+    NoDoctor(String),
     #[error("interrupted")]
     Interrupted,
     #[error("terminated")]
@@ -120,6 +124,8 @@ impl Failure {
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
             Self::NotRecognised => 3,
+            Self::Unwell(_) => 1,
+            Self::NoDoctor(_) => 2,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

@@ -6,6 +6,7 @@
 mod arguments;
 mod bench;
 mod copy;
+mod doctor;
 mod explain;
 mod failure;
 mod files;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Smoke(arguments) => {
             runtime::block_on(runtime::until_stopped(smoke::run(arguments)))
         }
+        Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),

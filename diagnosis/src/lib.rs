@@ -6,6 +6,7 @@
 //! looks at is handed to it.
 
 mod calls;
+pub mod doctor;
 pub mod explain;
 mod language;
 mod normal;

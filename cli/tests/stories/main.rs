@@ -4,6 +4,7 @@
 
 mod bench;
 mod crossing;
+mod doctor;
 mod explain;
 mod files;
 mod helpers;
