@@ -4,10 +4,14 @@
 //! every file of the checked-in corpus, so an input that once broke something is tried on every run
 //! and on machines that cannot fuzz.
 
+pub mod explain_and_exchange;
 pub mod frame_and_json;
 
 /// A function that panics if what must hold for its input does not.
 pub type Check = fn(&[u8]);
 
 /// Every target by name: its corpus is `fuzz/corpus/NAME`, its binary `fuzz/fuzz_targets/NAME.rs`.
-pub const TARGETS: &[(&str, Check)] = &[("frame_and_json", frame_and_json::check)];
+pub const TARGETS: &[(&str, Check)] = &[
+    ("explain_and_exchange", explain_and_exchange::check),
+    ("frame_and_json", frame_and_json::check),
+];
