@@ -8,6 +8,7 @@ use crate::place::Place;
 use crate::sim::Sim;
 use crate::size;
 use crate::smoke::Smoke;
+use crate::topology::Topology;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,6 +91,7 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Explain(Explain),
     Sim(Sim),
+    Topology(Topology),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {

@@ -1,7 +1,7 @@
 //! `handfast doctor`.
 
 use crate::failure::Failure;
-use crate::lanes::TransportName;
+use crate::lanes::{EngineName, TransportName};
 use crate::{Outcome, output, size, terminal};
 use clap::Args;
 use handfast_diagnosis::Language;
@@ -72,6 +72,8 @@ pub(crate) struct Doctor {
     /// Of `serve`; of no interest here
     #[arg(long, hide = true)]
     name: Option<String>,
+    #[arg(long, value_enum, hide = true)]
+    compat: Option<EngineName>,
     #[arg(long, hide = true)]
     file: Vec<String>,
     #[arg(long, hide = true)]

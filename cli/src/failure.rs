@@ -46,6 +46,8 @@ pub(crate) enum Failure {
     StepOverdue { step: &'static str, timeout: Duration },
     #[error("{failure}; before that, {written} of {bytes} bytes had been written")]
     HalfWay { failure: Box<Failure>, written: u64, bytes: u64 },
+    #[error(transparent)]
+    Machine(#[from] handfast::topology::MachineError),
     #[error("{0}")]
     Usage(String),
     #[error("{what} failed: {error}")]
@@ -106,7 +108,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Engine(error) => engine_code(error),
-            Self::File { .. } | Self::FileState { .. } => 5,
+            Self::File { .. } | Self::FileState { .. } | Self::Machine(_) => 5,
             Self::Overdue { .. } | Self::StepOverdue { .. } => 6,
             Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } | Self::Damaged { .. } => 7,

@@ -2,7 +2,9 @@
 
 use crate::output;
 use clap::{Args, ValueEnum};
-use handfast::{Builder, Engine, Error, Fallback, RdmaOptions, Segment, TransportChoice};
+use handfast::{
+    Builder, Engine, Error, Fallback, MooncakeOptions, RdmaOptions, Segment, TransportChoice,
+};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,6 +23,17 @@ pub(crate) struct LaneOptions {
     /// there is]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gid: Option<IpAddr>,
+    /// Speak to nodes of another engine too, over its TCP data protocol, which knows no keys: what
+    /// is served so is open to whoever reaches the port
+    #[arg(long, value_enum, value_name = "ENGINE")]
+    pub(crate) compat: Option<EngineName>,
+}
+
+/// Engines whose nodes can be peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EngineName {
+    /// Mooncake Transfer Engine, 0.3.0 and newer
+    Mooncake,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,7 +68,11 @@ impl LaneOptions {
             address: self.gid,
             ..RdmaOptions::default()
         };
-        builder.transport(choice).rdma(options)
+        let builder = builder.transport(choice).rdma(options);
+        match self.compat {
+            Some(EngineName::Mooncake) => builder.mooncake(MooncakeOptions::default()),
+            None => builder,
+        }
     }
 
     /// The same options as words of a command line.
@@ -66,6 +83,9 @@ impl LaneOptions {
         }
         if let Some(gid) = &self.gid {
             words.extend(["--gid".to_owned(), gid.to_string()]);
+        }
+        if let Some(EngineName::Mooncake) = self.compat {
+            words.extend(["--compat".to_owned(), "mooncake".to_owned()]);
         }
         words
     }

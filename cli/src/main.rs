@@ -22,6 +22,7 @@ mod sim;
 mod size;
 mod smoke;
 mod terminal;
+mod topology;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
+        Command::Topology(arguments) => topology::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

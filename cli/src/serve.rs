@@ -33,16 +33,25 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     let mut lines = format!("serving at {} as {}\n", engine.address(), engine.name());
     let mut served = Vec::new();
     for Source { name, memory, path } in sources {
-        let registration = engine.register(&name, memory.whole(), access)?;
         let bytes = size::show(memory.len() as u64);
         let origin = path.as_ref().map(|path| format!(", the file {}", path.display()));
         lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
+        let registration = match engine.data_address() {
+            None => engine.register(&name, memory.whole(), access)?,
+            Some(at) => {
+                lines += &format!("  for Mooncake nodes at {at}, address {}\n", memory.address());
+                engine.register_by_address(&name, memory.whole(), access)?
+            }
+        };
         served.push((registration, path));
     }
     match engine.device() {
         Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
         None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
         None => {}
+    }
+    if let Some(exposure) = engine.exposure() {
+        output::note(format_args!("warning: {exposure}"));
     }
     output::say(format_args!("{lines}ready"))?;
     let warn = async {

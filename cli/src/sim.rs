@@ -5,7 +5,7 @@ mod explore;
 mod lines;
 mod mutants;
 mod pool;
-mod show;
+pub(crate) mod show;
 mod sweep;
 
 use crate::Outcome;

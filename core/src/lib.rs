@@ -12,6 +12,7 @@ extern crate alloc;
 mod entropy;
 pub mod gate;
 pub mod identity;
+pub mod mooncake;
 pub mod node;
 mod questions;
 mod time;

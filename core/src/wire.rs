@@ -8,12 +8,14 @@ mod segment;
 
 pub use frame::{FRAME_BYTES_DEFAULT_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES};
 pub use frame::{Frame, FrameError, FrameKind, decode_frame, encode_frame, frame_length};
+pub(crate) use message::from_object;
 pub use message::{
     Body, Descriptor, Message, MessageError, Op, QUEUE_PAIRS_MAX, Refusal, RefusalReason,
     WIRE_VERSION,
 };
 pub use plain::PlainMessage;
 pub use segment::{
-    Checksum, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DescriptorError, DeviceDescriptor,
-    NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX, RegionDescriptor, Transports,
+    Checksum, DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DataPort, DescriptorError,
+    DeviceDescriptor, NodeDescriptor, REGION_NAME_BYTES_MAX, REGIONS_PUBLISHED_MAX,
+    RegionDescriptor, Transports,
 };

@@ -3,10 +3,13 @@
 use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
+use crate::mooncake::Inbox;
 use crate::regions::Regions;
 use crate::transport::Offer;
+use handfast_core::mooncake::{Notification, PROBE_ANSWER};
 use handfast_core::wire::{
-    Checksum, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, RegionDescriptor,
+    Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor,
+    RegionDescriptor,
 };
 use handfast_core::{Incarnation, NodeName};
 use handfast_memory::Direction;
@@ -32,6 +35,10 @@ pub(crate) struct Answers {
     checksums_waiting: AtomicUsize,
     checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
+    /// Where Mooncake nodes reach our memory.
+    pub(crate) data_port: Option<DataPort>,
+    /// What Mooncake nodes tell; absent where they are not spoken to.
+    pub(crate) inbox: Option<Inbox>,
 }
 
 /// What answers are made of.
@@ -43,6 +50,8 @@ pub(crate) struct AnswersParts {
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
     pub(crate) checksum_bytes_max: u64,
+    pub(crate) data_port: Option<DataPort>,
+    pub(crate) inbox: Option<Inbox>,
 }
 
 impl Answers {
@@ -59,6 +68,8 @@ impl Answers {
             checksums_waiting: AtomicUsize::new(0),
             checksum_bytes_max: parts.checksum_bytes_max,
             counts: Arc::default(),
+            data_port: parts.data_port,
+            inbox: parts.inbox,
         })
     }
 
@@ -72,6 +83,7 @@ impl Answers {
             devices: self.offer.devices.clone(),
             regions,
             checksum: None,
+            data_port: self.data_port.clone(),
         }
     }
 
@@ -97,6 +109,20 @@ impl Answers {
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::CallReceived { message, reply });
         Some(answer.await.ok()?.encode())
+    }
+
+    /// Keeps a notification, if there is somebody who may take it and room.
+    fn notification(&self, text: &str) -> Option<String> {
+        let inbox = self.inbox.as_ref()?;
+        let kept = Notification::decode(text).is_ok_and(|notification| inbox.put(notification));
+        let answer = match kept {
+            true => Notification::accepted(),
+            false => {
+                count(&self.counts.notifications_rejected);
+                Notification::rejected()
+            }
+        };
+        Some(answer.encode())
     }
 
     async fn metadata(&self, text: &str) -> String {
@@ -154,15 +180,19 @@ fn descriptor_text(descriptor: Descriptor) -> Option<String> {
 
 impl Answerer for Answers {
     async fn answer(&self, frame: OwnedFrame) -> Option<String> {
-        match frame.kind {
+        let answer = match frame.kind {
             FrameKind::Connection => self.connection(&frame.text).await,
-            FrameKind::Metadata => Some(self.metadata(&frame.text).await),
-            FrameKind::Probe => Some("{\"status\":\"success\"}\n".to_owned()),
-            kind @ (FrameKind::Notify | FrameKind::Untyped) => {
-                warn!(?kind, "a frame of this kind is not served");
-                count(&self.counts.frames_refused);
-                None
-            }
+            // The oldest releases write no type.
+            FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text).await,
+            FrameKind::Metadata => return Some(self.metadata(&frame.text).await),
+            FrameKind::Probe => return Some(PROBE_ANSWER.to_owned()),
+            FrameKind::Notify => self.notification(&frame.text),
+            FrameKind::Untyped => None,
+        };
+        if answer.is_none() && matches!(frame.kind, FrameKind::Notify | FrameKind::Untyped) {
+            warn!(kind = ?frame.kind, "a frame of this kind is not served");
+            count(&self.counts.frames_refused);
         }
+        answer
     }
 }

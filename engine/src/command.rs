@@ -39,4 +39,9 @@ impl Commands {
     pub(crate) fn send(&self, command: Command) -> bool {
         self.0.send(command).is_ok()
     }
+
+    /// The driver has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
+use crate::mooncake::MooncakeOptions;
 use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use crate::transport::{RdmaOptions, TransportChoice};
@@ -81,6 +82,7 @@ pub struct Builder {
     pub(crate) timing: EngineTiming,
     pub(crate) transport: TransportChoice,
     pub(crate) rdma: RdmaOptions,
+    pub(crate) mooncake: Option<MooncakeOptions>,
 }
 
 impl Builder {
@@ -125,6 +127,15 @@ impl Builder {
     /// Which RDMA device to use, where [`Builder::transport`] asks for one.
     pub fn rdma(mut self, options: RdmaOptions) -> Self {
         self.rdma = options;
+        self
+    }
+
+    /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
+    /// and, if it listens, serves their TCP data protocol at a port of its own. Only segments that
+    /// were registered with [`Engine::register_by_address`] can be reached so; these by whoever
+    /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
+    pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
+        self.mooncake = Some(options);
         self
     }
 
@@ -173,6 +184,7 @@ impl Builder {
         if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {
             return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
         }
+        self.mooncake.map_or(Ok(()), |options| options.check())?;
         let nonzero = [
             ("control_connections_max", self.limits.control_connections_max as u64),
             ("peers_max", self.limits.peers_max as u64),

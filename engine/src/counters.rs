@@ -26,10 +26,56 @@ pub struct Counters {
     pub messages_refused: u64,
     /// Requests that came after one of ours to the same peer, before either had led to a lane.
     pub requests_crossed: u64,
+    /// The data port for Mooncake nodes.
+    pub data_port: DataPortCounters,
+    /// Notifications rejected because too many were kept already, or because they were none.
+    pub notifications_rejected: u64,
     /// The endpoint life cycle's own.
     pub life_cycle: LifeCycleCounters,
     /// The TCP data plane's own.
     pub tcp: TcpCounters,
+}
+
+/// What happened at the data port for Mooncake nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataPortCounters {
+    /// Requests whose header came whole.
+    pub requests: u64,
+    /// Connections closed because a request named bytes that may not be reached.
+    pub refused: u64,
+    /// Connections closed because a request took too long.
+    pub overdue: u64,
+    /// Connections that broke within a request.
+    pub broken: u64,
+    /// Connections closed to make room for a newer one.
+    pub shed: u64,
+    /// Connections refused because every place was taken by one within a request.
+    pub crowded_out: u64,
+}
+
+/// The counts of the data port.
+#[derive(Default)]
+pub(crate) struct DataCounts {
+    pub(crate) requests: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) overdue: AtomicU64,
+    pub(crate) broken: AtomicU64,
+    pub(crate) shed: AtomicU64,
+    pub(crate) crowded_out: AtomicU64,
+}
+
+impl DataCounts {
+    fn snapshot(&self) -> DataPortCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DataPortCounters {
+            requests: read(&self.requests),
+            refused: read(&self.refused),
+            overdue: read(&self.overdue),
+            broken: read(&self.broken),
+            shed: read(&self.shed),
+            crowded_out: read(&self.crowded_out),
+        }
+    }
 }
 
 /// The counts that the engine's own parts keep.
@@ -43,6 +89,8 @@ pub(crate) struct Counts {
     pub(crate) frames_refused: AtomicU64,
     pub(crate) messages_refused: AtomicU64,
     pub(crate) requests_crossed: AtomicU64,
+    pub(crate) notifications_rejected: AtomicU64,
+    pub(crate) data: DataCounts,
     life_cycle: Mutex<LifeCycleCounters>,
 }
 
@@ -68,6 +116,8 @@ impl Counts {
             frames_refused: read(&self.frames_refused),
             messages_refused: read(&self.messages_refused),
             requests_crossed: read(&self.requests_crossed),
+            data_port: self.data.snapshot(),
+            notifications_rejected: read(&self.notifications_rejected),
             life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
             tcp,
         }

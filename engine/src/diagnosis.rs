@@ -2,6 +2,7 @@
 
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallback;
+use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, RefusalReason};
@@ -34,6 +35,12 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Descriptor(error) => of_descriptor(error),
         Cause::RdmaUnavailable(unavailable) => of_unavailable(unavailable),
         Cause::RdmaNotOffered | Cause::TcpNotOffered => ids::TRANSPORT_MISMATCH,
+        Cause::NoDataPort => ids::TRANSPORT_MISMATCH,
+        Cause::MooncakeDescriptor(SegmentError::Null) => ids::SEG_NAME,
+        Cause::MooncakeDescriptor(_) => ids::META_VERSION,
+        Cause::Notification(NotificationError::Malformed(_)) => ids::META_VERSION,
+        Cause::Notification(NotificationError::TooLong { .. }) => ids::ENGINE_LIMIT,
+        Cause::NotificationRejected => ids::HS_FAILED,
         Cause::Bind(text) => of_bind(text),
         Cause::NoSuchSegment { .. } => ids::SEG_NAME,
         Cause::OutOfRange { .. } => ids::SEG_RANGE,
@@ -54,6 +61,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
 fn of_descriptor(error: &DescriptorError) -> Id {
     match error {
         DescriptorError::NoKey(_) | DescriptorError::Required(_) => ids::META_VERSION,
+        DescriptorError::Null => ids::SEG_NAME,
         DescriptorError::Malformed(_) | DescriptorError::Field(_) => ids::META_VERSION,
     }
 }
@@ -151,6 +159,11 @@ mod tests {
             Cause::Descriptor(DescriptorError::Required(1)),
             Cause::RdmaNotOffered,
             Cause::TcpNotOffered,
+            Cause::NoDataPort,
+            Cause::MooncakeDescriptor(SegmentError::Null),
+            Cause::NotificationRejected,
+            Cause::Notification(NotificationError::TooLong { field: "name", bytes: 2, limit: 1 }),
+            Cause::Descriptor(DescriptorError::Null),
             Cause::Bind("Address already in use (os error 98)".into()),
             Cause::NoSuchSegment { asked: "a".into(), nearest: None, served: vec![], known: 0 },
             Cause::OutOfRange { offset: 1, length: 1, bytes: 1 },

@@ -4,7 +4,7 @@ use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
 use crate::plane::{LOCAL_LANE, LocalPlane};
-use crate::registry::{LaneTable, Registry};
+use crate::registry::{LaneTable, Leftovers, Registry};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
@@ -26,7 +26,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
-    pub(crate) listener: Option<JoinHandle<()>>,
+    pub(crate) listeners: Vec<JoinHandle<()>>,
     pub(crate) local: LocalEnd,
     pub(crate) counts: Arc<Counts>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -62,11 +62,15 @@ pub(crate) struct Driver<N: Net> {
     causes: BTreeMap<Lifecycle, TransportError>,
     /// Who waits for the end, once there is to be one.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
+    _leftovers: Leftovers,
 }
 
 impl<N: Net> Driver<N> {
     pub(crate) fn new(parts: DriverParts<N>, commands: Commands) -> Self {
+        let (lanes, registry) = (parts.lanes.clone(), parts.registry.clone());
+        let local = parts.local.target.clone();
         Self {
+            _leftovers: Leftovers { lanes, registry, local },
             parts,
             commands,
             calls: BTreeMap::new(),
@@ -114,7 +118,7 @@ impl<N: Net> Driver<N> {
     /// Ends what is not a lane, and tells who waits.
     async fn finish(mut self) {
         self.calling.shutdown().await;
-        if let Some(listener) = self.parts.listener.take() {
+        for listener in std::mem::take(&mut self.parts.listeners) {
             listener.abort();
             // Aborted or ended, either way the port is free now.
             let _ = listener.await;

@@ -6,16 +6,19 @@ use crate::config::Builder;
 use crate::control::{CallError, exchange};
 use crate::counters::{Counters, Counts};
 use crate::error::{Cause, Error, Stage};
+use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
+use crate::mooncake::{Inbox, Links};
 use crate::rdma::LocalRegion;
-use crate::regions::Registration;
+use crate::regions::{Reach, Registration};
 use crate::registry::{LaneTable, Registry};
 use crate::segment::{Prepared, Segment};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::{Carrier, Transport};
+use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, FrameKind, NodeDescriptor, Transports};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_transport_tcp::{Net, TcpCounters};
@@ -55,6 +58,9 @@ pub(crate) struct Shared {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
+    /// Mooncake nodes as peers, where they are spoken to.
+    pub(crate) links: Option<Box<dyn Links>>,
+    pub(crate) exposure: Option<Exposure>,
     pub(crate) closed: AtomicBool,
 }
 
@@ -66,9 +72,10 @@ impl Drop for Shared {
 
 /// Control calls without the network's type.
 pub(crate) trait Caller: Send + Sync {
-    fn metadata<'a>(
+    fn call<'a>(
         &'a self,
         address: &'a str,
+        kind: FrameKind,
         text: String,
     ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>>;
 }
@@ -79,13 +86,13 @@ pub(crate) struct NetCaller<N> {
 }
 
 impl<N: Net> Caller for NetCaller<N> {
-    fn metadata<'a>(
+    fn call<'a>(
         &'a self,
         address: &'a str,
+        kind: FrameKind,
         text: String,
     ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>> {
         Box::pin(async move {
-            let kind = FrameKind::Metadata;
             let frame = exchange(&self.net, address, kind, &text, self.timeout_ms).await?;
             Ok(frame.text)
         })
@@ -147,12 +154,41 @@ impl Engine {
     /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
     /// memory, or what the device refused.
     pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
+        self.register_reached(name, span, access, Reach::ByKey)
+    }
+
+    /// As [`Engine::register`], and lets Mooncake nodes reach the span over their TCP data protocol,
+    /// which names bytes by their address and knows no key ([`Builder::mooncake`]).
+    ///
+    /// # Errors
+    /// As [`Engine::register`], and [`Cause::Invalid`] for an engine that serves no Mooncake nodes.
+    pub fn register_by_address(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        if self.shared.answers.data_port.is_none() {
+            let text = "memory is reached by address through a port for Mooncake nodes; set the \
+                        engine up to listen, and to speak to them";
+            return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
+        }
+        self.register_reached(name, span, access, Reach::ByAddress)
+    }
+
+    fn register_reached(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+        reach: Reach,
+    ) -> Result<Registration, Error> {
         let registered = match span.is_empty() {
             true => None,
             false => self.shared.transport.register(&span, access)?,
         };
         let entropy = &*self.shared.entropy;
-        self.shared.answers.regions.register(name, span, access, registered, entropy)
+        self.shared.answers.regions.register(name, span, access, registered, reach, entropy)
     }
 
     /// Makes memory of ours known to the RDMA device, if there is one, so that transfers from and
@@ -249,6 +285,51 @@ impl Engine {
         self.shared.events.subscribe()
     }
 
+    /// Where Mooncake nodes reach memory of ours, `host:port`, if they may.
+    pub fn data_address(&self) -> Option<String> {
+        let port = self.shared.answers.data_port.as_ref()?;
+        Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
+    }
+
+    /// That other machines reach memory of ours without a key, if they do.
+    pub fn exposure(&self) -> Option<&Exposure> {
+        self.shared.exposure.as_ref()
+    }
+
+    /// What Mooncake nodes, or ours, told us since the last time this was asked, in order.
+    pub fn take_notifications(&self) -> Vec<Notification> {
+        self.shared.answers.inbox.as_ref().map(Inbox::take).unwrap_or_default()
+    }
+
+    /// Tells a node, `host:port`, something. Cancel-safe; the peer may have it then.
+    ///
+    /// # Errors
+    /// What stands between us and the node; [`Cause::NotificationRejected`] if it does not take it.
+    pub async fn notify(&self, node: &str, notification: &Notification) -> Result<(), Error> {
+        self.check_open()?;
+        let stage = Stage::Notification;
+        notification.check().map_err(|error| Error::local(stage, error))?;
+        let text = notification.encode();
+        let answer = self.shared.caller.call(node, FrameKind::Notify, text).await;
+        let answer = answer.map_err(|error| error.into_error(stage).at(node))?;
+        let answer = Notification::decode(&answer);
+        match answer.map_err(|error| Error::peer(stage, error).at(node))?.is_accepted() {
+            true => Ok(()),
+            false => Err(Error::peer(stage, Cause::NotificationRejected).at(node)),
+        }
+    }
+
+    /// Asks whether a node, `host:port`, takes calls. Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node.
+    pub async fn probe(&self, node: &str) -> Result<(), Error> {
+        self.check_open()?;
+        let asked = self.shared.caller.call(node, FrameKind::Probe, PROBE_QUESTION.into()).await;
+        // What a released node answers says no more than that it answers.
+        asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
+    }
+
     /// What happened so far, in numbers.
     pub fn counters(&self) -> Counters {
         let tcp = (self.shared.tcp_counters)();
@@ -259,6 +340,9 @@ impl Engine {
     /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
+        if let Some(links) = &self.shared.links {
+            links.close().await;
+        }
         let (done, closed) = oneshot::channel();
         if self.shared.commands.send(Command::Shutdown { done: Some(done) }) {
             // An error means that the driver has ended, which is what we wait for.
@@ -267,7 +351,9 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        match self.shared.closed.load(Ordering::Acquire) {
+        // Nobody drives it any more if it was closed, or if its runtime has ended.
+        let undriven = self.shared.commands.is_closed();
+        match undriven || self.shared.closed.load(Ordering::Acquire) {
             false => Ok(()),
             true => Err(Error::local(Stage::Transfer, Cause::Closed)),
         }
@@ -289,17 +375,35 @@ impl Engine {
         question: Option<Checksum>,
     ) -> Result<NodeDescriptor, Error> {
         let stage = if question.is_some() { Stage::Checksum } else { Stage::Metadata };
+        let text = self.ask_text(address, question, stage).await?;
+        NodeDescriptor::decode(&text).map_err(|error| Error::peer(stage, error).at(address))
+    }
+
+    async fn ask_text(
+        &self,
+        address: &str,
+        question: Option<Checksum>,
+        stage: Stage,
+    ) -> Result<String, Error> {
         let own = &self.shared.answers;
         let request = NodeDescriptor { checksum: question, ..own.describe(Vec::new()) };
-        let text = self.shared.caller.metadata(address, request.encode()).await;
-        let text = text.map_err(|error| error.into_error(stage).at(address))?;
-        NodeDescriptor::decode(&text).map_err(|error| Error::peer(stage, error).at(address))
+        let text = self.shared.caller.call(address, FrameKind::Metadata, request.encode()).await;
+        text.map_err(|error| error.into_error(stage).at(address))
     }
 
     /// Asks a node who it is, and finds the target for that run of it.
     pub(crate) async fn find(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         self.check_open()?;
-        let descriptor = self.ask(address, None).await?;
+        let text = self.ask_text(address, None, Stage::Metadata).await?;
+        let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(address);
+        let descriptor = match (NodeDescriptor::decode(&text), &self.shared.links) {
+            (Ok(descriptor), _) => descriptor,
+            (Err(DescriptorError::NoKey(_)), Some(links)) => {
+                let theirs = SegmentDescriptor::decode(&text);
+                return links.link(&theirs.map_err(|error| failed(error.into()))?, address);
+            }
+            (Err(error), _) => return Err(failed(error.into())),
+        };
         let own = &self.shared.answers;
         if descriptor.incarnation == own.incarnation {
             return Ok((descriptor, self.shared.local.clone()));

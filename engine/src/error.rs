@@ -1,6 +1,7 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
 use crate::transfer::{BatchReport, Remote, RequestStatus};
+use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
@@ -31,6 +32,8 @@ pub enum Stage {
     Transfer,
     /// Comparing checksums.
     Checksum,
+    /// Telling a peer something.
+    Notification,
 }
 
 impl fmt::Display for Stage {
@@ -45,6 +48,7 @@ impl fmt::Display for Stage {
             Self::Registration => "registering memory",
             Self::Transfer => "the transfer",
             Self::Checksum => "the checksum",
+            Self::Notification => "the notification",
         })
     }
 }
@@ -95,6 +99,18 @@ pub enum Cause {
     /// The peer's lanes run over RDMA alone, and ours over TCP alone.
     #[error("the peer offers lanes over RDMA alone, and ours run over TCP alone")]
     TcpNotOffered,
+    /// The peer is a Mooncake node without TCP.
+    #[error("the Mooncake node offers no TCP data port: its lanes run over RDMA alone")]
+    NoDataPort,
+    /// The answer is no segment descriptor of a Mooncake node either.
+    #[error(transparent)]
+    MooncakeDescriptor(#[from] SegmentError),
+    /// A notification exceeds a limit, or its answer is none.
+    #[error(transparent)]
+    Notification(#[from] NotificationError),
+    /// The peer did not take a notification.
+    #[error("the peer did not take the notification")]
+    NotificationRejected,
     /// Our own port cannot be had.
     #[error("the address cannot be listened at: {0}")]
     Bind(String),
@@ -285,6 +301,14 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "check the way between the two devices (`rping`, UDP port 4791), or choose \
              `--transport tcp`"
         }
+        Cause::Descriptor(DescriptorError::NoKey(_)) => {
+            "`--compat mooncake` (`Builder::mooncake`) opens Mooncake nodes"
+        }
+        Cause::Descriptor(DescriptorError::Null)
+        | Cause::MooncakeDescriptor(SegmentError::Null) => {
+            "try again in a moment, or name the metadata store of its fleet"
+        }
+        Cause::NoDataPort => "start that node with the protocol tcp",
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",
         Cause::Unreachable(_) => "check routes and firewalls between the two hosts",

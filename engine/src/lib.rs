@@ -27,6 +27,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod accept;
 mod answer;
 mod command;
 mod config;
@@ -36,7 +37,9 @@ mod diagnosis;
 mod driver;
 mod engine;
 mod error;
+mod exposure;
 mod fallback;
+mod mooncake;
 mod mute;
 mod plane;
 #[cfg(feature = "verbs")]
@@ -50,14 +53,17 @@ mod segment;
 mod start;
 mod target;
 mod time;
+pub mod topology;
 mod transfer;
 mod transport;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
-pub use counters::Counters;
+pub use counters::{Counters, DataPortCounters};
 pub use engine::Engine;
 pub use error::{Cause, Error, Stage};
+pub use exposure::Exposure;
 pub use fallback::{FALLBACKS_KEPT, Fallback};
+pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
 };
@@ -68,6 +74,7 @@ pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_transport_rdma::RdmaUnavailable;
 pub use handfast_transport_tcp::{HelloRefusal, Net, Stream, TcpCounters, TokioNet};
+pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use regions::Registration;
 pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};

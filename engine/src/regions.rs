@@ -4,7 +4,8 @@ use crate::error::{Cause, Error, Stage};
 use crate::rdma::LocalRegion;
 use crate::time::Entropy;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
-use handfast_memory::{Access, Region, RegionTable, RegistrationError, Span};
+use handfast_memory::{Access, Direction, Region, RegionError, RegionTable};
+use handfast_memory::{RegistrationError, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
@@ -22,6 +23,25 @@ struct Named {
     region: Region,
     /// As the RDMA device knows it.
     registered: Option<Arc<LocalRegion>>,
+    reach: Reach,
+}
+
+/// What a peer must know to reach a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Its key.
+    ByKey,
+    /// Its address alone, as Mooncake's TCP data protocol has it.
+    ByAddress,
+}
+
+/// Why bytes named by their address alone cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReachError {
+    #[error("{length} bytes at {address:#x} are in no region that may be reached by address")]
+    Nowhere { address: u64, length: u64 },
+    #[error(transparent)]
+    Region(#[from] RegionError),
 }
 
 /// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
@@ -70,6 +90,7 @@ impl Regions {
         span: Span,
         access: Access,
         registered: Option<Arc<LocalRegion>>,
+        reach: Reach,
         entropy: &dyn Entropy,
     ) -> Result<Registration, Error> {
         let failed = |cause| Error::local(Stage::Registration, cause);
@@ -98,13 +119,13 @@ impl Regions {
             .unwrap_or(Err(RegistrationError::KeyTaken))
             .map_err(|error| failed(error.into()))?;
         let name: Arc<str> = name.into();
-        named.push(Named { name: name.clone(), region: region.clone(), registered });
+        named.push(Named { name: name.clone(), region: region.clone(), registered, reach });
         drop(named);
         Ok(Registration { regions: self.clone(), name, region })
     }
 
     pub(crate) fn describe(&self) -> Vec<RegionDescriptor> {
-        let describe = |Named { name, region, registered }: &Named| RegionDescriptor {
+        let describe = |Named { name, region, registered, .. }: &Named| RegionDescriptor {
             name: name.to_string(),
             key: region.key(),
             remote_keys: registered.iter().map(|registered| registered.remote_key()).collect(),
@@ -114,6 +135,25 @@ impl Regions {
             writable: region.access().remote_write,
         };
         self.lock().iter().map(describe).collect()
+    }
+
+    /// Finds bytes by their address alone, in one region that allows it.
+    pub(crate) fn reach(
+        &self,
+        address: u64,
+        length: u64,
+        direction: Direction,
+    ) -> Result<Span, ReachError> {
+        let nowhere = ReachError::Nowhere { address, length };
+        let end = address.checked_add(length).filter(|_| length > 0).ok_or(nowhere)?;
+        let holds = |named: &&Named| {
+            let first = named.region.address();
+            named.reach == Reach::ByAddress
+                && (first..first + named.region.bytes()).contains(&address)
+                && end - first <= named.region.bytes()
+        };
+        let key = self.lock().iter().find(holds).map(|named| named.region.key()).ok_or(nowhere)?;
+        Ok(self.table.lookup(key, address, length, direction)?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Named>> {

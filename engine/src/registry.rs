@@ -46,6 +46,28 @@ impl LaneTable {
     pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
         self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
     }
+
+    /// Forgets every lane.
+    fn clear(&self) {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// What is left to be ended when nobody drives the engine any more: in order, after it was closed, or
+/// because the runtime that it was started on has ended. Lanes lead to targets and targets to lanes,
+/// so that neither would ever be freed otherwise; and transfers may be awaited on another runtime.
+pub(crate) struct Leftovers {
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) local: Arc<Target>,
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        self.lanes.clear();
+        self.local.abandon();
+        self.registry.all().iter().for_each(|target| target.abandon());
+    }
 }
 
 impl LaneTable {

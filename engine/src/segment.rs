@@ -2,12 +2,14 @@
 
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
+use crate::mooncake::{ABSOLUTE, absolute};
 use crate::rdma::LocalRegion;
 use crate::target::{Piece, Target};
 use crate::transfer::{BatchReport, Transfer, submit_error};
 use crate::transport::{Carrier, Ends};
+use handfast_core::Incarnation;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
-use handfast_memory::{Access, Direction, Span};
+use handfast_memory::{Access, Direction, Memory, Span};
 use handfast_transport_tcp::RemoteSpan;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -17,6 +19,9 @@ use std::time::Duration;
 
 /// Edits that make one name of another before it is no longer suggested.
 const SUGGESTION_EDITS_MAX: usize = 3;
+
+/// Bytes read back at a time for the checksum of a node that computes none.
+const READ_BACK_BYTES: usize = 4 << 20;
 
 /// Names of segments that an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -132,10 +137,15 @@ impl Segment {
     /// Asks the owner for the CRC-32C of `bytes` bytes at `offset`, at most
     /// `checksum_bytes_max` of its limits. Cancel-safe.
     ///
+    /// A Mooncake node answers no such question: its bytes are read back, and the sum is of those.
+    ///
     /// # Errors
     /// What stands in the way of the question, or the owner's refusal.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
         let Resolved { region, target, .. } = self.resolve().await?;
+        if target.incarnation() == Incarnation::UNKNOWN {
+            return self.checksum_by_reading(offset, bytes).await;
+        }
         let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
         let question = Checksum { key: region.key, address, bytes, answer: None };
         let descriptor = self.inner.engine.ask(self.address(), Some(question)).await?;
@@ -152,6 +162,19 @@ impl Segment {
             Some(Err(text)) => Err(refused(text)),
             None => Err(refused("the node answers no checksum questions".into())),
         }
+    }
+
+    async fn checksum_by_reading(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
+        let chunk = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(1, READ_BACK_BYTES);
+        let memory = Memory::zeroed(chunk)?;
+        let (mut sum, mut done) = (0, 0);
+        while done < bytes {
+            let length = (bytes - done).min(chunk as u64) as usize;
+            self.read(&memory.span(0, length)?, offset.saturating_add(done)).await?;
+            sum = crc32c::crc32c_combine(sum, memory.crc32c(0, length)?, length);
+            done += length as u64;
+        }
+        Ok(sum)
     }
 
     fn resolved(&self) -> Resolved {
@@ -195,6 +218,9 @@ impl Segment {
 
 fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
     let regions = &descriptor.regions;
+    if descriptor.incarnation == Incarnation::UNKNOWN && name == Some(ABSOLUTE) {
+        return Ok(absolute());
+    }
     let Some(asked) = name else {
         if let [only] = regions.as_slice() {
             return Ok(only.clone());

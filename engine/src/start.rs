@@ -7,7 +7,9 @@ use crate::control::{ListenerLimits, serve};
 use crate::driver::{Driver, DriverParts, LocalEnd};
 use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
+use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
+use crate::mooncake::{self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions};
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
@@ -17,11 +19,13 @@ use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
 };
+use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
+use handfast_core::wire::DataPort;
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
@@ -56,6 +60,7 @@ pub(crate) async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
+    let data = DataListener::bind(&builder, &net, &address).await?;
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
@@ -86,6 +91,8 @@ pub(crate) async fn start<N: Net>(
         regions,
         commands: commands.clone(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
+        data_port: data.as_ref().map(|data| data.told.clone()),
+        inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let registry = Registry::new(RegistryParts {
         plane: transport.clone(),
@@ -112,7 +119,7 @@ pub(crate) async fn start<N: Net>(
         lanes,
         events,
     };
-    Ok(parts.run(listener, receiver))
+    Ok(parts.run(listener, data, receiver))
 }
 
 impl<N: Net> Parts<N> {
@@ -120,11 +127,18 @@ impl<N: Net> Parts<N> {
     fn run(
         self,
         listener: Option<N::Listener>,
+        data: Option<DataListener<N>>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Engine {
-        let listener = listener.map(|listener| self.listen(listener));
+        let exposure = data.as_ref().and_then(|data| Exposure::of(data.bound));
+        if let Some(exposure) = &exposure {
+            tracing::warn!(%exposure, "a port without keys");
+        }
+        let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
+        listeners.extend(data.map(|data| self.listen_for_data(data)));
+        let links = self.builder.mooncake.map(|options| self.links(options));
         let (plane, local) = self.local_target();
-        let driver = self.driver(listener, LocalEnd { plane, target: local.clone() });
+        let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
         tokio::spawn(driver.run(commands));
         let (tcp, counts) = (self.tcp, self.answers.counts.clone());
         let timeout_ms = self.builder.timing.call_timeout_ms;
@@ -142,6 +156,8 @@ impl<N: Net> Parts<N> {
             transport: self.transport,
             fallbacks: self.fallbacks,
             tcp_counters: Box::new(move || tcp.counters()),
+            links,
+            exposure,
             closed: AtomicBool::new(false),
         })
     }
@@ -163,7 +179,31 @@ impl<N: Net> Parts<N> {
         tokio::spawn(serve(net, listener, transport, answers, counts, limits))
     }
 
-    fn driver(&self, listener: Option<JoinHandle<()>>, local: LocalEnd) -> Driver<N> {
+    /// Starts the task that serves Mooncake's TCP data protocol.
+    fn listen_for_data(&self, data: DataListener<N>) -> JoinHandle<()> {
+        let server = DataServer {
+            regions: self.answers.regions.clone(),
+            counts: self.answers.counts.clone(),
+            options: data.options,
+        };
+        tokio::spawn(mooncake::serve(self.net.clone(), data.listener, Arc::new(server)))
+    }
+
+    /// Mooncake nodes as peers.
+    fn links(&self, options: MooncakeOptions) -> Box<dyn Links> {
+        Box::new(LinkTable::new(LinksParts {
+            net: self.net.clone(),
+            options,
+            clock: self.clock.clone(),
+            runtime: Handle::current(),
+            limits: transfer_limits(&self.builder.limits, &Offer::default()),
+            lane_mute: Duration::from_millis(self.builder.timing.lane_mute_timeout_ms),
+            connect_timeout_ms: self.builder.timing.call_timeout_ms,
+            peers_max: self.builder.limits.peers_max,
+        }))
+    }
+
+    fn driver(&self, listeners: Vec<JoinHandle<()>>, local: LocalEnd) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
             path: self.path(),
@@ -178,7 +218,7 @@ impl<N: Net> Parts<N> {
             transport: self.transport.clone(),
             registry: self.registry.clone(),
             lanes: self.lanes.clone(),
-            listener,
+            listeners,
             local,
             counts: self.answers.counts.clone(),
             clock: self.clock.clone(),
@@ -257,6 +297,35 @@ async fn bind<N: Net>(
     let bound = net.local_address(&listener).map_err(failed)?;
     let at = Some(bound.ip()).filter(|at| !at.is_unspecified() && !at.is_loopback());
     Ok((Some(listener), advertised(builder, bound)?, at))
+}
+
+/// The port for Mooncake nodes, before anything is served at it.
+struct DataListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+    /// What peers are told of it.
+    told: DataPort,
+    options: MooncakeOptions,
+}
+
+impl<N: Net> DataListener<N> {
+    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to and we listen.
+    async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
+        let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
+            return Ok(None);
+        };
+        let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
+        let at = format!("{host}:{}", options.data_port);
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(&at)
+        };
+        let listener = net.bind(&at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        let told =
+            RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
+        let told = DataPort { host: told, port: bound.port() };
+        Ok(Some(Self { listener, bound, told, options }))
+    }
 }
 
 fn node_name(

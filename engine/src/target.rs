@@ -318,13 +318,23 @@ impl Target {
 
     /// The engine is closed.
     pub(crate) fn on_closed(&self) {
-        let cause = TransportError {
-            side: Side::Local,
-            call: "close",
-            code: 0,
-            detail: "the engine was closed".into(),
-        };
+        let cause = closed();
         self.end(TransferInput::PeerLost { cause: cause.clone() }, cause);
+    }
+
+    /// Nobody drives the engine any more: whoever waits is told that it is closed. Lanes that are
+    /// still up may touch memory until they are dropped, which they keep alive themselves.
+    pub(crate) fn abandon(&self) {
+        let cause = closed();
+        let mut state = self.lock();
+        state.ended.get_or_insert(TransferInput::PeerLost { cause: cause.clone() });
+        self.mark_stale();
+        // Their other ends learn of it by that.
+        state.batches.clear();
+        // Not free for others: slices that were posted still name their places.
+        state.spans.iter_mut().for_each(|held| *held = None);
+        drop(state);
+        self.fail_demand(cause);
     }
 
     fn end(&self, end: TransferInput, cause: TransportError) {
@@ -583,6 +593,15 @@ async fn keep_time(target: std::sync::Weak<Target>, timer: Arc<Notify>) {
             }
             None => timer.notified().await,
         }
+    }
+}
+
+fn closed() -> TransportError {
+    TransportError {
+        side: Side::Local,
+        call: "close",
+        code: 0,
+        detail: "the engine was closed".into(),
     }
 }
 

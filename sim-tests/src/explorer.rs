@@ -111,7 +111,7 @@ impl Default for Explorer {
 }
 
 /// One world in this many is kept and compared with those of the same fingerprint.
-const SAMPLE: u128 = 64;
+const SAMPLE: u128 = 256;
 
 /// A layer: consecutive numbers, and the first of its worlds whole.
 struct Layer {

@@ -28,6 +28,11 @@ pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBE
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;
 pub use steps::{STEP_THREADS_MAX, StepLimits, StepPool, StepRefused};
+#[cfg(feature = "bare")]
+pub use verbs::{
+    BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
+    BareRegion, BareRequest, BareRights,
+};
 #[cfg(feature = "verbs")]
 pub use verbs::{
     COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,

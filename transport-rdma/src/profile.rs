@@ -176,7 +176,17 @@ pub(crate) static ERDMA_ROCEV2: DeviceProfile = DeviceProfile {
 };
 
 /// Soft-iWARP.
-pub(crate) static SIW: DeviceProfile = DeviceProfile { name: "siw", ..IWARP };
+pub(crate) static SIW: DeviceProfile = DeviceProfile {
+    name: "siw",
+    // Measured on 6.1, see the story `a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts`.
+    connecting: Connecting::Never(
+        "the driver siw (soft-iWARP) answers ibv_modify_qp(RTS) with EINVAL when a queue pair is wired \
+         out of band, since it connects through the kernel's connection manager alone; name a RoCE \
+         or InfiniBand device with `--device`, make one with `rdma link add rxe0 type rxe netdev \
+         INTERFACE`, or take `--transport tcp`",
+    ),
+    ..IWARP
+};
 
 /// Any iWARP device.
 pub(crate) static IWARP: DeviceProfile = DeviceProfile {

@@ -26,6 +26,11 @@ pub use config::{
 pub(crate) use context::devices;
 pub use counters::{NicCounters, NicLoad};
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
+#[cfg(feature = "bare")]
+pub use objects::bare::{
+    BareAddress, BareAttributes, BareCompletion, BareKind, BareNic, BareQueuePair, BareReceive,
+    BareRegion, BareRequest, BareRights,
+};
 pub use poller::Polling;
 pub use posting::{Completion, DeviceEvent, LaneSink, Posting, RemoteSpan, SliceEnd};
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};

@@ -4,13 +4,13 @@ use crate::action::{Action, Choice};
 use crate::setup::CommandKind;
 use crate::world::{Site, World};
 use handfast_core::node::TimerId;
-use handfast_core::{Lifecycle, NicPath};
+use handfast_core::{Incarnation, Lifecycle, NicPath};
 use std::sync::Arc;
 
 /// Lifecycles that may be raised between two events of one node.
 const ROOM: usize = 2;
 
-/// Two processes, the smaller first.
+/// Two processes or two NICs, the smaller first.
 type Ends = (usize, usize);
 
 impl World {
@@ -20,13 +20,22 @@ impl World {
     /// before the last fault, without a budget of faults, while a restart is asked for, and where
     /// nodes may run out of room for lifecycles, which their peers share.
     ///
+    /// A pair is two processes, since a new run of one ends the lanes of all its NICs (H6); once no
+    /// trace of an earlier run is left that could do so, it is two NICs.
+    ///
     /// It rests on what the rules promise, that lanes to different nodes do not wait for each other
     /// (H7), and so is for more faults than that promise was explored with without it.
     pub fn keep_one_pair(&self, choices: &mut Vec<Choice>) {
         if self.faults_spent == 0 || self.faults_spent < self.setup.faults_max || self.is_tight() {
             return;
         }
-        let ends = |choice: &Choice| self.ends_of(&choice.action);
+        let by_nic = !self.setup.processes.is_empty() && self.earlier_runs_are_forgotten();
+        let ends = |choice: &Choice| {
+            let (one, other) = self.ends_of(&choice.action)?;
+            let place = |site: usize| if by_nic { site } else { self.sites[site].process };
+            let (one, other) = (place(one), place(other));
+            Some((one.min(other), one.max(other)))
+        };
         let Some(pairs) = choices.iter().map(ends).collect::<Option<Vec<Ends>>>() else { return };
         let Some(first) = pairs.iter().min().copied() else { return };
         let mut of = pairs.into_iter();
@@ -40,7 +49,24 @@ impl World {
         most + ROOM > self.setup.limits.lifecycles_max || self.is_crowded()
     }
 
-    /// The processes that an action is between; none if it is about more, or costs something.
+    /// No lane, call or answer is of a run that has ended, and whoever holds a name lives.
+    fn earlier_runs_are_forgotten(&self) -> bool {
+        let lives = |run: Incarnation| self.sites.iter().any(|site| site.incarnation == run);
+        let of_the_living = |site: &Arc<Site>| {
+            let mut lanes = site.node.lifecycles();
+            lanes.all(|(.., remote)| remote.is_none_or(|remote| lives(remote.incarnation)))
+        };
+        let holders_live = |site: &Arc<Site>| {
+            let mut peers = self.sites.iter();
+            peers.all(|peer| site.node.holder_of(&peer.path.node).is_none_or(lives))
+        };
+        let answers = self.answers.iter().map(|(_, answer)| answer);
+        self.sites.iter().all(|site| of_the_living(site) && holders_live(site))
+            && self.calls.iter().chain(answers).all(|message| lives(message.sender.incarnation))
+            && self.held.iter().all(|held| lives(held.sender.incarnation))
+    }
+
+    /// The sites that an action is between; none if it is about more, or costs something.
     fn ends_of(&self, action: &Action) -> Option<Ends> {
         let (site, peer) = match action {
             Action::Command(at) => {
@@ -66,9 +92,7 @@ impl World {
             Action::Timer(site, TimerId::Peer(path)) => (*site, self.site_of_path(path)?),
             _ => return None,
         };
-        let process = |site: usize| self.sites.get(site).map(|site| site.process);
-        let (one, other) = (process(site)?, process(peer)?);
-        Some((one.min(other), one.max(other)))
+        (site.max(peer) < self.sites.len()).then_some((site, peer))
     }
 
     fn other_end(&self, site: usize, own: Lifecycle) -> Option<usize> {

@@ -31,7 +31,8 @@ impl World {
         let reached = target.is_none_or(|(peer, _)| {
             self.fabric.verbs.reaches(qp.site, peer) && self.fabric.verbs.reaches(peer, qp.site)
         });
-        if device.state() != QpState::Rts || !reached || device.outstanding() > 0 {
+        let sends = self.fabric.verbs.has_own_address(qp.site, qp.number);
+        if device.state() != QpState::Rts || !reached || !sends || device.outstanding() > 0 {
             return Ok(());
         }
         match self.answers_a_write(qp) == self.fabric.intact(qp) {

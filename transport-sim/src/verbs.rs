@@ -17,6 +17,7 @@ mod modify;
 mod objects;
 mod profile;
 mod profiles;
+mod rare;
 mod requester;
 mod responder;
 mod states;
@@ -30,7 +31,8 @@ pub use objects::{
     Refusal, Region, SendKind, Status, WorkRequest,
 };
 pub use profile::{
-    Completions, DuplicateRead, EarlySend, LatePost, Numbers, Profile, PsnSource, Retry, Statuses,
+    Completions, DuplicateAck, DuplicateRead, EarlySend, HeldSend, LatePost, LateReceive, Numbers,
+    Profile, PsnSource, Retry, Statuses,
 };
 pub use profiles::{
     ERDMA_COMPAT, ERDMA_ROCEV2, ERDMA_STANDARD, IRDMA, MLX5, PROFILES, RXE, STRICT,

@@ -3,6 +3,7 @@
 mod kernel;
 mod machine;
 mod packages;
+mod siw;
 mod start;
 mod verbs;
 
@@ -14,8 +15,8 @@ use crate::report::{Outcome, Step};
 use crate::setup;
 use crate::stages::judged;
 use anyhow::Result;
-use machine::{DRIVERS, MACHINE, Machine};
-use start::GuestCommand;
+use machine::{DRIVERS, MACHINE, Machine, WhichKernel};
+use start::{GuestCommand, WhichNics};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -25,10 +26,13 @@ use verbs::{HEADERS, VerbsBuild};
 const PACKAGE: &str = "handfast-transport-rdma";
 /// The program, whose stories over RDMA are told in the guest.
 const PROGRAM: &str = "handfast-cli";
+/// Scenarios that are played on the simulated fabric and on the kernel's.
+const CONFORMANCE: &str = "conformance";
 /// Its name as a command.
 const COMMAND: &str = "handfast";
 /// Every package with the feature.
-const PACKAGES: [&str; 6] = ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM];
+const PACKAGES: [&str; 8] =
+    ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM, "--package", CONFORMANCE];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Of a failure to boot, as opposed to one of the command.
@@ -58,6 +62,13 @@ pub(crate) struct Arguments {
     /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
+    /// The kernel to boot
+    #[arg(long, value_enum, default_value_t)]
+    kernel: WhichKernel,
+    /// The driver of the guest's NICs. `siw` is built first, from the distribution's sources of its
+    /// kernel: that takes a minute, a compiler and make
+    #[arg(long, value_enum, default_value_t)]
+    nics: WhichNics,
     /// The command and its arguments
     #[arg(
         required = true,
@@ -70,13 +81,16 @@ pub(crate) struct Arguments {
 
 /// `cargo xtask guest`.
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> {
-    let code = Machine::prepare(project, Instant::now() + PACKAGES_MAX).and_then(|machine| {
+    let (kernel, nics) = (arguments.kernel, arguments.nics);
+    let machine = Machine::prepare(project, kernel, nics, Instant::now() + PACKAGES_MAX);
+    let code = machine.and_then(|machine| {
         let programs = program_folder(project, &arguments.command)?;
         let command = GuestCommand {
             words: arguments.command.clone(),
             limit: Duration::from_secs(arguments.limit),
             numbers_apart: numbers_apart(project),
             hosts: arguments.hosts,
+            nics,
             programs,
         };
         machine.run(&command, &verdict(project))
@@ -115,13 +129,23 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 }
 
 /// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
-pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
-    vec![
+pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
+    let conformance = |kernel| {
+        let options = ["--kernel", kernel];
+        move |deadline| either(scenarios(project, &options, kernel, deadline))
+    };
+    let mut steps = vec![
+        Step::new("conformance", conformance("release")),
+        Step::new("soft-iwarp", move |deadline| either(soft_iwarp(project, nightly, deadline))),
         Step::new("soft-roce", |deadline| either(tests(project, deadline))),
         Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
         Step::new("program", |deadline| either(program(project, 1, "rdma::", deadline))),
         Step::new("program-two-hosts", |deadline| either(program(project, 2, "hosts::", deadline))),
-    ]
+    ];
+    if nightly {
+        steps.push(Step::new("conformance-backports", conformance("backports")));
+    }
+    steps
 }
 
 /// Lints with the feature that the workspace's lints leave out.
@@ -147,6 +171,10 @@ pub(crate) fn builds(project: &Project) -> Step<'_> {
                 "verbs-build-program",
                 &["test", "--package", PROGRAM, "--test", "stories", "--no-run"],
             ),
+            (
+                "verbs-build-conformance",
+                &["test", "--package", CONFORMANCE, "--test", "conformance", "--no-run"],
+            ),
         ] {
             let arguments = [arguments, &["--features", "verbs"]].concat();
             match built(project, name, &arguments, deadline) {
@@ -169,18 +197,13 @@ pub(crate) fn modules(project: &Project) -> Step<'_> {
 }
 
 fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    if let Some(skipped) = missing(project, &["guest"]) {
-        return Err(skipped);
-    }
-    let runner = verbs::runner(1).map_err(|error| Outcome::failed(error.to_string(), ""))?;
     let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
     let examples = built(project, "verbs-examples", &examples, deadline)?;
     if !examples.succeeded() {
         return Ok(examples.outcome(str::to_owned));
     }
     let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
-    let tests = [&tests[..], &["--config", &runner]].concat();
-    Ok(judged(&built(project, "verbs-tests", &tests, deadline)?))
+    in_guest(project, "verbs-tests", &[], &tests, deadline)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
@@ -195,6 +218,57 @@ fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     Ok(done.outcome(|_| "two hosts".to_owned()))
 }
 
+/// The scenarios on the kernel's soft-RoCE, beside what was recorded of it.
+fn scenarios(
+    project: &Project,
+    options: &[&str],
+    name: &str,
+    deadline: Instant,
+) -> Result<Outcome, Outcome> {
+    let tests = ["test", "--package", CONFORMANCE, "--features", "verbs", "--test", "conformance"];
+    let stories = [&tests[..], &["--", "guest::"]].concat();
+    in_guest(project, &format!("conformance-{name}"), options, &stories, deadline)
+}
+
+/// Stories on soft-iWARP, which no queue pair can be wired on: where the driver was built before, or
+/// at night.
+fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Result<Outcome, Outcome> {
+    if !nightly && !Machine::has_siw(project) {
+        let why = "siw was not built for this kernel; `cargo xtask nightly` builds it, and so does \
+                   `cargo xtask guest --nics siw -- true`";
+        return Err(Outcome::Skipped(why.to_owned()));
+    }
+    let options = ["--nics", "siw"];
+    let driver = ["test", "--package", CONFORMANCE, "--features", "verbs", "--test", "conformance"];
+    let driver = [&driver[..], &["--", "siw::"]].concat();
+    let driver = in_guest(project, "siw-driver", &options, &driver, deadline)?;
+    if !matches!(driver, Outcome::Passed(_)) {
+        return Ok(driver);
+    }
+    let program = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
+    let program = [&program[..], &["--", "siw::"]].concat();
+    in_guest(project, "siw-program", &options, &program, deadline)
+}
+
+/// Runs tests in a guest.
+fn in_guest(
+    project: &Project,
+    name: &str,
+    options: &[&str],
+    tests: &[&str],
+    deadline: Instant,
+) -> Result<Outcome, Outcome> {
+    if let Some(skipped) = missing(project, &["guest"]) {
+        return Err(skipped);
+    }
+    let runner = verbs::runner(options).map_err(|error| Outcome::failed(error.to_string(), ""))?;
+    // Cargo's own options come before those of the tests.
+    let (own, rest) =
+        tests.split_at(tests.iter().position(|word| *word == "--").unwrap_or(tests.len()));
+    let tests = [own, &["--config", &runner], rest].concat();
+    Ok(judged(&built(project, name, &tests, deadline)?))
+}
+
 /// Stories of the program, in one guest or in two that each tell them.
 fn program(
     project: &Project,
@@ -202,13 +276,10 @@ fn program(
     stories: &str,
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
-    if let Some(skipped) = missing(project, &["guest"]) {
-        return Err(skipped);
-    }
-    let runner = verbs::runner(hosts).map_err(|error| Outcome::failed(error.to_string(), ""))?;
     let tests = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
-    let tests = [&tests[..], &["--config", &runner, "--", stories]].concat();
-    Ok(judged(&built(project, &format!("verbs-program-{hosts}"), &tests, deadline)?))
+    let tests = [&tests[..], &["--", stories]].concat();
+    let (name, hosts) = (format!("verbs-program-{hosts}"), hosts.to_string());
+    in_guest(project, &name, &["--hosts", &hosts], &tests, deadline)
 }
 
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {

@@ -3,6 +3,7 @@
 mod checks;
 mod command;
 mod demo;
+mod fleet;
 mod fuzz;
 mod guest;
 mod mutation;

@@ -1,6 +1,7 @@
 //! The programs that the stages use beside cargo itself.
 
 use crate::command::{answers, run as run_command};
+use crate::fleet;
 use crate::guest::{self, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
@@ -92,34 +93,36 @@ const TOOLS: [&Tool; 8] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEX
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let mut summary = Summary::default();
     let unpacked = guest::packages(&["guest"]);
-    summary.run(stage(&project, |tool| tool.stage.is_some() || arguments.optional, unpacked));
+    summary.run(stage(&project, |tool| tool.stage.is_some() || arguments.optional, unpacked, true));
     Ok(summary.finish())
 }
 
 /// The stage that installs what one of `stages` needs and is missing.
 pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> {
     let wanted = |tool: &Tool| tool.stage.is_some_and(|stage| stages.contains(&stage));
-    stage(project, wanted, guest::packages(stages))
+    stage(project, wanted, guest::packages(stages), stages.contains(&fleet::STAGE))
 }
 
 fn stage<'a>(
     project: &'a Project,
     wanted: impl Fn(&Tool) -> bool,
     unpacked: &'static [&'static Packages],
+    fleet: bool,
 ) -> Stage<'a> {
     let wanted = TOOLS.iter().filter(|tool| wanted(tool));
     let step = |tool: &&'static Tool| {
         let tool: &'static Tool = tool;
         Step::new(tool.name, move |deadline| tool.ensure(&project.scratch(), deadline))
     };
-    let unpacking = |packages: &&'static Packages| {
-        let packages: &'static Packages = packages;
+    let unpacking = |packages: &'static Packages| {
         Step::new(packages.name, move |deadline| match packages.ensure(project, deadline) {
             Ok(_) => Outcome::Passed(String::new()),
             Err(error) => Outcome::Skipped(format!("{error:#}")),
         })
     };
-    let steps = wanted.map(step).chain(unpacked.iter().map(unpacking)).collect();
+    let unpacked = unpacked.iter().copied().chain(fleet.then_some(&fleet::PACKAGES));
+    let releases = if fleet { fleet::installs(project) } else { Vec::new() };
+    let steps = wanted.map(step).chain(unpacked.map(unpacking)).chain(releases).collect();
     Stage { name: "setup", what: "the programs the other stages use", budget: BUDGET, steps }
 }
 

@@ -2,6 +2,7 @@
 
 mod determinism;
 mod rust_tests;
+mod sanitizer;
 
 pub(crate) use rust_tests::judged;
 
@@ -9,7 +10,7 @@ use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary};
-use crate::{fuzz, guest, setup};
+use crate::{fleet, fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,19 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
 }
 
 fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
+    let mut stages = stages(project, depth);
+    if depth == Depth::Nightly {
+        stages.push(Stage {
+            name: "sanitizer",
+            what: "memory errors and leaks, with AddressSanitizer",
+            budget: depth.budget(300),
+            steps: sanitizer::steps(project),
+        });
+    }
+    stages
+}
+
+fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
     vec![
         Stage {
             name: "checks",
@@ -116,10 +130,16 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             steps: fuzzing(project, depth.fuzz_seconds()),
         },
         Stage {
+            name: fleet::STAGE,
+            what: "released Mooncake nodes as peers of the program",
+            budget: depth.budget(300),
+            steps: fleet::steps(project),
+        },
+        Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
             budget: depth.budget(240),
-            steps: guest::steps(project),
+            steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }
@@ -218,7 +238,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), 6);
+            assert_eq!(names.len(), if depth == Depth::Nightly { 7 } else { 6 });
         }
     }
 

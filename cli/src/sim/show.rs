@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Columns of the terminal on standard output; `None` if it is none.
-pub(super) fn columns() -> Option<usize> {
+pub(crate) fn columns() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
     }
@@ -21,7 +21,7 @@ pub(super) fn columns() -> Option<usize> {
 
 /// Named values, one below the other; what is longer than a line goes on below its beginning.
 #[derive(Default)]
-pub(super) struct Facts(Vec<(&'static str, String)>);
+pub(crate) struct Facts(Vec<(String, String)>);
 
 /// Room for names.
 const NAME: usize = 15;
@@ -29,21 +29,23 @@ const NAME: usize = 15;
 const NARROW: usize = 48;
 
 impl Facts {
-    pub(super) fn add(&mut self, name: &'static str, value: impl Into<String>) {
-        self.0.push((name, value.into()));
+    pub(crate) fn add(&mut self, name: impl Into<String>, value: impl Into<String>) {
+        self.0.push((name.into(), value.into()));
     }
 
-    pub(super) fn text(&self, columns: Option<usize>) -> String {
+    pub(crate) fn text(&self, columns: Option<usize>) -> String {
         let mut text = String::new();
+        let longest = self.0.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        let wide = NAME.max(longest + 2);
+        let narrow = columns.is_some_and(|columns| columns < NARROW + wide - NAME);
+        let indent = if narrow { 2 } else { wide };
         for (name, value) in &self.0 {
-            let narrow = columns.is_some_and(|columns| columns < NARROW);
-            let indent = if narrow { 2 } else { NAME };
             let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent).max(8));
             let lines = wrapped(value, room);
             for (at, line) in lines.iter().enumerate() {
                 let _ = match (at, narrow) {
                     (0, true) => writeln!(text, "{name}\n  {line}"),
-                    (0, false) => writeln!(text, "{name:<NAME$}{line}"),
+                    (0, false) => writeln!(text, "{name:<wide$}{line}"),
                     _ => writeln!(text, "{:indent$}{line}", ""),
                 };
             }

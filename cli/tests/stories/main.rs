@@ -12,12 +12,16 @@ mod helpers;
 mod hosts;
 mod idle;
 mod loss;
+mod mooncake;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]
 mod rdma;
 mod serving;
 mod sim;
+#[cfg(feature = "verbs")]
+mod siw;
 #[cfg(not(feature = "verbs"))]
 mod smoke;
 mod stopped;
+mod topology;

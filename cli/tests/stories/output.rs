@@ -4,7 +4,7 @@ use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, 
 use serde_json::Value;
 use std::process::Command;
 
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 15] = [
     &[],
     &["serve"],
     &["put"],
@@ -19,6 +19,7 @@ const COMMANDS: [&[&str]; 14] = [
     &["sim", "minimize"],
     &["sim", "timeline"],
     &["sim", "mutants"],
+    &["topology"],
 ];
 /// Commands of which nothing has a default.
 const WITHOUT_DEFAULT: [&[&str]; 4] = [&[], &["sim"], &["sim", "replay"], &["sim", "minimize"]];

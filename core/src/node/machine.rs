@@ -5,7 +5,7 @@ use super::lane::{Announcement, Lane, State, StateKind};
 use super::peers::{Name, Peer};
 use super::transitions::Trigger;
 use crate::entropy::{Purpose, derive};
-use crate::identity::{Lifecycle, NicPath, NodeName, Pair};
+use crate::identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use crate::time::{Duration, Instant};
 use crate::transport::{Operation, OperationId, OperationKind, Outcome, Side, TransportError};
 use crate::wire::{Body, Message, Op, Refusal, RefusalReason};
@@ -134,6 +134,11 @@ impl Node {
         self.lanes.iter().map(|(lifecycle, lane)| {
             (*lifecycle, lane.state.kind(), &lane.peer, lane.state.remote())
         })
+    }
+
+    /// The incarnation that has proven to hold a name, if one has.
+    pub fn holder_of(&self, name: &NodeName) -> Option<Incarnation> {
+        Some(self.names.get(name)?.live?.incarnation)
     }
 
     /// Where a lifecycle stands, if it exists.

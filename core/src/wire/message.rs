@@ -1,8 +1,10 @@
 //! The connection descriptor and the key `handfast` inside it.
 
 use crate::identity::{Incarnation, Lifecycle, NameError, NicPath, NodeName, Pair};
+use crate::mooncake::is_null;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Version of our key. A higher version is answered; a required bit we do not know is refused.
@@ -185,6 +187,9 @@ pub enum MessageError {
     /// Not JSON, or a key of the wrong type; what was found, at most 512 bytes of it.
     #[error("the connection descriptor is malformed: {0}")]
     Malformed(String),
+    /// `null`: the peer is starting, or takes no handshakes.
+    #[error("the peer has no answer yet: it is starting, or takes no handshakes")]
+    Null,
     /// No key of ours: a Mooncake node.
     #[error("the peer sent no 'handfast' key: it is a Mooncake node or a TCP-only one")]
     NoKey,
@@ -207,10 +212,7 @@ pub enum MessageError {
 impl Message {
     /// Decodes the JSON text of a connection frame.
     pub fn decode(text: &str) -> Result<Self, MessageError> {
-        let descriptor: Descriptor = serde_json::from_str(text).map_err(|error| {
-            MessageError::Malformed(truncated(error.to_string(), DETAIL_BYTES_MAX))
-        })?;
-        Self::from_descriptor(descriptor)
+        Self::from_descriptor(Descriptor::decode(text)?)
     }
 
     fn from_descriptor(descriptor: Descriptor) -> Result<Self, MessageError> {
@@ -311,6 +313,17 @@ impl Message {
 }
 
 impl Descriptor {
+    /// Decodes the JSON text of a connection frame; what is in it is not looked at.
+    ///
+    /// # Errors
+    /// [`MessageError::Null`] and [`MessageError::Malformed`].
+    pub fn decode(text: &str) -> Result<Self, MessageError> {
+        if is_null(text) {
+            return Err(MessageError::Null);
+        }
+        from_object(text).map_err(MessageError::Malformed)
+    }
+
     /// Encodes to the JSON text of a connection frame: compact, keys sorted, one line feed.
     pub fn encode(&self) -> String {
         let mut text = serde_json::to_string(self)
@@ -329,6 +342,15 @@ fn parse_pair(
         .filter(|incarnation| *incarnation != Incarnation::UNKNOWN)
         .ok_or(MessageError::Field(field))?;
     Ok(Pair { incarnation, lifecycle: Lifecycle(lifecycle) })
+}
+
+/// Reads a JSON object; the error is what was found, at most 512 bytes of it. A list would do for
+/// the decoder, its elements in the order of the fields, and for nobody else.
+pub(crate) fn from_object<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    if !text.trim_start().starts_with('{') {
+        return Err("it is no JSON object".to_string());
+    }
+    serde_json::from_str(text).map_err(|error| truncated(error.to_string(), DETAIL_BYTES_MAX))
 }
 
 pub(super) fn truncated(mut text: String, bytes_max: usize) -> String {

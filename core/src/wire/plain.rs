@@ -26,9 +26,7 @@ pub struct PlainMessage {
 impl PlainMessage {
     /// Decodes the JSON text of a connection frame, whether or not it has our key.
     pub fn decode(text: &str) -> Result<Self, MessageError> {
-        let descriptor: Descriptor = serde_json::from_str(text).map_err(|error| {
-            MessageError::Malformed(truncated(error.to_string(), DETAIL_BYTES_MAX))
-        })?;
+        let descriptor = Descriptor::decode(text)?;
         if descriptor.qp_num.len() > QUEUE_PAIRS_MAX {
             return Err(MessageError::Field("qp_num"));
         }

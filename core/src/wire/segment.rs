@@ -1,7 +1,8 @@
 //! The segment descriptor of metadata frames: what a node serves, and the key `handfast` inside it.
 
-use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, truncated};
+use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
+use crate::mooncake::{Protocols, is_null};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,17 @@ pub struct NodeDescriptor {
     pub regions: Vec<RegionDescriptor>,
     /// A question about the bytes of a region, or its answer.
     pub checksum: Option<Checksum>,
+    /// Where Mooncake nodes reach its memory, if they may.
+    pub data_port: Option<DataPort>,
+}
+
+/// Where a node takes Mooncake's TCP data protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPort {
+    /// The host; an IPv6 address without brackets.
+    pub host: String,
+    /// The port, not 0.
+    pub port: u16,
 }
 
 /// What the lanes of a node may run over.
@@ -99,6 +111,9 @@ pub struct RegionDescriptor {
 /// Why a text is not a segment descriptor of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
+    /// `null`: the node has nothing to say yet.
+    #[error("the node has no descriptor yet: it is starting, or keeps it in a metadata store")]
+    Null,
     /// Not JSON, or a key of the wrong type.
     #[error("the segment descriptor is malformed: {0}")]
     Malformed(String),
@@ -129,10 +144,20 @@ struct Wire {
     #[serde(default)]
     name: String,
     #[serde(default)]
-    protocol: String,
+    protocol: Protocols,
+    /// Always empty: NIC paths have the node's name. Released nodes write it beside a data port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rdma_server_name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tcp_data_host: Option<String>,
     #[serde(default)]
     tcp_data_port: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tcp_proto_version: Option<u32>,
 }
+
+/// Highest version of Mooncake's TCP data protocol.
+const DATA_PROTOCOL_VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize)]
 struct WireBuffer {
@@ -189,8 +214,10 @@ impl NodeDescriptor {
     /// # Errors
     /// [`DescriptorError`]; nothing of a bad descriptor is used.
     pub fn decode(text: &str) -> Result<Self, DescriptorError> {
-        let wire: Wire = serde_json::from_str(text)
-            .map_err(|error| DescriptorError::Malformed(short(error.to_string())))?;
+        if is_null(text) {
+            return Err(DescriptorError::Null);
+        }
+        let wire: Wire = from_object(text).map_err(DescriptorError::Malformed)?;
         let Some(key) = wire.handfast else { return Err(DescriptorError::NoKey(short(wire.name))) };
         if key.required != 0 {
             return Err(DescriptorError::Required(key.required));
@@ -224,6 +251,7 @@ impl NodeDescriptor {
             devices: wire.devices,
             regions: regions?,
             checksum: key.checksum.map(checksum).transpose()?,
+            data_port: data_port(wire.tcp_data_host, wire.tcp_data_port)?,
         })
     }
 
@@ -259,14 +287,30 @@ impl NodeDescriptor {
                 version: super::WIRE_VERSION,
             }),
             name: self.name.to_string(),
-            protocol: if self.devices.is_empty() { TCP.into() } else { RDMA.into() },
-            tcp_data_port: 0,
+            // Mooncake nodes look at nothing else to choose how to reach the memory.
+            protocol: match self.devices.is_empty() || self.data_port.is_some() {
+                true => Protocols::One(TCP.into()),
+                false => Protocols::One(RDMA.into()),
+            },
+            rdma_server_name: self.data_port.as_ref().map(|_| String::new()),
+            tcp_data_host: self.data_port.as_ref().map(|port| port.host.clone()),
+            tcp_data_port: self.data_port.as_ref().map_or(0, |port| u32::from(port.port)),
+            tcp_proto_version: self.data_port.as_ref().map(|_| DATA_PROTOCOL_VERSION),
         };
         let mut text = serde_json::to_string(&wire)
             .expect("a descriptor has string keys and no fallible serializer");
         text.push('\n');
         text
     }
+}
+
+fn data_port(host: Option<String>, port: u32) -> Result<Option<DataPort>, DescriptorError> {
+    let port = u16::try_from(port).map_err(|_| DescriptorError::Field("tcp_data_port"))?;
+    let host = host.unwrap_or_default();
+    if host.len() > NodeName::BYTES_MAX {
+        return Err(DescriptorError::Field("tcp_data_host"));
+    }
+    Ok((port != 0).then_some(DataPort { host, port }))
 }
 
 fn wire_checksum(checksum: &Checksum) -> WireChecksum {

@@ -1,5 +1,7 @@
 //! The core without I/O: its wire, its life cycle, its transfers.
 
+mod golden;
+mod mooncake;
 mod node;
 mod transfer;
 mod wire;

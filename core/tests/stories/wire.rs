@@ -1,5 +1,6 @@
 //! The control wire against bytes recorded from a released Mooncake node, and against junk.
 
+use handfast_core::mooncake::SegmentDescriptor;
 use handfast_core::wire::*;
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 
@@ -218,6 +219,28 @@ fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
 }
 
 #[test]
+fn a_node_with_a_data_port_says_to_mooncake_nodes_all_that_a_recorded_one_says() {
+    let port = DataPort { host: "10.0.0.1".into(), port: 15_001 };
+    let whole = NodeDescriptor { data_port: Some(port), ..descriptor() };
+    assert_eq!(NodeDescriptor::decode(&whole.encode()), Ok(whole.clone()));
+    let theirs = include_bytes!("../golden/tcp-write64-01.s2c.bin");
+    let frame = decode_frame(theirs, FRAME_BYTES_DEFAULT_MAX).unwrap();
+    let theirs = SegmentDescriptor::decode(frame.text).unwrap();
+    let ours = SegmentDescriptor::decode(&whole.encode()).unwrap();
+    assert!(ours.offers_tcp());
+    assert_eq!(
+        (&ours.protocol, &ours.rdma_server_name),
+        (&theirs.protocol, &theirs.rdma_server_name)
+    );
+    assert_eq!(ours.tcp_version(), theirs.tcp_version());
+    assert_eq!(ours.tcp_data_address("elsewhere"), "10.0.0.1:15001");
+    let mut past = whole.encode();
+    past = past.replace(r#""tcp_data_port":15001"#, r#""tcp_data_port":65536"#);
+    let refused = Err(DescriptorError::Field("tcp_data_port"));
+    assert_eq!(NodeDescriptor::decode(&past), refused);
+}
+
+#[test]
 fn a_mooncake_segment_descriptor_is_told_from_ours() {
     let text = r#"{"buffers":[{"addr":4096,"length":64,"name":"cpu:0"}],"name":"10.0.0.7:1","protocol":"tcp","tcp_data_port":16344}"#;
     let refused = Err(DescriptorError::NoKey("10.0.0.7:1".into()));
@@ -245,6 +268,7 @@ fn descriptor() -> NodeDescriptor {
             writable: false,
         }],
         checksum: Some(Checksum { key: 1, address: 2, bytes: 3, answer: Some(Ok(4)) }),
+        data_port: None,
     }
 }
 

@@ -1,19 +1,18 @@
 //! The one port of a node: control calls and lanes arrive here.
 
 use super::{OwnedFrame, ReadError, read_frame, read_header};
+use crate::accept::{Places, accept};
 use crate::counters::{Counts, count};
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Net, TcpTransport};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, timeout};
-use tracing::{debug, warn};
+use tokio::time::timeout;
+use tracing::debug;
 
 /// Bounds of the port.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +30,6 @@ pub(crate) struct ListenerLimits {
 pub(crate) trait Answerer: Send + Sync + 'static {
     /// The answer to a frame, as text of the same kind; `None` closes the connection.
     fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<String>> + Send;
-}
-
-struct Connection {
-    task: AbortHandle,
-    quiet: Arc<AtomicBool>,
 }
 
 /// Why a connection ended without a call.
@@ -75,66 +69,25 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     counts: Arc<Counts>,
     limits: ListenerLimits,
 ) {
-    let mut tasks = JoinSet::new();
-    let mut open: BTreeMap<u64, Connection> = BTreeMap::new();
-    let mut next = 0u64;
-    loop {
-        let accepted = tokio::select! {
-            accepted = net.accept(&listener) => accepted,
-            Some(finished) = tasks.join_next(), if !tasks.is_empty() => {
-                if let Ok(id) = finished {
-                    open.remove(&id);
-                }
-                continue;
-            }
-        };
-        let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                debug!(%error, "no connection can be accepted");
-                // Usually descriptors ran out: a quarter of those that say nothing make room at
-                // once, and only where none does is there time to wait for.
-                let room = (0..=open.len() / 4).take_while(|_| shed(&mut open, &counts)).count();
-                if room == 0 {
-                    warn!(%error, "no connection can be accepted, and none makes room");
-                    sleep(limits.accept_pause).await;
-                } else {
-                    // The closed ones are gone once their tasks have run.
-                    tokio::task::yield_now().await;
-                }
-                continue;
-            }
-        };
-        open.retain(|_, connection| !connection.task.is_finished());
-        if open.len() >= limits.connections_max && !shed(&mut open, &counts) {
-            warn!(%from, limit = limits.connections_max, "refused: every connection is busy");
-            count(&counts.refused);
-            continue;
-        }
-        let (id, quiet) = (next, Arc::new(AtomicBool::new(true)));
-        next += 1;
+    let places = Places {
+        connections_max: limits.connections_max,
+        accept_pause: limits.accept_pause,
+        counts: counts.clone(),
+        shed: |counts| &counts.shed,
+        refused: |counts| &counts.refused,
+    };
+    accept(net, listener, places, |stream, from, quiet| {
         let connection =
-            handle(stream, transport.clone(), answerer.clone(), quiet.clone(), limits.call_timeout);
+            handle(stream, transport.clone(), answerer.clone(), quiet, limits.call_timeout);
         let counts = counts.clone();
-        let task = tasks.spawn(async move {
+        async move {
             if let Err(ending) = connection.await {
                 debug!(%from, %ending, "a connection ended without a call");
                 ending.count(&counts);
             }
-            id
-        });
-        open.insert(id, Connection { task, quiet });
-    }
-}
-
-/// Closes the oldest connection that has said nothing whole yet.
-fn shed(open: &mut BTreeMap<u64, Connection>, counts: &Counts) -> bool {
-    let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
-    let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);
-    let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
-    connection.task.abort();
-    count(&counts.shed);
-    true
+        }
+    })
+    .await;
 }
 
 async fn handle<N: Net, A: Answerer>(

@@ -1,11 +1,9 @@
 //! Bytes as a log, and as the frame of another host's doctor.
 
+use crate::check_error;
 use handfast_diagnosis::doctor::{encode, read_half};
 use handfast_diagnosis::explain::{CONNECTIONS_MAX, EXCERPT_CHARS_MAX, Explainer};
 use handfast_diagnosis::{Language, Style};
-
-/// Longest error text: it is shown to people, so another host must not choose its length.
-const ERROR_BYTES_MAX: usize = 1024;
 
 /// Panics unless a log is explained alike however it is cut, in bounded words, and a frame that is
 /// read is written the same again.
@@ -28,6 +26,6 @@ pub fn check(bytes: &[u8]) {
             let again = encode(&half).expect("what was read fits");
             assert_eq!(read_half(&mut &again[..]).ok(), Some(half), "the half changed");
         }
-        Err(error) => assert!(error.to_string().len() <= ERROR_BYTES_MAX, "a long error"),
+        Err(error) => check_error(&error.to_string()),
     }
 }

@@ -1,12 +1,10 @@
 //! Bytes as a peer may send them first: a frame, the connection descriptor in it, our key in that.
 
+use crate::check_error;
 use handfast_core::wire::{
     Descriptor, FRAME_BYTES_DEFAULT_MAX, FRAME_HEADER_BYTES, Frame, FrameKind, Message,
     NodeDescriptor, decode_frame, encode_frame,
 };
-
-/// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
-const ERROR_BYTES_MAX: usize = 1024;
 
 /// Panics unless what decodes encodes to the same again, and what does not fails in few words.
 pub fn check(bytes: &[u8]) {
@@ -54,8 +52,4 @@ fn check_descriptor(text: &str) {
         }
         Err(error) => check_error(&error.to_string()),
     }
-}
-
-fn check_error(text: &str) {
-    assert!(text.len() <= ERROR_BYTES_MAX, "an error text of {} bytes", text.len());
 }

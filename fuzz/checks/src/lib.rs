@@ -6,6 +6,7 @@
 
 pub mod explain_and_exchange;
 pub mod frame_and_json;
+pub mod mooncake;
 
 /// A function that panics if what must hold for its input does not.
 pub type Check = fn(&[u8]);
@@ -14,4 +15,12 @@ pub type Check = fn(&[u8]);
 pub const TARGETS: &[(&str, Check)] = &[
     ("explain_and_exchange", explain_and_exchange::check),
     ("frame_and_json", frame_and_json::check),
+    ("mooncake", mooncake::check),
 ];
+
+/// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
+const ERROR_BYTES_MAX: usize = 1024;
+
+fn check_error(text: &str) {
+    assert!(text.len() <= ERROR_BYTES_MAX, "an error text of {} bytes", text.len());
+}

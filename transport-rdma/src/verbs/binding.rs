@@ -16,6 +16,8 @@ pub(super) use rdma_sys::{
     ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_send_flags, ibv_send_wr,
     ibv_sge, ibv_wc, ibv_wr_opcode, rdma_t,
 };
+#[cfg(feature = "bare")]
+pub(super) use rdma_sys::{ibv_post_recv, ibv_recv_wr};
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("the verbs backend is made for 64-bit machines alone");
@@ -46,14 +48,14 @@ pub(super) struct RawEvent {
 
 macro_rules! library {
     (
-        $($name:ident: fn($($argument:ty),*) -> $result:ty;)*
+        $($(#[$when:meta])? $name:ident: fn($($argument:ty),*) -> $result:ty;)*
         ; optional
         $($extra:ident: fn($($extra_argument:ty),*) -> $extra_result:ty;)*
     ) => {
         /// The functions of the library, named as there. All follow the C declarations of
         /// rdma-core's `verbs.h`, and are called under its rules.
         pub(super) struct Library {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
+            $($(#[$when])? pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
             pub(super) optional: Optional,
         }
 
@@ -75,6 +77,7 @@ macro_rules! library {
                 let library: &'static libloading::Library = Box::leak(Box::new(library));
                 Ok(Self {
                     $(
+                        $(#[$when])?
                         $name: {
                             let name = concat!(stringify!($name), "\0").as_bytes();
                             type Function = unsafe extern "C" fn($($argument),*) -> $result;
@@ -122,6 +125,8 @@ library! {
     ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    #[cfg(feature = "bare")]
+    ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_get_async_event: fn(*mut ibv_context, *mut RawEvent) -> c_int;
     ibv_ack_async_event: fn(*mut RawEvent) -> ();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::binding::{RawEvent, ibv_cq, ibv_qp};
-use super::context::errno;
+use super::context::{Context, errno};
 use super::counters::count;
 use super::nic::Shared;
 use super::posting::DeviceEvent;
@@ -35,8 +35,8 @@ pub(super) enum Heard {
     Other { kind: u32 },
 }
 
-pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
-    let context = &shared.context;
+/// Takes the oldest event, or tells errno: `EAGAIN` if there is none. It is to be acknowledged.
+pub(super) fn next_event(context: &Context) -> Result<RawEvent, i32> {
     let mut event = MaybeUninit::<RawEvent>::zeroed();
     // SAFETY: the context is open; on success the call fills the event in.
     let returned =
@@ -46,7 +46,18 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
     }
     // SAFETY: zeroes and whatever the call wrote are both values of the structure: a pointer-sized
     // field and a number.
-    let mut event = unsafe { event.assume_init() };
+    Ok(unsafe { event.assume_init() })
+}
+
+/// Acknowledges an event of [`next_event`], for which the destruction of its object waits.
+pub(super) fn acknowledge(context: &Context, mut event: RawEvent) {
+    // SAFETY: the event came from the matching call and is acknowledged once.
+    unsafe { (context.verbs.ibv_ack_async_event)(&raw mut event) };
+}
+
+pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
+    let context = &shared.context;
+    let event = next_event(context)?;
     let heard = match event.kind {
         COMPLETION_QUEUE_ERROR => {
             // SAFETY: of this kind the element is a completion queue, whose destruction waits for
@@ -70,8 +81,7 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
         kind => Heard::Other { kind },
     };
     // Before any lock: whoever destroys the object holds one and waits for this.
-    // SAFETY: the event came from the matching call and is acknowledged once.
-    unsafe { (context.verbs.ibv_ack_async_event)(&raw mut event) };
+    acknowledge(context, event);
     count(&shared.counts.events);
     Ok(heard)
 }

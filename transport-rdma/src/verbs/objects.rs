@@ -17,6 +17,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(feature = "bare")]
+pub(super) mod bare;
+
 /// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
 const HOP_LIMIT: u8 = 64;
 /// How long a sender of ours is told to wait for a receive, code 12 is 0.64 ms. One-sided work
@@ -298,16 +301,28 @@ impl QueuePair {
         depth: u32,
         port: u8,
     ) -> Result<Self, VerbsError> {
+        // Nothing is ever received, but some drivers refuse a queue of none.
+        let pair = Self::created(domain, completions, depth, 1)?;
+        pair.initialise(port)?;
+        Ok(pair)
+    }
+
+    /// Makes a queue pair, in RESET.
+    fn created(
+        domain: Arc<Domain>,
+        completions: Arc<CompletionQueue>,
+        send_depth: u32,
+        receive_depth: u32,
+    ) -> Result<Self, VerbsError> {
         let context = Arc::clone(&domain.context);
         let mut wanted = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: completions.raw,
             recv_cq: completions.raw,
             srq: ptr::null_mut(),
-            // Nothing is ever received, but some drivers refuse a queue of none.
             cap: ibv_qp_cap {
-                max_send_wr: depth,
-                max_recv_wr: 1,
+                max_send_wr: send_depth,
+                max_recv_wr: receive_depth,
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: 0,
@@ -321,9 +336,7 @@ impl QueuePair {
         if raw.is_null() {
             return Err(context.failed("ibv_create_qp", code));
         }
-        let pair = Self { domain, _completions: completions, raw };
-        pair.initialise(port)?;
-        Ok(pair)
+        Ok(Self { domain, _completions: completions, raw })
     }
 
     /// To INIT: belongs to a port.

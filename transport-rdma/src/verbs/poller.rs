@@ -106,7 +106,7 @@ impl Drop for Poller {
     }
 }
 
-fn never_block(descriptor: RawFd) -> io::Result<()> {
+pub(super) fn never_block(descriptor: RawFd) -> io::Result<()> {
     // SAFETY: the descriptor is open, and the calls only take numbers.
     let returned = unsafe {
         let flags = libc::fcntl(descriptor, libc::F_GETFL);

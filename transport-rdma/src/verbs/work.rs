@@ -53,11 +53,11 @@ impl QueuePair {
     }
 }
 
-fn piece(request: &WorkRequest) -> ibv_sge {
+pub(super) fn piece(request: &WorkRequest) -> ibv_sge {
     ibv_sge { addr: request.address, length: request.length, lkey: request.local_key }
 }
 
-fn unlinked(request: &WorkRequest) -> ibv_send_wr {
+pub(super) fn unlinked(request: &WorkRequest) -> ibv_send_wr {
     // SAFETY: integers, null pointers and unions of these: all zeroes are a value.
     let mut work: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
     work.wr_id = request.name;

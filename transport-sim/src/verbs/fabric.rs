@@ -6,13 +6,18 @@ use super::laws::Law;
 use super::objects::{
     AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
 };
-use super::profile::{Completions, Numbers, Profile};
+use super::profile::{Completions, LateReceive, Numbers, Profile};
+use super::rare::Rare;
 use super::states::QpState;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Entries of a NIC's completion queue, unless told otherwise.
 const COMPLETIONS_MAX: usize = 4_096;
+/// The path MTUs there are, in bytes.
+pub(super) const PATH_MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
+/// Bytes of headers that a link carries beside a packet's piece, at most (rxe).
+const HEADERS_MAX: u32 = 80;
 /// Bytes in a packet before RTR says otherwise.
 const MTU_BYTES: u32 = 1_024;
 /// Async events a NIC keeps for its reader; later ones are dropped, oldest first.
@@ -44,6 +49,20 @@ pub struct Nic {
     next_key: u32,
     /// Fails the next call of this kind.
     pub(super) injected: Option<(Call, Errno)>,
+    pub(super) link: Rare<Link>,
+}
+
+/// What a port is plugged into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Link {
+    /// Bytes of its largest packet.
+    pub(super) mtu: u32,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Self { mtu: 1_500 }
+    }
 }
 
 impl Nic {
@@ -60,6 +79,13 @@ impl Nic {
     /// Its table.
     pub fn profile(&self) -> &'static Profile {
         self.profile
+    }
+
+    /// The path MTU that its port has at this moment, in bytes: the largest whose packets, with their
+    /// headers, the link carries.
+    pub fn active_mtu(&self) -> u32 {
+        let fits = |mtu: &u32| mtu + HEADERS_MAX <= self.link.0.mtu;
+        PATH_MTUS.into_iter().rev().find(fits).unwrap_or(PATH_MTUS[0])
     }
 
     /// Its GID table.
@@ -151,6 +177,7 @@ impl Fabric {
             next_number: 0,
             next_key: 0,
             injected: None,
+            link: Rare::default(),
         };
         nic.start();
         self.nics.push(Arc::new(nic));
@@ -364,6 +391,13 @@ impl Fabric {
         up(from) && up(to) && !self.cuts.contains(&(from, to))
     }
 
+    /// Whether the address that a queue pair sends from is there, as far as its driver looks.
+    pub fn has_own_address(&self, nic: usize, number: u32) -> bool {
+        let owner = &self.nics[nic];
+        let own = owner.queue_pairs.get(&number).and_then(|qp| qp.kept.0.own);
+        own.is_none_or(|own| owner.gids.contains(&Some(own)))
+    }
+
     /// Whether the way from one NIC to another is cut.
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))
@@ -393,6 +427,11 @@ impl Fabric {
         if up && nic.profile.port_active_twice {
             nic.raise(event);
         }
+    }
+
+    /// The link of a port carries so many bytes in a packet from now on. Nobody is told.
+    pub fn set_link_mtu(&mut self, nic: usize, bytes: u32) {
+        self.nic_mut(nic).link.0.mtu = bytes;
     }
 
     /// Removes an entry of the GID table. Queue pairs that use it are not told.
@@ -463,7 +502,7 @@ impl Fabric {
             return Err(refused(Errno::Enomem));
         }
         qp.unsettled += 1;
-        if qp.state == QpState::Err {
+        if qp.state == QpState::Err && profile.late_receive == LateReceive::AsSends {
             self.end_late(nic, number, receive.wr_id, Queue::Receive);
         } else {
             qp.receives.push_back(receive);
@@ -500,5 +539,6 @@ fn new_queue_pair(profile: &Profile, send_depth: u32, receive_depth: u32) -> Que
         ring_broken: false,
         lost: 0,
         unsettled: 0,
+        kept: Rare::default(),
     }
 }

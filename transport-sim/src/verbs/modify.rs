@@ -2,18 +2,19 @@
 
 use super::attributes::{Access, AddressVector, Attributes};
 use super::errors::{Call, Errno, VerbsError};
-use super::fabric::Fabric;
+use super::fabric::{Fabric, PATH_MTUS};
 use super::laws::Law;
-use super::objects::{AsyncEvent, Bond, Completion, Gid, GidKind, Queue, QueuePair, Status};
-use super::profile::{Completions, LatePost, PsnSource};
+use super::objects::{AsyncEvent, Bond, Completion, Gid, GidKind, Kept, Queue, QueuePair, Status};
+use super::profile::{Completions, HeldSend, LatePost, Profile, PsnSource};
+use super::rare::Rare;
 use super::states::{QpState, Step};
 
 /// Sequence numbers have 24 bits; more are masked, not refused.
 pub(super) const PSN_MASK: u32 = 0x00ff_ffff;
+/// Half of the sequence numbers: what is less far ahead is a gap, the rest is behind.
+pub(super) const PSN_HALF: u32 = 0x0080_0000;
 /// How long the kernel looks for a neighbour, in milliseconds.
 const NEIGHBOUR_MS: u32 = 1_000;
-/// A port's MTU in bytes, as under a link MTU of 1,500.
-const ACTIVE_MTU: u32 = 1_024;
 /// What a modify returns for the state of the network, whoever asks and however well.
 const SURROUNDINGS: [Errno; 3] = [Errno::Etimedout, Errno::Enetunreach, Errno::Enodata];
 /// The largest code of a timeout.
@@ -58,6 +59,10 @@ impl Fabric {
             }
             self.resolve(nic, address).map_err(|error| VerbsError { call, ..error })?;
         }
+        let draining = profile.drains_first && from == QpState::Sqd && !qp.sent.is_empty();
+        if draining && attributes.state != QpState::Err {
+            return Err(refused(Errno::Einval));
+        }
         let step = profile.transitions[from as usize][attributes.state as usize];
         if let Step::Refused(errno) = step {
             return Err(refused(errno));
@@ -65,12 +70,11 @@ impl Fabric {
         if profile.checks_attributes && !attributes.fit(from) {
             return Err(refused(Errno::Einval));
         }
-        if profile.checks_path_mtu && attributes.path_mtu.is_some_and(|mtu| mtu > ACTIVE_MTU) {
+        let active = self.nic(nic).active_mtu();
+        if profile.checks_path_mtu && attributes.path_mtu.is_some_and(|mtu| mtu > active) {
             return Err(refused(Errno::Einval));
         }
-        if profile.checks_attributes
-            && attributes.timeout.is_some_and(|timeout| timeout > TIMEOUT_MAX)
-        {
+        if profile.checks_attributes && !values_fit(profile, attributes) {
             return Err(refused(Errno::Einval));
         }
         let result = match step {
@@ -170,8 +174,11 @@ impl Fabric {
         qp.rnr_retry = attributes.rnr_retry.unwrap_or(qp.rnr_retry);
         if let (Some(address), Some(destination)) = (attributes.address, attributes.dest_number) {
             qp.bond = Some(Bond { host: address.dgid.host, number: destination });
+            let own = owner.gids.get(usize::from(address.sgid_index)).copied().flatten();
+            qp.kept.0.own = own.filter(|_| owner.profile.statuses.port_down.is_some());
         }
-        if (from, state) == (QpState::Sqd, QpState::Rts) {
+        let resumes = owner.profile.held_send == HeldSend::Rts;
+        if (from, state) == (QpState::Sqd, QpState::Rts) && resumes {
             let held = std::mem::take(&mut qp.held);
             held.into_iter().for_each(|request| self.execute(nic, number, request));
         }
@@ -204,6 +211,7 @@ impl Fabric {
             rnr_tries: 0,
             rnr_waits: false,
             unsettled: left,
+            kept: Rare(Kept { after_executed: qp.kept.0.after_executed, ..Kept::default() }),
             ..qp.clone()
         };
         if used {
@@ -265,4 +273,13 @@ impl Fabric {
             }
         }
     }
+}
+
+/// Whether a driver that looks at values takes these.
+fn values_fit(profile: &Profile, attributes: &Attributes) -> bool {
+    let largest = PATH_MTUS[PATH_MTUS.len() - 1];
+    attributes.timeout.is_none_or(|timeout| timeout <= TIMEOUT_MAX)
+        && attributes.path_mtu.is_none_or(|mtu| mtu <= largest)
+        && (attributes.max_rd_atomic)
+            .is_none_or(|reads| profile.reads_max.is_none_or(|max| reads <= max))
 }

@@ -1,6 +1,7 @@
 //! What a fabric is made of.
 
 use super::attributes::Access;
+use super::rare::Rare;
 use super::states::QpState;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -310,6 +311,18 @@ pub struct QueuePair {
     pub(super) lost: u32,
     /// Accepted and not polled: what a destroy would drop without a word.
     pub(super) unsettled: u32,
+    pub(super) kept: Rare<Kept>,
+}
+
+/// What some drivers keep of a queue pair's past, and only those.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Kept {
+    /// The PSNs of the reads that were answered last, as many as the peer may have outstanding.
+    pub(super) reads: VecDeque<u32>,
+    /// The PSN after what was executed last. Outlives RESET.
+    pub(super) after_executed: u32,
+    /// The address that it sends from.
+    pub(super) own: Option<Gid>,
 }
 
 impl QueuePair {

@@ -80,8 +80,35 @@ pub enum PsnSource {
 pub enum DuplicateRead {
     /// It answers once more, from memory as it is.
     Executed,
-    /// It drops it unless it remembers it, which a stale one it does not.
+    /// It drops it unless it remembers it, as it does the last ones that it answered itself.
     Dropped,
+}
+
+/// What a write or a send whose PSN is behind is acknowledged with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DuplicateAck {
+    /// Its own PSN.
+    Its,
+    /// The PSN of what was executed last; the one before zero if nothing was, ever.
+    LastExecuted,
+}
+
+/// What sets requests going that were posted in SQD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldSend {
+    /// The step to RTS.
+    Rts,
+    /// The next post after that step.
+    NextPost,
+}
+
+/// What flushes a receive that is posted in ERR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateReceive {
+    /// What flushes sends that are posted late.
+    AsSends,
+    /// The next step to ERR.
+    NextError,
 }
 
 /// When a requester gives up.
@@ -136,7 +163,10 @@ pub struct Statuses {
     pub retry_exceeded: Status,
     /// No receive was posted in time.
     pub rnr_exceeded: Status,
-    /// Posted while the own port is down; without one, it is sent and not answered.
+    /// A send into a receive whose key is wrong, at the receiver.
+    pub receive_key: Status,
+    /// Posted while the own port is down or the own address is gone; without one, it is sent and
+    /// not answered.
     pub port_down: Option<Status>,
 }
 
@@ -174,6 +204,14 @@ pub struct Profile {
     pub post_after_own_error: Option<Errno>,
     /// Work posted after the device found an error.
     pub late_post: LatePost,
+    /// Receives posted in ERR.
+    pub late_receive: LateReceive,
+    /// Sends posted in SQD.
+    pub held_send: HeldSend,
+    /// As long as work is under way in SQD, every step but ERR is refused, and nothing is sent again.
+    pub drains_first: bool,
+    /// Most own reads outstanding that RTS takes.
+    pub reads_max: Option<u8>,
     /// Completions at RESET.
     pub completions_at_reset: Completions,
     /// Completions at destroy.
@@ -182,6 +220,10 @@ pub struct Profile {
     pub reset_breaks_ring: bool,
     /// Where PSNs come from.
     pub psn_source: PsnSource,
+    /// Writes and sends behind the expected PSN.
+    pub duplicate_ack: DuplicateAck,
+    /// An acknowledgement of a number that was not sent yet ends what was sent.
+    pub ack_beyond_ends: bool,
     /// Reads behind the expected PSN.
     pub duplicate_read: DuplicateRead,
     /// Numbers of queue pairs.

@@ -4,7 +4,8 @@
 use super::errors::Errno;
 use super::objects::{GidKind, Status};
 use super::profile::{
-    Completions, DuplicateRead, EarlySend, LatePost, Numbers, Profile, PsnSource, Retry, Statuses,
+    Completions, DuplicateAck, DuplicateRead, EarlySend, HeldSend, LatePost, LateReceive, Numbers,
+    Profile, PsnSource, Retry, Statuses,
 };
 use super::states::{self, QpState};
 
@@ -35,11 +36,20 @@ pub static STRICT: Profile = Profile {
     // Specification: in the error state work is taken and flushed.
     post_after_own_error: None,
     late_post: LatePost::Flushed,
+    late_receive: LateReceive::AsSends,
+    // Specification: what was held goes out with the step to RTS.
+    held_send: HeldSend::Rts,
+    drains_first: false,
+    // Not looked up: each device has its own.
+    reads_max: None,
     // Specification: completions in the queue stay when their queue pair leaves.
     completions_at_reset: Completions::Kept,
     completions_at_destroy: Completions::Kept,
     reset_breaks_ring: false,
     psn_source: PsnSource::Attributes,
+    // Specification: a duplicate is acknowledged, a number not sent yet is not one to be ended by.
+    duplicate_ack: DuplicateAck::Its,
+    ack_beyond_ends: false,
     // Specification: a duplicate read is executed again.
     duplicate_read: DuplicateRead::Executed,
     // No source: the allocation that a restarted or retired peer is hit by most.
@@ -73,8 +83,19 @@ pub static RXE: Profile = Profile {
     // Measured: three finished sends were still there after RESET and after destroy.
     completions_at_reset: Completions::Kept,
     completions_at_destroy: Completions::Kept,
-    // rxe, responder: a duplicate read without a remembered resource is dropped (as remembered,
-    // not read again; not measured).
+    // Measured: a receive posted in ERR is flushed by another step to ERR alone.
+    late_receive: LateReceive::NextError,
+    // Measured: SQD to RTS sets nothing going, the next post does.
+    held_send: HeldSend::NextPost,
+    // Measured: RTS with a write under way is refused, and its answer never comes.
+    drains_first: true,
+    // Measured: 128 are taken, 255 are not.
+    reads_max: Some(128),
+    // Measured: towards a responder that executed nothing yet a stale write ends as unanswered,
+    // unless its number is such that the one before zero lies ahead of it.
+    duplicate_ack: DuplicateAck::LastExecuted,
+    ack_beyond_ends: true,
+    // Measured: a stale read is not answered, one whose answer was lost is.
     duplicate_read: DuplicateRead::Dropped,
     // Measured: +1 per creation from 17, no repeat in 833,086.
     numbers: Numbers::Cycling { first: 17, count: 1_048_560 },
@@ -88,10 +109,12 @@ pub static RXE: Profile = Profile {
         interval_floor_ns: 8_000_000,
         waits_for_receiver: true,
     },
-    // Measured on 6.1: bad lkey 2, beyond the region 4, too long a send 11 and 2, own port 2.
+    // Measured on 6.1: bad lkey 2, beyond the region 4, too long a send 11 and 2, into a wrong key the
+    // same, own port or address 2.
     statuses: Statuses {
         local_key: Status::LocalQueuePair,
         receive_too_short: Status::LocalQueuePair,
+        receive_key: Status::LocalQueuePair,
         remote_operation: Status::RemoteOperation,
         port_down: Some(Status::LocalQueuePair),
         ..SPECIFIED
@@ -204,6 +227,7 @@ pub static ERDMA_COMPAT: Profile = Profile {
         remote_invalid: Status::General,
         remote_operation: Status::General,
         receive_too_short: Status::RemoteAccess,
+        receive_key: Status::RemoteAccess,
         local_key: Status::LocalAccess,
         local_bounds: Status::LocalAccess,
         local_read: Status::LocalAccess,
@@ -237,6 +261,7 @@ const SPECIFIED: Statuses = Statuses {
     remote_invalid: Status::RemoteInvalid,
     remote_operation: Status::RemoteInvalid,
     receive_too_short: Status::LocalLength,
+    receive_key: Status::LocalProtection,
     local_key: Status::LocalProtection,
     local_bounds: Status::LocalProtection,
     local_read: Status::LocalProtection,

@@ -3,12 +3,12 @@
 use super::errors::{Call, Errno, VerbsError};
 use super::fabric::Fabric;
 use super::laws::Law;
-use super::modify::PSN_MASK;
+use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
     Bond, Completion, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status,
     WorkRequest,
 };
-use super::profile::EarlySend;
+use super::profile::{EarlySend, Profile};
 use super::states::QpState;
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ impl Fabric {
             }
             QpState::Rts => {
                 let early = std::mem::take(&mut qp.early);
-                early.into_iter().chain([request]).for_each(|request| {
+                let held = std::mem::take(&mut qp.held);
+                early.into_iter().chain(held).chain([request]).for_each(|request| {
                     self.execute(nic, number, request);
                 });
                 return Ok(());
@@ -91,7 +92,7 @@ impl Fabric {
         if qp.state != QpState::Rts {
             return self.end_late(nic, number, request.wr_id, Queue::Send);
         }
-        let port_up = owner.port_up;
+        let sends = owner.port_up && self.has_own_address(nic, number);
         let fails = match request.kind {
             // The NIC finds out about the sink of a read when the bytes come.
             SendKind::Read { .. } => None,
@@ -102,7 +103,7 @@ impl Fabric {
                 Some(Some(_)) => None,
             },
         };
-        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !port_up)) {
+        if let Some(status) = fails.or(profile.statuses.port_down.filter(|_| !sends)) {
             return self.fail_queue_pair(nic, number, Some((request.wr_id, Queue::Send, status)));
         }
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
@@ -169,9 +170,9 @@ impl Fabric {
 
     /// Queue pairs that wait for an answer and whose timer may run out.
     pub fn waiting(&self, nic: usize) -> impl Iterator<Item = u32> + '_ {
-        let waits = |(number, qp): (u32, &QueuePair)| {
-            let alive = matches!(qp.state, QpState::Rts | QpState::Sqd);
-            (alive && !qp.sent.is_empty()).then_some(number)
+        let profile = self.nic(nic).profile;
+        let waits = move |(number, qp): (u32, &QueuePair)| {
+            (resends(profile, qp) && !qp.sent.is_empty()).then_some(number)
         };
         self.nic(nic).queue_pairs().filter_map(waits)
     }
@@ -181,7 +182,7 @@ impl Fabric {
     pub fn expire(&mut self, nic: usize, number: u32) {
         let profile = self.nic(nic).profile;
         let Some(qp) = self.queue_pair_mut(nic, number) else { return };
-        if qp.sent.is_empty() || !matches!(qp.state, QpState::Rts | QpState::Sqd) {
+        if qp.sent.is_empty() || !resends(profile, qp) {
             return;
         }
         if !std::mem::take(&mut qp.rnr_waits) {
@@ -217,8 +218,13 @@ impl Fabric {
             let span = sent.last_psn.wrapping_sub(sent.first_psn) & PSN_MASK;
             (psn.wrapping_sub(sent.first_psn) & PSN_MASK) <= span
         };
-        // An answer about nothing that is outstanding is dropped.
-        let Some(index) = qp.sent.iter().position(covers) else { return };
+        let Some(index) = qp.sent.iter().position(covers) else {
+            // An answer about nothing that is outstanding is dropped, except by some.
+            if self.nic(nic).profile.ack_beyond_ends && body == PacketBody::Ack {
+                self.on_ack_beyond(nic, number, psn);
+            }
+            return;
+        };
         // An answer to a later request answers the earlier ones, up to a read without its bytes.
         let is_read = |sent: &Sent| matches!(sent.request.kind, SendKind::Read { .. });
         if qp.sent.iter().take(index).any(is_read) {
@@ -236,6 +242,17 @@ impl Fabric {
             PacketBody::Nak(refusal) => self.on_refusal(nic, number, refusal),
             PacketBody::ReceiverNotReady => self.on_receiver_not_ready(nic, number),
             _ => {}
+        }
+    }
+
+    /// A number is acknowledged that was not sent yet: whatever lies before it ends, up to a read.
+    fn on_ack_beyond(&mut self, nic: usize, number: u32, psn: u32) {
+        let ends = |sent: &Sent| {
+            let ahead = psn.wrapping_sub(sent.last_psn) & PSN_MASK;
+            ahead < PSN_HALF && !matches!(sent.request.kind, SendKind::Read { .. })
+        };
+        while self.queue_pair(nic, number).and_then(|qp| qp.sent.front()).is_some_and(ends) {
+            self.succeed(nic, number);
         }
     }
 
@@ -312,4 +329,9 @@ impl Fabric {
 /// Packets of a message, each of which takes a sequence number; of a read, those of its answer.
 pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
+}
+
+/// Whether what has no answer is sent again in this state.
+fn resends(profile: &Profile, qp: &QueuePair) -> bool {
+    qp.state == QpState::Rts || (qp.state == QpState::Sqd && !profile.drains_first)
 }

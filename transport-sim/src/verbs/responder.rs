@@ -1,17 +1,14 @@
 //! The answering half of a queue pair. It asks nothing of the process that owns it.
 
 use super::fabric::Fabric;
-use super::modify::PSN_MASK;
+use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
     Bond, Completion, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region, Status,
 };
-use super::profile::DuplicateRead;
+use super::profile::{DuplicateAck, DuplicateRead};
 use super::requester::packets_of;
 use super::states::QpState;
 use std::sync::Arc;
-
-/// Half of the sequence numbers: what is less far ahead is a gap, the rest is behind.
-const HALF: u32 = 0x0080_0000;
 
 impl Fabric {
     /// A packet arrives at a port that is up.
@@ -32,7 +29,7 @@ impl Fabric {
         match psn.wrapping_sub(qp.expected_psn) & PSN_MASK {
             0 => self.on_request(nic, number, psn, body),
             // A gap; whoever sent it will send again what is missing.
-            1..HALF => {}
+            1..PSN_HALF => {}
             _ => self.on_duplicate(nic, number, psn, &body),
         }
     }
@@ -47,17 +44,44 @@ impl Fabric {
     fn on_duplicate(&mut self, nic: usize, number: u32, psn: u32, body: &PacketBody) {
         match body {
             PacketBody::ReadRequest { rkey, address, length } => {
-                let again = self.nic(nic).profile.duplicate_read == DuplicateRead::Executed;
+                let remembered =
+                    self.queue_pair(nic, number).is_some_and(|qp| qp.kept.0.reads.contains(&psn));
+                let again =
+                    remembered || self.nic(nic).profile.duplicate_read == DuplicateRead::Executed;
                 let source = self.readable(nic, number, *rkey, *address, *length);
                 if let (true, Ok(bytes)) = (again, source) {
                     self.answer(nic, number, psn, PacketBody::ReadResponse { bytes });
                 }
             }
-            _ => self.answer(nic, number, psn, PacketBody::Ack),
+            _ => {
+                let executed =
+                    self.queue_pair(nic, number).map_or(0, |qp| qp.kept.0.after_executed);
+                let psn = match self.nic(nic).profile.duplicate_ack {
+                    DuplicateAck::Its => psn,
+                    DuplicateAck::LastExecuted => executed.wrapping_sub(1) & PSN_MASK,
+                };
+                self.answer(nic, number, psn, PacketBody::Ack);
+            }
+        }
+    }
+
+    /// Keeps what the driver wants to know of a request that was executed.
+    fn remember(&mut self, nic: usize, number: u32, psn: u32, is_read: bool) {
+        let profile = self.nic(nic).profile;
+        let Some(qp) = self.queue_pair_mut(nic, number) else { return };
+        if is_read && profile.duplicate_read == DuplicateRead::Dropped {
+            qp.kept.0.reads.push_back(psn);
+            while qp.kept.0.reads.len() > usize::from(qp.max_dest_rd_atomic) {
+                qp.kept.0.reads.pop_front();
+            }
+        }
+        if !is_read && profile.duplicate_ack == DuplicateAck::LastExecuted {
+            qp.kept.0.after_executed = (psn + 1) & PSN_MASK;
         }
     }
 
     fn on_request(&mut self, nic: usize, number: u32, psn: u32, body: PacketBody) {
+        let is_read = matches!(body, PacketBody::ReadRequest { .. });
         let result = match body {
             PacketBody::Write { rkey, address, reach, bytes, last } => {
                 self.on_write(nic, number, (rkey, address, reach), &bytes).map(|()| {
@@ -75,6 +99,9 @@ impl Fabric {
             PacketBody::Send { bytes, last } => self.on_send(nic, number, &bytes, last),
             _ => Ok(None),
         };
+        if result.as_ref().is_ok_and(|answer| *answer != Some(PacketBody::ReceiverNotReady)) {
+            self.remember(nic, number, psn, is_read);
+        }
         match result {
             Ok(Some(answer)) => self.answer(nic, number, psn, answer),
             Ok(None) => {}
@@ -112,6 +139,10 @@ impl Fabric {
         check_right(qp, bytes.len(), |qp| qp.access.remote_write)?;
         if reach == 0 {
             return Ok(());
+        }
+        // Every packet but the last is full.
+        if bytes.len() as u64 != reach.min(u64::from(qp.path_mtu)) {
+            return Err(Refusal::Invalid);
         }
         let region = owner.regions.get_mut(&rkey).ok_or(Refusal::Access)?;
         let start = region.range(address, reach).ok_or(Refusal::Access)?.start;
@@ -153,6 +184,7 @@ impl Fabric {
     ) -> Result<Option<PacketBody>, Refusal> {
         let owner = self.nic_mut(nic);
         let too_short = owner.profile.statuses.receive_too_short;
+        let wrong_key = owner.profile.statuses.receive_key;
         let qp = owner.queue_pairs.get_mut(&number).ok_or(Refusal::Invalid)?;
         let Some(&receive) = qp.receives.front() else {
             return Ok(Some(PacketBody::ReceiverNotReady));
@@ -168,7 +200,7 @@ impl Fabric {
             Err((too_short, Refusal::Operation))
         } else {
             owner_write(&mut owner.regions, &receive, &message)
-                .ok_or((Status::LocalProtection, Refusal::Operation))
+                .ok_or((wrong_key, Refusal::Operation))
         };
         let status = end.map_or_else(|(status, _)| status, |()| Status::Success);
         owner.complete(Completion { number, wr_id: receive.wr_id, queue: Queue::Receive, status });

@@ -306,3 +306,70 @@ fn a_new_erdma_queue_pair_that_skips_init_has_no_port() {
     let error = duo.fabric.modify(duo.a.nic, duo.a.number, &step).unwrap_err();
     assert_eq!(error.code, 22);
 }
+
+#[test]
+fn work_under_way_in_sqd_holds_soft_roce_there_until_an_error() {
+    let mut duo = connected(&RXE);
+    duo.fabric.cut(duo.a.nic, duo.b.nic);
+    duo.write(1, 0, 8);
+    duo.modify(duo.a, QpState::Sqd).expect("drained");
+    for state in [QpState::Rts, QpState::Sqd, QpState::Reset] {
+        assert!(duo.modify(duo.a, state).is_err(), "{state:?}");
+    }
+    assert_eq!(duo.fabric.waiting(duo.a.nic).count(), 0, "nothing is sent again");
+    duo.modify(duo.a, QpState::Err).expect("put in error");
+    assert_eq!(duo.ends(duo.a), [(1, Status::Flushed)]);
+}
+
+#[test]
+fn what_was_posted_in_sqd_waits_for_the_next_post_on_soft_roce_and_for_rts_elsewhere() {
+    for profile in [&RXE, &STRICT] {
+        let mut duo = connected(profile);
+        duo.modify(duo.a, QpState::Sqd).expect("drained");
+        duo.write(1, 0, 8);
+        duo.modify(duo.a, QpState::Rts).expect("goes on");
+        duo.fabric.run();
+        let waits = profile.held_send == HeldSend::NextPost;
+        assert_eq!(duo.ends(duo.a).is_empty(), waits, "{}", profile.name);
+        duo.write(2, 16, 8);
+        duo.fabric.run();
+        let left = if waits { vec![1, 2] } else { vec![2] };
+        let ends: Vec<u64> = duo.ends(duo.a).iter().map(|(wr_id, _)| *wr_id).collect();
+        assert_eq!(ends, left, "{}", profile.name);
+    }
+}
+
+#[test]
+fn a_receive_posted_in_error_is_flushed_at_once_or_with_the_next_step_to_error() {
+    for profile in [&RXE, &STRICT] {
+        let mut duo = connected(profile);
+        duo.modify(duo.b, QpState::Err).expect("put in error");
+        duo.receive(1, 8).expect("taken");
+        let waits = profile.late_receive == LateReceive::NextError;
+        assert_eq!(duo.ends(duo.b).is_empty(), waits, "{}", profile.name);
+        duo.modify(duo.b, QpState::Err).expect("once more");
+        assert_eq!(duo.ends(duo.b).len(), usize::from(waits), "{}", profile.name);
+    }
+}
+
+#[test]
+fn values_that_no_attribute_has_are_refused_by_drivers_that_look() {
+    let step = |attributes: Attributes, profile| {
+        let mut duo = fresh(profile);
+        wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+        let number = duo.create(duo.a.nic);
+        let (index, dgid) = gid(&duo.fabric, duo.b.nic);
+        let rtr = Attributes::to_rtr(index, dgid, duo.b.number, 1);
+        let steps = [Attributes::to_init(Access::ALL), rtr, Attributes::to_rts(1)];
+        let steps =
+            steps.map(|step| if step.state == attributes.state { attributes } else { step });
+        let mut step = |one: &Attributes| duo.fabric.modify(duo.a.nic, number, one).is_ok();
+        steps.iter().all(&mut step)
+    };
+    let (_, dgid) = gid(&fresh(&RXE).fabric, 1);
+    let with_mtu = |mtu| Attributes { path_mtu: Some(mtu), ..Attributes::to_rtr(1, dgid, 17, 1) };
+    let with_reads = |reads| Attributes { max_rd_atomic: Some(reads), ..Attributes::to_rts(1) };
+    assert!(step(with_mtu(4_096), &RXE) && !step(with_mtu(8_192), &RXE));
+    assert!(step(with_reads(128), &RXE) && !step(with_reads(129), &RXE));
+    assert!(step(with_reads(255), &STRICT));
+}

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
 /// to add a link, with a misleading "No such file or directory".
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 12] = [
     "crc32_generic",
     "rdma_rxe",
     "rdma_ucm",
@@ -22,9 +22,16 @@ const MODULES: [&str; 9] = [
     "9p",
     "9pnet_virtio",
     "overlay",
+    // Losses and delays, for scenarios that need them.
+    "sch_netem",
+    // Where it was built; no kernel of the distribution's has it. Without the checksum it does not load.
+    "crc32c_generic",
+    "siw",
 ];
 /// Precedes, in a module's file, the names of those that it needs.
 const DEPENDS: &[u8] = b"\0depends=";
+/// Ends the name of a module that is packed.
+const PACKED: &str = ".xz";
 /// Folders below one another in which modules are looked for.
 const DEPTH_MAX: usize = 16;
 
@@ -47,6 +54,17 @@ impl Kernel {
         Ok(Self { image, modules })
     }
 
+    /// Its release, which its headers are named by too.
+    pub(super) fn release(&self) -> String {
+        let name = self.image.file_name().unwrap_or_default().to_string_lossy();
+        name.trim_start_matches("vmlinuz-").to_owned()
+    }
+
+    /// Adds a module that the package lacks.
+    pub(super) fn add(&mut self, name: &str, module: PathBuf) {
+        self.modules.insert(name.to_owned(), module);
+    }
+
     /// Writes the archive that the kernel unpacks and whose `/init` it starts, as `folder`.cpio.
     pub(super) fn first_files(
         &self,
@@ -65,8 +83,8 @@ impl Kernel {
             self.with_needed(module, &mut order)?;
         }
         let mut list = String::new();
-        for name in order {
-            fs::copy(&self.modules[&name], folder.join("modules").join(&name))?;
+        for (name, bytes) in order {
+            fs::write(folder.join("modules").join(&name), bytes)?;
             list.push_str(&name);
             list.push('\n');
         }
@@ -89,20 +107,20 @@ impl Kernel {
     }
 
     /// Puts a module behind those it needs. One that is built into the kernel has no file.
-    fn with_needed(&self, name: &str, order: &mut Vec<String>) -> Result<()> {
+    fn with_needed(&self, name: &str, order: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
         let name = name.replace('-', "_");
-        if order.contains(&name) {
+        if order.iter().any(|(known, _)| *known == name) {
             return Ok(());
         }
         let Some(path) = self.modules.get(&name) else {
             ensure!(name != "rdma_rxe", "the kernel's package has no rdma_rxe.ko");
             return Ok(());
         };
-        let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        let bytes = module_bytes(path)?;
         for needed in needed_by(&bytes) {
             self.with_needed(&needed, order)?;
         }
-        order.push(name);
+        order.push((name, bytes));
         Ok(())
     }
 }
@@ -112,12 +130,29 @@ fn collect(folder: &Path, depth: usize, into: &mut BTreeMap<String, PathBuf>) ->
         if path.is_dir() && !path.is_symlink() {
             ensure!(depth > 0, "{} is too deep", path.display());
             collect(&path, depth - 1, into)?;
-        } else if path.extension().is_some_and(|extension| extension == "ko") {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().replace('-', "_");
+        } else if let Some(name) = module_name(&path) {
             into.insert(name, path);
         }
     }
     Ok(())
+}
+
+/// The name of the module that a file holds, packed or not.
+fn module_name(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_str()?;
+    let name = name.strip_suffix(PACKED).unwrap_or(name).strip_suffix(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+/// A module as the kernel takes it.
+fn module_bytes(path: &Path) -> Result<Vec<u8>> {
+    if !path.to_string_lossy().ends_with(PACKED) {
+        return fs::read(path).with_context(|| format!("reading {}", path.display()));
+    }
+    let mut unpack = Command::new("xz");
+    let unpacked = unpack.args(["--decompress", "--stdout"]).arg(path).output().context("xz")?;
+    ensure!(unpacked.status.success(), "xz does not unpack {}", path.display());
+    Ok(unpacked.stdout)
 }
 
 /// The names of the modules that the module in `file` needs.
@@ -151,7 +186,10 @@ mod tests {
         let kernel = Kernel::find(scratch.path()).unwrap();
         let mut order = Vec::new();
         kernel.with_needed("rdma_rxe", &mut order).unwrap();
-        assert_eq!(order, ["ib_core", "udp_tunnel", "rdma_rxe"]);
+        let names: Vec<_> = order.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["ib_core", "udp_tunnel", "rdma_rxe"]);
+        assert_eq!(module_name(Path::new("/x/ib-core.ko.xz")).as_deref(), Some("ib_core"));
+        assert_eq!(module_name(Path::new("/x/ib-core.txt")), None);
     }
 
     #[test]

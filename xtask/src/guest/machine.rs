@@ -1,8 +1,9 @@
 //! The virtual machine: started, watched and ended.
 
 use super::kernel::Kernel;
-use super::packages::{KERNEL, Packages};
-use super::start::{GuestCommand, start_script};
+use super::packages::{Archive, KERNEL, Packages};
+use super::siw;
+use super::start::{GuestCommand, WhichNics, start_script};
 use crate::project::Project;
 use anyhow::{Context, Result, bail, ensure};
 use std::env;
@@ -14,13 +15,30 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The machine's own programs.
-pub(crate) const MACHINE: Packages =
-    Packages { name: "machine", packages: &["qemu-system-x86", "busybox-static", KERNEL] };
+pub(crate) const MACHINE: Packages = Packages {
+    name: "machine",
+    packages: &["qemu-system-x86", "busybox-static", KERNEL],
+    from: Archive::System,
+};
+/// A newer kernel than the release's own.
+pub(crate) const NEWER_KERNEL: Packages =
+    Packages { name: "kernel-backports", packages: &[KERNEL], from: Archive::Backports };
 /// What RDMA programs load in the guest, where the host has none, and programs to measure beside.
 pub(crate) const DRIVERS: Packages = Packages {
     name: "drivers",
     packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2", "perftest"],
+    from: Archive::System,
 };
+
+/// Which kernel a guest boots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WhichKernel {
+    /// The newest of the distribution's release.
+    #[default]
+    Release,
+    /// The newest of its backports.
+    Backports,
+}
 
 /// From the start of the machine to that of the command. Seven seconds on two idle processors
 /// without a hardware accelerator, half a minute where six others use them.
@@ -60,18 +78,36 @@ impl Drop for Host {
 
 impl Machine {
     /// Finds or unpacks everything that the machine needs.
-    pub(crate) fn prepare(project: &Project, deadline: Instant) -> Result<Self> {
+    pub(crate) fn prepare(
+        project: &Project,
+        kernel: WhichKernel,
+        nics: WhichNics,
+        deadline: Instant,
+    ) -> Result<Self> {
         let packages = MACHINE.ensure(project, deadline)?;
         let drivers = DRIVERS.ensure(project, deadline)?;
         let name = "qemu-system-x86_64";
         let qemu = found(&packages, name).with_context(|| format!("no {name} was unpacked"))?;
-        let kernel = Kernel::find(&packages)?;
+        let mut kernel = match kernel {
+            WhichKernel::Release => Kernel::find(&packages)?,
+            WhichKernel::Backports => Kernel::find(&NEWER_KERNEL.ensure(project, deadline)?)?,
+        };
+        if nics == WhichNics::Siw {
+            let module = siw::ensure(project, &kernel.release(), deadline)?;
+            kernel.add("siw", module);
+        }
         let folder = project.scratch().join(format!("guest-{}", std::process::id()));
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir_all(&folder)?;
         Ok(Self { qemu, packages, drivers, kernel, folder })
+    }
+
+    /// Whether a kernel's soft-iWARP was built before.
+    pub(crate) fn has_siw(project: &Project) -> bool {
+        let packages = MACHINE.folder(project);
+        Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
     }
 
     /// Boots as many hosts as the command asks for, runs the command in each when all are up,

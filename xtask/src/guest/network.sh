@@ -1,5 +1,5 @@
 # What the guest runs before the command: two soft-RoCE NICs, rxe0 (10.0.0.1) and rxe1 (10.0.0.2), at
-# the two ends of a wire; or, of two guests, rxe0 in each.
+# the two ends of a wire; or, of two guests, rxe0 in each; or the same of another driver in NICS.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 set -e
 trap 'echo "guest: the NICs cannot be set up" >&2; exit 125' EXIT
@@ -17,7 +17,7 @@ if [ "$HOSTS" = 2 ]; then
     # One NIC, at one end of a wire to the other guest.
     ip address add 10.0.0.$((HOST + 1))/24 dev eth0
     ip link set eth0 up
-    rdma link add rxe0 type rxe netdev eth0
+    rdma link add ${NICS}0 type $NICS netdev eth0
     apart=rxe0
     if [ "$HOST" = 0 ]; then NUMBERS_APART=; fi
 else
@@ -39,7 +39,7 @@ else
     ip rule add pref 100 lookup local
     ip rule del pref 0
     for side in 0 1; do
-        rdma link add rxe$side type rxe netdev veth$side
+        rdma link add $NICS$side type $NICS netdev veth$side
     done
     apart=rxe1
 fi

@@ -17,6 +17,17 @@ pub(crate) struct Packages {
     pub(crate) name: &'static str,
     /// Their names; of [`KERNEL`] the package that it stands for is taken, without dependencies.
     pub(crate) packages: &'static [&'static str],
+    /// Where they come from.
+    pub(crate) from: Archive,
+}
+
+/// Where packages come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Archive {
+    /// Wherever the system has its packages from.
+    System,
+    /// The backports of the system's release, at the place that the system has its packages from.
+    Backports,
 }
 
 /// Depends on the newest kernel of the distribution and is otherwise empty.
@@ -56,14 +67,14 @@ impl Packages {
         fs::create_dir_all(archives.join("partial"))?;
         let log = |step: &str| project.scratch().join(format!("packages-{}-{step}.log", self.name));
         let wanted = || format!("packages wanted: {}", self.packages.join(", "));
-        if let Err(first) = self.download(&archives, &log("download"), deadline) {
-            // Lists that were never fetched, or are stale; only root may fetch them.
-            let mut update = Command::new("apt-get");
-            update.args(["update", "--quiet"]);
+        let apt = Apt::of(self.from, &fresh.join("lists")).with_context(wanted)?;
+        if let Err(first) = self.download(&apt, &archives, &log("download"), deadline) {
+            // Lists that were never fetched, or are stale; only root may fetch those of the system.
+            let update = apt.command("apt-get", &["update", "--quiet"]);
             if !run_command(update, log("update"), deadline).succeeded() {
                 return Err(first).with_context(wanted);
             }
-            self.download(&archives, &log("download"), deadline).with_context(wanted)?;
+            self.download(&apt, &archives, &log("download"), deadline).with_context(wanted)?;
         }
         for archive in files_of(&archives, ".deb")? {
             let mut unpack = Command::new("dpkg-deb");
@@ -71,6 +82,9 @@ impl Packages {
             checked(&run_command(unpack, log("unpack"), deadline), "dpkg-deb --extract")?;
         }
         fs::remove_dir_all(&archives)?;
+        if self.from == Archive::Backports {
+            fs::remove_dir_all(fresh.join("lists"))?;
+        }
         fs::write(fresh.join(COMPLETE), self.packages.join(" "))?;
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -80,19 +94,19 @@ impl Packages {
         Ok(folder)
     }
 
-    fn download(&self, archives: &Path, log: &Path, deadline: Instant) -> Result<()> {
+    fn download(&self, apt: &Apt, archives: &Path, log: &Path, deadline: Instant) -> Result<()> {
         let (kernels, others): (Vec<_>, Vec<_>) =
             self.packages.iter().partition(|name| **name == KERNEL);
         for kernel in kernels {
-            let mut download = Command::new("apt-get");
-            download.current_dir(archives).args(["download", &newest(kernel)?]);
+            let mut download = apt.command("apt-get", &["download", &newest(apt, kernel)?]);
+            download.current_dir(archives);
             checked(&run_command(download, log.to_owned(), deadline), "apt-get download")?;
         }
         if others.is_empty() {
             return Ok(());
         }
-        let mut download = Command::new("apt-get");
-        download.args(["install", "--download-only", "--yes", "--no-install-recommends"]);
+        let options = ["install", "--download-only", "--yes", "--no-install-recommends"];
+        let mut download = apt.command("apt-get", &options);
         // The lock guards the system's own packages, which stay as they are.
         download.args(["-o", "Debug::NoLocking=1", "-o"]);
         download.arg(format!("Dir::Cache::archives={}", archives.display()));
@@ -101,9 +115,57 @@ impl Packages {
     }
 }
 
+/// How the packages' programs are told where packages come from.
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// Lists of another place than the system's are kept in `lists`.
+    fn of(archive: Archive, lists: &Path) -> Result<Self> {
+        let Archive::Backports = archive else { return Ok(Self { options: Vec::new() }) };
+        let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
+        let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+        let codename = codename.context("the release has no code name")?;
+        let targets =
+            ["indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"];
+        let output = Command::new("apt-get").args(targets).output().context("apt-get")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let place = place_of(&text, codename)
+            .with_context(|| format!("apt-get names no place for the release {codename}"))?;
+        fs::create_dir_all(lists.join("partial"))?;
+        // Not in the folder of lists, which is swept.
+        let sources = lists.with_extension("list");
+        fs::write(&sources, format!("deb {place} {codename}-backports main\n"))?;
+        let options = vec![
+            format!("Dir::Etc::sourcelist={}", sources.display()),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            format!("Dir::State::lists={}", lists.display()),
+            "Dir::Cache::pkgcache=".to_owned(),
+            "Dir::Cache::srcpkgcache=".to_owned(),
+            "Debug::NoLocking=1".to_owned(),
+            // The folder is not open to the user that downloads otherwise.
+            "APT::Sandbox::User=".to_owned(),
+        ];
+        Ok(Self { options })
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(self.options.iter().flat_map(|option| ["-o", option])).args(arguments);
+        command
+    }
+}
+
+/// The place of the release, of lines of `PLACE CODENAME`.
+fn place_of<'a>(targets: &'a str, codename: &str) -> Option<&'a str> {
+    let pairs = targets.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter(|(_, name)| *name == codename).map(|(place, _)| place).next()
+}
+
 /// The package that `name` stands for: its first dependency of the kind.
-fn newest(name: &str) -> Result<String> {
-    let output = Command::new("apt-cache").args(["depends", name]).output().context("apt-cache")?;
+fn newest(apt: &Apt, name: &str) -> Result<String> {
+    let output = apt.command("apt-cache", &["depends", name]).output().context("apt-cache")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
     let newest = depends.map(|version| format!("linux-image-{version}")).next();
@@ -130,4 +192,18 @@ pub(crate) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_release_is_not_that_of_its_updates() {
+        let targets = "http://one/security release-security\nhttp://two release-updates\n\
+                       http://two release\nhttp://three release\n";
+        assert_eq!(place_of(targets, "release"), Some("http://two"));
+        assert_eq!(place_of(targets, "other"), None);
+        assert_eq!(place_of("", "release"), None);
+    }
 }

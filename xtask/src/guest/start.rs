@@ -10,11 +10,32 @@ const NUMBERS_APART: u32 = 1_000;
 /// What of the environment goes along with the command, by prefix.
 const ENVIRONMENT: [&str; 6] = ["CARGO", "HANDFAST_", "HOME", "PROPTEST_", "RUST", "USER"];
 
+/// What kind of NICs a guest has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WhichNics {
+    /// Soft-RoCE: rxe0 and rxe1.
+    #[default]
+    Rxe,
+    /// Soft-iWARP: siw0 and siw1, on which no lane can be had.
+    Siw,
+}
+
+impl WhichNics {
+    /// The driver's name, with which those of the devices begin.
+    fn driver(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe",
+            Self::Siw => "siw",
+        }
+    }
+}
+
 /// What the guest is to do.
 pub(crate) struct GuestCommand {
     pub(crate) words: Vec<OsString>,
     /// One guest with two NICs, or two with one each.
     pub(crate) hosts: u8,
+    pub(crate) nics: WhichNics,
     /// The command's own time.
     pub(crate) limit: Duration,
     /// Makes and destroys queue pairs.
@@ -33,7 +54,10 @@ pub(super) fn start_script(
 ) -> Result<String> {
     let text = |path: Option<&Path>| quoted(path.unwrap_or(Path::new("")).as_os_str());
     let mut script = format!("DRIVERS={}\n", text(drivers)?);
-    script.push_str(&format!("NUMBERS_APART={}\n", text(command.numbers_apart.as_deref())?));
+    let nics = command.nics;
+    // Only where queue pairs are connected do equal numbers hide anything.
+    let apart = command.numbers_apart.as_deref().filter(|_| nics == WhichNics::Rxe);
+    script.push_str(&format!("NUMBERS_APART={}\nNICS={}\n", text(apart)?, nics.driver()));
     script.push_str(&format!("HOSTS={}\nHOST={host}\n", command.hosts));
     script.push_str(&format!("NUMBERS_APART_COUNT={NUMBERS_APART}\n"));
     script.push_str(include_str!("network.sh"));
@@ -48,6 +72,7 @@ pub(super) fn start_script(
         script.push_str(&format!("export PATH={}:\"$PATH\"\n", text(Some(programs))?));
     }
     script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
+    script.push_str(&format!("export HANDFAST_NICS={}\n", nics.driver()));
     script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
     script.push_str("while [ ! -e /run/guest/go ]; do sleep 0.1; done\n");
     let words: Result<Vec<_>> = command.words.iter().map(|word| quoted(word)).collect();
@@ -84,6 +109,7 @@ mod tests {
             limit: Duration::from_secs(1),
             numbers_apart: None,
             hosts: 1,
+            nics: WhichNics::Siw,
             programs: Some("/c d".into()),
         };
         let environment = [("RUST_BACKTRACE", "1"), ("SECRET_KEY", "k"), ("HANDFAST_A-B", "x")];
@@ -91,6 +117,7 @@ mod tests {
         let script =
             start_script(&command, 0, None, Path::new("/a b"), environment.into_iter()).unwrap();
         assert!(script.contains("export RUST_BACKTRACE='1'\n"));
+        assert!(script.contains("NICS=siw\n"));
         assert!(!script.contains("SECRET") && !script.contains("A-B"));
         assert!(script.contains("export PATH='/c d':\"$PATH\"\n"));
         assert!(script.contains("cd '/a b' || exit 125\n"));

@@ -1,6 +1,6 @@
 //! Building the verbs backend: headers, and a libclang that the binding generator understands.
 
-use super::packages::{Packages, files_of};
+use super::packages::{Archive, Packages, files_of};
 use crate::command::answers;
 use crate::project::Project;
 use anyhow::{Context, Result};
@@ -23,6 +23,7 @@ pub(crate) const HEADERS: Packages = Packages {
         "libclang1-14",
         "libclang-common-14-dev",
     ],
+    from: Archive::System,
 };
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
@@ -83,14 +84,13 @@ fn compiler_headers(folder: &Path) -> Result<PathBuf> {
     headers.find(|path| path.join("stddef.h").is_file()).context("libclang-common has no stddef.h")
 }
 
-/// The program that runs cargo's tests in so many guests, as cargo's own setting.
-pub(crate) fn runner(hosts: u8) -> Result<String> {
+/// The program that runs cargo's tests in a guest with such options, as cargo's own setting.
+pub(crate) fn runner(options: &[&str]) -> Result<String> {
     let itself = env::current_exe()?;
     let itself = itself.to_str().context("the path of this program is not text")?;
     let quoted = itself.replace('\\', r"\\").replace('"', r#"\""#);
-    Ok(format!(
-        r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", "--hosts", "{hosts}", "--"]"#
-    ))
+    let words = options.iter().map(|word| format!(r#""{word}", "#)).collect::<String>();
+    Ok(format!(r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", {words}"--"]"#))
 }
 
 #[cfg(test)]

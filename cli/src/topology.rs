@@ -1,0 +1,121 @@
+//! `handfast topology`: which NIC is near which memory of this machine.
+
+mod svg;
+
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::output;
+use crate::sim::show::{Facts, columns};
+use clap::Args;
+use handfast::topology::{Machine, Nic, PriorityMatrix};
+use serde::Serialize;
+use std::path::PathBuf;
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast topology
+  handfast topology --svg machine.svg
+  handfast topology --matrix > matrix.json     MC_CUSTOM_TOPO_JSON=matrix.json
+
+Accelerators are numbered by PCI address, as CUDA does where
+CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Show which NICs are near which memory
+///
+/// NUMA nodes, RDMA devices and accelerators of this machine as the kernel tells of them, and the
+/// NICs to prefer for memory at each location. Nothing is changed.
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+pub(crate) struct Topology {
+    /// Print everything as one line of JSON
+    #[arg(long, conflicts_with = "matrix")]
+    json: bool,
+    /// Print the matrix alone, in the form that Mooncake reads and publishes
+    #[arg(long)]
+    matrix: bool,
+    /// Also draw the machine into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Look below this folder, such as a copy of another machine's /sys, and not below /
+    #[arg(long, value_name = "FOLDER", default_value = "/")]
+    root: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Whole<'a> {
+    #[serde(flatten)]
+    machine: &'a Machine,
+    matrix: &'a PriorityMatrix,
+}
+
+pub(crate) fn run(arguments: Topology) -> Outcome {
+    let machine = Machine::discover(&arguments.root)?;
+    let matrix = machine.matrix();
+    if let Some(path) = &arguments.svg {
+        std::fs::write(path, svg::draw(&machine, &matrix)).map_err(|error| Failure::File {
+            path: path.clone(),
+            doing: "writing",
+            error,
+        })?;
+    }
+    if arguments.matrix {
+        return output::say(format_args!("{}", matrix.to_json()));
+    }
+    if arguments.json {
+        return output::say_json(&Whole { machine: &machine, matrix: &matrix });
+    }
+    output::say(format_args!("{}", facts(&machine, &matrix).text(columns())))
+}
+
+fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {
+    let mut facts = Facts::default();
+    for node in &machine.nodes {
+        let others = machine.nodes.iter().zip(&node.distances);
+        let distances: Vec<String> = others
+            .filter(|(other, _)| other.number != node.number)
+            .map(|(other, distance)| format!("{distance} to node {}", other.number))
+            .collect();
+        let cpus = if node.cpus.is_empty() { "unknown" } else { &node.cpus };
+        let far = if distances.is_empty() {
+            String::new()
+        } else {
+            format!(", distance {}", distances.join(", "))
+        };
+        facts.add(format!("node {}", node.number), format!("processors {cpus}{far}"));
+    }
+    for nic in &machine.nics {
+        facts.add(format!("nic {}", nic.name), describe(nic));
+    }
+    for gpu in &machine.gpus {
+        facts.add(format!("gpu {}", gpu.location), format!("{}, {}", place(gpu.numa), gpu.pci));
+    }
+    if machine.nics.is_empty() {
+        facts.add("nics", "none: no RDMA device on this machine; bytes go over TCP");
+        return facts;
+    }
+    for (location, nics) in matrix.locations() {
+        let list =
+            |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let others = match nics.available.is_empty() {
+            true => String::new(),
+            false => format!(", then {}", list(&nics.available)),
+        };
+        facts.add(format!("for {location}"), format!("{}{others}", list(&nics.preferred)));
+    }
+    facts
+}
+
+fn describe(nic: &Nic) -> String {
+    let active = if nic.active { "active" } else { "no active port, not used" };
+    let pci = if nic.pci.is_empty() { "no PCI address" } else { &nic.pci };
+    format!("{}, {}, {pci}, {active}", nic.kind, place(nic.numa))
+}
+
+fn place(numa: Option<u32>) -> String {
+    numa.map_or("node unknown".to_owned(), |node| format!("node {node}"))
+}

@@ -1,0 +1,57 @@
+//! A machine whose RDMA devices are soft-iWARP's, over which no lane can be had, as over eRDMA's in
+//! standard mode: a virtual machine, siw0 at 10.0.0.1 and siw1 at 10.0.0.2
+//! (`cargo xtask guest --nics siw`).
+
+use crate::helpers::{Folder, MIB, Server, run, skipped};
+use std::fs;
+
+/// What each message about it must name: device, driver, failing step and cure.
+const NAMED: [&str; 5] = ["siw0", "siw", "ibv_modify_qp(RTS)", "EINVAL", "--device"];
+
+/// Whether the story can be told here. A guest that was made for it must have the devices.
+fn is_told() -> bool {
+    let told = std::env::var("HANDFAST_NICS").is_ok_and(|nics| nics == "siw");
+    if !told {
+        skipped("it needs siw0 and siw1 of a guest");
+    }
+    told
+}
+
+#[test]
+fn auto_takes_tcp_and_says_loudly_which_device_refuses_which_step() {
+    if !is_told() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", MIB, 1);
+    let server = Server::start_at("10.0.0.2:0", &["--memory", "m=1M", "--transport", "auto"]);
+    assert!(server.lines.iter().any(|line| line.contains("tcp")), "{:?}", server.lines);
+    let put = ["put", &file, &server.address, "--json", "--transport", "auto", "--device", "siw0"];
+    let ended = run(&put);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let warning = ended.errors.lines().find(|line| line.starts_with("warning: "));
+    let warning = warning.unwrap_or_else(|| panic!("no warning in {ended:?}"));
+    for part in NAMED.iter().chain(&["lanes run over TCP, not RDMA"]) {
+        assert!(warning.contains(part), "'{part}' is missing in: {warning}");
+    }
+    assert!(ended.output.contains(r#""transport":"tcp""#), "{}", ended.output);
+    let copy = folder.name("copy");
+    let get = run(&["get", &server.at("m"), &copy, "--transport", "auto", "--device", "siw0"]);
+    assert_eq!(get.code, Some(0), "{get:?}");
+    assert!(fs::read(&file).unwrap() == fs::read(&copy).unwrap(), "other bytes came back");
+}
+
+#[test]
+fn rdma_alone_fails_and_names_device_driver_step_and_cure() {
+    if !is_told() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 0);
+    let server = Server::start_at("10.0.0.2:0", &["--memory", "m=1M"]);
+    let put = ["put", &file, &server.address, "--transport", "rdma", "--device", "siw0"];
+    run(&put).failed(13, &NAMED);
+    let serve = ["serve", "--listen", "10.0.0.1:0", "--memory", "m=1M", "--transport", "rdma"];
+    let ended = run(&[&serve[..], &["--device", "siw0"]].concat());
+    ended.failed(13, &NAMED);
+}

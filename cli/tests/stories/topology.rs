@@ -1,0 +1,96 @@
+//! `handfast topology`, on a made-up machine: two sockets, a GPU and a NIC on each.
+
+use crate::helpers::{Folder, run, succeed};
+use crate::output::on_terminal;
+use serde_json::{Value, json};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+fn machine(folder: &Folder) -> PathBuf {
+    let root = folder.join("root");
+    for (node, distance) in [(0, "10 21"), (1, "21 10")] {
+        let at = format!("sys/devices/system/node/node{node}");
+        put(&root, &format!("{at}/cpulist"), &format!("{}-{}", node * 8, node * 8 + 7));
+        put(&root, &format!("{at}/distance"), distance);
+        let bus = format!("pci0000:{node}0/0000:{node}0:01.0");
+        function(&root, &format!("{bus}/0000:{node}1:00.0"), node, ("0x030200", "0x10de"));
+        let nic = format!("{bus}/0000:{node}2:00.0");
+        function(&root, &nic, node, ("0x020700", "0x15b3"));
+        let device = format!("sys/class/infiniband/a_nic_with_a_long_name_{node}");
+        put(&root, &format!("{device}/ports/1/state"), "4: ACTIVE");
+        symlink(root.join("sys/devices").join(nic), root.join(device).join("device")).unwrap();
+    }
+    root
+}
+
+fn function(root: &Path, way: &str, node: u32, (class, vendor): (&str, &str)) {
+    let at = format!("sys/devices/{way}");
+    put(root, &format!("{at}/numa_node"), &node.to_string());
+    put(root, &format!("{at}/class"), class);
+    put(root, &format!("{at}/vendor"), vendor);
+    let functions = root.join("sys/bus/pci/devices");
+    std::fs::create_dir_all(&functions).unwrap();
+    symlink(root.join(at), functions.join(way.rsplit('/').next().unwrap())).unwrap();
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, format!("{text}\n")).unwrap();
+}
+
+fn expected() -> Value {
+    let (one, other) = ("a_nic_with_a_long_name_0", "a_nic_with_a_long_name_1");
+    let (here, there) = (json!([[one], [other]]), json!([[other], [one]]));
+    json!({ "cpu:0": here, "cpu:1": there, "cuda:0": here, "cuda:1": there })
+}
+
+#[test]
+fn the_matrix_is_printed_alone_for_mooncake_and_with_all_the_rest_as_json() {
+    let folder = Folder::new();
+    let root = machine(&folder);
+    let root = root.to_str().unwrap();
+    let matrix = succeed(&["topology", "--root", root, "--matrix"]);
+    assert_eq!(serde_json::from_str::<Value>(&matrix).unwrap(), expected());
+    let whole = succeed(&["topology", "--root", root, "--json"]);
+    let whole: Value = serde_json::from_str(&whole).unwrap();
+    assert_eq!(whole["matrix"], expected());
+    assert_eq!(whole["nodes"][1]["distances"], json!([21, 10]));
+    assert_eq!(whole["nics"][0]["pci"], "0000:02:00.0");
+    assert_eq!(whole["gpus"][1]["location"], "cuda:1");
+}
+
+#[test]
+fn a_terminal_of_any_width_shows_all_of_it() {
+    let folder = Folder::new();
+    let root = machine(&folder);
+    for columns in [40, 80, 140] {
+        let line = format!("{} topology --root {}", crate::helpers::PROGRAM, root.display());
+        let Some(ended) = on_terminal(columns, &line) else { return };
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let too_long = |line: &&str| line.trim_end().chars().count() > usize::from(columns);
+        assert_eq!(ended.output.lines().find(too_long), None, "{columns} columns");
+        for word in ["nic a_nic_with_a_long_name_1", "gpu cuda:1", "0000:12:00.0", "for cpu:0"] {
+            assert!(ended.output.contains(word), "{word} in {columns} columns: {}", ended.output);
+        }
+    }
+}
+
+#[test]
+fn the_picture_has_every_device_and_a_line_from_each_accelerator_to_its_nic() {
+    let folder = Folder::new();
+    let (root, file) = (machine(&folder), folder.join("machine.svg"));
+    succeed(&["topology", "--root", root.to_str().unwrap(), "--svg", file.to_str().unwrap()]);
+    let svg = std::fs::read_to_string(&file).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    assert_eq!(svg.matches("class=\"near\"").count(), 2);
+    for title in ["cuda:0 0000:01:00.0", "cuda:1 0000:11:00.0", "a_nic_with_a_long_name_1"] {
+        assert!(svg.contains(&format!("<title>{title}")), "{title}: {svg}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    run(&["topology", "--svg", "/nowhere/machine.svg"])
+        .failed(5, &["/nowhere/machine.svg", "writing"]);
+}

@@ -1,0 +1,10 @@
+//! Prints what the kernel of a guest shows in the scenarios that are named, or in all; see
+//! `docs/conformance.md`.
+
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    print!("{}", conformance::record_kernel(&names)?);
+    Ok(())
+}

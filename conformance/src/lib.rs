@@ -1,0 +1,76 @@
+//! One scenario, two fabrics.
+//!
+//! A scenario is a text of steps ([`chapters`]). [`play`] plays it on anything that is a
+//! [`VerbsArm`]: on the simulated fabric ([`Simulated`]), or, in a guest of `cargo xtask guest`, on
+//! the kernel's soft-RoCE. What is observed is compared line by line ([`findings`]); where the two
+//! may differ is written down, with causes ([`differences`]). `docs/conformance.md` is made of all
+//! that ([`page`]).
+
+mod arm;
+mod differences;
+#[cfg(feature = "verbs")]
+mod kernel;
+#[cfg(feature = "verbs")]
+mod network;
+mod page;
+mod player;
+mod recording;
+mod scenario;
+mod simulated;
+mod words;
+
+pub use arm::{
+    Address, ArmError, Change, Disturbance, Ended, Event, Key, Kind, Outcome, Own, Place, Request,
+    Rights, Side, State, Towards, VerbsArm, Wait,
+};
+pub use differences::{DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings};
+#[cfg(feature = "verbs")]
+pub use kernel::{Kernel, release};
+pub use page::page;
+pub use player::{PlayError, play};
+pub use recording::Recording;
+pub use scenario::{Chapter, Malformed, Scenario, chapter, chapters};
+pub use simulated::Simulated;
+
+use handfast_transport_sim::verbs::Profile;
+
+/// Plays every scenario on devices of a profile.
+///
+/// # Errors
+/// The first scenario that cannot be played.
+pub fn record_simulated(profile: &'static Profile) -> Result<Recording, PlayError> {
+    let title = format!("the simulated fabric, profile {}", profile.name);
+    record(title, &[], || Ok(Simulated::new(profile)))
+}
+
+/// Plays scenarios on the kernel of a guest: those that are named, or all if none is.
+///
+/// # Errors
+/// The first scenario that cannot be played, also because there are no such devices.
+#[cfg(feature = "verbs")]
+pub fn record_kernel(names: &[String]) -> Result<Recording, PlayError> {
+    let release = release().map_err(|error| PlayError {
+        scenario: "none".to_owned(),
+        step: "the kernel's release".to_owned(),
+        cause: error.to_string(),
+    })?;
+    record(format!("Linux {release}, soft-RoCE"), names, Kernel::open)
+}
+
+fn record<V: VerbsArm>(
+    title: String,
+    names: &[String],
+    fabric: impl Fn() -> Outcome<V>,
+) -> Result<Recording, PlayError> {
+    let mut played = Vec::new();
+    let all = chapters().into_iter().flat_map(|chapter| chapter.scenarios);
+    for scenario in all.filter(|scenario| names.is_empty() || names.contains(&scenario.name)) {
+        let mut arm = fabric().map_err(|error| PlayError {
+            scenario: scenario.name.clone(),
+            step: "opening the devices".to_owned(),
+            cause: error.to_string(),
+        })?;
+        played.push((scenario.name.clone(), play(&scenario, &mut arm)?));
+    }
+    Ok(Recording { title, played })
+}

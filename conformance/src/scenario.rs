@@ -1,0 +1,106 @@
+//! Scenarios as text.
+
+/// A story that is told on both fabrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// Its name, unique among all.
+    pub name: String,
+    /// What it shows, for people.
+    pub why: String,
+    /// Its steps, one a line.
+    pub steps: Vec<String>,
+}
+
+/// Scenarios about one thing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chapter {
+    /// What they are about.
+    pub title: String,
+    /// They.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// A line that is none of a file of scenarios.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {cause}: '{text}'")]
+pub struct Malformed {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub cause: &'static str,
+    /// It.
+    pub text: String,
+}
+
+/// Every chapter, in the order of the page.
+pub fn chapters() -> Vec<Chapter> {
+    let files = [
+        include_str!("../scenarios/1-states.txt"),
+        include_str!("../scenarios/2-attributes.txt"),
+        include_str!("../scenarios/3-posting.txt"),
+        include_str!("../scenarios/4-statuses.txt"),
+        include_str!("../scenarios/5-losing-work.txt"),
+        include_str!("../scenarios/6-retries.txt"),
+        include_str!("../scenarios/7-sequence-numbers.txt"),
+        include_str!("../scenarios/8-disturbances.txt"),
+    ];
+    let read = |text| chapter(text).unwrap_or_else(|error| panic!("{error}"));
+    files.into_iter().map(read).collect()
+}
+
+/// Reads a file: `chapter TITLE`, then scenarios of `scenario NAME`, one or more lines `why: WORDS`
+/// and steps. Empty lines separate, and lines that begin with `#` are for people.
+///
+/// # Errors
+/// The first line that is out of place.
+pub fn chapter(text: &str) -> Result<Chapter, Malformed> {
+    let mut chapter = Chapter { title: String::new(), scenarios: Vec::new() };
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let malformed = |cause| Malformed { line: index + 1, cause, text: line.to_owned() };
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(title) = line.strip_prefix("chapter ") {
+            title.clone_into(&mut chapter.title);
+        } else if let Some(name) = line.strip_prefix("scenario ") {
+            if chapter.scenarios.iter().any(|scenario| scenario.name == name) {
+                return Err(malformed("a name twice"));
+            }
+            let (why, steps) = (String::new(), Vec::new());
+            chapter.scenarios.push(Scenario { name: name.to_owned(), why, steps });
+        } else {
+            let scenario = chapter.scenarios.last_mut().ok_or(malformed("before a scenario"))?;
+            match line.strip_prefix("why: ") {
+                Some(_) if !scenario.steps.is_empty() => return Err(malformed("after a step")),
+                Some(why) if scenario.why.is_empty() => why.clone_into(&mut scenario.why),
+                Some(why) => scenario.why = format!("{} {why}", scenario.why),
+                None => scenario.steps.push(line.to_owned()),
+            }
+        }
+    }
+    Ok(chapter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chapter_has_a_title_and_scenarios_of_reasons_and_steps() {
+        let text = "chapter Of one thing\n# a remark\n\nscenario first\nwhy: because\nwhy: of it\n\
+                    A create\nscenario second\nwhy: so\nconnect\nA state\n";
+        let chapter = chapter(text).unwrap();
+        assert_eq!(chapter.title, "Of one thing");
+        assert_eq!(chapter.scenarios[0].why, "because of it");
+        assert_eq!(chapter.scenarios[1].steps, ["connect", "A state"]);
+    }
+
+    #[test]
+    fn what_is_out_of_place_is_named_with_its_line() {
+        let wrong = |text: &str| chapter(text).unwrap_err().to_string();
+        assert_eq!(wrong("A create\n"), "line 1: before a scenario: 'A create'");
+        assert!(wrong("scenario a\nA create\nwhy: x\n").starts_with("line 3: after a step"));
+        assert!(wrong("scenario a\nscenario a\n").starts_with("line 2: a name twice"));
+    }
+}

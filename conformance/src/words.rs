@@ -1,0 +1,213 @@
+//! The words of a step.
+
+use crate::arm::{Address, Change, Key, Own, Rights, State, Towards};
+
+/// What is wrong with a step.
+pub(crate) type Wrong = String;
+
+/// The words of a line, taken one by one; what is left over is an error.
+pub(crate) struct Words<'a> {
+    plain: std::vec::IntoIter<&'a str>,
+    named: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Words<'a> {
+    pub(crate) fn of(line: &'a str) -> Self {
+        let (named, plain): (Vec<&str>, Vec<&str>) =
+            line.split_whitespace().partition(|word| word.contains('='));
+        let named = named.into_iter().filter_map(|word| word.split_once('=')).collect();
+        Self { plain: plain.into_iter(), named }
+    }
+
+    /// The next word without a name.
+    pub(crate) fn next(&mut self) -> Result<&'a str, Wrong> {
+        self.plain.next().ok_or_else(|| "a word is missing".to_owned())
+    }
+
+    /// The next word if it is this one.
+    pub(crate) fn has(&mut self, word: &str) -> bool {
+        let is_next = self.plain.as_slice().first() == Some(&word);
+        if is_next {
+            self.plain.next();
+        }
+        is_next
+    }
+
+    pub(crate) fn next_number<T: std::str::FromStr>(&mut self) -> Result<T, Wrong> {
+        number(self.next()?)
+    }
+
+    /// The value of a name, if it is given.
+    pub(crate) fn named(&mut self, name: &str) -> Option<&'a str> {
+        let place = self.named.iter().position(|(known, _)| *known == name)?;
+        Some(self.named.remove(place).1)
+    }
+
+    pub(crate) fn named_or(&mut self, name: &str, default: &'a str) -> &'a str {
+        self.named(name).unwrap_or(default)
+    }
+
+    pub(crate) fn number_or<T: std::str::FromStr>(
+        &mut self,
+        name: &str,
+        default: T,
+    ) -> Result<T, Wrong> {
+        self.named(name).map_or(Ok(default), number)
+    }
+
+    pub(crate) fn key(&mut self, name: &str) -> Result<Key, Wrong> {
+        match self.named(name) {
+            None => Ok(Key::Right),
+            Some("wrong") => Ok(Key::Wrong),
+            Some("unknown") => Ok(Key::Unknown),
+            Some("zero") => Ok(Key::Zero),
+            Some(other) => Err(format!("no key is '{other}'")),
+        }
+    }
+
+    /// The rights that are named, which stay to be read again.
+    pub(crate) fn rights(&self) -> Result<Option<Rights>, Wrong> {
+        let named = self.named.iter().find(|(name, _)| *name == "rights");
+        let Some((_, list)) = named else { return Ok(None) };
+        let mut rights = Rights::default();
+        for word in list.split(',') {
+            match word {
+                "local" => rights.local = true,
+                "read" => rights.read = true,
+                "write" => rights.write = true,
+                "none" => {}
+                other => return Err(format!("no right is '{other}'")),
+            }
+        }
+        Ok(Some(rights))
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn finish(mut self) -> Result<(), Wrong> {
+        match (self.plain.next(), self.named.first()) {
+            (None, None) => Ok(()),
+            (Some(word), _) => Err(format!("'{word}' is not understood")),
+            (None, Some((name, _))) => Err(format!("'{name}=' is not understood")),
+        }
+    }
+
+    /// Puts what is named over the attributes that are given. Of some names `without` may follow.
+    pub(crate) fn settings(&mut self, change: &mut Change) -> Result<(), Wrong> {
+        let rights = self.rights()?;
+        over(&mut change.rights, rights);
+        self.over("pkey", &mut change.pkey)?;
+        self.over("port", &mut change.port)?;
+        self.over("mtu", &mut change.mtu)?;
+        self.over("receive_psn", &mut change.receive_psn)?;
+        self.over("max_dest_reads", &mut change.max_dest_reads)?;
+        self.over("rnr_timer", &mut change.rnr_timer)?;
+        self.over("timeout", &mut change.timeout)?;
+        self.over("retries", &mut change.retries)?;
+        self.over("rnr_retries", &mut change.rnr_retries)?;
+        self.over("send_psn", &mut change.send_psn)?;
+        self.over("max_reads", &mut change.max_reads)?;
+        self.address(change)?;
+        for name in self.named("without").into_iter().flat_map(|list| list.split(',')) {
+            match name {
+                "rights" => change.rights = None,
+                "pkey" => change.pkey = None,
+                "port" => change.port = None,
+                "mtu" => change.mtu = None,
+                "address" => change.address = None,
+                "number" => change.number = None,
+                "receive_psn" => change.receive_psn = None,
+                "max_dest_reads" => change.max_dest_reads = None,
+                "rnr_timer" => change.rnr_timer = None,
+                "timeout" => change.timeout = None,
+                "retries" => change.retries = None,
+                "rnr_retries" => change.rnr_retries = None,
+                "send_psn" => change.send_psn = None,
+                "max_reads" => change.max_reads = None,
+                other => return Err(format!("no attribute is '{other}'")),
+            }
+        }
+        Ok(())
+    }
+
+    /// A setting counts for the states that have it; elsewhere it must be set on purpose, with `+`.
+    fn over<T: std::str::FromStr>(
+        &mut self,
+        name: &str,
+        field: &mut Option<T>,
+    ) -> Result<(), Wrong> {
+        let surplus = self.named(&format!("+{name}")).map(number).transpose()?;
+        if let Some(place) = self.named.iter().find(|(known, _)| *known == name) {
+            let value = number(place.1)?;
+            over(field, Some(value));
+        }
+        *field = surplus.or(field.take());
+        Ok(())
+    }
+
+    fn address(&mut self, change: &mut Change) -> Result<(), Wrong> {
+        let find = |name: &str| self.named.iter().find(|(known, _)| *known == name);
+        let own = find("own").map(|(_, value)| match *value {
+            "link-local" => Ok(Own::LinkLocal),
+            "empty" => Ok(Own::Empty),
+            other => Err(format!("no address of ours is '{other}'")),
+        });
+        let to = find("to").map(|(_, value)| match *value {
+            "link-local" => Ok(Towards::PeerLinkLocal),
+            "itself" => Ok(Towards::Itself),
+            "nobody" => Ok(Towards::Nobody),
+            other => Err(format!("no address of the peer is '{other}'")),
+        });
+        let port = find("address_port").map(|(_, value)| number(value));
+        let global = find("global").map(|(_, value)| *value == "yes");
+        let (own, to, port) = (own.transpose()?, to.transpose()?, port.transpose()?);
+        if let Some(address) = &mut change.address {
+            let Address { port: old_port, own: old_own, to: old_to, is_global } = *address;
+            *address = Address {
+                port: port.unwrap_or(old_port),
+                own: own.unwrap_or(old_own),
+                to: to.unwrap_or(old_to),
+                is_global: global.unwrap_or(is_global),
+            };
+        }
+        Ok(())
+    }
+
+    /// Forgets the names that [`Words::settings`] reads, once all states of a way have read them.
+    pub(crate) fn forget_settings(&mut self) {
+        const SETTINGS: [&str; 16] = [
+            "pkey",
+            "port",
+            "mtu",
+            "receive_psn",
+            "max_dest_reads",
+            "rnr_timer",
+            "timeout",
+            "retries",
+            "rnr_retries",
+            "send_psn",
+            "max_reads",
+            "own",
+            "to",
+            "address_port",
+            "global",
+            "rights",
+        ];
+        self.named.retain(|(name, _)| !SETTINGS.contains(name));
+    }
+}
+
+/// Replaces what is given by what is given anew.
+fn over<T>(field: &mut Option<T>, value: Option<T>) {
+    if field.is_some() && value.is_some() {
+        *field = value;
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
+    text.parse().map_err(|_| format!("'{text}' is not a number that fits"))
+}
+
+/// A state by its name.
+pub(crate) fn state(name: &str) -> Result<State, Wrong> {
+    State::of_name(name).ok_or_else(|| format!("no state is '{name}'"))
+}

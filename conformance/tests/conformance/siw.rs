@@ -1,0 +1,93 @@
+//! Soft-iWARP in a guest (`cargo xtask guest --nics siw`): what it answers to a queue pair that is
+//! wired out of band, which is what eRDMA answers in its standard mode.
+
+use handfast_memory::Memory;
+use handfast_transport_rdma::{
+    BareAddress, BareAttributes, BareNic, BareRights, LaneSink, Nic, NicConfig,
+};
+use std::sync::Arc;
+
+const DEVICE: &str = "siw0";
+const EINVAL: i32 = 22;
+const RIGHTS: BareRights = BareRights { local_write: true, remote_read: true, remote_write: true };
+
+/// Whether the story can be told here. A guest that was made for it must have the device.
+fn is_told() -> bool {
+    let told = std::env::var("HANDFAST_NICS").is_ok_and(|nics| nics == "siw");
+    if !told {
+        println!("skipped: it needs a guest with {DEVICE}");
+    }
+    told
+}
+
+#[test]
+fn a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts() {
+    if !is_told() {
+        return;
+    }
+    let nic = BareNic::open(DEVICE, 15).unwrap();
+    let memory = Memory::zeroed(4096).unwrap();
+    let _region = nic.register(memory.whole(), RIGHTS).unwrap();
+    let pair = nic.queue_pair(15, 15).unwrap();
+    let peer_gid = nic.gids().unwrap()[0].address;
+    let init = BareAttributes {
+        state: 1,
+        pkey_index: Some(0),
+        port: Some(1),
+        rights: Some(RIGHTS),
+        ..BareAttributes::default()
+    };
+    let address = BareAddress { port: 1, own_gid_index: 0, peer_gid, is_global: true };
+    let rtr = BareAttributes {
+        state: 2,
+        address: Some(address),
+        path_mtu: Some(1024),
+        peer_number: Some(pair.number()),
+        receive_psn: Some(1),
+        max_dest_rd_atomic: Some(16),
+        min_rnr_timer: Some(12),
+        ..BareAttributes::default()
+    };
+    let rts = BareAttributes {
+        state: 3,
+        timeout: Some(14),
+        retries: Some(6),
+        rnr_retries: Some(6),
+        send_psn: Some(1),
+        max_rd_atomic: Some(16),
+        ..BareAttributes::default()
+    };
+    let answers = [init, rtr, rts].map(|step| pair.modify(&step).abs());
+    println!("INIT, RTR and RTS are answered by {answers:?}");
+    assert_eq!(answers, [0, 0, EINVAL]);
+}
+
+struct Deaf;
+
+impl LaneSink for Deaf {
+    fn on_completions(
+        &self,
+        _: handfast_core::Lifecycle,
+        _: &mut Vec<handfast_transport_rdma::Completion>,
+    ) {
+    }
+    fn on_lane_failed(
+        &self,
+        _: handfast_core::Lifecycle,
+        _: handfast_core::transport::TransportError,
+    ) {
+    }
+    fn on_device_event(&self, _: handfast_transport_rdma::DeviceEvent) {}
+}
+
+#[test]
+fn opening_it_for_lanes_names_the_driver_the_step_and_the_cure() {
+    if !is_told() {
+        return;
+    }
+    let error = Nic::open(NicConfig::new(DEVICE), Arc::new(Deaf)).err().expect("no lane over siw");
+    let told = error.to_string();
+    for part in [DEVICE, "siw", "ibv_modify_qp(RTS)", "EINVAL", "--device", "--transport tcp"] {
+        assert!(told.contains(part), "'{part}' is missing in: {told}");
+    }
+}

@@ -1,0 +1,43 @@
+//! What nodes of the Mooncake Transfer Engine say to each other apart from the handshake: segment
+//! descriptors, notifications, probes, the entries of metadata stores, and the TCP data protocol.
+//!
+//! Formats are those of the released engine, seen in recorded bytes (`core/tests/golden`). Nothing
+//! here has a key of ours.
+
+mod data;
+mod notify;
+mod segment;
+mod store;
+
+pub use data::{
+    DataRequest, DataStatus, DataStatusError, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
+};
+pub use notify::{
+    NOTIFICATION_MESSAGE_BYTES_MAX, NOTIFICATION_NAME_BYTES_MAX, Notification, NotificationError,
+    PROBE_ANSWER, PROBE_QUESTION,
+};
+pub use segment::{
+    BUFFERS_MAX, BufferDescriptor, LOCATIONS_MAX, PriorityMatrix, Protocols, SegmentDescriptor,
+    SegmentError, TEXT_BYTES_MAX, TIMESTAMP_BYTES_MAX,
+};
+pub use store::{CLUSTER_ID_BYTES_MAX, Keys, KeysError, RpcMeta, RpcMetaError};
+
+use alloc::string::String;
+use serde::Serialize;
+
+/// What a node answers that has nothing to say yet, or to nobody: it is starting, or its descriptor
+/// is in a metadata store.
+pub const NULL_ANSWER: &str = "null\n";
+
+/// Whether a node answered that it has nothing to say.
+pub fn is_null(text: &str) -> bool {
+    text.trim() == "null"
+}
+
+/// Compact JSON with its keys in the order of the fields, one line feed at its end.
+fn to_line<T: Serialize>(value: &T) -> String {
+    let mut text = serde_json::to_string(value)
+        .expect("a value of strings and numbers has no fallible serializer");
+    text.push('\n');
+    text
+}

@@ -1,0 +1,115 @@
+//! The TCP data protocol: whoever connects names an address, and reads or writes there.
+//!
+//! A connection carries one request after the other. Version 1 has no status: a write is never
+//! acknowledged, and a refusal is a closed connection. Version 2, asked for by a bit of the
+//! opcode, has a status frame before what is read and after what was written.
+
+use crate::transfer::Direction;
+
+/// Bytes of a request's header: two little-endian words, the opcode, seven bytes of padding.
+pub const REQUEST_BYTES: usize = 24;
+/// Bytes of a status frame.
+pub const STATUS_BYTES: usize = 8;
+
+/// The bit of the opcode that asks for version 2.
+const ACKNOWLEDGED: u8 = 0x80;
+const WRITE: u8 = 1;
+/// The high half of a status frame.
+const MAGIC: u32 = 0x4d43_5456;
+
+/// Which version of the protocol a request is in. Each request chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProtocolVersion {
+    /// Without status frames: releases before 0.3.12.
+    One,
+    /// With status frames.
+    Two,
+}
+
+/// The header of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataRequest {
+    /// Which way the bytes go, seen from who asks.
+    pub direction: Direction,
+    /// The version it is in.
+    pub version: ProtocolVersion,
+    /// How many bytes; a receiver refuses zero.
+    pub bytes: u64,
+    /// First byte, in the addresses of who is asked.
+    pub address: u64,
+}
+
+impl DataRequest {
+    /// Decodes a header. Any bytes are one: an unknown opcode is a read, and padding is ignored,
+    /// as released nodes have it.
+    pub fn decode(header: [u8; REQUEST_BYTES]) -> Self {
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&header[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let opcode = header[16];
+        let write = opcode & !ACKNOWLEDGED == WRITE;
+        let acknowledged = opcode & ACKNOWLEDGED != 0;
+        Self {
+            direction: if write { Direction::Write } else { Direction::Read },
+            version: if acknowledged { ProtocolVersion::Two } else { ProtocolVersion::One },
+            bytes: word(0),
+            address: word(8),
+        }
+    }
+
+    /// Encodes the header, its padding zero.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        let mut header = [0; REQUEST_BYTES];
+        header[..8].copy_from_slice(&self.bytes.to_le_bytes());
+        header[8..16].copy_from_slice(&self.address.to_le_bytes());
+        let direction = if self.direction == Direction::Write { WRITE } else { 0 };
+        let version = if self.version == ProtocolVersion::Two { ACKNOWLEDGED } else { 0 };
+        header[16] = direction | version;
+        header
+    }
+}
+
+/// A status frame of version 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataStatus {
+    /// A read is accepted and its bytes follow; a write is in memory.
+    Done,
+    /// The bytes named are not in a buffer that may be reached. The connection is closed after it.
+    Refused,
+}
+
+/// Why bytes are not a status frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DataStatusError {
+    /// The high half is another: the peer streams data at once, as version 1 does.
+    #[error("a status frame begins with {0:#010x}: the peer speaks version 1")]
+    Magic(u32),
+    /// A code of a later release.
+    #[error("the status code {0} is unknown")]
+    Code(u32),
+}
+
+impl DataStatus {
+    /// Decodes a frame.
+    ///
+    /// # Errors
+    /// [`DataStatusError`]; the connection is of no use any more.
+    pub fn decode(frame: [u8; STATUS_BYTES]) -> Result<Self, DataStatusError> {
+        let word = u64::from_le_bytes(frame);
+        let (magic, code) = ((word >> 32) as u32, word as u32);
+        match (magic, code) {
+            (MAGIC, 0) => Ok(Self::Done),
+            (MAGIC, 1) => Ok(Self::Refused),
+            (MAGIC, code) => Err(DataStatusError::Code(code)),
+            (magic, _) => Err(DataStatusError::Magic(magic)),
+        }
+    }
+
+    /// Encodes the frame.
+    pub fn encode(self) -> [u8; STATUS_BYTES] {
+        let code = u64::from(self == Self::Refused);
+        (u64::from(MAGIC) << 32 | code).to_le_bytes()
+    }
+}

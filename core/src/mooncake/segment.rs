@@ -1,0 +1,225 @@
+//! The segment descriptor of a node without our key.
+
+use super::store::host_port;
+use super::{is_null, to_line};
+use crate::wire::{DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DeviceDescriptor, from_object};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+
+/// Most buffers of one descriptor: what fits into a frame of 1 MiB at 64 bytes each.
+pub const BUFFERS_MAX: usize = 16_384;
+/// Most locations in a priority matrix: the NUMA nodes and accelerators of one machine.
+pub const LOCATIONS_MAX: usize = 1_024;
+/// Longest name in a descriptor, in bytes.
+pub const TEXT_BYTES_MAX: usize = 512;
+/// Longest time stamp, in bytes; released nodes write 26.
+pub const TIMESTAMP_BYTES_MAX: usize = 64;
+/// The name of TCP among protocols.
+const TCP: &str = "tcp";
+
+/// Which devices are near a location: those preferred, and the others.
+pub type PriorityMatrix = BTreeMap<String, (Vec<String>, Vec<String>)>;
+
+/// What a node offers: one protocol, or several where it was built for that.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Protocols {
+    /// One.
+    One(String),
+    /// Several.
+    Several(Vec<String>),
+}
+
+impl Default for Protocols {
+    /// Nothing said.
+    fn default() -> Self {
+        Self::One(String::new())
+    }
+}
+
+impl Protocols {
+    /// Whether the protocol is among them.
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Self::One(protocol) => protocol == name,
+            Self::Several(protocols) => protocols.iter().any(|protocol| protocol == name),
+        }
+    }
+}
+
+/// What a Mooncake node says of itself and its memory, keys in the sorted order of its writer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentDescriptor {
+    /// Its memory.
+    #[serde(default)]
+    pub buffers: Vec<BufferDescriptor>,
+    /// Its RDMA devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceDescriptor>,
+    /// Its name, by which stores and NIC paths know it.
+    pub name: String,
+    /// Which devices are near which memory; with RDMA devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority_matrix: Option<PriorityMatrix>,
+    /// What it offers.
+    pub protocol: Protocols,
+    /// The name in NIC paths, where it is another than `name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma_server_name: Option<String>,
+    /// The host of its TCP data port; absent before 0.3.13, where calls go to the same host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_data_host: Option<String>,
+    /// Its TCP data port, 0 for none.
+    #[serde(default)]
+    pub tcp_data_port: u16,
+    /// Highest version of the TCP data protocol it speaks; absent: 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_proto_version: Option<u32>,
+    /// When it was published, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timestamp: Option<String>,
+}
+
+/// A buffer that peers may reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferDescriptor {
+    /// First byte, in its owner's addresses.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The owner's own keys, one for each device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lkey: Vec<u32>,
+    /// Over RDMA where the memory is, over TCP the owner's name.
+    #[serde(default)]
+    pub name: String,
+    /// What it is offered over, where a node has several protocols.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// The keys that peers present, one for each device; none where peers may not reach it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rkey: Vec<u32>,
+}
+
+/// Why a text is no segment descriptor of a Mooncake node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// The node has nothing to say: it is starting, or publishes to a metadata store alone.
+    #[error("the node has no descriptor yet: it is starting, or keeps it in a metadata store")]
+    Null,
+    /// Not JSON, a key missing or of the wrong type.
+    #[error("the segment descriptor is malformed: {0}")]
+    Malformed(String),
+    /// A field is out of range.
+    #[error("the segment descriptor's '{0}' is out of range")]
+    Field(&'static str),
+}
+
+impl SegmentDescriptor {
+    /// Decodes the JSON text of a metadata frame, or the value of a store.
+    ///
+    /// # Errors
+    /// [`SegmentError`]; nothing of a bad descriptor is used.
+    pub fn decode(text: &str) -> Result<Self, SegmentError> {
+        if is_null(text) {
+            return Err(SegmentError::Null);
+        }
+        let descriptor: Self = from_object(text).map_err(SegmentError::Malformed)?;
+        descriptor.check().map_err(SegmentError::Field)?;
+        Ok(descriptor)
+    }
+
+    /// Encodes to the JSON text of a metadata frame: compact, keys sorted, one line feed.
+    pub fn encode(&self) -> String {
+        to_line(self)
+    }
+
+    /// Whether bytes may be reached over TCP.
+    pub fn offers_tcp(&self) -> bool {
+        self.protocol.has(TCP) && self.tcp_data_port != 0
+    }
+
+    /// Highest version of the TCP data protocol it speaks.
+    pub fn tcp_version(&self) -> super::ProtocolVersion {
+        match self.tcp_proto_version {
+            Some(2..) => super::ProtocolVersion::Two,
+            _ => super::ProtocolVersion::One,
+        }
+    }
+
+    /// Where its TCP data port is: at the host it names, or else at `call_host`, which takes its
+    /// calls.
+    pub fn tcp_data_address(&self, call_host: &str) -> String {
+        let named = self.tcp_data_host.as_deref().filter(|host| !host.is_empty());
+        host_port(named.unwrap_or(call_host), self.tcp_data_port)
+    }
+
+    fn check(&self) -> Result<(), &'static str> {
+        let named = |text: &str, max: usize| (1..=max).contains(&text.len());
+        let short = |text: &Option<String>, max| text.as_ref().is_none_or(|text| text.len() <= max);
+        if !named(&self.name, TEXT_BYTES_MAX) {
+            return Err("name");
+        }
+        let known = match &self.protocol {
+            Protocols::One(protocol) => named(protocol, TEXT_BYTES_MAX),
+            Protocols::Several(protocols) => {
+                (1..=DEVICES_PUBLISHED_MAX).contains(&protocols.len())
+                    && protocols.iter().all(|protocol| named(protocol, TEXT_BYTES_MAX))
+            }
+        };
+        if !known {
+            return Err("protocol");
+        }
+        for (key, text, max) in [
+            ("rdma_server_name", &self.rdma_server_name, TEXT_BYTES_MAX),
+            ("tcp_data_host", &self.tcp_data_host, crate::NodeName::BYTES_MAX),
+            ("timestamp", &self.timestamp, TIMESTAMP_BYTES_MAX),
+        ] {
+            if !short(text, max) {
+                return Err(key);
+            }
+        }
+        let device = |device: &DeviceDescriptor| {
+            named(&device.name, DEVICE_NAME_BYTES_MAX) && named(&device.gid, TEXT_BYTES_MAX)
+        };
+        if self.devices.len() > DEVICES_PUBLISHED_MAX || !self.devices.iter().all(device) {
+            return Err("devices");
+        }
+        let matrix = self.priority_matrix.iter().flatten();
+        let row = |(location, (near, far)): (&String, &(Vec<String>, Vec<String>))| {
+            location.len() <= TEXT_BYTES_MAX
+                && near.len() + far.len() <= DEVICES_PUBLISHED_MAX
+                && near.iter().chain(far).all(|name| named(name, DEVICE_NAME_BYTES_MAX))
+        };
+        if matrix.clone().count() > LOCATIONS_MAX || !matrix.into_iter().all(row) {
+            return Err("priority_matrix");
+        }
+        if self.buffers.len() > BUFFERS_MAX {
+            return Err("buffers");
+        }
+        self.buffers.iter().try_for_each(|buffer| buffer.check(self.devices.len()))
+    }
+}
+
+impl BufferDescriptor {
+    fn check(&self, devices: usize) -> Result<(), &'static str> {
+        let whole = self.addr.checked_add(self.length).is_some();
+        if self.addr == 0 || self.length == 0 || !whole {
+            return Err("buffers.length");
+        }
+        if !(1..=TEXT_BYTES_MAX).contains(&self.name.len()) {
+            return Err("buffers.name");
+        }
+        if self.protocol.as_ref().is_some_and(|protocol| protocol.len() > TEXT_BYTES_MAX) {
+            return Err("buffers.protocol");
+        }
+        let keys = self.rkey.len();
+        let as_many = keys == self.lkey.len() && keys == devices;
+        if keys > 0 && !as_many || self.lkey.len() > DEVICES_PUBLISHED_MAX {
+            return Err("buffers.rkey");
+        }
+        Ok(())
+    }
+}

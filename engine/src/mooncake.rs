@@ -1,0 +1,204 @@
+//! Nodes of the Mooncake Transfer Engine as peers, over its TCP data protocol.
+//!
+//! They have no key of ours, no incarnation and no regions with keys: a run of one is known by the
+//! addresses it publishes, and its memory by absolute addresses. `docs/compatibility.md` tells what
+//! that costs.
+
+mod exchange;
+mod inbox;
+mod link;
+mod options;
+mod pipe;
+mod queue;
+mod server;
+
+pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
+
+pub(crate) use inbox::Inbox;
+pub(crate) use server::{DataServer, serve};
+
+use crate::command::Commands;
+use crate::error::{Cause, Error, Stage};
+use crate::target::{Target, TargetParts};
+use crate::time::Clock;
+use handfast_core::mooncake::{ProtocolVersion, RpcMeta, SegmentDescriptor};
+use handfast_core::transfer::TransferLimits;
+use handfast_core::wire::{NodeDescriptor, RegionDescriptor, Transports};
+use handfast_core::{Duration, Incarnation, NicPath, NodeName};
+use handfast_transport_tcp::Net;
+use link::{Link, LinkParts, LinkPlane};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses.
+pub const ABSOLUTE: &str = "absolute";
+/// What the name of a buffer of a Mooncake node begins with; its place in the descriptor follows.
+const BUFFER: &str = "buffer-";
+
+/// The links of an engine without the network's type.
+pub(crate) trait Links: Send + Sync {
+    /// The target for what a Mooncake node publishes.
+    fn link(
+        &self,
+        descriptor: &SegmentDescriptor,
+        call_address: &str,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
+
+    /// Ends every link and waits until none touches memory.
+    fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+}
+
+/// What every link needs.
+pub(crate) struct LinksParts<N> {
+    pub(crate) net: N,
+    pub(crate) options: MooncakeOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) runtime: Handle,
+    pub(crate) limits: TransferLimits,
+    pub(crate) lane_mute: Duration,
+    pub(crate) connect_timeout_ms: u64,
+    pub(crate) peers_max: usize,
+}
+
+/// A run of a Mooncake node, as far as it can be told from another: name, calls, data, version.
+type Identity = (String, String, String, ProtocolVersion);
+
+/// The links there are. When this is dropped they end.
+pub(crate) struct LinkTable<N> {
+    parts: LinksParts<N>,
+    targets: Mutex<BTreeMap<Identity, Weak<Target>>>,
+    /// Dropped to end the links; every link holds a sender of `running`.
+    stop: Mutex<Option<(watch::Sender<()>, mpsc::Sender<()>)>>,
+    running: tokio::sync::Mutex<mpsc::Receiver<()>>,
+}
+
+impl<N: Net> LinkTable<N> {
+    pub(crate) fn new(parts: LinksParts<N>) -> Self {
+        let (alive, running) = mpsc::channel(1);
+        let stop = Mutex::new(Some((watch::Sender::new(()), alive)));
+        Self { parts, targets: Mutex::default(), stop, running: running.into() }
+    }
+
+    fn target(&self, identity: Identity) -> Result<Arc<Target>, Cause> {
+        let mut targets = lock(&self.targets);
+        if let Some(target) = targets.get(&identity).and_then(Weak::upgrade) {
+            return Ok(target);
+        }
+        let value = self.parts.peers_max;
+        if targets.len() >= value {
+            targets.retain(|_, target| target.strong_count() > 0);
+            if targets.len() >= value {
+                return Err(Cause::Limit { name: "peers_max", value });
+            }
+        }
+        let target = self.start(&identity)?;
+        targets.insert(identity, Arc::downgrade(&target));
+        Ok(target)
+    }
+
+    fn start(&self, identity: &Identity) -> Result<Arc<Target>, Cause> {
+        let (name, call_address, data_address, version) = identity;
+        let (stopped, alive) = match &*lock(&self.stop) {
+            Some((stop, alive)) => (stop.subscribe(), alive.clone()),
+            None => return Err(Cause::Closed),
+        };
+        let plane = Arc::new(LinkPlane::new());
+        let (commands, receiver) = Commands::channel();
+        let parts = &self.parts;
+        let name = NodeName::new(name)?;
+        let target = Target::start(TargetParts {
+            path: NicPath { nic: NodeName::new("tcp")?, node: name },
+            incarnation: Incarnation::UNKNOWN,
+            address: call_address.clone(),
+            runtime: parts.runtime.clone(),
+            plane: plane.clone(),
+            clock: parts.clock.clone(),
+            commands,
+            limits: parts.limits,
+            lane_mute: parts.lane_mute,
+        });
+        plane.belong_to(&target);
+        let link = LinkParts {
+            net: parts.net.clone(),
+            address: data_address.clone(),
+            version: *version,
+            options: parts.options,
+            connect_timeout_ms: parts.connect_timeout_ms,
+            lane_depth: parts.limits.slices_per_lane_max,
+        };
+        let link = Link::new(link, &plane, &target);
+        parts.runtime.spawn(async move {
+            link.run(receiver, stopped).await;
+            drop(alive);
+        });
+        Ok(target)
+    }
+}
+
+impl<N: Net> Links for LinkTable<N> {
+    fn link(
+        &self,
+        descriptor: &SegmentDescriptor,
+        call_address: &str,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        let failed = |cause| Error::peer(Stage::Metadata, cause).at(call_address);
+        if !descriptor.offers_tcp() {
+            return Err(failed(Cause::NoDataPort));
+        }
+        let host = RpcMeta::of_address(call_address).map(|meta| meta.ip_or_host_name);
+        let identity = (
+            descriptor.name.clone(),
+            call_address.to_owned(),
+            descriptor.tcp_data_address(&host.unwrap_or_default()),
+            descriptor.tcp_version().min(self.parts.options.version_max),
+        );
+        let node = describe(descriptor, call_address).map_err(failed)?;
+        let target = self.target(identity).map_err(failed)?;
+        target.refresh();
+        Ok((node, target))
+    }
+
+    fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        drop(lock(&self.stop).take());
+        Box::pin(async {
+            // Ends when the last link has dropped its sender.
+            let _ = self.running.lock().await.recv().await;
+        })
+    }
+}
+
+/// A Mooncake node in our terms: its buffers are segments, named by their places.
+fn describe(descriptor: &SegmentDescriptor, address: &str) -> Result<NodeDescriptor, Cause> {
+    let region = |(place, buffer): (usize, &handfast_core::mooncake::BufferDescriptor)| {
+        region(format!("{BUFFER}{place}"), buffer.addr, buffer.length)
+    };
+    Ok(NodeDescriptor {
+        name: NodeName::new(&descriptor.name)?,
+        incarnation: Incarnation::UNKNOWN,
+        address: address.to_owned(),
+        transports: Transports { tcp: true, rdma: false },
+        devices: Vec::new(),
+        regions: descriptor.buffers.iter().enumerate().map(region).collect(),
+        checksum: None,
+        data_port: None,
+    })
+}
+
+/// The whole address space of a Mooncake node: it alone knows what of it may be reached.
+pub(crate) fn absolute() -> RegionDescriptor {
+    region(ABSOLUTE.to_owned(), 0, u64::MAX)
+}
+
+fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
+    // The key is of no meaning there.
+    let (key, remote_keys) = (0, Vec::new());
+    RegionDescriptor { name, key, remote_keys, address, bytes, readable: true, writable: true }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

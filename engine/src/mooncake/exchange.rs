@@ -1,0 +1,206 @@
+//! One request of ours on one data connection.
+
+use super::options::MooncakeOptions;
+use super::pipe::{Sink, Source};
+use handfast_core::mooncake::{
+    DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
+};
+use handfast_core::transfer::Direction as CoreDirection;
+use handfast_core::transport::{Side, TransportError};
+use handfast_memory::{Direction, MemoryError, Span};
+use handfast_transport_tcp::{Posting, Sent, Stream};
+use std::io;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Slowest peer that is waited for, as the serving side has it.
+const BYTES_PER_MS_MIN: u64 = 64;
+/// How long a status may take that says why the sending side broke.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How a request ended that did not end well.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The peer refused the bytes named; it closes the connection.
+    Refused(TransportError),
+    /// The connection is of no use any more.
+    Broken(TransportError),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        let detail = match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                "the peer closed the data connection before its answer".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        let code = error.raw_os_error().unwrap_or(0);
+        Self::Broken(TransportError { side: Side::Peer, call: "data connection", code, detail })
+    }
+}
+
+impl From<MemoryError> for Failed {
+    fn from(error: MemoryError) -> Self {
+        let (call, detail) = ("memory", error.to_string());
+        Self::Broken(TransportError { side: Side::Local, call, code: 0, detail })
+    }
+}
+
+/// A data connection of ours.
+pub(super) struct Connection<S: Stream> {
+    pub(super) source: Source<S>,
+    sink: Sink<S>,
+    version: ProtocolVersion,
+    status_timeout_ms: u64,
+    progress_timeout_ms: u64,
+}
+
+impl<S: Stream> Connection<S> {
+    pub(super) fn new(stream: S, version: ProtocolVersion, options: &MooncakeOptions) -> Self {
+        let (source, sink) = super::pipe::split(stream);
+        let MooncakeOptions { status_timeout_ms, progress_timeout_ms, .. } = *options;
+        Self { source, sink, version, status_timeout_ms, progress_timeout_ms }
+    }
+
+    /// How much of the last request was handed to the system.
+    pub(super) fn sent(&self, posting: &Posting) -> Sent {
+        let body = if posting.direction == Direction::Write { posting.span.len() } else { 0 };
+        match self.sink.taken {
+            0 => Sent::None,
+            taken if taken < (REQUEST_BYTES + body) as u64 => Sent::Partly,
+            _ => Sent::All,
+        }
+    }
+
+    /// Moves what `posting` names. Dropped halfway, the connection is of no use any more.
+    pub(super) async fn exchange(&mut self, posting: &Posting) -> Result<(), Failed> {
+        self.sink.start();
+        let bytes = posting.span.len() as u64;
+        let allowed_ms = self.progress_timeout_ms.saturating_add(bytes / BYTES_PER_MS_MIN);
+        let moving = async {
+            match (posting.direction, self.version) {
+                (Direction::Read, _) => self.read(posting).await,
+                (Direction::Write, ProtocolVersion::Two) => self.write(posting).await,
+                (Direction::Write, ProtocolVersion::One) => self.write_and_prove(posting).await,
+            }
+        };
+        let moved = timeout(Duration::from_millis(allowed_ms), moving).await;
+        moved.unwrap_or_else(|_| Err(silent("a request", allowed_ms)))
+    }
+
+    async fn read(&mut self, posting: &Posting) -> Result<(), Failed> {
+        self.ask(CoreDirection::Read, posting.remote.address, posting.span.len() as u64).await?;
+        if self.version == ProtocolVersion::Two {
+            status(&mut self.source, self.status_timeout_ms).await?;
+        }
+        let span = &posting.span;
+        let rest = |done: u64| rest_of(span, done);
+        self.source.fill(span.len() as u64, rest).await
+    }
+
+    /// The status may come while the body is being sent, to refuse it.
+    async fn write(&mut self, posting: &Posting) -> Result<(), Failed> {
+        let span = &posting.span;
+        let head = self.header(CoreDirection::Write, posting.remote.address, span.len() as u64);
+        let Self { source, sink, status_timeout_ms, .. } = self;
+        let sent = {
+            let sending = sink.send(&head, span.len() as u64, |done| rest_of(span, done));
+            let mut early = [0; STATUS_BYTES];
+            tokio::select! {
+                biased;
+                sent = sending => sent,
+                word = source.receive(&mut early) => return Err(early_word(word, early)),
+            }
+        };
+        match sent {
+            Ok(()) => status(source, *status_timeout_ms).await,
+            Err(broken) => {
+                let mut frame = [0; STATUS_BYTES];
+                let word = timeout(LAST_WORD_TIMEOUT, source.receive(&mut frame)).await;
+                match word {
+                    Ok(Ok(true)) => Err(early_word(Ok(true), frame)),
+                    _ => Err(broken),
+                }
+            }
+        }
+    }
+
+    /// Version 1 never says that a write is in memory. Its connections serve one request after the
+    /// other, so that the answer to a read of the last byte written says it.
+    async fn write_and_prove(&mut self, posting: &Posting) -> Result<(), Failed> {
+        let span = &posting.span;
+        let bytes = span.len() as u64;
+        let head = self.header(CoreDirection::Write, posting.remote.address, bytes);
+        self.sink.send(&head, bytes, |done| rest_of(span, done)).await?;
+        let last = posting.remote.address + (bytes - 1);
+        let head = self.header(CoreDirection::Read, last, 1);
+        let nowhere = |_| Err(Failed::from(io::Error::from(io::ErrorKind::InvalidInput)));
+        self.sink.send(&head, 0, nowhere).await?;
+        let mut seen = [0];
+        let proof = self.source.receive(&mut seen);
+        let limit_ms = self.status_timeout_ms;
+        let proof = timeout(Duration::from_millis(limit_ms), proof).await;
+        if !proof.map_err(|_| silent("the proof of a write", limit_ms))?? {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        // Which byte it is says nothing: others may write there too.
+        Ok(())
+    }
+
+    async fn ask(&mut self, way: CoreDirection, address: u64, bytes: u64) -> Result<(), Failed> {
+        let head = self.header(way, address, bytes);
+        let nowhere = |_| Err(Failed::from(io::Error::from(io::ErrorKind::InvalidInput)));
+        self.sink.send(&head, 0, nowhere).await
+    }
+
+    fn header(&self, direction: CoreDirection, address: u64, bytes: u64) -> [u8; REQUEST_BYTES] {
+        DataRequest { direction, version: self.version, bytes, address }.encode()
+    }
+}
+
+fn rest_of(span: &Span, done: u64) -> Result<Span, Failed> {
+    let done = usize::try_from(done).unwrap_or(usize::MAX);
+    Ok(span.slice(done, span.len().saturating_sub(done))?)
+}
+
+/// Waits for the status of a request.
+async fn status<S: Stream>(source: &mut Source<S>, limit_ms: u64) -> Result<(), Failed> {
+    let mut frame = [0; STATUS_BYTES];
+    let word = timeout(Duration::from_millis(limit_ms), source.receive(&mut frame)).await;
+    if !word.map_err(|_| silent("the status of a request", limit_ms))?? {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    match DataStatus::decode(frame) {
+        Ok(DataStatus::Done) => Ok(()),
+        Ok(DataStatus::Refused) => Err(refused()),
+        Err(error) => Err(foreign(error.to_string())),
+    }
+}
+
+/// What a status means that comes before the body was sent whole.
+fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
+    match word {
+        Ok(true) => match DataStatus::decode(frame) {
+            Ok(DataStatus::Refused) => refused(),
+            Ok(DataStatus::Done) => foreign("a write is acknowledged before it was sent".into()),
+            Err(error) => foreign(error.to_string()),
+        },
+        Ok(false) => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+        Err(error) => error.into(),
+    }
+}
+
+fn refused() -> Failed {
+    let detail = "the bytes named are in no buffer of the peer".to_owned();
+    Failed::Refused(TransportError { side: Side::Peer, call: "data request", code: 1, detail })
+}
+
+fn foreign(detail: String) -> Failed {
+    Failed::Broken(TransportError { side: Side::Peer, call: "data status", code: 0, detail })
+}
+
+fn silent(what: &str, limit_ms: u64) -> Failed {
+    let detail = format!("{what} was not answered within {limit_ms} ms");
+    Failed::Broken(TransportError { side: Side::Peer, call: "data connection", code: 0, detail })
+}

@@ -1,0 +1,36 @@
+//! Notifications of peers, until the application takes them.
+
+use handfast_core::mooncake::Notification;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What came and was not taken.
+pub(crate) struct Inbox {
+    kept: Mutex<VecDeque<Notification>>,
+    kept_max: usize,
+}
+
+impl Inbox {
+    pub(crate) fn new(kept_max: usize) -> Self {
+        Self { kept: Mutex::default(), kept_max }
+    }
+
+    /// Keeps one; false when there is no room.
+    pub(crate) fn put(&self, notification: Notification) -> bool {
+        let mut kept = self.lock();
+        if kept.len() >= self.kept_max {
+            return false;
+        }
+        kept.push_back(notification);
+        true
+    }
+
+    /// All that came since the last time, in order.
+    pub(crate) fn take(&self) -> Vec<Notification> {
+        self.lock().drain(..).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Notification>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,303 @@
+//! The data connections to one run of a Mooncake node, as one lane of its target.
+//!
+//! Nobody there acknowledges that an old connection is gone: what was sent on one may be written
+//! after it broke. So a write is never tried again behind its caller's back. A break with a write
+//! under way ends every batch for the peer, with what is known of its memory; reads, and writes of
+//! which nothing was sent, move to the next lane.
+
+use super::exchange::{Connection, Failed};
+use super::options::MooncakeOptions;
+use super::queue::{Queue, Withdrawn};
+use crate::command::Command;
+use crate::plane::Plane;
+use crate::target::Target;
+use crate::transport::Carrier;
+use handfast_core::Lifecycle;
+use handfast_core::mooncake::ProtocolVersion;
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent};
+use std::io;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+/// What a link needs.
+pub(super) struct LinkParts<N> {
+    pub(super) net: N,
+    /// Where the peer takes data.
+    pub(super) address: String,
+    pub(super) version: ProtocolVersion,
+    pub(super) options: MooncakeOptions,
+    pub(super) connect_timeout_ms: u64,
+    pub(super) lane_depth: u32,
+}
+
+/// The plane of a Mooncake node's target.
+pub(super) struct LinkPlane {
+    queue: Arc<Queue>,
+    target: Arc<OnceLock<Weak<Target>>>,
+}
+
+impl LinkPlane {
+    pub(super) fn new() -> Self {
+        Self { queue: Arc::default(), target: Arc::default() }
+    }
+
+    /// Says whose plane it is.
+    pub(super) fn belong_to(&self, target: &Arc<Target>) {
+        // Said once, before anything can be posted.
+        let _ = self.target.set(Arc::downgrade(target));
+    }
+}
+
+impl Plane for LinkPlane {
+    fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
+        self.queue.post(postings);
+    }
+
+    fn withdraw(&self, _lane: Lifecycle, slice: u64) {
+        let target = self.target.get().and_then(Weak::upgrade);
+        if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(slice), target) {
+            let released = LaneCompletion::Released { slice, sent: Sent::None };
+            target.on_completions(&mut vec![released]);
+        }
+    }
+}
+
+/// The task behind a link.
+pub(super) struct Link<N: Net> {
+    parts: Arc<LinkParts<N>>,
+    queue: Arc<Queue>,
+    target: Weak<Target>,
+}
+
+/// Lanes in a row that may end without one answer before the peer is given up.
+const LANES_UNANSWERED_MAX: u32 = 3;
+
+/// How a worker ended.
+enum WorkerEnd {
+    /// Its connection broke under a request.
+    Broken(TransportError),
+    /// It had none and could make none; others may have one.
+    Unconnected(TransportError),
+}
+
+/// How a lane ended.
+enum End {
+    Broken(TransportError),
+    /// Nobody needs it any more.
+    Unwanted,
+    /// The engine is closed.
+    Stopped,
+}
+
+impl<N: Net> Link<N> {
+    pub(super) fn new(parts: LinkParts<N>, plane: &LinkPlane, target: &Arc<Target>) -> Self {
+        let target = Arc::downgrade(target);
+        Self { parts: Arc::new(parts), queue: plane.queue.clone(), target }
+    }
+
+    /// Runs until the target is gone or the engine closes, which drops the sender of `stop`.
+    pub(super) async fn run(
+        self,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut stop: watch::Receiver<()>,
+    ) {
+        let (mut lane, mut unanswered) = (Lifecycle(0), 0);
+        loop {
+            let command = tokio::select! {
+                command = commands.recv() => command,
+                _ = stop.changed() => break,
+            };
+            match command {
+                None => return,
+                Some(Command::Open { .. }) => {}
+                // About a lane that has ended.
+                Some(_) => continue,
+            }
+            let connected = tokio::select! {
+                connected = connect(&self.parts) => connected,
+                _ = stop.changed() => break,
+            };
+            let end = match connected {
+                Ok(first) => {
+                    lane = Lifecycle(lane.0 + 1);
+                    self.serve(lane, first, &mut commands, &mut stop).await
+                }
+                Err(error) => {
+                    info!(peer = %self.parts.address, %error, "no data connection");
+                    self.tell(|target| target.on_peer_lost(error));
+                    continue;
+                }
+            };
+            match end {
+                End::Unwanted => return,
+                End::Stopped => break,
+                End::Broken(_) if self.queue.take_answered() => unanswered = 0,
+                End::Broken(error) => {
+                    unanswered += 1;
+                    if unanswered >= LANES_UNANSWERED_MAX {
+                        unanswered = 0;
+                        self.tell(|target| target.on_peer_lost(error));
+                    }
+                }
+            }
+        }
+        self.tell(|target| target.on_closed());
+    }
+
+    /// One lane, from its first connection to its end.
+    async fn serve(
+        &self,
+        lane: Lifecycle,
+        first: Connection<N::Stream>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+        stop: &mut watch::Receiver<()>,
+    ) -> End {
+        info!(peer = %self.parts.address, ?lane, "a lane to a Mooncake node is up");
+        self.queue.open();
+        let mut workers = JoinSet::new();
+        let mut first = Some(first);
+        for _ in 0..self.parts.options.lanes_per_peer {
+            let (parts, queue) = (self.parts.clone(), self.queue.clone());
+            workers.spawn(work(parts, queue, self.target.clone(), first.take()));
+        }
+        let depth = self.parts.lane_depth;
+        self.tell(|target| target.on_lane_up(lane, depth, Carrier::Tcp));
+        let end = loop {
+            tokio::select! {
+                Some(worker) = workers.join_next() => {
+                    let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
+                    match worker.unwrap_or_else(died) {
+                        WorkerEnd::Unconnected(_) if !workers.is_empty() => {}
+                        WorkerEnd::Unconnected(error) | WorkerEnd::Broken(error) => {
+                            break End::Broken(error);
+                        }
+                    }
+                }
+                command = commands.recv() => match command {
+                    None => break End::Unwanted,
+                    Some(Command::LaneFailed { error, .. }) => break End::Broken(error),
+                    Some(_) => {}
+                },
+                _ = stop.changed() => break End::Stopped,
+            }
+        };
+        self.end(lane, workers, &end).await;
+        end
+    }
+
+    async fn end(&self, lane: Lifecycle, mut workers: JoinSet<WorkerEnd>, end: &End) {
+        // Once no worker runs nothing touches memory of ours.
+        workers.shutdown().await;
+        let (unsent, writing) = self.queue.close();
+        let cause = match end {
+            End::Broken(error) => error.clone(),
+            End::Unwanted | End::Stopped => broken("the engine was closed".into()),
+        };
+        debug!(peer = %self.parts.address, ?lane, %cause, writing, "a lane ends");
+        let release = |slice| LaneCompletion::Released { slice, sent: Sent::None };
+        let mut released: Vec<_> = unsent.into_iter().map(release).collect();
+        self.tell(|target| {
+            target.on_lane_revoked(lane);
+            target.on_completions(&mut released);
+            target.on_lane_down(lane, cause.clone());
+            if writing {
+                target.on_peer_lost(cause);
+            }
+        });
+    }
+
+    fn tell(&self, what: impl FnOnce(&Target)) {
+        if let Some(target) = self.target.upgrade() {
+            what(&target);
+        }
+    }
+}
+
+/// Serves postings on one connection until it breaks under one of them. A connection that ends
+/// between two of them is made anew for the next.
+async fn work<N: Net>(
+    parts: Arc<LinkParts<N>>,
+    queue: Arc<Queue>,
+    target: Weak<Target>,
+    mut connection: Option<Connection<N::Stream>>,
+) -> WorkerEnd {
+    loop {
+        let (posting, mut cancelled) = match &mut connection {
+            Some(open) => tokio::select! {
+                biased;
+                () = open.source.ended() => {
+                    connection = None;
+                    continue;
+                }
+                taken = queue.take() => taken,
+            },
+            None => queue.take().await,
+        };
+        let slice = posting.slice;
+        let mut open = match connection.take() {
+            Some(open) => open,
+            None => tokio::select! {
+                connected = connect(&parts) => match connected {
+                    Ok(open) => open,
+                    Err(error) => {
+                        queue.put_back(posting);
+                        return WorkerEnd::Unconnected(error);
+                    }
+                },
+                // An error means that the lane is ending, and this task with it.
+                _ = &mut cancelled => {
+                    tell(&target, LaneCompletion::Released { slice, sent: Sent::None });
+                    continue;
+                }
+            },
+        };
+        let moved = tokio::select! {
+            moved = open.exchange(&posting) => Some(moved),
+            _ = &mut cancelled => None,
+        };
+        let released = LaneCompletion::Released { slice, sent: open.sent(&posting) };
+        let completion = match moved {
+            Some(Ok(())) => {
+                connection = Some(open);
+                LaneCompletion::Done(slice)
+            }
+            Some(Err(Failed::Refused(error))) => LaneCompletion::Refused(slice, error),
+            None => released,
+            Some(Err(Failed::Broken(error))) => {
+                tell(&target, released);
+                return WorkerEnd::Broken(error);
+            }
+        };
+        queue.on_ended(slice);
+        tell(&target, completion);
+    }
+}
+
+fn tell(target: &Weak<Target>, completion: LaneCompletion) {
+    if let Some(target) = target.upgrade() {
+        target.on_completions(&mut vec![completion]);
+    }
+}
+
+async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, TransportError> {
+    let limit_ms = parts.connect_timeout_ms;
+    let connecting = parts.net.connect(&parts.address);
+    let connected = timeout(Duration::from_millis(limit_ms), connecting).await;
+    let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {limit_ms} ms"));
+    let stream = connected.unwrap_or_else(|_| Err(silent())).map_err(|error| TransportError {
+        side: Side::Peer,
+        call: "connect",
+        code: error.raw_os_error().unwrap_or(0),
+        detail: format!("{}: {error}", parts.address),
+    })?;
+    Ok(Connection::new(stream, parts.version, &parts.options))
+}
+
+fn broken(detail: String) -> TransportError {
+    TransportError { side: Side::Local, call: "data connection", code: 0, detail }
+}

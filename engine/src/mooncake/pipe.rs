@@ -1,0 +1,126 @@
+//! A byte stream to and from registered memory, one thing after the other.
+
+use handfast_memory::Span;
+use handfast_transport_tcp::{Piece, Stream, StreamReader, StreamWriter};
+use std::io;
+
+/// The receiving half. Waits are cancel-safe; what was received before is lost with the future.
+pub(super) struct Source<S: Stream>(S::Reader);
+
+/// The sending half.
+pub(super) struct Sink<S: Stream> {
+    half: S::Writer,
+    /// Bytes taken since [`Sink::start`].
+    pub(super) taken: u64,
+}
+
+pub(super) fn split<S: Stream>(stream: S) -> (Source<S>, Sink<S>) {
+    let (reader, writer) = stream.split();
+    (Source(reader), Sink { half: writer, taken: 0 })
+}
+
+impl<S: Stream> Source<S> {
+    /// Receives private bytes; false when the stream ends before the first of them.
+    pub(super) async fn receive(&mut self, bytes: &mut [u8]) -> io::Result<bool> {
+        let mut got = 0;
+        while got < bytes.len() {
+            match self.some(None, &mut bytes[got..]).await {
+                Ok(0) if got == 0 => return Ok(false),
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => got += count,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Receives `length` bytes into memory. `place` names the memory for what follows the bytes
+    /// received so far, and is asked again before each of them is touched.
+    pub(super) async fn fill<E: From<io::Error>>(
+        &mut self,
+        length: u64,
+        mut place: impl FnMut(u64) -> Result<Span, E>,
+    ) -> Result<(), E> {
+        let mut done = 0;
+        while done < length {
+            self.0.readable().await?;
+            let span = place(done)?;
+            match self.0.try_fill(Some(&span), &mut []) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(count) => done += count as u64,
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the stream has ended, broken, or says something unasked.
+    pub(super) async fn ended(&mut self) {
+        // What is said unasked is nothing to go on with either.
+        let _ = self.some(None, &mut [0]).await;
+    }
+
+    /// Receives and forgets until the stream ends or `limit` bytes were received.
+    pub(super) async fn discard(&mut self, limit: usize) {
+        let mut chunk = vec![0; 16 << 10];
+        let mut seen = 0;
+        while seen < limit {
+            match self.some(None, &mut chunk).await {
+                Ok(count @ 1..) => seen += count,
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    async fn some(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.0.readable().await?;
+            match self.0.try_fill(target, spare) {
+                Err(error) if is_transient(&error) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl<S: Stream> Sink<S> {
+    /// Counts from here what is taken.
+    pub(super) fn start(&mut self) {
+        self.taken = 0;
+    }
+
+    /// Sends `head`, then `length` bytes of memory that `place` names as in [`Source::fill`].
+    pub(super) async fn send<E: From<io::Error>>(
+        &mut self,
+        head: &[u8],
+        length: u64,
+        mut place: impl FnMut(u64) -> Result<Span, E>,
+    ) -> Result<(), E> {
+        let mut done = 0;
+        let whole = head.len() as u64 + length;
+        while done < whole {
+            self.half.writable().await?;
+            let left = usize::try_from(done).ok().and_then(|done| head.get(done..));
+            let left = left.unwrap_or_default();
+            let body = done.saturating_sub(head.len() as u64);
+            let span = if body < length { Some(place(body)?) } else { None };
+            let mut pieces = Vec::with_capacity(2);
+            pieces.extend((!left.is_empty()).then_some(Piece::Bytes(left)));
+            pieces.extend(span.as_ref().map(|span| Piece::Memory { span, skip: 0 }));
+            match self.half.try_send(&pieces) {
+                Ok(count) => {
+                    done += count as u64;
+                    self.taken += count as u64;
+                }
+                Err(error) if is_transient(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.half.flush().await?)
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

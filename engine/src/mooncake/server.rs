@@ -1,0 +1,150 @@
+//! Mooncake's TCP data protocol as its peers meet it: they name an address, and read or write there.
+
+use super::options::MooncakeOptions;
+use super::pipe::{Sink, Source, split};
+use crate::accept::{Places, accept};
+use crate::counters::{Counts, count};
+use crate::regions::{ReachError, Regions};
+use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
+use handfast_core::transfer::Direction as CoreDirection;
+use handfast_memory::{Direction, Span};
+use handfast_transport_tcp::{Net, Stream};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+use tracing::debug;
+
+/// Bytes moved between two looks at the table of regions.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Slowest peer that is waited for: a request of so many bytes may take a millisecond longer than
+/// the wait for progress.
+const BYTES_PER_MS_MIN: u64 = 64;
+/// What is still taken of a refused write, so that its status is not lost with the connection.
+const DISCARDED_BYTES_MAX: usize = 4 << 20;
+/// How long that may take.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause after a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a connection ended before its peer closed it.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("a request was not whole within {0} ms")]
+    Overdue(u64),
+    #[error(transparent)]
+    Refused(#[from] ReachError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// What every connection needs.
+pub(crate) struct DataServer {
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) options: MooncakeOptions,
+}
+
+/// Serves until dropped.
+pub(crate) async fn serve<N: Net>(net: N, listener: N::Listener, server: Arc<DataServer>) {
+    let places = Places {
+        connections_max: server.options.connections_max,
+        accept_pause: ACCEPT_PAUSE,
+        counts: server.counts.clone(),
+        shed: |counts| &counts.data.shed,
+        refused: |counts| &counts.data.crowded_out,
+    };
+    accept(net, listener, places, |stream, from, quiet| {
+        let server = server.clone();
+        async move {
+            let (source, sink) = split(stream);
+            let mut session = Session { server: &server, source, sink };
+            if let Err(end) = session.run(&quiet).await {
+                debug!(%from, %end, "a data connection is closed");
+                count(match end {
+                    End::Overdue(_) => &server.counts.data.overdue,
+                    End::Refused(_) => &server.counts.data.refused,
+                    End::Io(_) => &server.counts.data.broken,
+                });
+            }
+        }
+    })
+    .await;
+}
+
+struct Session<'a, S: Stream> {
+    server: &'a DataServer,
+    source: Source<S>,
+    sink: Sink<S>,
+}
+
+impl<S: Stream> Session<'_, S> {
+    async fn run(&mut self, quiet: &AtomicBool) -> Result<(), End> {
+        loop {
+            let mut header = [0; REQUEST_BYTES];
+            // Between requests a peer may be silent for as long as there are places.
+            if !self.source.receive(&mut header[..1]).await? {
+                return Ok(());
+            }
+            quiet.store(false, Ordering::Relaxed);
+            let limit_ms = self.server.options.progress_timeout_ms;
+            let rest = self.source.receive(&mut header[1..]);
+            if !timeout(ms(limit_ms), rest).await.map_err(|_| End::Overdue(limit_ms))?? {
+                return Err(End::Io(io::ErrorKind::UnexpectedEof.into()));
+            }
+            let request = DataRequest::decode(header);
+            count(&self.server.counts.data.requests);
+            let allowed_ms = limit_ms.saturating_add(request.bytes / BYTES_PER_MS_MIN);
+            let answered = timeout(ms(allowed_ms), self.answer(&request)).await;
+            answered.map_err(|_| End::Overdue(allowed_ms))??;
+            quiet.store(true, Ordering::Relaxed);
+        }
+    }
+
+    async fn answer(&mut self, request: &DataRequest) -> Result<(), End> {
+        let moved = self.serve(request).await;
+        if let (Err(End::Refused(_)), ProtocolVersion::Two) = (&moved, request.version) {
+            self.status(DataStatus::Refused).await?;
+            // Closing with bytes unread resets the connection, and the status may be lost with it.
+            let discarding = self.source.discard(DISCARDED_BYTES_MAX);
+            // Either way the connection is closed next.
+            let _ = timeout(DISCARD_TIMEOUT, discarding).await;
+        }
+        moved
+    }
+
+    async fn serve(&mut self, request: &DataRequest) -> Result<(), End> {
+        let regions = self.server.regions.clone();
+        let (address, bytes) = (request.address, request.bytes);
+        let direction = match request.direction {
+            CoreDirection::Read => Direction::Read,
+            CoreDirection::Write => Direction::Write,
+        };
+        regions.reach(address, bytes, direction)?;
+        // The region may go while bytes move.
+        let place = |done: u64| -> Result<Span, End> {
+            Ok(regions.reach(address + done, (bytes - done).min(CHUNK_BYTES), direction)?)
+        };
+        match (direction, request.version) {
+            (Direction::Read, ProtocolVersion::One) => self.sink.send(&[], bytes, place).await,
+            (Direction::Read, ProtocolVersion::Two) => {
+                self.sink.send(&DataStatus::Done.encode(), bytes, place).await
+            }
+            (Direction::Write, ProtocolVersion::One) => self.source.fill(bytes, place).await,
+            (Direction::Write, ProtocolVersion::Two) => {
+                self.source.fill(bytes, place).await?;
+                self.status(DataStatus::Done).await
+            }
+        }
+    }
+
+    async fn status(&mut self, status: DataStatus) -> Result<(), End> {
+        let nowhere = |_| Err(End::Io(io::ErrorKind::InvalidInput.into()));
+        self.sink.send(&status.encode(), 0, nowhere).await
+    }
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}

@@ -1,0 +1,170 @@
+//! Mooncake's `nic_priority_matrix`: per location the NICs to prefer and the others.
+
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The location that stands for memory of which nothing is known: every NIC is preferred there.
+/// It is made up on reading and never published (Mooncake's `src/topology.cpp`).
+pub const WILDCARD: &str = "*";
+
+/// Longest text that is read as a matrix.
+pub const MATRIX_BYTES_MAX: usize = 1 << 20;
+
+/// Most locations of a matrix: a node has a few dozen processors and accelerators.
+pub const MATRIX_LOCATIONS_MAX: usize = 1_024;
+
+/// Most NICs that a location may list.
+pub const MATRIX_NICS_MAX: usize = 256;
+
+/// The NICs of a location, best first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nics {
+    /// Near ones, any of which will do.
+    pub preferred: Vec<String>,
+    /// The others, for when no near one works.
+    pub available: Vec<String>,
+}
+
+impl Nics {
+    /// All of them, preferred ones first.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.preferred.iter().chain(&self.available).map(String::as_str)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.preferred.len() + self.available.len()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Serialize for Nics {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.preferred, &self.available).serialize(serializer)
+    }
+}
+
+/// Per location the NICs to prefer and the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct PriorityMatrix {
+    locations: BTreeMap<String, Nics>,
+}
+
+/// A text that is no matrix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MatrixError {
+    /// It is longer than [`MATRIX_BYTES_MAX`].
+    #[error("the NIC priority matrix has {0} bytes, more than {MATRIX_BYTES_MAX}")]
+    TooLong(usize),
+    /// It is not JSON, or no object.
+    #[error("the NIC priority matrix is no JSON object: {0}")]
+    NotAnObject(String),
+    /// The value of a location is not two lists of names.
+    #[error(
+        "location '{location}' of the NIC priority matrix: {problem}; it must be \
+         [[\"preferred NIC\", …], [\"other NIC\", …]]"
+    )]
+    Location {
+        /// The location.
+        location: String,
+        /// What is wrong with its value.
+        problem: &'static str,
+    },
+    /// More locations than [`MATRIX_LOCATIONS_MAX`].
+    #[error("the NIC priority matrix has {0} locations, more than {MATRIX_LOCATIONS_MAX}")]
+    Locations(usize),
+}
+
+impl PriorityMatrix {
+    /// Reads the JSON form: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]], …}`.
+    ///
+    /// # Errors
+    /// What is wrong with the text, and where.
+    pub fn parse(text: &str) -> Result<Self, MatrixError> {
+        if text.len() > MATRIX_BYTES_MAX {
+            return Err(MatrixError::TooLong(text.len()));
+        }
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| MatrixError::NotAnObject(error.to_string()))?;
+        let Value::Object(object) = value else {
+            return Err(MatrixError::NotAnObject("it is another kind of value".into()));
+        };
+        if object.len() > MATRIX_LOCATIONS_MAX {
+            return Err(MatrixError::Locations(object.len()));
+        }
+        let mut matrix = Self::default();
+        for (location, value) in object {
+            let nics = nics(&value)
+                .map_err(|problem| MatrixError::Location { location: location.clone(), problem })?;
+            matrix.insert(&location, nics);
+        }
+        Ok(matrix)
+    }
+
+    /// The JSON form, locations in order of their names.
+    pub fn to_json(&self) -> String {
+        // Strings in lists in a map: nothing of it can fail to be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Says which NICs a location has.
+    pub fn insert(&mut self, location: &str, nics: Nics) {
+        self.locations.insert(location.to_owned(), nics);
+    }
+
+    /// The NICs of a location; those of [`WILDCARD`] where it is not listed.
+    pub fn nics(&self, location: &str) -> Nics {
+        self.locations.get(location).cloned().unwrap_or_else(|| self.all())
+    }
+
+    /// Every location listed, by name.
+    pub fn locations(&self) -> impl Iterator<Item = (&str, &Nics)> {
+        self.locations.iter().map(|(location, nics)| (location.as_str(), nics))
+    }
+
+    /// What [`WILDCARD`] stands for: as it is listed, else every NIC once, all preferred.
+    fn all(&self) -> Nics {
+        if let Some(listed) = self.locations.get(WILDCARD) {
+            return listed.clone();
+        }
+        let mut preferred: Vec<String> = Vec::new();
+        for name in self.locations.values().flat_map(Nics::iter) {
+            if !preferred.iter().any(|known| known == name) {
+                preferred.push(name.to_owned());
+            }
+        }
+        Nics { preferred, available: Vec::new() }
+    }
+}
+
+fn nics(value: &Value) -> Result<Nics, &'static str> {
+    let lists = value.as_array().ok_or("its value is no list")?;
+    let [preferred, available] = lists.as_slice() else {
+        return Err("its value has not exactly two lists");
+    };
+    let nics = Nics { preferred: names(preferred)?, available: names(available)? };
+    let mut seen: Vec<&str> = nics.iter().collect();
+    seen.sort_unstable();
+    if seen.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("a NIC is listed twice");
+    }
+    if nics.len() > MATRIX_NICS_MAX {
+        return Err("it lists more than 256 NICs");
+    }
+    Ok(nics)
+}
+
+fn names(value: &Value) -> Result<Vec<String>, &'static str> {
+    let list = value.as_array().ok_or("one of its two values is no list")?;
+    let name = |name: &Value| match name.as_str() {
+        Some(name) if !name.is_empty() => Ok(name.to_owned()),
+        _ => Err("a NIC is not named by a text"),
+    };
+    list.iter().map(name).collect()
+}

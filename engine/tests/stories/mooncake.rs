@@ -1,0 +1,64 @@
+//! Mooncake nodes as peers, played by the tests: their TCP data protocol, both ways.
+
+mod asked;
+mod asking;
+
+use handfast::{Access, Engine, Memory, MooncakeOptions, Registration};
+use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion};
+use handfast_core::transfer::Direction;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A node that Mooncake nodes reach, with one open segment.
+struct Open {
+    engine: Engine,
+    memory: Memory,
+    served: Registration,
+}
+
+impl Open {
+    async fn start(options: MooncakeOptions, bytes: usize) -> Self {
+        let builder = Engine::builder().listen("127.0.0.1:0").mooncake(options);
+        let engine = builder.start().await.unwrap();
+        let memory = Memory::zeroed(bytes).unwrap();
+        let access = Access::READ_WRITE;
+        let served = engine.register_by_address("open", memory.whole(), access).unwrap();
+        Self { engine, memory, served }
+    }
+
+    async fn connect(&self) -> Peer {
+        let address = self.engine.data_address().expect("a data port");
+        Peer(TcpStream::connect(address).await.unwrap())
+    }
+}
+
+/// The other end of a data connection.
+struct Peer(TcpStream);
+
+impl Peer {
+    async fn ask(&mut self, request: DataRequest) {
+        self.0.write_all(&request.encode()).await.unwrap();
+    }
+
+    async fn take<const BYTES: usize>(&mut self) -> [u8; BYTES] {
+        let mut taken = [0; BYTES];
+        self.0.read_exact(&mut taken).await.unwrap();
+        taken
+    }
+
+    async fn status(&mut self) -> DataStatus {
+        DataStatus::decode(self.take().await).unwrap()
+    }
+
+    /// What comes until the connection ends.
+    async fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        // A reset is an end as well.
+        let _ = self.0.read_to_end(&mut rest).await;
+        rest
+    }
+}
+
+fn request(direction: Direction, address: u64, bytes: u64) -> DataRequest {
+    DataRequest { direction, version: ProtocolVersion::Two, bytes, address }
+}

@@ -1,0 +1,398 @@
+//! We ask.
+
+use super::Peer;
+use crate::helpers::{PATIENCE, content, failed_open, pattern, until};
+use handfast::{
+    Cause, Engine, EngineTiming, Memory, MooncakeOptions, Remote, RequestStatus, Segment, Stage,
+};
+use handfast_core::mooncake::*;
+use handfast_core::transfer::Direction;
+use handfast_core::wire::{DescriptorError, FrameKind, encode_frame};
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+const BYTES: usize = 8 << 20;
+/// Where the memory of played nodes lies.
+const BASE: u64 = 0x7f00_0000_0000;
+
+#[tokio::test]
+async fn bytes_go_there_and_back_in_both_versions_and_in_pieces_of_any_size() {
+    for version in [1, 2] {
+        let node = Node::start(version, well_behaved).await;
+        let user = user(MooncakeOptions::default()).await;
+        let segment = user.open(&node.address).await.unwrap();
+        assert_eq!((segment.name(), segment.bytes()), ("buffer-0", BYTES as u64));
+        for (offset, bytes) in [(0, 1), (5, 4096), (100, (3 << 20) + 7), (0, BYTES)] {
+            let source = pattern(bytes, offset as u8 + 1);
+            let written = timeout(PATIENCE, segment.write(&source.whole(), offset as u64)).await;
+            written.expect("in time").unwrap();
+            assert!(node.content(offset, bytes) == content(&source, 0, bytes));
+            let back = Memory::zeroed(bytes).unwrap();
+            segment.read(&back.whole(), offset as u64).await.unwrap();
+            assert!(content(&back, 0, bytes) == content(&source, 0, bytes));
+            let sum = segment.checksum(offset as u64, bytes as u64).await.unwrap();
+            assert_eq!(sum, source.crc32c(0, bytes).unwrap());
+        }
+        let connections = node.connections.load(Ordering::Relaxed);
+        assert!((1..=4).contains(&connections), "{connections} connections");
+        user.close().await;
+    }
+}
+
+#[tokio::test]
+async fn the_whole_address_space_is_a_segment_and_its_owner_knows_its_bounds() {
+    let node = Node::start(2, well_behaved).await;
+    let user = user(MooncakeOptions::default()).await;
+    let absolute = user.open(&format!("{}/absolute", node.address)).await.unwrap();
+    let word = pattern(100, 9);
+    absolute.write(&word.whole(), BASE + 50).await.unwrap();
+    assert_eq!(node.content(50, 100), content(&word, 0, 100));
+    let past = absolute.write(&word.whole(), BASE + BYTES as u64 - 99).await.unwrap_err();
+    let Cause::Transport(error) = past.cause() else { panic!("{past}") };
+    assert_eq!((error.call, error.code), ("data request", 1));
+    absolute.read(&word.whole(), BASE).await.unwrap();
+    let buffer = user.open(&node.address).await.unwrap();
+    let outside = buffer.write(&word.whole(), BYTES as u64 - 99).await.unwrap_err();
+    assert!(matches!(outside.cause(), Cause::OutOfRange { .. }), "we know these bounds");
+    failed_open(&user, &format!("{}/buffer-1", node.address)).await;
+    user.close().await;
+}
+
+#[tokio::test]
+async fn without_the_option_a_mooncake_node_is_named_as_one() {
+    let node = Node::start(2, well_behaved).await;
+    let user = crate::helpers::user().await;
+    let error = failed_open(&user, &node.address).await;
+    assert!(matches!(error.cause(), Cause::Descriptor(DescriptorError::NoKey(_))), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("--compat mooncake")));
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_starting_and_one_without_tcp_are_told_apart() {
+    let user = user(MooncakeOptions::default()).await;
+    let starting = Node::saying(NULL_ANSWER.to_owned()).await;
+    let error = failed_open(&user, &starting.address).await;
+    assert_eq!(error.cause(), &Cause::Descriptor(DescriptorError::Null));
+    let rdma = r#"{"buffers":[],"name":"n","protocol":"rdma","tcp_data_port":0}"#;
+    let error = failed_open(&user, &Node::saying(rdma.into()).await.address).await;
+    assert_eq!((error.stage(), error.cause()), (Stage::Metadata, &Cause::NoDataPort));
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_speaks_version_one_under_a_descriptor_of_version_two_is_found_out() {
+    let node = Node::start(2, async |mut peer: Peer, store: Store| {
+        let request = DataRequest::decode(peer.take().await);
+        let old = DataRequest { version: ProtocolVersion::One, ..request };
+        store.answer(&mut peer, old).await;
+        peer.rest().await;
+    })
+    .await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = pattern(4096, 1);
+    let error = segment.read(&block.whole(), 0).await.unwrap_err();
+    assert!(error.to_string().contains("speaks version 1"), "{error}");
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_write_whose_connection_breaks_is_never_sent_again_and_its_end_says_what_is_known() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| {
+        let request = DataRequest::decode(peer.take().await);
+        let mut half = vec![0; request.bytes as usize / 2];
+        peer.0.read_exact(&mut half).await.unwrap();
+    })
+    .await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = pattern(1 << 20, 1);
+    let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(matches!(error.cause(), Cause::PeerLost(_)), "{error}");
+    assert_eq!(error.remote(), Some(Remote::Indeterminate));
+    let report = error.report().expect("a report");
+    assert!(matches!(report.requests[0], RequestStatus::WriteIncomplete { bytes: 0, .. }));
+    assert_eq!(node.asked.load(Ordering::Relaxed), 0, "nothing was asked twice");
+    assert_eq!(node.connections.load(Ordering::Relaxed), 1);
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_read_whose_connection_breaks_goes_on_over_another() {
+    let node = Node::start(2, async |mut peer: Peer, store: Store| {
+        if store.connections.load(Ordering::Relaxed) == 1 {
+            let _ = DataRequest::decode(peer.take().await);
+            peer.0.write_all(&DataStatus::Done.encode()).await.unwrap();
+            peer.0.write_all(&[1; 100]).await.unwrap();
+            return;
+        }
+        well_behaved(peer, store).await;
+    })
+    .await;
+    let source = content(&pattern(BYTES, 5), 0, BYTES);
+    node.memory.lock().unwrap().copy_from_slice(&source);
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = Memory::zeroed(BYTES).unwrap();
+    timeout(PATIENCE, segment.read(&block.whole(), 0)).await.unwrap().unwrap();
+    assert!(content(&block, 0, BYTES) == source);
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_breaks_every_connection_is_given_up_after_a_few() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| {
+        let _: [u8; REQUEST_BYTES] = peer.take().await;
+    })
+    .await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = Memory::zeroed(4096).unwrap();
+    let read = timeout(PATIENCE, segment.read(&block.whole(), 0)).await;
+    read.expect("an end").unwrap_err();
+    assert!(node.connections.load(Ordering::Relaxed) < 16);
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_answers_nothing_is_given_up_in_the_stated_time() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
+    let options = MooncakeOptions { status_timeout_ms: 100, ..MooncakeOptions::default() };
+    let (user, segment) = open(&node, options).await;
+    let block = pattern(4096, 1);
+    let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("within 100 ms"), "{error}");
+    assert_eq!(error.remote(), Some(Remote::Indeterminate));
+    let slow = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let (other, segment) = open(&node, slow).await;
+    let error = timeout(PATIENCE, segment.read(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("a request was not answered"), "{error}");
+    user.close().await;
+    other.close().await;
+}
+
+#[tokio::test]
+async fn a_deadline_ends_a_transfer_that_waits_for_a_mute_node_at_once() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = pattern(BYTES, 1);
+    let batch = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+    let error = timeout(Duration::from_secs(5), batch).await.expect("in time").unwrap_err();
+    assert_eq!(error.cause(), &Cause::DeadlinePassed);
+    assert_eq!(error.remote(), Some(Remote::Indeterminate));
+    until("the memory is free", || block.holders() == 1).await;
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_lane_without_any_answer_is_given_up_as_every_other() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
+    let timing = EngineTiming { lane_mute_timeout_ms: 200, ..EngineTiming::default() };
+    let builder = Engine::builder().timing(timing).mooncake(MooncakeOptions::default());
+    let user = builder.start().await.unwrap();
+    let segment = user.open(&node.address).await.unwrap();
+    let block = pattern(4096, 1);
+    let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("no answer on the lane for 200 ms"), "{error}");
+    user.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_is_lost_and_found_again_by_the_same_segment() {
+    let mut node = Node::start(2, well_behaved).await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = pattern(4096, 1);
+    segment.write(&block.whole(), 0).await.unwrap();
+    node.stop().await;
+    let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
+    assert!(matches!(error.cause(), Cause::PeerLost(_) | Cause::Refused), "{error}");
+    node.restart(well_behaved).await;
+    let again = pattern(4096, 77);
+    let mut tries = 0;
+    while segment.write(&again.whole(), 0).await.is_err() {
+        tries += 1;
+        assert!(tries < 3, "it is found again");
+    }
+    assert_eq!(node.content(0, 4096), content(&again, 0, 4096));
+    user.close().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_closes_ends_what_is_under_way() {
+    let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
+    let (user, segment) = open(&node, MooncakeOptions::default()).await;
+    let block = pattern(4096, 1);
+    let transfer = segment.write(&block.whole(), 0).submit().await.unwrap();
+    until("it is under way", || node.connections.load(Ordering::Relaxed) > 0).await;
+    user.close().await;
+    let error = timeout(PATIENCE, transfer).await.expect("it ends").unwrap_err();
+    assert!(error.to_string().contains("closed"), "{error}");
+    assert_eq!(block.holders(), 1);
+    assert!(segment.write(&block.whole(), 0).await.is_err());
+}
+
+#[tokio::test]
+async fn options_out_of_range_are_refused_by_name() {
+    let default = MooncakeOptions::default();
+    for (name, options) in [
+        ("lanes_per_peer", MooncakeOptions { lanes_per_peer: 0, ..default }),
+        ("lanes_per_peer", MooncakeOptions { lanes_per_peer: 17, ..default }),
+        ("connections_max", MooncakeOptions { connections_max: 0, ..default }),
+        ("status_timeout_ms", MooncakeOptions { status_timeout_ms: 0, ..default }),
+        ("progress_timeout_ms", MooncakeOptions { progress_timeout_ms: 0, ..default }),
+    ] {
+        let refused = Engine::builder().mooncake(options).start().await.err().expect(name);
+        assert!(refused.to_string().contains(name), "{refused}");
+    }
+}
+
+async fn user(options: MooncakeOptions) -> Engine {
+    Engine::builder().mooncake(options).start().await.unwrap()
+}
+
+async fn open(node: &Node, options: MooncakeOptions) -> (Engine, Segment) {
+    let user = user(options).await;
+    let segment = user.open(&node.address).await.unwrap();
+    (user, segment)
+}
+
+/// Serves requests as a released node does.
+async fn well_behaved(mut peer: Peer, store: Store) {
+    let mut header = [0; REQUEST_BYTES];
+    while peer.0.read_exact(&mut header).await.is_ok() {
+        if !store.answer(&mut peer, DataRequest::decode(header)).await {
+            return;
+        }
+    }
+}
+
+/// What the data connections of a node share.
+#[derive(Clone)]
+struct Store {
+    memory: Arc<Mutex<Vec<u8>>>,
+    connections: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Store {
+    /// Answers one request; false if it was the last of its connection.
+    async fn answer(&self, peer: &mut Peer, request: DataRequest) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let length = request.bytes as usize;
+        let first = request.address.wrapping_sub(BASE) as usize;
+        let acknowledged = request.version == ProtocolVersion::Two;
+        if request.address < BASE || first + length > BYTES {
+            if acknowledged {
+                let _ = peer.0.write_all(&DataStatus::Refused.encode()).await;
+            }
+            return false;
+        }
+        let status = DataStatus::Done.encode();
+        let status = if acknowledged { &status[..] } else { &[] };
+        if request.direction == Direction::Read {
+            let bytes = self.memory.lock().unwrap()[first..first + length].to_vec();
+            let said = peer.0.write_all(status).await.is_ok();
+            return said && peer.0.write_all(&bytes).await.is_ok();
+        }
+        let mut bytes = vec![0; length];
+        if peer.0.read_exact(&mut bytes).await.is_err() {
+            return false;
+        }
+        self.memory.lock().unwrap()[first..first + length].copy_from_slice(&bytes);
+        peer.0.write_all(status).await.is_ok()
+    }
+}
+
+/// A Mooncake node, played.
+struct Node {
+    address: String,
+    memory: Arc<Mutex<Vec<u8>>>,
+    connections: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
+    version: u32,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Node {
+    async fn start<F: Future<Output = ()> + Send + 'static>(
+        version: u32,
+        serve: impl Fn(Peer, Store) -> F + Send + Sync + 'static,
+    ) -> Self {
+        let mut node = Self::unheard("127.0.0.1:0".into(), version);
+        node.restart(serve).await;
+        node
+    }
+
+    /// One that answers calls with a text of the test's choice.
+    async fn saying(text: String) -> Self {
+        let mut node = Self::unheard("127.0.0.1:0".into(), 2);
+        node.take_calls(text).await;
+        node
+    }
+
+    fn unheard(address: String, version: u32) -> Self {
+        let memory = Arc::new(Mutex::new(vec![0; BYTES]));
+        let (connections, asked, tasks) = Default::default();
+        Self { address, memory, connections, asked, version, tasks }
+    }
+
+    async fn restart<F: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        serve: impl Fn(Peer, Store) -> F + Send + Sync + 'static,
+    ) {
+        let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = data.local_addr().unwrap().port();
+        let store = Store {
+            memory: self.memory.clone(),
+            connections: self.connections.clone(),
+            asked: self.asked.clone(),
+        };
+        self.tasks.push(tokio::spawn(async move {
+            let mut serving = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = data.accept().await {
+                store.connections.fetch_add(1, Ordering::Relaxed);
+                serving.spawn(serve(Peer(stream), store.clone()));
+            }
+        }));
+        let text = format!(
+            r#"{{"buffers":[{{"addr":{BASE},"length":{BYTES},"name":"n"}}],"name":"n","protocol":"tcp","tcp_data_port":{port},"tcp_proto_version":{}}}"#,
+            self.version
+        );
+        self.take_calls(text).await;
+    }
+
+    async fn take_calls(&mut self, text: String) {
+        let calls = TcpListener::bind(&self.address).await.unwrap();
+        self.address = calls.local_addr().unwrap().to_string();
+        let answer = encode_frame(FrameKind::Metadata, &text);
+        self.tasks.push(tokio::spawn(async move {
+            while let Ok((mut stream, _)) = calls.accept().await {
+                let mut header = [0; 8];
+                stream.read_exact(&mut header).await.unwrap();
+                let mut rest = vec![0; u64::from_le_bytes(header) as usize];
+                stream.read_exact(&mut rest).await.unwrap();
+                stream.write_all(&answer).await.unwrap();
+            }
+        }));
+    }
+
+    async fn stop(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+
+    fn content(&self, offset: usize, bytes: usize) -> Vec<u8> {
+        self.memory.lock().unwrap()[offset..offset + bytes].to_vec()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}

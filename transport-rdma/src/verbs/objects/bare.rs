@@ -1,0 +1,434 @@
+//! Objects on which every step can be tried, the forbidden ones too: to ask a driver what it does.
+//! Lanes never use them.
+//!
+//! The memory that a device touches is registered as a [`Span`] of a block that nobody holds a
+//! reference into, for as long as it is registered; keys and bounds are the device's to check. So
+//! whatever is posted, no rule of the language is broken.
+
+use super::super::binding::{
+    ibv_access_flags, ibv_mr, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags, ibv_sge,
+    ibv_wr_opcode,
+};
+use super::super::context::mtu_number;
+use super::super::events::{acknowledge, next_event};
+use super::super::poller::never_block;
+use super::super::work::{WorkRequest, piece, unlinked};
+use super::*;
+use crate::gid::GidEntry;
+use handfast_memory::{Direction, Span};
+
+/// The only port of a device that is asked.
+const PORT: u8 = 1;
+
+/// A device with one protection domain and one completion queue.
+pub struct BareNic {
+    domain: Arc<Domain>,
+    queue: Arc<CompletionQueue>,
+}
+
+/// Rights, of a queue pair or of a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BareRights {
+    /// The device may write for us.
+    pub local_write: bool,
+    /// The peer may read.
+    pub remote_read: bool,
+    /// The peer may write.
+    pub remote_write: bool,
+}
+
+impl BareRights {
+    fn flags(self) -> u32 {
+        let bits = [
+            (self.local_write, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
+            (self.remote_read, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+            (self.remote_write, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+        ];
+        bits.iter().filter(|(given, _)| *given).fold(0, |flags, (_, flag)| flags | flag.0)
+    }
+}
+
+/// Where a queue pair is to reach its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BareAddress {
+    /// The port, counted from 1.
+    pub port: u8,
+    /// Index of our GID.
+    pub own_gid_index: u8,
+    /// The peer's GID.
+    pub peer_gid: Ipv6Addr,
+    /// Whether packets carry a GID.
+    pub is_global: bool,
+}
+
+/// What `ibv_modify_qp` is given. What is `Some` has its bit in the mask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BareAttributes {
+    /// The state asked for, as rdma-core counts: RESET is 0, ERR is 6.
+    pub state: u32,
+    /// The partition key's index.
+    pub pkey_index: Option<u16>,
+    /// The port.
+    pub port: Option<u8>,
+    /// Rights of the peer.
+    pub rights: Option<BareRights>,
+    /// Where the peer is.
+    pub address: Option<BareAddress>,
+    /// Bytes in a packet. More than there can be is handed over as the number after the last.
+    pub path_mtu: Option<u32>,
+    /// The peer's queue-pair number.
+    pub peer_number: Option<u32>,
+    /// The first packet sequence number expected.
+    pub receive_psn: Option<u32>,
+    /// Reads of the peer that may be outstanding.
+    pub max_dest_rd_atomic: Option<u8>,
+    /// Code of the pause asked for when no receive is posted.
+    pub min_rnr_timer: Option<u8>,
+    /// Code of the time until a packet is sent again.
+    pub timeout: Option<u8>,
+    /// Times a packet is sent again.
+    pub retries: Option<u8>,
+    /// Times a send is sent again to a receiver that is not ready.
+    pub rnr_retries: Option<u8>,
+    /// The first packet sequence number sent.
+    pub send_psn: Option<u32>,
+    /// Reads that may be outstanding.
+    pub max_rd_atomic: Option<u8>,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BareKind {
+    /// Writes to the peer.
+    Write,
+    /// Reads from the peer.
+    Read,
+    /// Goes into the receive that the peer posted.
+    Send,
+}
+
+/// A request to post, checked by nobody but the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BareRequest {
+    /// Returned in the completion.
+    pub name: u64,
+    /// What to do.
+    pub kind: BareKind,
+    /// Our address.
+    pub address: u64,
+    /// Bytes; with none the request has no piece of memory.
+    pub length: u32,
+    /// Our key.
+    pub local_key: u32,
+    /// The peer's address.
+    pub remote_address: u64,
+    /// The peer's key.
+    pub remote_key: u32,
+    /// A success is reported; failures always are.
+    pub signalled: bool,
+}
+
+/// A receive to post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BareReceive {
+    /// Returned in the completion.
+    pub name: u64,
+    /// Our address.
+    pub address: u64,
+    /// Bytes there is room for.
+    pub length: u32,
+    /// Our key.
+    pub local_key: u32,
+}
+
+/// The end of a request or a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BareCompletion {
+    /// The name it was posted under.
+    pub name: u64,
+    /// How it ended, as rdma-core counts; 0 is success.
+    pub status: u32,
+    /// What it did, as rdma-core counts; means something after success alone.
+    pub opcode: u32,
+    /// Its queue pair.
+    pub number: u32,
+}
+
+impl BareNic {
+    /// Opens a device, with a completion queue of at least so many entries.
+    ///
+    /// # Errors
+    /// Why there is no such device, or which call failed.
+    pub fn open(device: &str, completions: u32) -> Result<Self, VerbsError> {
+        let context = Arc::new(Context::open(device)?);
+        never_block(context.event_descriptor())
+            .map_err(|error| context.failed("fcntl", error.raw_os_error().unwrap_or(0)))?;
+        let regions_max = context.device_facts()?.regions_max;
+        let channel = Arc::new(Channel::new(Arc::clone(&context))?);
+        let queue = Arc::new(CompletionQueue::new(channel, completions, 0)?);
+        let domain = Arc::new(Domain::new(context, regions_max)?);
+        Ok(Self { domain, queue })
+    }
+
+    /// The entries of the port's table of GIDs that are set.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn gids(&self) -> Result<Vec<GidEntry>, VerbsError> {
+        self.domain.context.gids(PORT)
+    }
+
+    /// The path MTU that the port has at this moment, in bytes.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn mtu(&self) -> Result<u32, VerbsError> {
+        Ok(self.domain.context.port_facts(PORT)?.mtu)
+    }
+
+    /// Creates a queue pair, in RESET.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn queue_pair(
+        &self,
+        send_depth: u32,
+        receive_depth: u32,
+    ) -> Result<BareQueuePair, VerbsError> {
+        let (domain, queue) = (Arc::clone(&self.domain), Arc::clone(&self.queue));
+        QueuePair::created(domain, queue, send_depth, receive_depth)
+            .map(|pair| BareQueuePair { pair })
+    }
+
+    /// Registers memory with any rights.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn register(&self, span: Span, rights: BareRights) -> Result<BareRegion, VerbsError> {
+        let domain = Arc::clone(&self.domain);
+        let flags = rights.flags().cast_signed();
+        // SAFETY: the domain lives; the bytes are mapped while the span is held, which is until the
+        // registration has ended. The device touches them as a peer does: through no reference.
+        let raw = unsafe {
+            (domain.context.verbs.ibv_reg_mr)(domain.raw, span.as_ptr().cast(), span.len(), flags)
+        };
+        let code = errno();
+        if raw.is_null() {
+            return Err(domain.refused("ibv_reg_mr", code));
+        }
+        Ok(BareRegion { domain, raw, span })
+    }
+
+    /// Takes the oldest completion.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub fn poll(&self) -> Result<Option<BareCompletion>, VerbsError> {
+        let mut entry = MaybeUninit::<ibv_wc>::uninit();
+        // SAFETY: the queue lives while `self` does; the call writes at most one entry.
+        let count = unsafe { ibv_poll_cq(self.queue.raw, 1, entry.as_mut_ptr()) };
+        match count {
+            0 => Ok(None),
+            1 => {
+                // SAFETY: one entry was written; of a failed one the opcode may be any number.
+                let entry = unsafe { entry.assume_init_ref() };
+                Ok(Some(BareCompletion {
+                    name: entry.wr_id,
+                    status: entry.status,
+                    opcode: entry.opcode,
+                    number: entry.qp_num,
+                }))
+            }
+            code => Err(self.domain.context.failed("ibv_poll_cq", code.saturating_abs())),
+        }
+    }
+
+    /// Takes the oldest asynchronous event, as rdma-core counts kinds.
+    ///
+    /// # Errors
+    /// When the call fails for another reason than that there is none.
+    pub fn event(&self) -> Result<Option<u32>, VerbsError> {
+        let context = &self.domain.context;
+        match next_event(context) {
+            Ok(event) => {
+                let kind = event.kind;
+                acknowledge(context, event);
+                Ok(Some(kind))
+            }
+            Err(libc::EAGAIN) => Ok(None),
+            Err(code) => Err(context.failed("ibv_get_async_event", code)),
+        }
+    }
+}
+
+/// Registered memory, with any rights. Dropping it ends the registration.
+pub struct BareRegion {
+    domain: Arc<Domain>,
+    raw: *mut ibv_mr,
+    span: Span,
+}
+
+fn context_of_bare_region(region: &BareRegion) -> &Context {
+    &region.domain.context
+}
+destroyed_by!(BareRegion, ibv_dereg_mr, context_of_bare_region);
+
+impl BareRegion {
+    /// The memory.
+    pub fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The key for our own posts, and the one for the peer's.
+    pub fn keys(&self) -> (u32, u32) {
+        // SAFETY: the region lives while `self` does, and its keys never change.
+        unsafe { ((*self.raw).lkey, (*self.raw).rkey) }
+    }
+
+    /// Ends the registration, whatever is in flight, and tells what the call returned.
+    pub fn deregister(mut self) -> i32 {
+        let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
+        // SAFETY: it was made by us, and with the pointer taken out this is the only end of it.
+        unsafe { (self.domain.context.verbs.ibv_dereg_mr)(raw) }
+    }
+}
+
+/// A queue pair that does what it is told. Calls return what the library's do: 0 or the number of an
+/// error, of either sign.
+pub struct BareQueuePair {
+    pair: QueuePair,
+}
+
+impl BareQueuePair {
+    /// Its number.
+    pub fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// Asks for a state. May block for a second.
+    pub fn modify(&self, wanted: &BareAttributes) -> i32 {
+        let (mut attributes, mask) = filled(wanted);
+        // SAFETY: the queue pair lives while `self` does; the call reads the attributes in the mask.
+        unsafe {
+            let modify = self.pair.domain.context.verbs.ibv_modify_qp;
+            modify(self.pair.raw, &raw mut attributes, mask.0.cast_signed())
+        }
+    }
+
+    /// The state it is in, as rdma-core counts.
+    ///
+    /// # Errors
+    /// What the call returned.
+    pub fn state(&self) -> Result<u32, i32> {
+        let mut attributes = no_attributes();
+        let mut rest = MaybeUninit::<ibv_qp_init_attr>::zeroed();
+        let mask = Mask::IBV_QP_STATE.0.cast_signed();
+        // SAFETY: the queue pair lives while `self` does; the call fills both structures.
+        let returned = unsafe {
+            let query = self.pair.domain.context.verbs.ibv_query_qp;
+            query(self.pair.raw, &raw mut attributes, mask, rest.as_mut_ptr())
+        };
+        if returned == 0 { Ok(attributes.qp_state) } else { Err(returned) }
+    }
+
+    /// Posts a request.
+    pub fn post(&self, request: &BareRequest) -> i32 {
+        let base = WorkRequest {
+            name: request.name,
+            direction: Direction::Write,
+            address: request.address,
+            length: request.length,
+            local_key: request.local_key,
+            remote_address: request.remote_address,
+            remote_key: request.remote_key,
+        };
+        let (mut piece, mut work) = (piece(&base), unlinked(&base));
+        work.opcode = match request.kind {
+            BareKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            BareKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            BareKind::Send => ibv_wr_opcode::IBV_WR_SEND,
+        };
+        work.send_flags = if request.signalled { ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+        work.sg_list = &raw mut piece;
+        work.num_sge = i32::from(request.length > 0);
+        let mut refused = ptr::null_mut();
+        // SAFETY: the queue pair lives while `self` does, and the request and its piece through the
+        // call, which copies them. The device checks the piece against what is registered.
+        unsafe { ibv_post_send(self.pair.raw, &raw mut work, &raw mut refused) }
+    }
+
+    /// Posts a receive.
+    pub fn post_receive(&self, receive: &BareReceive) -> i32 {
+        let mut piece =
+            ibv_sge { addr: receive.address, length: receive.length, lkey: receive.local_key };
+        let mut work = ibv_recv_wr {
+            wr_id: receive.name,
+            next: ptr::null_mut(),
+            sg_list: &raw mut piece,
+            num_sge: i32::from(receive.length > 0),
+        };
+        let mut refused = ptr::null_mut();
+        // SAFETY: as above.
+        unsafe { ibv_post_recv(self.pair.raw, &raw mut work, &raw mut refused) }
+    }
+
+    /// Destroys it, whatever is outstanding, and tells what the call returned.
+    pub fn destroy(self) -> i32 {
+        self.pair.destroy().map_or_else(|error| error.code, |()| 0)
+    }
+}
+
+/// The attributes as the library reads them, and the mask of those that are given.
+fn filled(wanted: &BareAttributes) -> (ibv_qp_attr, Mask) {
+    let mut attributes = no_attributes();
+    let mut mask = Mask::IBV_QP_STATE;
+    attributes.qp_state = wanted.state;
+    macro_rules! given {
+        ($($option:ident as $value:ident: $bit:ident => $($field:ident = $to:expr),+;)*) => {
+            $(if let Some($value) = wanted.$option {
+                $(attributes.$field = $to;)+
+                mask |= Mask::$bit;
+            })*
+        };
+    }
+    given! {
+        pkey_index as index: IBV_QP_PKEY_INDEX => pkey_index = index;
+        port as port: IBV_QP_PORT => port_num = port;
+        rights as rights: IBV_QP_ACCESS_FLAGS => qp_access_flags = rights.flags();
+        address as address: IBV_QP_AV => ah_attr = ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: address.peer_gid.octets() },
+                flow_label: 0,
+                sgid_index: address.own_gid_index,
+                hop_limit: HOP_LIMIT,
+                traffic_class: 0,
+            },
+            dlid: 0,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            is_global: u8::from(address.is_global),
+            port_num: address.port,
+        };
+        path_mtu as bytes: IBV_QP_PATH_MTU => path_mtu = path_mtu_number(bytes);
+        peer_number as number: IBV_QP_DEST_QPN => dest_qp_num = number;
+        receive_psn as psn: IBV_QP_RQ_PSN => rq_psn = psn;
+        max_dest_rd_atomic as reads: IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic = reads;
+        min_rnr_timer as code: IBV_QP_MIN_RNR_TIMER => min_rnr_timer = code;
+        timeout as code: IBV_QP_TIMEOUT => timeout = code;
+        retries as count: IBV_QP_RETRY_CNT => retry_cnt = count;
+        rnr_retries as count: IBV_QP_RNR_RETRY => rnr_retry = count;
+        send_psn as psn: IBV_QP_SQ_PSN => sq_psn = psn;
+        max_rd_atomic as reads: IBV_QP_MAX_QP_RD_ATOMIC => max_rd_atomic = reads;
+    }
+    (attributes, mask)
+}
+
+/// Largest path MTU there is, in bytes.
+const MTU_MAX: u32 = 4096;
+/// The library's number after that of the largest path MTU.
+const MTU_NUMBER_TOO_LARGE: u32 = 6;
+
+fn path_mtu_number(bytes: u32) -> u32 {
+    if bytes > MTU_MAX { MTU_NUMBER_TOO_LARGE } else { mtu_number(bytes).unwrap_or(0) }
+}

@@ -1,0 +1,89 @@
+//! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
+
+use crate::command::{cargo, run as run_command};
+use crate::guest::Packages;
+use crate::project::Project;
+use crate::report::{Outcome, Step};
+use crate::stages::judged;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+/// The stage.
+pub(crate) const STAGE: &str = "fleet";
+/// Their package on PyPI.
+const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
+/// One with all of the protocol, and one before version 2 of the data protocol, the ready message
+/// and GIDs in handshakes. The stories name them too.
+const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
+/// Tells the stories where this folder is.
+const FOLDER: &str = "HANDFAST_FLEET";
+/// Written last.
+const COMPLETE: &str = ".complete";
+
+/// A library that the releases load, and a metadata store.
+pub(crate) static PACKAGES: Packages =
+    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"] };
+
+/// Installs the releases, each into an environment of its own below cargo's target folder.
+pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
+    let step = |release: &'static str| {
+        Step::new(release, move |deadline| match install(project, release, deadline) {
+            Ok(()) => Outcome::Passed(String::new()),
+            Err(why) => Outcome::Skipped(why),
+        })
+    };
+    RELEASES.into_iter().map(step).collect()
+}
+
+/// The stories.
+pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
+    vec![Step::new("released-nodes", |deadline| {
+        if !PACKAGES.is_present(project) {
+            return Outcome::Skipped("libibverbs1 and etcd-server are not unpacked".to_owned());
+        }
+        let absent = RELEASES.iter().find(|release| !is_installed(project, release));
+        if let Some(release) = absent {
+            return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
+        }
+        let tests = ["test", "--package", "handfast-cli", "--test", "stories", "--", "mooncake::"];
+        let mut command = cargo(project.root(), tests);
+        command.env(FOLDER, project.scratch());
+        let done = run_command(command, project.scratch().join("fleet.log"), deadline);
+        let skipped =
+            done.output().lines().find(|line| line.starts_with("skipped: ")).map(str::to_owned);
+        match (judged(&done), skipped) {
+            (Outcome::Passed(_), Some(why)) => Outcome::Skipped(why),
+            (outcome, _) => outcome,
+        }
+    })]
+}
+
+fn folder(project: &Project, release: &str) -> PathBuf {
+    project.scratch().join(format!("mooncake-{release}"))
+}
+
+fn is_installed(project: &Project, release: &str) -> bool {
+    folder(project, release).join(COMPLETE).exists()
+}
+
+fn install(project: &Project, release: &str, deadline: Instant) -> Result<(), String> {
+    if is_installed(project, release) {
+        return Ok(());
+    }
+    let folder = folder(project, release);
+    let mut environment = Command::new("python3");
+    environment.args(["-m", "venv", "--clear"]).arg(&folder);
+    let mut package = Command::new(folder.join("bin/python"));
+    package.args(["-m", "pip", "install", "--no-input", "--disable-pip-version-check"]);
+    package.arg("--no-cache-dir").arg(format!("{PACKAGE}=={release}"));
+    for (name, command) in [("environment", environment), ("package", package)] {
+        let log = project.scratch().join(format!("mooncake-{release}-{name}.log"));
+        if !run_command(command, log.clone(), deadline).succeeded() {
+            let log = log.display();
+            return Err(format!("{PACKAGE} {release} cannot be installed; see {log}"));
+        }
+    }
+    fs::write(folder.join(COMPLETE), "").map_err(|error| error.to_string())
+}

@@ -1,0 +1,108 @@
+//! Soft-iWARP, which the distribution's kernel lacks: built as a module from the distribution's own
+//! sources of that kernel. Nothing of it is kept in the repository.
+
+use super::packages::{Archive, Packages};
+use crate::command::run as run_command;
+use crate::project::Project;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// Headers of the release's newest kernel, with the programs that build modules, and its sources.
+const SOURCES: Packages = Packages {
+    name: "kernel-sources",
+    packages: &["linux-headers-amd64", "linux-source"],
+    from: Archive::System,
+};
+/// Where the driver is among the sources.
+const DRIVER: &str = "drivers/infiniband/sw/siw";
+
+/// The module for a kernel, where it was built before.
+pub(super) fn kept(project: &Project, release: &str) -> Option<PathBuf> {
+    let module = folder(project, release).join("siw.ko");
+    module.is_file().then_some(module)
+}
+
+/// The module for a kernel; built unless that was done before, which takes a minute at most.
+///
+/// # Errors
+/// What is missing or failed, first of all a compiler of the system's.
+pub(super) fn ensure(project: &Project, release: &str, deadline: Instant) -> Result<PathBuf> {
+    if let Some(module) = kept(project, release) {
+        return Ok(module);
+    }
+    let sources = SOURCES.ensure(project, deadline)?.join("usr/src");
+    let headers = sources.join(format!("linux-headers-{release}"));
+    ensure!(
+        headers.is_dir(),
+        "the kernel is {release}, and its headers are not those that the distribution has now"
+    );
+    let work = project.scratch().join("siw-new");
+    if work.exists() {
+        fs::remove_dir_all(&work)?;
+    }
+    fs::create_dir_all(&work)?;
+    let driver = unpack_driver(&sources, &work, deadline)?;
+    point_to(&headers, &sources)?;
+    let mut make = Command::new("make");
+    make.arg("-C").arg(&headers).arg(format!("M={}", driver.display()));
+    make.args(["CONFIG_RDMA_SIW=m", "modules"]);
+    let made = run_command(make, project.scratch().join("siw-make.log"), deadline);
+    let output = made.output();
+    let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no make");
+    ensure!(made.succeeded(), "building siw failed: {last}");
+    let folder = folder(project, release);
+    fs::create_dir_all(&folder)?;
+    let module = folder.join("siw.ko");
+    fs::rename(driver.join("siw.ko"), &module).context("the build left no siw.ko")?;
+    fs::remove_dir_all(&work)?;
+    Ok(module)
+}
+
+fn folder(project: &Project, release: &str) -> PathBuf {
+    project.scratch().join("siw").join(release)
+}
+
+/// Takes the driver alone out of the archive of sources.
+fn unpack_driver(sources: &Path, work: &Path, deadline: Instant) -> Result<PathBuf> {
+    let archives = super::packages::files_of(sources, ".tar.xz")?;
+    let archive = archives.first().context("the package has no archive of sources")?;
+    let name = archive.file_name().unwrap_or_default().to_string_lossy();
+    let top = name.trim_end_matches(".tar.xz");
+    let mut unpack = Command::new("tar");
+    unpack.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(work);
+    unpack.arg(format!("{top}/{DRIVER}"));
+    let unpacked = run_command(unpack, work.join("tar.log"), deadline);
+    ensure!(unpacked.succeeded(), "unpacking {DRIVER} failed: {}", unpacked.output());
+    Ok(work.join(top).join(DRIVER))
+}
+
+/// The headers name the place where their package would be installed; they are told their own.
+fn point_to(headers: &Path, sources: &Path) -> Result<()> {
+    let makefile = headers.join("Makefile");
+    let text = fs::read_to_string(&makefile)?;
+    let own = format!("include {}/", sources.display());
+    fs::write(&makefile, text.replace("include /usr/src/", &own)).context("the headers' Makefile")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_were_unpacked_include_those_beside_them() {
+        let scratch = tempfile::tempdir().unwrap();
+        let headers = scratch.path().join("linux-headers-6-amd64");
+        fs::create_dir_all(&headers).unwrap();
+        let makefile = headers.join("Makefile");
+        fs::write(&makefile, "include /usr/src/linux-headers-6-common/Makefile\n").unwrap();
+        // Twice, as after a build that failed.
+        point_to(&headers, scratch.path()).unwrap();
+        point_to(&headers, scratch.path()).unwrap();
+        let expected =
+            format!("include {}/linux-headers-6-common/Makefile\n", scratch.path().display());
+        assert_eq!(fs::read_to_string(&makefile).unwrap(), expected);
+    }
+}

@@ -1,0 +1,75 @@
+//! Memory errors and leaks, as AddressSanitizer sees them.
+
+use super::judged;
+use crate::command::{cargo, run as run_command};
+use crate::project::Project;
+use crate::report::{Outcome, Step};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// The packages with unsafe code that runs anywhere, and the engine, which nothing may leak from.
+const PACKAGES: [&str; 3] = ["handfast-memory", "handfast-transport-tcp", "handfast"];
+
+/// Tests of those packages with AddressSanitizer, which looks for leaks at the end too. It is an
+/// unstable option of the compiler; a stable one takes it where it is told to, and brings the
+/// runtime library.
+pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
+    vec![Step::new("addresses", move |deadline| match host_with_runtime() {
+        Ok(host) => tests(project, &host, deadline),
+        Err(why) => Outcome::Skipped(why),
+    })]
+}
+
+fn tests(project: &Project, host: &str, deadline: Instant) -> Outcome {
+    let mut arguments = vec!["test", "--tests", "--target", host];
+    arguments.extend(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    let mut command = cargo(project.root(), arguments);
+    command
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        // Its objects do not mix with others.
+        .env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
+    judged(&run_command(command, project.scratch().join("addresses.log"), deadline))
+}
+
+/// The compiler's own platform, if it has the sanitizer's runtime library for it.
+fn host_with_runtime() -> Result<String, String> {
+    let host = said(&["-vV"])
+        .and_then(|text| {
+            text.lines().find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
+        })
+        .ok_or("rustc does not say what it compiles for")?;
+    let root = said(&["--print", "sysroot"]).ok_or("rustc does not say where it lies")?;
+    let folder = Path::new(root.trim()).join("lib/rustlib").join(&host).join("lib");
+    match runtime(&folder) {
+        Some(_) => Ok(host),
+        None => Err(format!("{} has no runtime of AddressSanitizer", folder.display())),
+    }
+}
+
+fn said(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("rustc").args(arguments).output().ok()?;
+    String::from_utf8(output.stdout).ok().filter(|_| output.status.success())
+}
+
+/// Called `librustc-stable_rt.asan.a` or after another channel.
+fn runtime(folder: &Path) -> Option<PathBuf> {
+    let mut entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    entries.find(|path| path.to_string_lossy().ends_with("_rt.asan.a"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runtime;
+
+    #[test]
+    fn the_runtime_is_found_whatever_the_channel_and_not_taken_for_another() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("librustc-stable_rt.tsan.a"), "").unwrap();
+        assert_eq!(runtime(folder.path()), None);
+        let asan = folder.path().join("librustc-beta_rt.asan.a");
+        std::fs::write(&asan, "").unwrap();
+        assert_eq!(runtime(folder.path()), Some(asan));
+    }
+}
