@@ -39,7 +39,9 @@ placement, rounds, duration_ms, transport and workloads, each with operation, si
 threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
 raw_gib_per_s and ratio; with --iperf3 also iperf3_gib_per_s and raw_to_iperf3,
 how the raw stream compares with iperf3; with --first-transfer also first_transfer_us, with
-median, slowest and measurements.
+median, slowest, measurements, and stages: the medians of look_up (who the owner is and what it
+serves), register (memory with the RDMA device), bring_up and wire (the lane, here), exchange
+(messages and the owner's own steps) and write.
 
 ",
     include_str!("exit_codes.txt")

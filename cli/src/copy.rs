@@ -181,6 +181,7 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
     matches!(
         error.cause(),
         Cause::PeerLost(_)
+            | Cause::NoRoom(_)
             | Cause::PeerRestarted
             | Cause::Refused
             | Cause::Broken(_)

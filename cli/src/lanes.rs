@@ -97,14 +97,13 @@ pub(crate) struct Warnings(BTreeSet<String>);
 
 impl Warnings {
     pub(crate) fn tell(&mut self, engine: &Engine) {
-        for fallback in engine.fallbacks() {
-            let text = fallback.to_string();
-            if !self.0.contains(&text) {
-                let id = fallback.diagnosis_id();
-                output::note(format_args!("warning: {text} [{id}]"));
-                self.0.insert(text);
-            }
+        let words = |fallback: &Fallback| format!("{fallback} [{}]", fallback.diagnosis_id());
+        let texts: BTreeSet<_> = engine.fallbacks().iter().map(words).collect();
+        for text in texts.difference(&self.0) {
+            output::note(format_args!("warning: {text}"));
         }
+        // No more than the engine itself remembers.
+        self.0 = texts;
     }
 }
 

@@ -4,6 +4,7 @@ use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::Message;
 use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_transport_rdma::LimitReached;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) enum Command {
@@ -19,6 +20,10 @@ pub(crate) enum Command {
     OperationDone { id: OperationId, outcome: Outcome },
     /// A lane broke, or is mute.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
+    RoomWanted { made: oneshot::Sender<()> },
+    /// A limit kept a lane to `peer` from coming up, for this attempt.
+    NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }

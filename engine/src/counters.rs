@@ -1,6 +1,7 @@
 //! What happened, counted.
 
 use handfast_core::node::Counters as LifeCycleCounters;
+use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::TcpCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,6 +11,8 @@ use std::sync::{Mutex, PoisonError};
 pub struct Counters {
     /// Lanes that are up, or retiring after they were.
     pub lanes: usize,
+    /// Idle lanes that were asked to make way for another at a limit.
+    pub lanes_evicted: u64,
     /// Connections to our port that were closed to make room for a newer one.
     pub connections_shed: u64,
     /// Connections refused because every place was taken by one that is being answered.
@@ -34,6 +37,8 @@ pub struct Counters {
     pub life_cycle: LifeCycleCounters,
     /// The TCP data plane's own.
     pub tcp: TcpCounters,
+    /// The RDMA device's own; all 0 without one.
+    pub rdma: NicCounters,
 }
 
 /// What happened at the data port for Mooncake nodes.
@@ -91,6 +96,7 @@ pub(crate) struct Counts {
     pub(crate) requests_crossed: AtomicU64,
     pub(crate) notifications_rejected: AtomicU64,
     pub(crate) data: DataCounts,
+    pub(crate) lanes_evicted: AtomicU64,
     life_cycle: Mutex<LifeCycleCounters>,
 }
 
@@ -104,10 +110,11 @@ impl Counts {
         *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner) = counters;
     }
 
-    pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters) -> Counters {
+    pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters, rdma: NicCounters) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             lanes,
+            lanes_evicted: read(&self.lanes_evicted),
             connections_shed: read(&self.shed),
             connections_refused: read(&self.refused),
             connections_overdue: read(&self.overdue),
@@ -120,6 +127,7 @@ impl Counts {
             notifications_rejected: read(&self.notifications_rejected),
             life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
             tcp,
+            rdma,
         }
     }
 }

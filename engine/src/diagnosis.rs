@@ -7,7 +7,7 @@ use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, RefusalReason};
 use handfast_diagnosis::{Id, ids, of_call};
-use handfast_transport_rdma::RdmaUnavailable;
+use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
 impl Error {
     /// The problem's name in the catalogue: `handfast explain ID` says what cures it.
@@ -49,12 +49,22 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Handshake(failure) => of_failure(failure),
         Cause::Transport(error) => of_transport(stage, error),
         Cause::PeerLost(_) => ids::PEER_LOST,
+        Cause::NoRoom(reached) => of_limit(reached.limit),
         Cause::PeerRestarted => ids::PEER_RESTARTED,
         Cause::DeadlinePassed => ids::XFER_DEADLINE,
         Cause::Cancelled | Cause::Closed => ids::XFER_CANCELLED,
         Cause::NameConflict { .. } => ids::HOSTNAME_DUP,
         Cause::Limit { .. } => ids::ENGINE_LIMIT,
         Cause::ChecksumRefused(_) => ids::CHECKSUM,
+    }
+}
+
+fn of_limit(limit: NicLimit) -> Id {
+    match limit {
+        NicLimit::Lanes | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
+        NicLimit::QueuePairs => ids::QP_NOMEM,
+        NicLimit::Regions => ids::MR_EXHAUSTED,
+        NicLimit::LockedMemory => ids::LIM_MEMLOCK,
     }
 }
 
@@ -131,6 +141,7 @@ mod tests {
     use handfast_core::wire::{FrameError, Refusal};
     use handfast_diagnosis::problem;
     use handfast_memory::{Direction, RegistrationError};
+    use handfast_transport_rdma::LimitReached;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
@@ -173,6 +184,7 @@ mod tests {
             Cause::Registration(RegistrationError::Full),
             Cause::Transport(transport(Side::Local, "ibv_modify_qp(RTR)", 110, "x")),
             Cause::PeerLost(Arc::new(transport(Side::Peer, "receive", 0, "x"))),
+            Cause::NoRoom(LimitReached { limit: NicLimit::QueuePairs, in_use: 1, max: 1 }),
             Cause::PeerRestarted,
             Cause::DeadlinePassed,
             Cause::Cancelled,

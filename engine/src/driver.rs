@@ -3,15 +3,18 @@
 use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
+use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
+use crate::room::Raising;
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
-use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Node, Output, StateKind};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,9 +60,14 @@ pub(crate) struct Driver<N: Net> {
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
     calling: JoinSet<()>,
+    openings: Openings,
     /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     causes: BTreeMap<Lifecycle, TransportError>,
+    /// Lanes that were asked to make way, and who waits for their end.
+    making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
+    /// Limits that kept lanes from coming up since the last one came up.
+    no_room: BTreeMap<NicPath, (TransportError, LimitReached)>,
     /// Who waits for the end, once there is to be one.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
     _leftovers: Leftovers,
@@ -79,8 +87,11 @@ impl<N: Net> Driver<N> {
             announced: BTreeMap::new(),
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
+            openings: Openings::default(),
             asked: BTreeMap::new(),
             causes: BTreeMap::new(),
+            making_way: BTreeMap::new(),
+            no_room: BTreeMap::new(),
             shutdown: None,
         }
     }
@@ -160,6 +171,10 @@ impl<N: Net> Driver<N> {
             Command::CallReceived { message, reply } => {
                 self.remember_announced(&message);
                 self.note_crossing(&message);
+                if message.op == Op::Request && !message.body.gid.is_empty() {
+                    // Before a lane is raised for it: what that announces is to fit.
+                    self.parts.transport.note_address(&message.from, &message.body.gid);
+                }
                 let token = CallToken(self.next_call);
                 self.next_call += 1;
                 self.calls.insert(token, reply);
@@ -171,12 +186,23 @@ impl<N: Net> Driver<N> {
             }
             Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
             Command::OperationDone { id, outcome } => {
-                if outcome == Outcome::Retired {
-                    self.on_retired(id.lifecycle);
+                match &outcome {
+                    Outcome::BroughtUp(_) => self.openings.on_brought_up(id.lifecycle, now),
+                    Outcome::Wired => self.openings.on_wired(id.lifecycle, now),
+                    Outcome::Retired => self.on_retired(id.lifecycle),
+                    Outcome::Proven | Outcome::Drained | Outcome::Failed(_) => {}
                 }
                 Input::OperationDone { id, outcome }
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
+            Command::RoomWanted { made } => return self.make_room(made),
+            Command::NoRoom { peer, error, limit } => {
+                // Of those whom we opened to, whose number is bounded: somebody may want to know.
+                if self.opened.contains_key(&peer) {
+                    self.no_room.entry(peer).or_insert((error, limit));
+                }
+                return;
+            }
             Command::Shutdown { done } => {
                 if let Some(waiting) = &mut self.shutdown {
                     waiting.extend(done);
@@ -280,14 +306,19 @@ impl<N: Net> Driver<N> {
         let commands = self.commands.clone();
         match operation {
             Operation::BringUp { lifecycle, peer, .. } => {
-                let raising = transport.bring_up(lifecycle, peer, self.parts.entropy.next_u64());
+                let clock = self.parts.clock.clone();
+                self.openings.on_begun(lifecycle, clock.now());
+                let entropy = [(); 2].map(|()| self.parts.entropy.next_u64());
+                let sender = commands.clone();
+                let raising = Raising { transport, commands, clock, lifecycle, peer, entropy };
                 let task = tokio::spawn(async move {
-                    let outcome = raising.await.map_or_else(Outcome::Failed, Outcome::BroughtUp);
-                    commands.send(Command::OperationDone { id, outcome });
+                    let outcome = raising.run().await;
+                    sender.send(Command::OperationDone { id, outcome });
                 });
                 self.steps.insert(lifecycle, (id.kind, task));
             }
             Operation::Wire { local, remote, body } => {
+                self.openings.on_wiring(id.lifecycle, self.parts.clock.now());
                 let wiring = transport.wire(local, remote, body);
                 let task = tokio::spawn(async move {
                     let outcome = wiring.await.map_or_else(Outcome::Failed, |()| Outcome::Wired);
@@ -331,6 +362,7 @@ impl<N: Net> Driver<N> {
         let lane = local.lifecycle;
         self.asked.remove(&lane);
         self.steps.remove(&lane);
+        self.no_room.remove(peer);
         for other in self.parts.registry.take_others(peer, remote.incarnation) {
             other.on_peer_restarted();
         }
@@ -345,10 +377,12 @@ impl<N: Net> Driver<N> {
         let carrier = self.parts.transport.carrier(lane);
         info!(%peer, ?lane, carrier = carrier.name(), "a lane is up");
         self.parts.lanes.insert(lane, target.clone());
-        target.on_lane_up(lane, self.parts.lane_depth, carrier);
+        let opening = self.openings.on_up(lane, self.parts.clock.now());
+        target.on_lane_up(lane, self.parts.lane_depth, carrier, opening);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {
+        self.making_way.remove(&lane);
         let cause = self.causes.remove(&lane);
         let cause = cause.unwrap_or_else(|| failed(Side::Local, "retire", "retired".into()));
         if let Some(target) = self.parts.lanes.remove(lane) {
@@ -360,10 +394,17 @@ impl<N: Net> Driver<N> {
         match &event {
             Event::OpenFailed { peer, failure } => {
                 info!(%peer, %failure, "no lane could be opened");
-                self.lose(peer, to_transport_error(failure));
+                let cause = to_transport_error(failure);
+                let no_room = self.no_room.remove(peer).filter(|(error, _)| *error == cause);
+                if let Some(no_room) = no_room {
+                    let runs = self.parts.registry.runs(peer);
+                    runs.iter().for_each(|target| target.note_no_room(no_room.clone()));
+                }
+                self.lose(peer, cause);
             }
             Event::Ended { peer, lifecycle, failure } => {
                 self.asked.remove(lifecycle);
+                self.openings.on_ended(*lifecycle);
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
                 self.causes.insert(*lifecycle, to_transport_error(failure));
                 self.drop_idle_demand(peer, *lifecycle);
@@ -396,6 +437,25 @@ impl<N: Net> Driver<N> {
         }
         // Nobody need listen.
         let _ = self.parts.events.send(event);
+    }
+
+    /// Asks the lane that was idle for longest to make way, if there is one.
+    fn make_room(&mut self, made: oneshot::Sender<()>) {
+        if self.shutdown.is_some() {
+            return;
+        }
+        let idle = |(lane, state, peer, _): (Lifecycle, StateKind, &NicPath, _)| {
+            let target = self.parts.lanes.get(lane).filter(|_| state.is_in_use())?;
+            Some((target.idle_since()?, lane, peer.clone()))
+        };
+        let Some((_, lane, peer)) = self.parts.node.lifecycles().filter_map(idle).min() else {
+            debug!("a limit is reached, and no lane is idle");
+            return;
+        };
+        info!(%peer, ?lane, "an idle lane makes way for another");
+        count(&self.parts.counts.lanes_evicted);
+        self.making_way.insert(lane, made);
+        self.parts.node.handle_input(self.parts.clock.now(), Input::Close(peer));
     }
 
     /// A run that answers for itself is asked for: a lane to another run of that peer leads to

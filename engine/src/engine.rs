@@ -274,7 +274,7 @@ impl Engine {
         let status = settled.map_err(|_| closed())?.clone();
         match status.failure {
             Some(cause) if status.up == 0 => {
-                Err(Error::new(cause.side, Stage::Handshake, Cause::PeerLost(cause)).at(node))
+                Err(Error::new(cause.side, Stage::Handshake, target.loss(&cause)).at(node))
             }
             _ => Ok(()),
         }
@@ -333,7 +333,8 @@ impl Engine {
     /// What happened so far, in numbers.
     pub fn counters(&self) -> Counters {
         let tcp = (self.shared.tcp_counters)();
-        self.shared.counts.snapshot(self.shared.lanes.len(), tcp)
+        let rdma = self.shared.transport.nic_counters();
+        self.shared.counts.snapshot(self.shared.lanes.len(), tcp, rdma)
     }
 
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
@@ -427,6 +428,9 @@ impl Engine {
         })?;
         target.set_address(address);
         target.refresh();
+        if let Some(device) = descriptor.devices.first() {
+            self.shared.transport.note_address(&path, &device.gid);
+        }
         Ok((descriptor, target))
     }
 

@@ -7,7 +7,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
-use handfast_transport_rdma::RdmaUnavailable;
+use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
 
@@ -157,6 +157,12 @@ pub enum Cause {
     /// The peer was given up.
     #[error("the peer is lost: {0}")]
     PeerLost(Arc<TransportError>),
+    /// A limit keeps a lane from coming up, and no idle lane could make way.
+    #[error(
+        "no lane can be made: {} of {} {} are in use by this process, and none could make way",
+        .0.in_use, .0.max, .0.limit
+    )]
+    NoRoom(LimitReached),
     /// The peer runs anew, and the memory this was for is gone.
     #[error("the peer restarted, and the memory of its former run is gone")]
     PeerRestarted,
@@ -318,6 +324,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
         Cause::Permission(_) => "the serving side decides what peers may do with a segment",
         Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
+        Cause::NoRoom(limit) => limit.limit.cure(),
         Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
         _ => return None,
     })

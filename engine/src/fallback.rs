@@ -46,7 +46,12 @@ impl Fallback {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        (self.peer(), self.stage(), self.cause()) == (other.peer(), other.stage(), other.cause())
+        self.peer() == other.peer() && self.is_alike(other)
+    }
+
+    /// The same, for whichever peer.
+    fn is_alike(&self, other: &Self) -> bool {
+        (self.stage(), self.cause()) == (other.stage(), other.cause())
     }
 }
 
@@ -73,10 +78,21 @@ impl Fallbacks {
 
     /// Remembers and tells, unless it is known already.
     pub(crate) fn tell(&self, reason: Error) {
+        self.tell_unless(reason, Fallback::is_same);
+    }
+
+    /// As [`Fallbacks::tell`], unless it is known of any peer already: of those who call us there
+    /// may be many, each with a name that it has once.
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+    pub(crate) fn tell_of_one(&self, reason: Error) {
+        self.tell_unless(reason, Fallback::is_alike);
+    }
+
+    fn tell_unless(&self, reason: Error, is_known: fn(&Fallback, &Fallback) -> bool) {
         let fallback = Fallback::new(reason);
         {
             let mut kept = self.lock();
-            if kept.iter().any(|known| known.is_same(&fallback)) {
+            if kept.iter().any(|known| is_known(known, &fallback)) {
                 return;
             }
             if kept.len() >= FALLBACKS_KEPT {
@@ -132,6 +148,16 @@ mod tests {
         (0..FALLBACKS_KEPT).for_each(|n| fallbacks.tell(reason(&n.to_string())));
         let kept = fallbacks.all();
         assert_eq!((kept.len(), kept[0].peer()), (FALLBACKS_KEPT, Some("0")));
+    }
+
+    #[test]
+    fn of_callers_without_rdma_the_first_is_told_of_and_one_we_open_to_is_told_of_by_name() {
+        let fallbacks = Fallbacks::new();
+        (0..3).for_each(|n| fallbacks.tell_of_one(reason(&format!("client-{n}"))));
+        fallbacks.tell(reason("10.0.0.7:7411"));
+        fallbacks.tell_of_one(reason("10.0.0.7:7411"));
+        let peers: Vec<_> = fallbacks.all().iter().map(|f| f.peer().map(str::to_owned)).collect();
+        assert_eq!(peers, [Some("client-0".to_owned()), Some("10.0.0.7:7411".to_owned())]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod device;
 mod doubts;
 mod lanes;
 mod regions;
+mod steps;
 mod watch;
 
 pub(crate) use regions::LocalRegion;
@@ -13,6 +14,7 @@ use crate::transport::{RdmaParts, Transport};
 use handfast_transport_tcp::Net;
 use lanes::{Lanes, LanesParts};
 use std::sync::Arc;
+use steps::Steps;
 use watch::Watch;
 
 /// Opens a device.
@@ -31,10 +33,12 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
     let (nic, device) =
         opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let steps = Steps::start(&device)?;
     Ok(Arc::new(Lanes::new(LanesParts {
         nic,
         device,
         watch,
+        steps,
         tcp: parts.tcp,
         lanes: parts.lanes,
         address: parts.address,

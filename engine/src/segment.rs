@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
+use crate::opening::LaneOpening;
 use crate::rdma::LocalRegion;
 use crate::target::{Piece, Target};
 use crate::transfer::{BatchReport, Transfer, submit_error};
@@ -117,6 +118,12 @@ impl Segment {
     /// What bytes to and from it move over; `None` before the first lane to its owner is up.
     pub fn carrier(&self) -> Option<Carrier> {
         self.resolved().target.carrier()
+    }
+
+    /// How long the last lane to its owner took to come up; `None` before the first is up, and for a
+    /// segment of our own.
+    pub fn opening(&self) -> Option<LaneOpening> {
+        self.resolved().target.opening()
     }
 
     /// A batch to put requests into.

@@ -259,7 +259,7 @@ impl<N: Net> Parts<N> {
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
-        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy);
+        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy, None);
         (plane, target)
     }
 }

@@ -5,7 +5,9 @@
 //! tends it, everybody else leaves what they have in it.
 
 use crate::command::{Command, Commands};
+use crate::error::Cause;
 use crate::mute::Mute;
+use crate::opening::LaneOpening;
 use crate::plane::Plane;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
@@ -16,6 +18,7 @@ use handfast_core::transfer::{
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_memory::{Direction, Span};
+use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +94,8 @@ struct State {
     registered: Vec<Lifecycle>,
     /// What the last lane that came up runs over.
     carrier: Option<Carrier>,
+    /// How long that took.
+    opening: Option<LaneOpening>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
@@ -100,6 +105,10 @@ struct State {
     /// When the timer task will look again; `None` while it sleeps until told.
     armed: Option<Instant>,
     mute: Mute,
+    /// When something was last submitted, or ended, or a lane came up.
+    used: Instant,
+    /// The limit that kept the last lane that was asked for from coming up, and how that was told.
+    no_room: Option<(TransportError, LimitReached)>,
     /// What ended this run for good, and ends whatever is still submitted to it.
     ended: Option<TransferInput>,
 }
@@ -116,12 +125,15 @@ impl Target {
             up: Vec::new(),
             registered: Vec::new(),
             carrier: None,
+            opening: None,
             draining: Vec::new(),
             unfenced: Vec::new(),
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
             mute: Mute::new(parts.lane_mute),
+            used: parts.clock.now(),
+            no_room: None,
             ended: None,
         };
         let target = Arc::new(Self {
@@ -189,6 +201,7 @@ impl Target {
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
         let now = self.parts.clock.now();
         let mut state = self.lock();
+        state.used = now;
         let mut requests = std::mem::take(&mut state.requests);
         let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
@@ -237,6 +250,7 @@ impl Target {
     pub(crate) fn on_inputs(&self, answered: bool, inputs: impl Iterator<Item = TransferInput>) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
+        state.used = now;
         if answered {
             state.mute.on_answer(now);
         }
@@ -247,7 +261,13 @@ impl Target {
     }
 
     /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
-    pub(crate) fn on_lane_up(&self, lane: Lifecycle, depth: u32, carrier: Carrier) {
+    pub(crate) fn on_lane_up(
+        &self,
+        lane: Lifecycle,
+        depth: u32,
+        carrier: Carrier,
+        opening: Option<LaneOpening>,
+    ) {
         self.update(|state, now| {
             state.fence(now);
             state.up.push(lane);
@@ -255,10 +275,17 @@ impl Target {
                 state.registered.push(lane);
             }
             state.carrier = Some(carrier);
+            state.used = now;
+            state.opening = opening;
             state.mute.on_answer(now);
             state.input(now, TransferInput::LaneUp { lane, depth });
         });
         self.lanes.send_modify(|status| status.up += 1);
+    }
+
+    /// How long the last lane that came up took to do so.
+    pub(crate) fn opening(&self) -> Option<LaneOpening> {
+        self.lock().opening
     }
 
     /// Posts nothing more on a lane; what is posted goes on.
@@ -285,6 +312,25 @@ impl Target {
     /// What the last lane that came up runs over.
     pub(crate) fn carrier(&self) -> Option<Carrier> {
         self.lock().carrier
+    }
+
+    /// Since when nothing of ours is under way; `None` while something is.
+    pub(crate) fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        state.batches.is_empty().then_some(state.used)
+    }
+
+    /// A limit keeps lanes from coming up, which is told next as the peer's loss.
+    pub(crate) fn note_no_room(&self, no_room: (TransportError, LimitReached)) {
+        self.lock().no_room = Some(no_room);
+    }
+
+    /// Why the peer was given up.
+    pub(crate) fn loss(&self, cause: &Arc<TransportError>) -> Cause {
+        match &self.lock().no_room {
+            Some((told, limit)) if *told == **cause => Cause::NoRoom(*limit),
+            _ => Cause::PeerLost(cause.clone()),
+        }
     }
 
     /// Whether no batch is under way.

@@ -53,7 +53,7 @@ impl Future for Transfer {
         if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
             self.outdated.store(true, Ordering::Release);
         }
-        Poll::Ready(result(report).map_err(|error| error.at(&self.target.address())))
+        Poll::Ready(result(&self.target, report).map_err(|e| e.at(&self.target.address())))
     }
 }
 
@@ -65,15 +65,13 @@ impl Drop for Transfer {
     }
 }
 
-fn result(report: BatchReport) -> Result<BatchReport, Error> {
+fn result(target: &Target, report: BatchReport) -> Result<BatchReport, Error> {
     let (side, cause) = match &report.outcome {
         BatchOutcome::Success => return Ok(report),
         BatchOutcome::TimedOut => (Side::Peer, Cause::DeadlinePassed),
         BatchOutcome::Cancelled => (Side::Local, Cause::Cancelled),
         BatchOutcome::Failed(BatchCause::PeerRestarted) => (Side::Peer, Cause::PeerRestarted),
-        BatchOutcome::Failed(BatchCause::PeerLost(error)) => {
-            (error.side, Cause::PeerLost(error.clone()))
-        }
+        BatchOutcome::Failed(BatchCause::PeerLost(error)) => (error.side, target.loss(error)),
         BatchOutcome::Failed(BatchCause::Refused(error) | BatchCause::Exhausted(error)) => {
             (error.side, Cause::Transport((**error).clone()))
         }

@@ -10,7 +10,8 @@ use handfast_core::transport::TransportError;
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_memory::{Access, Span};
-use handfast_transport_tcp::{Net, Posting, TcpTransport};
+use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
+use handfast_transport_tcp::{BringUpError, Net, Posting, TcpTransport};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -118,11 +119,55 @@ pub(crate) struct RdmaParts<N: Net> {
 /// The end of a step, which may take as long as a kernel or a network likes.
 pub(crate) type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
 
+/// Whether a lane is brought up for the first time, or once more after room was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// At a limit nothing is left of it.
+    First,
+    /// What cannot be had is done without, where that is allowed.
+    Last,
+}
+
+/// Why a lane was not brought up.
+pub(crate) struct NotRaised {
+    pub(crate) error: TransportError,
+    /// The limit that was reached, where another lane's end would help.
+    pub(crate) limit: Option<LimitReached>,
+}
+
+impl From<TransportError> for NotRaised {
+    fn from(error: TransportError) -> Self {
+        Self { error, limit: None }
+    }
+}
+
+impl From<BringUpError> for NotRaised {
+    fn from(error: BringUpError) -> Self {
+        let limit = match error {
+            BringUpError::Full { lanes, max } => {
+                let (in_use, max) = (lanes as u64, max as u64);
+                Some(LimitReached { limit: NicLimit::Lanes, in_use, max })
+            }
+            BringUpError::Exists => None,
+        };
+        Self { error: error.into(), limit }
+    }
+}
+
+/// The end of a BringUp.
+pub(crate) type BroughtUp = Pin<Box<dyn Future<Output = Result<Body, NotRaised>> + Send>>;
+
 /// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
 /// may go on until the lane is retired.
 pub(crate) trait Transport: Plane {
     /// Makes what a lane needs and says what to announce about it.
-    fn bring_up(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64) -> Step<Body>;
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> BroughtUp;
 
     /// Connects the lane to what the peer announced.
     fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
@@ -141,12 +186,26 @@ pub(crate) trait Transport: Plane {
 
     /// Tells the device of memory; nothing where there is none. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error>;
+
+    /// The peer has announced a GID, or told of it.
+    fn note_address(&self, _peer: &NicPath, _gid: &str) {}
+
+    /// What happened on the RDMA device, if there is one.
+    fn nic_counters(&self) -> NicCounters {
+        NicCounters::default()
+    }
 }
 
 impl<N: Net> Transport for TcpTransport<N> {
-    fn bring_up(&self, lifecycle: Lifecycle, _peer: NicPath, entropy: u64) -> Step<Body> {
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        _peer: NicPath,
+        entropy: u64,
+        _attempt: Attempt,
+    ) -> BroughtUp {
         let raised = TcpTransport::bring_up(self, lifecycle, entropy);
-        Box::pin(std::future::ready(raised))
+        Box::pin(std::future::ready(raised.map_err(NotRaised::from)))
     }
 
     fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {

@@ -16,8 +16,8 @@ use handfast_transport_rdma::{
 };
 use std::error::Error;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -35,17 +35,58 @@ const PAIRS_DEFAULT: usize = 7;
 const SHAPES: [(usize, u32, usize); 3] =
     [(64 << 10, 16, 400), (1 << 20, 4, 32), (4 << 10, 32, 4_000)];
 
-struct Ends(Mutex<Sender<usize>>);
+/// Keeps requests outstanding: what ends is followed by the next from within the NIC's own thread,
+/// as the engine does it.
+#[derive(Default)]
+struct Load {
+    work: Mutex<Option<Work>>,
+}
 
-impl LaneSink for Ends {
+struct Work {
+    nic: Weak<Nic>,
+    /// Every request is the same but for its name.
+    request: Posting,
+    posted: usize,
+    done: usize,
+    count: usize,
+    over: Sender<()>,
+}
+
+impl Work {
+    /// As many more requests as there are to make, of those asked for.
+    fn next(&mut self, wanted: usize) -> Vec<Posting> {
+        let next = (self.posted + wanted).min(self.count);
+        let name = |n: usize| SliceId::from_bits(n as u64);
+        let named = |n| Posting { slice: name(n), ..self.request.clone() };
+        let postings = (self.posted..next).map(named).collect();
+        self.posted = next;
+        postings
+    }
+}
+
+impl LaneSink for Load {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
-        let done = completions.iter().filter(|c| c.end == SliceEnd::Done).count();
-        if done < completions.len() {
+        if completions.iter().any(|completion| completion.end != SliceEnd::Done) {
             println!("a request failed: {completions:?}");
+            // Who waits hears of it by the end of this.
+            *self.work.lock().expect("nobody panics with the lock") = None;
+            return;
         }
+        let ended = completions.len();
         completions.clear();
-        // Fails when the program is over.
-        let _ = self.0.lock().expect("nobody panics with the lock").send(done);
+        let (nic, mut next) = {
+            let mut work = self.work.lock().expect("nobody panics with the lock");
+            let Some(work) = work.as_mut() else { return };
+            work.done += ended;
+            if work.done == work.count {
+                // Fails when the program is over.
+                let _ = work.over.send(());
+            }
+            (work.nic.upgrade(), work.next(ended))
+        };
+        if let Some(nic) = nic.filter(|_| !next.is_empty()) {
+            nic.post(LANE, &mut next);
+        }
     }
     fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
         println!("the lane failed: {error}");
@@ -55,23 +96,23 @@ impl LaneSink for Ends {
 
 /// One end, with memory that both sides may use.
 struct End {
-    nic: Nic,
-    done: Receiver<usize>,
+    nic: Arc<Nic>,
+    load: Arc<Load>,
     registration: Registration,
 }
 
 impl End {
     fn open(device: &str, polling: Polling, depth: u32, bytes: usize) -> Result<Self> {
-        let (sender, done) = channel();
+        let load = Arc::new(Load::default());
         // Patient: in a guest that is starved, answers take longer than the usual half second.
         let timeout_exponent = 18;
         let mtu_max = MTU;
         let config =
             NicConfig { depth, polling, mtu_max, timeout_exponent, ..NicConfig::new(device) };
-        let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;
+        let nic = Arc::new(Nic::open(config, load.clone())?);
         let memory = Memory::zeroed(bytes)?;
         let registration = nic.register(memory.whole(), Access::READ_WRITE)?;
-        Ok(Self { nic, done, registration })
+        Ok(Self { nic, load, registration })
     }
 }
 
@@ -87,29 +128,25 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
         key: other.registration.remote_key(),
         address: other.registration.span().address(),
     };
-    let local = &one.registration;
-    let posting = |n: usize| Posting {
-        slice: SliceId::from_bits(n as u64),
+    let request = Posting {
+        slice: SliceId::from_bits(0),
         direction,
-        local: local.clone(),
+        local: one.registration.clone(),
         offset: 0,
         length: bytes,
         remote,
     };
+    let (over, ended) = channel();
+    let nic = Arc::downgrade(&one.nic);
+    let mut work = Work { nic, request, posted: 0, done: 0, count, over };
     let started = Instant::now();
-    let mut posted = count.min(depth as usize);
-    one.nic.post(LANE, &mut (0..posted).map(posting).collect());
-    let mut done = 0;
-    while done < count {
-        let ended = one.done.recv_timeout(PATIENCE)?;
-        done += ended;
-        let next = (posted + ended).min(count);
-        if next > posted {
-            one.nic.post(LANE, &mut (posted..next).map(posting).collect());
-            posted = next;
-        }
-    }
+    let mut first = work.next(depth as usize);
+    *one.load.work.lock().expect("nobody panics with the lock") = Some(work);
+    one.nic.post(LANE, &mut first);
+    ended.recv_timeout(PATIENCE)?;
     let microseconds = started.elapsed().as_micros().max(1);
+    // Its request holds a registration of the NIC, which holds the load.
+    *one.load.work.lock().expect("nobody panics with the lock") = None;
     Ok(u64::try_from((bytes * count) as u128 * 1_000_000 / 1024 / microseconds)?)
 }
 

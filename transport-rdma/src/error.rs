@@ -29,7 +29,7 @@ pub enum RdmaUnavailable {
 
 /// A limit of a NIC that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{limit}: {in_use} of {max} are in use by this NIC; {}", .limit.cure())]
+#[error("{limit}: {in_use} of {max} are in use by this process; {}", .limit.cure())]
 pub struct LimitReached {
     /// Which.
     pub limit: NicLimit,
@@ -63,14 +63,16 @@ impl NicLimit {
     /// What to do about it, for people.
     pub fn cure(self) -> &'static str {
         match self {
-            Self::Lanes => "retire idle lanes, or raise NicConfig::lanes_max",
+            Self::Lanes => "retire idle lanes, or raise the setting lanes_max",
             Self::QueuePairs => {
-                "retire idle lanes, use fewer queue pairs per lane, or raise the limit:                  `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"
+                "retire idle lanes, use fewer queue pairs per lane, or raise the limit: \
+                 `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"
             }
             Self::CompletionEntries => "retire idle lanes, or lower NicConfig::depth",
             Self::Regions => "register fewer and larger regions, or unregister some",
             Self::LockedMemory => {
-                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), or give                  the process CAP_IPC_LOCK"
+                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), or give \
+                 the process CAP_IPC_LOCK"
             }
         }
     }

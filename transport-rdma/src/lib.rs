@@ -9,6 +9,7 @@
 //!
 //! `docs/hardware.md` says what was tried on which driver.
 
+mod counters;
 mod discovery;
 mod error;
 mod gid;
@@ -19,6 +20,7 @@ mod steps;
 #[cfg(feature = "verbs")]
 mod verbs;
 
+pub use counters::NicCounters;
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
 pub use error::{LimitReached, NicLimit, RdmaUnavailable, VerbsError};
 pub use gid::{
@@ -36,9 +38,9 @@ pub use verbs::{
 #[cfg(feature = "verbs")]
 pub use verbs::{
     COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
-    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicCounters,
-    NicLoad, PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
-    RegisterOptions, Registration, RemoteSpan, SliceEnd,
+    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad,
+    PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions,
+    Registration, RemoteSpan, SliceEnd,
 };
 
 /// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.

@@ -137,6 +137,18 @@ impl AddressBook {
         Some(chosen)
     }
 
+    /// The peer announced an address before we wired anything to it: what is announced to it next
+    /// fits that. A peer that announces one of another family than ours again, although ours was
+    /// announced, has none that fits or sees no failure of its own: it counts as one of the pair.
+    pub fn on_seen(&mut self, peer: &str, theirs: Ipv6Addr) {
+        let known = self.known(peer);
+        let again = known.peer.replace(theirs) == Some(theirs);
+        let foreign = known.own.filter(|own| again && !is_one_family(*own, theirs));
+        if let Some(own) = foreign {
+            self.on_failed(peer, own, theirs);
+        }
+    }
+
     /// A pair failed for its addresses: there is no way between them, as far as this side sees.
     pub fn on_failed(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);

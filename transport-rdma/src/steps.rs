@@ -122,7 +122,7 @@ impl StepPool {
         peer: &str,
         step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
     ) -> Result<(), StepRefused> {
-        let mut waiting = lock(&self.shared);
+        let waiting = lock(&self.shared);
         if waiting.count >= self.limits.waiting_max {
             return Err(StepRefused::Full { limit: self.limits.waiting_max });
         }
@@ -131,15 +131,30 @@ impl StepPool {
             let limit = self.limits.waiting_per_peer_max;
             return Err(StepRefused::PeerFull { peer: peer.to_owned(), limit });
         }
+        self.add(waiting, peer, Box::new(step));
+        Ok(())
+    }
+
+    /// As [`StepPool::submit`], beyond the limits as well: for steps whose number is bounded by what
+    /// exists, as the ends of lanes are. A lane that could not be retired for those that wait would
+    /// keep what they wait for.
+    pub fn submit_owed(
+        &self,
+        peer: &str,
+        step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
+    ) {
+        self.add(lock(&self.shared), peer, Box::new(step));
+    }
+
+    fn add(&self, mut waiting: MutexGuard<'_, Waiting>, peer: &str, step: Step) {
         waiting.count += 1;
         let steps = waiting.peers.entry(peer.to_owned()).or_default();
         let has_turn = steps.under_way || !steps.waiting.is_empty();
-        steps.waiting.push_back(Box::new(step));
+        steps.waiting.push_back(step);
         if !has_turn {
             waiting.turns.push_back(peer.to_owned());
             self.shared.more.notify_one();
         }
-        Ok(())
     }
 
     /// Steps that wait for their turn.
@@ -281,6 +296,8 @@ mod tests {
         }
         assert_eq!(submit("c"), Err(StepRefused::Full { limit: 8 }));
         assert_eq!(pool.waiting(), 8);
+        pool.submit_owed("a", |_| ());
+        assert_eq!(pool.waiting(), 9, "what is owed has its place all the same");
         let_go();
     }
 

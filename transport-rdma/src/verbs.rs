@@ -24,7 +24,7 @@ pub use config::{
     QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
 };
 pub(crate) use context::devices;
-pub use counters::{NicCounters, NicLoad};
+pub use counters::NicLoad;
 pub use nic::{NUMBERS_SKIPPED_MAX, Nic};
 #[cfg(feature = "bare")]
 pub use objects::bare::{

@@ -33,6 +33,6 @@ pub use net::{Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, Stream
 pub use posting::{LaneCompletion, LaneSink, Posting, RemoteSpan, Sent};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
 pub use transport::{
-    BYTES_ON_MACHINE_MAX, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits, TcpTiming,
-    TcpTransport,
+    BYTES_ON_MACHINE_MAX, BringUpError, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits,
+    TcpTiming, TcpTransport,
 };

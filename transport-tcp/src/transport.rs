@@ -53,6 +53,28 @@ impl Default for TcpLimits {
     }
 }
 
+/// Why a slot cannot be raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BringUpError {
+    /// The lifecycle has one.
+    #[error("the lifecycle exists")]
+    Exists,
+    /// [`TcpLimits::lanes_max`] is reached.
+    #[error("the limit of {max} lanes is reached: {lanes} exist")]
+    Full {
+        /// Lanes there are.
+        lanes: usize,
+        /// [`TcpLimits::lanes_max`].
+        max: usize,
+    },
+}
+
+impl From<BringUpError> for TransportError {
+    fn from(error: BringUpError) -> Self {
+        local_error("bring_up", error.to_string())
+    }
+}
+
 /// The waits of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTiming {
@@ -148,18 +170,15 @@ impl<N: Net> TcpTransport<N> {
     ///
     /// # Errors
     /// When the lifecycle exists or [`TcpLimits::lanes_max`] do; nothing changed.
-    pub fn bring_up(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, TransportError> {
+    pub fn bring_up(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, BringUpError> {
         let inner = &self.inner;
         let mut lanes = inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
         if lanes.contains_key(&lifecycle) {
-            return Err(local_error("bring_up", "the lifecycle exists"));
+            return Err(BringUpError::Exists);
         }
-        let lanes_max = inner.config.limits.lanes_max;
-        if lanes.len() >= lanes_max {
-            return Err(local_error(
-                "bring_up",
-                format!("the limit of {lanes_max} lanes is reached"),
-            ));
+        let (lanes_there, max) = (lanes.len(), inner.config.limits.lanes_max);
+        if lanes_there >= max {
+            return Err(BringUpError::Full { lanes: lanes_there, max });
         }
         let lane = Lane::new(
             lifecycle,

@@ -1,7 +1,7 @@
 //! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
 
 use crate::command::{cargo, run as run_command};
-use crate::guest::Packages;
+use crate::guest::{Archive, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::stages::judged;
@@ -24,7 +24,7 @@ const COMPLETE: &str = ".complete";
 
 /// A library that the releases load, and a metadata store.
 pub(crate) static PACKAGES: Packages =
-    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"] };
+    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"], from: Archive::System };
 
 /// Installs the releases, each into an environment of its own below cargo's target folder.
 pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {

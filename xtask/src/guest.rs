@@ -7,7 +7,7 @@ mod siw;
 mod start;
 mod verbs;
 
-pub(crate) use packages::Packages;
+pub(crate) use packages::{Archive, Packages};
 
 use crate::command::{Finished, cargo, run as run_command};
 use crate::project::Project;
@@ -33,6 +33,8 @@ const COMMAND: &str = "handfast";
 /// Every package with the feature.
 const PACKAGES: [&str; 8] =
     ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM, "--package", CONFORMANCE];
+/// Stories of the program and of the engine in one guest, by the beginnings of their names.
+const ONE_HOST: [&str; 3] = ["rdma::", "rdma_engine::", "rdma_limits::"];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Of a failure to boot, as opposed to one of the command.
@@ -59,7 +61,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
     /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2) and
-    /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up
+    /// a wire in between; each runs the command, with HANDFAST_HOST 0 or 1, once both are up. One
+    /// that makes the file /run/guest/destroy-other has the other's power cut, and has it booted and
+    /// run the command again, with HANDFAST_BOOT one higher
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
     /// The kernel to boot
@@ -129,6 +133,8 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 }
 
 /// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
+///
+/// Nightly, a host of two is destroyed and comes back as well.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let conformance = |kernel| {
         let options = ["--kernel", kernel];
@@ -139,11 +145,15 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("soft-iwarp", move |deadline| either(soft_iwarp(project, nightly, deadline))),
         Step::new("soft-roce", |deadline| either(tests(project, deadline))),
         Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
-        Step::new("program", |deadline| either(program(project, 1, "rdma::", deadline))),
-        Step::new("program-two-hosts", |deadline| either(program(project, 2, "hosts::", deadline))),
+        Step::new("program", |deadline| either(program(project, 1, &ONE_HOST, deadline))),
+        Step::new("program-two-hosts", |deadline| {
+            either(program(project, 2, &["hosts::"], deadline))
+        }),
     ];
     if nightly {
         steps.push(Step::new("conformance-backports", conformance("backports")));
+        let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
+        steps.push(Step::new("program-reborn-host", reborn));
     }
     steps
 }
@@ -273,13 +283,13 @@ fn in_guest(
 fn program(
     project: &Project,
     hosts: u8,
-    stories: &str,
+    stories: &[&str],
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
     let tests = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
-    let tests = [&tests[..], &["--", stories]].concat();
-    let (name, hosts) = (format!("verbs-program-{hosts}"), hosts.to_string());
-    in_guest(project, &name, &["--hosts", &hosts], &tests, deadline)
+    let tests = [&tests[..], &["--"], stories].concat();
+    let name = format!("verbs-program-{}", stories[0].trim_end_matches(':'));
+    in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
 }
 
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {

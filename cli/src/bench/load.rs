@@ -3,7 +3,7 @@
 use super::Operation;
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
-use handfast::{Direction, Engine, Memory, Segment};
+use handfast::{Direction, Engine, LaneOpening, Memory, Segment};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -125,26 +125,51 @@ async fn submit(
     Ok((moved, took))
 }
 
-/// The time from an engine that knows no peer to the end of its first write, for many engines.
+/// How long the steps of a first transfer took, in the order in which they happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FirstTransfer {
+    /// Asking the owner who it is and what it serves.
+    pub(super) look_up: Duration,
+    /// Making the memory known to the RDMA device.
+    pub(super) register: Duration,
+    /// The lane.
+    pub(super) lane: LaneOpening,
+    /// The bytes, and all else.
+    pub(super) write: Duration,
+}
+
+impl FirstTransfer {
+    pub(super) fn whole(&self) -> Duration {
+        let LaneOpening { bring_up, wire, exchange } = self.lane;
+        self.look_up + self.register + bring_up + wire + exchange + self.write
+    }
+}
+
+/// From an engine that knows no peer to the end of its first write, for many engines.
 pub(super) fn first_transfers(
     runtime: &Runtime,
     address: &str,
     lanes: &LaneOptions,
-) -> Result<Vec<Duration>, Failure> {
+) -> Result<Vec<FirstTransfer>, Failure> {
     let memory = Memory::zeroed(FIRST_TRANSFER_BYTES).map_err(handfast::Error::from)?;
-    let mut times = Vec::with_capacity(FIRST_TRANSFERS);
+    let mut transfers = Vec::with_capacity(FIRST_TRANSFERS);
     for _ in 0..FIRST_TRANSFERS {
-        let took = runtime.block_on(async {
+        transfers.push(runtime.block_on(async {
             let engine = lanes.apply(Engine::builder()).start().await?;
             let started = Instant::now();
             let segment = engine.open(address).await?;
+            let look_up = started.elapsed();
+            let prepared = engine.prepare(&memory.whole()).await?;
+            let register = started.elapsed() - look_up;
             segment.write(&memory.whole(), 0).await?;
             let took = started.elapsed();
+            let lane = segment.opening().unwrap_or_default();
+            let before = look_up + register + lane.bring_up + lane.wire + lane.exchange;
+            drop(prepared);
             engine.close().await;
-            Ok::<_, Failure>(took)
-        })?;
-        times.push(took);
+            let write = took.saturating_sub(before);
+            Ok::<_, Failure>(FirstTransfer { look_up, register, lane, write })
+        })?);
     }
-    times.sort_unstable();
-    Ok(times)
+    Ok(transfers)
 }

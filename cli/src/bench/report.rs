@@ -1,6 +1,6 @@
 //! The result, as a table or as JSON.
 
-use super::load::Workload;
+use super::load::{FirstTransfer, Workload};
 use super::{Bench, Operation};
 use crate::Outcome;
 use crate::lanes::FallbackReport;
@@ -77,21 +77,60 @@ pub(super) struct Report {
     fallbacks: Vec<FallbackReport>,
     workloads: Vec<ShownRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_transfer_us: Option<FirstTransfer>,
+    first_transfer_us: Option<ShownFirstTransfer>,
 }
 
 #[derive(Serialize)]
-struct FirstTransfer {
+struct ShownFirstTransfer {
     median: u128,
     slowest: u128,
     measurements: usize,
+    stages: FirstTransferStages,
+}
+
+/// The medians of the steps, each for itself.
+#[derive(Serialize)]
+struct FirstTransferStages {
+    look_up: u128,
+    register: u128,
+    bring_up: u128,
+    exchange: u128,
+    wire: u128,
+    write: u128,
+}
+
+impl ShownFirstTransfer {
+    fn new(transfers: &[FirstTransfer]) -> Self {
+        let sorted = |of: fn(&FirstTransfer) -> Duration| {
+            let mut times: Vec<_> = transfers.iter().map(|one| of(one).as_micros()).collect();
+            times.sort_unstable();
+            times
+        };
+        let median = |of| {
+            let times = sorted(of);
+            times.get(times.len() / 2).copied().unwrap_or(0)
+        };
+        Self {
+            median: median(FirstTransfer::whole),
+            slowest: sorted(FirstTransfer::whole).last().copied().unwrap_or(0),
+            measurements: transfers.len(),
+            stages: FirstTransferStages {
+                look_up: median(|one| one.look_up),
+                register: median(|one| one.register),
+                bring_up: median(|one| one.lane.bring_up),
+                exchange: median(|one| one.lane.exchange),
+                wire: median(|one| one.lane.wire),
+                write: median(|one| one.write),
+            },
+        }
+    }
 }
 
 impl Report {
     pub(super) fn new(
         arguments: &Bench,
         rows: Vec<Row>,
-        first: Option<Vec<Duration>>,
+        first: Option<Vec<FirstTransfer>>,
         (transport, fallbacks): (Option<&'static str>, Vec<FallbackReport>),
     ) -> Self {
         let placement = match arguments.cores.as_slice() {
@@ -106,11 +145,7 @@ impl Report {
             transport,
             fallbacks,
             workloads: rows.into_iter().map(Row::show).collect(),
-            first_transfer_us: first.map(|times| FirstTransfer {
-                median: times.get(times.len() / 2).map_or(0, Duration::as_micros),
-                slowest: times.last().map_or(0, Duration::as_micros),
-                measurements: times.len(),
-            }),
+            first_transfer_us: first.map(|transfers| ShownFirstTransfer::new(&transfers)),
         }
     }
 
@@ -154,10 +189,15 @@ impl Report {
             lines.push(line);
         }
         if let Some(first) = &self.first_transfer_us {
-            let FirstTransfer { median, slowest, measurements } = first;
+            let ShownFirstTransfer { median, slowest, measurements, stages } = first;
+            let FirstTransferStages { look_up, register, bring_up, exchange, wire, write } = stages;
             lines.push(format!(
                 "first transfer to a new peer, {measurements} times: median {median} us, slowest \
                  {slowest} us"
+            ));
+            lines.push(format!(
+                "  medians of its steps, us: look-up {look_up}, registration {register}, bring-up \
+                 {bring_up}, exchange {exchange}, wire {wire}, the write itself {write}"
             ));
         }
         lines.join("\n")

@@ -1,9 +1,8 @@
 //! Two hosts with a kernel each, and a wire in between: each runs this story, with HANDFAST_HOST 0 or
 //! 1 (`cargo xtask guest --hosts 2`).
 
-use crate::helpers::{Client, Folder, MIB, PATIENCE, Server, run, skipped};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use crate::helpers::{Client, Folder, MIB, Server, run};
+use crate::meeting::{Other, host};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,50 +10,8 @@ const RDMA: [&str; 2] = ["--transport", "rdma"];
 const SERVE: [&str; 4] = ["--transport", "rdma", "--memory", "m=4M"];
 /// More than two slices.
 const BYTES: u64 = 600_001;
-/// Where host 0 is met.
-const MEETING: (&str, u16) = ("10.0.0.1", 18_517);
 /// A time limit of three seconds, twice, and what a machine without an instruction of its own adds.
 const NOTICED_WITHIN: Duration = Duration::from_secs(12);
-
-/// The other host, by lines of text.
-struct Other(BufReader<TcpStream>);
-
-impl Other {
-    fn meet(host: u8) -> Self {
-        let stream = if host == 0 {
-            TcpListener::bind(MEETING).unwrap().accept().unwrap().0
-        } else {
-            let since = Instant::now();
-            loop {
-                match TcpStream::connect(MEETING) {
-                    Ok(stream) => break stream,
-                    Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-        };
-        stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
-        Self(BufReader::new(stream))
-    }
-
-    /// Both say so; neither goes on before.
-    fn both(&mut self, word: &str) {
-        self.0.get_mut().write_all(format!("{word}\n").as_bytes()).unwrap();
-        let mut heard = String::new();
-        self.0.read_line(&mut heard).unwrap();
-        assert_eq!(heard.trim_end(), word);
-    }
-}
-
-fn host() -> Option<u8> {
-    let is_there = |nic: &str| std::fs::exists(format!("/sys/class/infiniband/{nic}")).unwrap();
-    let one_nic = is_there("rxe0") && !is_there("rxe1");
-    let host = std::env::var("HANDFAST_HOST").ok().filter(|_| one_nic);
-    if host.is_none() {
-        skipped("it needs two guests with a NIC each");
-    }
-    host.map(|host| host.parse().unwrap())
-}
 
 #[track_caller]
 fn over_rdma(arguments: &[&str]) {

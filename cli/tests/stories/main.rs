@@ -12,11 +12,19 @@ mod helpers;
 mod hosts;
 mod idle;
 mod loss;
+#[cfg(feature = "verbs")]
+mod meeting;
 mod mooncake;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]
 mod rdma;
+#[cfg(feature = "verbs")]
+mod rdma_engine;
+#[cfg(feature = "verbs")]
+mod rdma_limits;
+#[cfg(feature = "verbs")]
+mod reborn;
 mod serving;
 mod sim;
 #[cfg(feature = "verbs")]
@@ -25,3 +33,7 @@ mod siw;
 mod smoke;
 mod stopped;
 mod topology;
+#[cfg(feature = "verbs")]
+#[path = "../../../transport-rdma/tests/rdma/wires.rs"]
+#[allow(dead_code, reason = "those of the backend use it too")]
+mod wires;

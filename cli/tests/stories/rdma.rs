@@ -6,7 +6,8 @@ mod doctor;
 use crate::helpers::{Client, Ended, Folder, MIB, Server, run, skipped, succeed, until};
 use rustix::process::Signal;
 use std::fs;
-use std::process::Command;
+use std::io::Read;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Of one guest with both NICs.
@@ -222,14 +223,36 @@ fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
 }
 
 #[test]
+fn a_server_that_prefers_rdma_warns_once_of_all_who_come_without() {
+    if !has_nics() {
+        return;
+    }
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 1);
+    let mut command = Command::new(crate::helpers::PROGRAM);
+    command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0"]).args(SMALL);
+    command.args(AUTO).stderr(Stdio::piped());
+    let mut server = Server::spawn(command);
+    for _ in 0..3 {
+        succeed(&["put", &file, &server.address]);
+    }
+    let mut errors = server.process.0.stderr.take().unwrap();
+    drop(server);
+    let mut text = String::new();
+    errors.read_to_string(&mut text).unwrap();
+    assert_eq!(text.matches("warning: ").count(), 1, "{text}");
+}
+
+#[test]
 fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fails() {
     if !has_nics() {
         return;
     }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL].concat());
-    // An address of another family than the server's.
+    // Told to use these, neither can fit the other.
+    let pinned = ["--gid", "10.0.0.2"];
+    let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL, &pinned].concat());
     let gid = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/0").unwrap();
     let put = ["put", &file, &server.address, "--json", "--device", "rxe0", "--gid", gid.trim()];
     let ended = run(&[&put[..], &AUTO[..]].concat());
@@ -282,7 +305,18 @@ fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
     if !has_nics() {
         return;
     }
-    let options = ["--size", "64K", "--batch", "1,8", "--rounds", "1", "--duration", "100ms"];
+    let options = [
+        "--device",
+        "rxe0",
+        "--size",
+        "64K",
+        "--batch",
+        "1,8",
+        "--rounds",
+        "1",
+        "--duration",
+        "100ms",
+    ];
     let ended = run(&[&["bench"], &options[..], &RDMA[..]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let table = ended.output;

@@ -166,7 +166,7 @@ impl<N: Net> Link<N> {
             workers.spawn(work(parts, queue, self.target.clone(), first.take()));
         }
         let depth = self.parts.lane_depth;
-        self.tell(|target| target.on_lane_up(lane, depth, Carrier::Tcp));
+        self.tell(|target| target.on_lane_up(lane, depth, Carrier::Tcp, None));
         let end = loop {
             tokio::select! {
                 Some(worker) = workers.join_next() => {

@@ -1,6 +1,7 @@
 //! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
 
 use super::regions::{LocalRegion, LocalRegions};
+use super::steps::Steps;
 use super::watch::Watch;
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
@@ -8,13 +9,18 @@ use crate::plane::Plane;
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
 use crate::transfer::{CompletionStatus, SliceId};
-use crate::transport::{Carrier, Offer, RegisteredPosting, Step, Transport};
+use crate::transport::{
+    Attempt, BroughtUp, Carrier, NotRaised, Offer, RegisteredPosting, Step, Transport,
+};
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, Pair};
 use handfast_memory::{Access, Span};
-use handfast_transport_rdma::{Nic, Posting as RdmaPosting, RemoteSpan, VerbsError, gid_text};
+use handfast_transport_rdma::{
+    LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
+    gid_text,
+};
 use handfast_transport_tcp::{LaneCompletion, LaneSink, Net, Posting, Sent, TcpTransport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,6 +34,7 @@ pub(super) struct LanesParts<N: Net> {
     pub(super) nic: Arc<Nic>,
     pub(super) device: String,
     pub(super) watch: Arc<Watch>,
+    pub(super) steps: Steps,
     pub(super) tcp: Option<TcpTransport<N>>,
     pub(super) lanes: Arc<LaneTable>,
     pub(super) address: String,
@@ -65,19 +72,18 @@ impl<N: Net> Lanes<N> {
     }
 }
 
-/// Runs what may block for as long as the kernel likes.
-async fn off_runtime<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, VerbsError> + Send + 'static,
-) -> Result<T, TransportError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done.map_err(TransportError::from),
-        // The runtime shuts down.
-        Err(error) => Err(failed(Side::Local, "step", error.to_string())),
-    }
-}
-
 fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
     TransportError { side, call, code: 0, detail: detail.into() }
+}
+
+/// What a lane's end gives back is worth another attempt.
+fn not_raised(error: VerbsError) -> NotRaised {
+    let of_lanes = |limit: &LimitReached| {
+        let LimitReached { limit, .. } = limit;
+        matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
+    };
+    let limit = error.limit.filter(of_lanes);
+    NotRaised { error: error.into(), limit }
 }
 
 impl<N: Net> Inner<N> {
@@ -97,8 +103,9 @@ impl<N: Net> Inner<N> {
         lifecycle: Lifecycle,
         peer: NicPath,
         token: u64,
-    ) -> Result<Body, TransportError> {
-        let LanesParts { tcp, watch, fallbacks, clock, .. } = &self.parts;
+        attempt: Attempt,
+    ) -> Result<Body, NotRaised> {
+        let LanesParts { tcp, watch, steps, fallbacks, clock, .. } = &self.parts;
         let plain = match tcp {
             Some(tcp) => tcp.bring_up(lifecycle, token)?,
             None => Body { address: self.parts.address.clone(), ..Body::default() },
@@ -114,18 +121,21 @@ impl<N: Net> Inner<N> {
         let bits = self.parts.entropy.next_u64();
         let psn = |place| (bits >> (place * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
         let psns: Vec<u32> = (0..QUEUE_PAIRS_PER_LANE).map(psn).collect();
-        let nic = self.parts.nic.clone();
-        let raised = off_runtime(move || nic.bring_up(lifecycle, &psns)).await;
-        match raised {
-            Ok(body) => Ok(Body { token: plain.token, address: plain.address, ..body }),
-            Err(error) if tcp.is_some() => {
-                self.change(lifecycle, |lane| lane.has_queue_pairs = false);
-                let reason = Error::new(error.side, Stage::Handshake, error);
-                fallbacks.tell(reason.at(peer.node.as_str()));
-                Ok(plain)
-            }
-            Err(error) => Err(error),
+        let (nic, to) = (self.parts.nic.clone(), peer.clone());
+        let raised = steps.run(&peer, move || nic.bring_up_for(&to, lifecycle, &psns)).await;
+        let NotRaised { error, limit } = match raised {
+            Ok(body) => return Ok(Body { token: plain.token, address: plain.address, ..body }),
+            Err(error) => not_raised(error),
+        };
+        if limit.is_some() && attempt == Attempt::First {
+            self.forget(lifecycle).await?;
+        } else if tcp.is_some() {
+            self.change(lifecycle, |lane| lane.has_queue_pairs = false);
+            let reason = Error::new(error.side, Stage::Handshake, error);
+            fallbacks.tell(reason.at(peer.node.as_str()));
+            return Ok(plain);
         }
+        Err(NotRaised { error, limit })
     }
 
     async fn wire(
@@ -149,10 +159,10 @@ impl<N: Net> Inner<N> {
             return Err(failed(Side::Configuration, "wire", offered));
         };
         if lane.has_queue_pairs {
+            // Whom we open to was asked before, and was told of by its name then.
             let reason = Error::peer(Stage::Handshake, Cause::RdmaNotOffered);
-            self.parts.fallbacks.tell(reason.at(lane.peer.node.as_str()));
-            let nic = self.parts.nic.clone();
-            off_runtime(move || nic.retire(lifecycle)).await?;
+            self.parts.fallbacks.tell_of_one(reason.at(lane.peer.node.as_str()));
+            self.retire_queue_pairs(lifecycle, &lane.peer).await?;
         }
         tcp.wire(local, remote, body).await
     }
@@ -163,9 +173,10 @@ impl<N: Net> Inner<N> {
         peer: &NicPath,
         body: Body,
     ) -> Result<(), TransportError> {
-        let LanesParts { tcp, watch, fallbacks, clock, .. } = &self.parts;
+        let LanesParts { tcp, watch, steps, fallbacks, clock, .. } = &self.parts;
         let nic = self.parts.nic.clone();
-        let wired = off_runtime(move || nic.wire(lifecycle, &body)).await;
+        let wired = steps.run(peer, move || nic.wire(lifecycle, &body)).await;
+        let wired = wired.map_err(TransportError::from);
         let Err(error) = wired else {
             self.change(lifecycle, |lane| lane.carrier = Carrier::Rdma);
             if let Some(tcp) = tcp {
@@ -176,7 +187,7 @@ impl<N: Net> Inner<N> {
         if tcp.is_none() {
             return Err(error);
         }
-        // One more is tried before: a NIC may announce another of its addresses then.
+        // More are tried before: a NIC may announce another of its addresses then.
         if watch.doubts.on_failed(peer, clock.now()) {
             let reason = Error::new(error.side, Stage::Handshake, error.clone());
             fallbacks.tell(reason.at(peer.node.as_str()));
@@ -190,14 +201,30 @@ impl<N: Net> Inner<N> {
     }
 
     async fn retire(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        // One that was never brought up has nothing at the device.
+        if let Some(lane) = self.lane(lifecycle) {
+            self.retire_queue_pairs(lifecycle, &lane.peer).await?;
+        }
+        self.forget(lifecycle).await
+    }
+
+    /// Forgets a lane that has no queue pairs, or none any more.
+    async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         if let Some(tcp) = &self.parts.tcp {
             tcp.retire(lifecycle).await?;
         }
-        let nic = self.parts.nic.clone();
-        off_runtime(move || nic.retire(lifecycle)).await?;
         self.parts.watch.remove(lifecycle);
         self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&lifecycle);
         Ok(())
+    }
+
+    async fn retire_queue_pairs(
+        &self,
+        lifecycle: Lifecycle,
+        peer: &NicPath,
+    ) -> Result<(), TransportError> {
+        let nic = self.parts.nic.clone();
+        Ok(self.parts.steps.run_owed(peer, move || nic.retire(lifecycle)).await?)
     }
 
     /// Refuses what cannot be posted and hands the rest to the device.
@@ -263,8 +290,14 @@ impl<N: Net> Plane for Lanes<N> {
 }
 
 impl<N: Net> Transport for Lanes<N> {
-    fn bring_up(&self, lifecycle: Lifecycle, peer: NicPath, entropy: u64) -> Step<Body> {
-        Box::pin(self.inner.clone().bring_up(lifecycle, peer, entropy))
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> BroughtUp {
+        Box::pin(self.inner.clone().bring_up(lifecycle, peer, entropy, attempt))
     }
 
     fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
@@ -292,5 +325,13 @@ impl<N: Net> Transport for Lanes<N> {
         registered
             .map(Some)
             .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
+    }
+
+    fn note_address(&self, peer: &NicPath, gid: &str) {
+        self.inner.parts.nic.note_address(peer, gid);
+    }
+
+    fn nic_counters(&self) -> NicCounters {
+        self.inner.parts.nic.counters()
     }
 }

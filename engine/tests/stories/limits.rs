@@ -4,7 +4,10 @@ use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, free_port, pattern, port_that, serves_a_new_peer,
     user, write_and_check,
 };
-use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Stage};
+use handfast::{
+    Access, Cause, Engine, EngineLimits, EngineTiming, LimitReached, Memory, NicLimit, Side, Stage,
+};
+use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -147,6 +150,69 @@ async fn one_peer_too_many_is_refused_and_the_known_ones_go_on() {
     let error = failed_open(&user, &three.segment()).await;
     assert_eq!(error.cause(), &limit("peers_max", 2));
     write_and_check(&first, &one.memory, 64, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_limit_of_lanes_the_one_that_was_idle_for_longest_makes_way() {
+    let owners = [Owner::start(64).await, Owner::start(64).await, Owner::start(64).await];
+    let user = limited(|limits| limits.lanes_max = 2).start().await.unwrap();
+    let mut segments = Vec::new();
+    for owner in &owners {
+        segments.push(user.open(&owner.segment()).await.unwrap());
+    }
+    let write = async |which: usize, seed| {
+        write_and_check(&segments[which], &owners[which].memory, 64, seed).await;
+    };
+    write(0, 1).await;
+    write(1, 2).await;
+    write(0, 3).await;
+    write(2, 4).await;
+    counted(&owners[1].engine, "its lane is gone", |counters| counters.lanes == 0).await;
+    write(0, 5).await;
+    let counters = user.counters();
+    assert_eq!((counters.lanes, counters.lanes_evicted), (2, 1));
+    assert_eq!(counters.life_cycle.published, 3, "the lane that was used went on");
+    write(1, 6).await;
+    assert_eq!(user.counters().lanes_evicted, 2);
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_lane_too_many_is_refused_with_the_limit_for_as_long_as_none_is_idle() {
+    let relay = Relay::start().await;
+    let busy = Owner::start_behind(&relay, 64).await;
+    let other = Owner::start(64).await;
+    let user = limited(|limits| limits.lanes_max = 1).start().await.unwrap();
+    let first = user.open(&busy.segment()).await.unwrap();
+    let second = user.open(&other.segment()).await.unwrap();
+    write_and_check(&first, &busy.memory, 64, 1).await;
+    relay.stop();
+    let block = pattern(64, 2);
+    let stuck = first.write(&block.whole(), 0).submit().await.unwrap();
+    let error = timeout(PATIENCE, second.write(&block.whole(), 0).into_future()).await;
+    let error = error.unwrap().unwrap_err();
+    let reached = LimitReached { limit: NicLimit::Lanes, in_use: 1, max: 1 };
+    assert_eq!((error.side(), error.cause()), (Side::Local, &Cause::NoRoom(reached)), "{error}");
+    assert!(error.to_string().contains("1 of 1 lanes are in use"), "{error}");
+    let failures = user.warm(&[other.engine.address()]).await;
+    assert_eq!(failures[0].cause(), &Cause::NoRoom(reached));
+    relay.resume();
+    timeout(PATIENCE, stuck).await.unwrap().unwrap();
+    write_and_check(&second, &other.memory, 64, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
+    let small = limited(|limits| limits.lanes_max = 1).listen("127.0.0.1:0");
+    let owner = Owner::start_from(small, 10_000).await;
+    let users = [user().await, user().await, user().await];
+    for round in 0..2 {
+        for (user, seed) in users.iter().zip(1..) {
+            let segment = user.open(&owner.segment()).await.unwrap();
+            write_and_check(&segment, &owner.memory, 10_000, 10 * round + seed).await;
+        }
+    }
+    assert_eq!(owner.engine.counters().lanes_evicted, 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -129,3 +129,23 @@ fn the_kernel_tells_its_way_to_this_host_itself() {
     let nobodys = GidEntry { address: address("203.0.113.77"), ..own };
     assert!(!KernelRoutes.reaches(&nobodys, peer), "an address that this host does not have");
 }
+
+#[test]
+fn an_address_that_was_seen_before_the_first_lane_is_fitted_at_once() {
+    let both = side(&["10.0.0.1", "fd00:1::1"]);
+    let routes = Subnets(both.clone());
+    let mut book = AddressBook::default();
+    book.on_seen("peer", address("fd00:1::9"));
+    let announced =
+        |book: &mut AddressBook| book.announce("peer", &both, &routes).unwrap().entry.address;
+    assert_eq!(announced(&mut book), address("fd00:1::1"));
+    // Announced before it was known that the peer is of another family.
+    let mut book = AddressBook::default();
+    assert_eq!(announced(&mut book), address("10.0.0.1"));
+    let theirs = address("fd00:1::9");
+    let seen = (0..4).find(|_| {
+        book.on_seen("peer", theirs);
+        announced(&mut book) == address("fd00:1::1")
+    });
+    assert!(seen.is_some(), "the peer cannot move and sees no failure of ours");
+}

@@ -3,13 +3,14 @@
 use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
 use super::context::Context;
-use super::counters::{Counts, NicCounters, NicLoad, count};
+use super::counters::{Counts, NicLoad, count};
 use super::lane::{Lane, Probe, SCRATCH_BYTES, lock};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
 use super::poller::{Poller, waker};
 use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
+use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
 use crate::pairing::AddressBook;

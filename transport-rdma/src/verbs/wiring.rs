@@ -54,6 +54,15 @@ impl Nic {
         self.make(lifecycle, psns, Some(peer.to_string()))
     }
 
+    /// Takes note of the address of a peer, as its messages and descriptors have it, so that
+    /// [`Nic::bring_up_for`] announces one of ours that fits. What is no address is passed over: the
+    /// wire says so.
+    pub fn note_address(&self, peer: &NicPath, gid: &str) {
+        if let Ok(address) = parse_gid(gid) {
+            lock(&self.book).on_seen(&peer.to_string(), address);
+        }
+    }
+
     fn make(
         &self,
         lifecycle: Lifecycle,
@@ -100,7 +109,8 @@ impl Nic {
             Ok(lane) => lane,
             Err(error) => {
                 lanes.give_up(lifecycle, pairs);
-                return Err(exhausted(error, lanes.queue_pairs(), lanes.queue_pairs_max()));
+                let queue_pairs = (lanes.queue_pairs(), lanes.queue_pairs_max());
+                return Err(exhausted(error, queue_pairs, self.shared.queues.load()));
             }
         };
         let body = Body {
@@ -127,7 +137,8 @@ impl Nic {
         let queue = Arc::clone(&reservation.shard.queue);
         QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
             let lanes = lock(&self.shared.lanes);
-            exhausted(error, lanes.queue_pairs(), lanes.queue_pairs_max())
+            let queue_pairs = (lanes.queue_pairs(), lanes.queue_pairs_max());
+            exhausted(error, queue_pairs, self.shared.queues.load())
         })
     }
 
@@ -279,13 +290,18 @@ impl Nic {
     }
 }
 
-/// Names the limit in the failure of a call that makes a queue pair.
-fn exhausted(error: VerbsError, in_use: u64, max: u64) -> VerbsError {
-    if error.call != "ibv_create_qp" || !EXHAUSTED.contains(&error.code) {
+/// Names the limit in the failure of a call that makes a queue pair or a completion queue; of both
+/// there is told how many are in use, and how many there may be.
+fn exhausted(error: VerbsError, queue_pairs: (u64, u64), entries: (u64, u64)) -> VerbsError {
+    let (limit, (in_use, max)) = match error.call {
+        "ibv_create_qp" => (NicLimit::QueuePairs, queue_pairs),
+        "ibv_create_cq" => (NicLimit::CompletionEntries, entries),
+        _ => return error,
+    };
+    if !EXHAUSTED.contains(&error.code) {
         return error;
     }
-    let limit = LimitReached { limit: NicLimit::QueuePairs, in_use, max };
-    VerbsError { limit: Some(limit), ..error }
+    VerbsError { limit: Some(LimitReached { limit, in_use, max }), ..error }
 }
 
 /// The queue pairs that a peer announced, as many as we have at most.

@@ -1,6 +1,6 @@
 //! Links, addresses and queue pairs that fail and come back.
 
-use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, wire_lane};
+use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, sites_at, wire_lane};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
@@ -39,7 +39,7 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
 #[test]
 fn a_link_that_goes_down_is_told_breaks_who_posts_and_is_used_again_soon_after_it_returns() {
     let wire = Wire::new(1);
-    let (one, other) = wire.sites(impatient);
+    let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 1);
     wire.down(0);
     for site in [&one, &other] {
@@ -75,7 +75,7 @@ fn a_link_that_goes_down_is_told_breaks_who_posts_and_is_used_again_soon_after_i
 #[test]
 fn a_link_that_returns_within_the_retries_costs_nothing() {
     let wire = Wire::new(2);
-    let (one, other) = wire.sites(|config| NicConfig { timeout_exponent: 17, ..config });
+    let (one, other) = sites_at(&wire, |config| NicConfig { timeout_exponent: 17, ..config });
     wire_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(2)).unwrap();
     // The far end: our own port stays able to send.
@@ -91,7 +91,7 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
 #[test]
 fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place() {
     let wire = Wire::new(3);
-    let (one, other) = wire.sites(impatient);
+    let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 1);
     let before = one.nic.gid().entry;
     wire.address_leaves(0);
@@ -132,7 +132,7 @@ fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place
 #[test]
 fn a_lane_that_one_side_cuts_takes_nothing_more_and_the_other_hears_of_it_from_its_device() {
     let wire = Wire::new(4);
-    let (one, other) = wire.sites(impatient);
+    let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 2);
     other.nic.cut(LANE).unwrap();
     one.memory.copy_in(0, &pattern(4)).unwrap();
@@ -150,8 +150,8 @@ fn a_lane_that_one_side_cuts_takes_nothing_more_and_the_other_hears_of_it_from_i
 #[test]
 fn of_two_nics_the_one_that_is_cut_off_disturbs_no_lane_of_the_other() {
     let (cut, whole) = (Wire::new(5), Wire::new(6));
-    let (a, b) = cut.sites(impatient);
-    let (c, d) = whole.sites(impatient);
+    let (a, b) = sites_at(&cut, impatient);
+    let (c, d) = sites_at(&whole, impatient);
     wire_lane(&a, &b, LANE, 1);
     wire_lane(&c, &d, LANE, 1);
     cut.down(1);
@@ -177,7 +177,7 @@ fn of_two_nics_the_one_that_is_cut_off_disturbs_no_lane_of_the_other() {
 fn both_sides_wire_at_the_same_instant_two_hundred_times() {
     const LANES: u64 = 200;
     let wire = Wire::new(7);
-    let (one, other) = wire.sites(|config| NicConfig { depth: 8, ..config });
+    let (one, other) = sites_at(&wire, |config| NicConfig { depth: 8, ..config });
     one.memory.copy_in(0, &pattern(6)).unwrap();
     let start = Barrier::new(2);
     for number in 0..LANES {

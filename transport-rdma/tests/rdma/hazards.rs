@@ -1,6 +1,6 @@
 //! What drivers do that a program would not think of, and what guards against it.
 
-use crate::support::{LANE, PATIENCE, Site, config, pattern, wire_lane, wired};
+use crate::support::{LANE, PATIENCE, Site, config, pattern, sites_at, wire_lane, wired};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
@@ -44,7 +44,7 @@ fn place(site: &Site) -> RemoteSpan {
 #[test]
 fn an_old_pairing_is_seen_by_a_read_and_not_by_a_write() {
     let wire = Wire::new(8);
-    let (one, other) = wire.sites(quick);
+    let (one, other) = sites_at(&wire, quick);
     let mine = one.nic.bring_up(LANE, &[FIRST]).unwrap();
     let theirs = other.nic.bring_up(LANE, &[0x0020_0000]).unwrap();
     other.nic.wire(LANE, &mine).unwrap();
@@ -177,7 +177,7 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
 #[test]
 fn only_an_idle_wired_lane_is_taken_through_reset_and_it_is_told_what_came_of_it() {
     let wire = Wire::new(10);
-    let (one, other) = wire.sites(quick);
+    let (one, other) = sites_at(&wire, quick);
     let mine = one.nic.bring_up(LANE, &[0x0001_0000]).unwrap();
     let theirs = other.nic.bring_up(LANE, &[0x0002_0000]).unwrap();
     let again = || one.nic.connect_again_after_reset(LANE, &theirs);

@@ -49,7 +49,7 @@ fn queue_pairs_are_made_up_to_the_limit_and_the_error_says_how_many_there_are() 
     let limit = LimitReached { limit: NicLimit::QueuePairs, in_use: 3, max: 5 };
     assert_eq!((error.limit, error.side), (Some(limit), Side::Local), "{error}");
     assert!(
-        error.to_string().contains("3 of 5 are in use by this NIC; retire idle lanes"),
+        error.to_string().contains("3 of 5 are in use by this process; retire idle lanes"),
         "{error}"
     );
     site.nic.bring_up(Lifecycle(2), &[1, 2]).unwrap();

@@ -18,4 +18,5 @@ mod program;
 #[cfg(feature = "verbs")]
 mod support;
 #[cfg(feature = "verbs")]
+#[allow(dead_code, reason = "the program's stories use it too")]
 mod wires;

@@ -1,5 +1,6 @@
 //! Two NICs of one machine, what they told, and memory with a pattern.
 
+use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
@@ -152,6 +153,14 @@ impl Site {
         self.memory.copy_out(0, &mut bytes).unwrap();
         bytes
     }
+}
+
+/// A NIC at each end of a wire, whose queue pairs have different numbers.
+pub(crate) fn sites_at(wire: &Wire, change: impl Fn(NicConfig) -> NicConfig) -> (Site, Site) {
+    let site = |side| Site::new(change(config(&wire.device(side))));
+    let sites = (site(0), site(1));
+    sites.1.nic.skip_numbers(64).unwrap();
+    sites
 }
 
 /// Two sites with a wired lane of `queue_pairs` between them.

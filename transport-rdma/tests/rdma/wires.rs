@@ -1,8 +1,6 @@
 //! Wires of a test's own, with a NIC at each end, so that what is done to one disturbs no other
-//! test. Made as `cargo xtask guest` makes rxe0 and rxe1.
+//! test. Made as `cargo xtask guest` makes rxe0 and rxe1. The program's stories use them too.
 
-use crate::support::{Site, config};
-use handfast_transport_rdma::NicConfig;
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -81,6 +79,23 @@ impl Wire {
         format!("10.{}.0.{}", self.number, side + 1)
     }
 
+    /// An address of side 1 that packets from side 0 are led to, and that answers no question for its
+    /// link layer address. The addresses there were are known to side 0 for good.
+    pub(crate) fn silent_address(&self) -> String {
+        let silent = format!("10.{}.0.77", self.number);
+        let (near, far) = (self.interface(0), self.interface(1));
+        let link = fs::read_to_string(format!("/sys/class/net/{far}/address")).unwrap();
+        ip(&[
+            format!("neigh replace {} lladdr {} dev {near} nud permanent", self.ip(1), link.trim()),
+            format!("address add {silent}/24 dev {far}"),
+            format!("rule add pref {} to {silent} lookup {}", 70 + self.number, self.table(0)),
+            format!("route add {silent} dev {near} src {} table {}", self.ip(0), self.table(0)),
+        ]);
+        const ANSWER_NOTHING: &str = "8";
+        fs::write(format!("/proc/sys/net/ipv4/conf/{far}/arp_ignore"), ANSWER_NOTHING).unwrap();
+        silent
+    }
+
     pub(crate) fn address_leaves(&self, side: u32) {
         ip(&[format!("address del {}/24 dev {}", self.ip(side), self.interface(side))]);
     }
@@ -129,13 +144,5 @@ impl Wire {
 
     pub(crate) fn down(&self, side: u32) {
         ip(&[format!("link set {} down", self.interface(side))]);
-    }
-
-    /// A NIC at each end, whose queue pairs have different numbers.
-    pub(crate) fn sites(&self, change: impl Fn(NicConfig) -> NicConfig) -> (Site, Site) {
-        let site = |side| Site::new(change(config(&self.device(side))));
-        let sites = (site(0), site(1));
-        sites.1.nic.skip_numbers(64).unwrap();
-        sites
     }
 }

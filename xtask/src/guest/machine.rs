@@ -49,6 +49,8 @@ const SWITCH_OFF_MAX: Duration = Duration::from_secs(30);
 const TRIAL_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 const MEMORY_MIB: &str = "1024";
+/// What a host makes to have the other's power cut.
+const DESTROY_OTHER: &str = "destroy-other";
 /// Lines of the guest's console that are shown when it fails.
 const CONSOLE_LINES: usize = 15;
 
@@ -66,13 +68,13 @@ struct Host {
     process: Child,
     /// Its console, and what it shares with us.
     folder: PathBuf,
+    /// How often it was started.
+    boot: u32,
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // Either call fails only when the machine is gone already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.destroy();
     }
 }
 
@@ -118,22 +120,16 @@ impl Machine {
         let files = self.kernel.first_files(&busybox, &self.folder.join("first"), deadline)?;
         let accelerator = self.accelerator(&files, verdict)?;
         let hosts = 0..command.hosts;
-        let hosts: Result<Vec<_>> =
-            hosts.map(|number| self.start(number, command, accelerator, &files)).collect();
+        let boot = |number, boot| self.start((number, boot), command, accelerator, &files);
+        let hosts: Result<Vec<_>> = hosts.map(|number| boot(number, 1)).collect();
         let mut hosts = hosts?;
         for host in &mut hosts {
-            host.wait("ready", BOOT_MAX, "to boot")?;
-            let arrived = host.shared("ready").exists();
-            ensure!(arrived, host.told("the guest did not come to the command"));
+            host.wait_ready()?;
         }
         for host in &hosts {
             fs::write(host.shared("go"), "")?;
         }
-        let deadline = Instant::now() + command.limit;
-        for host in &mut hosts {
-            let left = deadline.saturating_duration_since(Instant::now());
-            host.wait("exit", left, "for the command")?;
-        }
+        until_ended(&mut hosts, command.limit, boot)?;
         let mut first = 0;
         for host in &mut hosts {
             host.wait("never", SWITCH_OFF_MAX, "to switch off")?;
@@ -147,17 +143,20 @@ impl Machine {
 
     fn start(
         &self,
-        number: u8,
+        (number, boot): (u8, u32),
         command: &GuestCommand,
         accelerator: &str,
         files: &Path,
     ) -> Result<Host> {
         let folder = self.folder.join(format!("host-{number}"));
         let shared = folder.join("shared");
+        if boot > 1 {
+            fs::remove_dir_all(&shared)?;
+        }
         fs::create_dir_all(&shared)?;
         let drivers = self.drivers.join("usr/lib").exists().then_some(self.drivers.as_path());
         let here = env::current_dir()?;
-        let start = start_script(command, number, drivers, &here, env::vars_os())?;
+        let start = start_script(command, (number, boot), drivers, &here, env::vars_os())?;
         fs::write(shared.join("start"), start)?;
         let seconds = (BOOT_MAX * 2 + command.limit + SWITCH_OFF_MAX).as_secs();
         let words = format!("handfast.seconds={seconds}");
@@ -176,7 +175,7 @@ impl Machine {
             qemu.current_dir(&self.folder).args(["-netdev", &wire, "-device", &card]);
         }
         let process = qemu.spawn().context("starting the virtual machine")?;
-        Ok(Host { process, folder })
+        Ok(Host { process, folder, boot })
     }
 
     /// The accelerator to use. A device for the hardware's is no proof that it works: one boot is,
@@ -193,7 +192,7 @@ impl Machine {
             fs::create_dir_all(&folder)?;
             let mut trial = self.qemu(KVM, files, "handfast.trial", &folder);
             let process = trial.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-            let mut host = Host { process, folder };
+            let mut host = Host { process, folder, boot: 1 };
             let ended = host.wait("never", TRIAL_MAX, "to try");
             ended.is_ok() && host.console().contains("the trial boot works")
         };
@@ -227,7 +226,68 @@ impl Machine {
     }
 }
 
+/// Waits until the command has ended in each host. A host that makes the file [`DESTROY_OTHER`] in
+/// the folder it shares with us has the other's power cut, and has it started again.
+fn until_ended(
+    hosts: &mut [Host],
+    limit: Duration,
+    boot: impl Fn(u8, u32) -> Result<Host>,
+) -> Result<()> {
+    let mut deadline = Instant::now() + limit;
+    loop {
+        let mut asked = None;
+        let mut over = true;
+        for (number, host) in hosts.iter_mut().enumerate() {
+            over &= host.is_over("exit")?;
+            if host.shared(DESTROY_OTHER).exists() {
+                asked = Some(number);
+            }
+            if Instant::now() >= deadline && !over {
+                let seconds = limit.as_secs();
+                let what = format!("the guest was given {seconds} s for the command; it was ended");
+                bail!(host.told(&what));
+            }
+        }
+        if over {
+            return Ok(());
+        }
+        if let (Some(asked), 2) = (asked, hosts.len()) {
+            let begun = Instant::now();
+            let other = 1 - asked;
+            hosts[other].destroy();
+            let number = u8::try_from(other)?;
+            hosts[other] = boot(number, hosts[other].boot + 1)?;
+            hosts[other].wait_ready()?;
+            fs::write(hosts[other].shared("go"), "")?;
+            // Not before: who asked may not have closed it when it was seen.
+            fs::remove_file(hosts[asked].shared(DESTROY_OTHER))?;
+            // A boot is not the command's time.
+            deadline += begun.elapsed();
+        }
+        thread::sleep(POLL);
+    }
+}
+
 impl Host {
+    /// As if its power were cut.
+    fn destroy(&mut self) {
+        // Either call fails only when the machine is gone already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        self.wait("ready", BOOT_MAX, "to boot")?;
+        let arrived = self.shared("ready").exists();
+        ensure!(arrived, self.told("the guest did not come to the command"));
+        Ok(())
+    }
+
+    /// Whether the guest has made the file `mark`, or has ended.
+    fn is_over(&mut self, mark: &str) -> Result<bool> {
+        Ok(self.shared(mark).exists() || self.process.try_wait()?.is_some())
+    }
+
     fn shared(&self, name: &str) -> PathBuf {
         self.folder.join("shared").join(name)
     }
@@ -235,10 +295,7 @@ impl Host {
     /// Waits until the guest has made the file `mark`, or has ended.
     fn wait(&mut self, mark: &str, limit: Duration, what: &str) -> Result<()> {
         let deadline = Instant::now() + limit;
-        while !self.shared(mark).exists() {
-            if self.process.try_wait()?.is_some() {
-                return Ok(());
-            }
+        while !self.is_over(mark)? {
             if Instant::now() >= deadline {
                 let seconds = limit.as_secs();
                 bail!(self.told(&format!("the guest was given {seconds} s {what}; it was ended")));
@@ -293,7 +350,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("console"), "Kernel panic\n").unwrap();
         let process = Command::new("sleep").arg("60").spawn().unwrap();
-        let mut host = Host { process, folder: scratch.path().to_owned() };
+        let mut host = Host { process, folder: scratch.path().to_owned(), boot: 1 };
         let (limit, started) = (Duration::from_millis(200), Instant::now());
         let error = host.wait("ready", limit, "to boot").unwrap_err().to_string();
         assert!(error.contains("to boot") && error.contains("Kernel panic"), "{error}");

@@ -44,10 +44,11 @@ pub(crate) struct GuestCommand {
     pub(crate) programs: Option<PathBuf>,
 }
 
-/// What the guest's shell runs: the network, then the command where it was asked for.
+/// What the guest's shell runs: the network, then the command where it was asked for. `boot` counts
+/// from 1.
 pub(super) fn start_script(
     command: &GuestCommand,
-    host: u8,
+    (host, boot): (u8, u32),
     drivers: Option<&Path>,
     folder: &Path,
     environment: impl Iterator<Item = (OsString, OsString)>,
@@ -73,6 +74,7 @@ pub(super) fn start_script(
     }
     script.push_str(&format!("export HANDFAST_GUEST=1 HANDFAST_HOST={host}\n"));
     script.push_str(&format!("export HANDFAST_NICS={}\n", nics.driver()));
+    script.push_str(&format!("export HANDFAST_BOOT={boot}\n"));
     script.push_str(&format!("cd {} || exit 125\n: >/run/guest/ready\n", text(Some(folder))?));
     script.push_str("while [ ! -e /run/guest/go ]; do sleep 0.1; done\n");
     let words: Result<Vec<_>> = command.words.iter().map(|word| quoted(word)).collect();
@@ -115,12 +117,14 @@ mod tests {
         let environment = [("RUST_BACKTRACE", "1"), ("SECRET_KEY", "k"), ("HANDFAST_A-B", "x")];
         let environment = environment.map(|(name, value)| (name.into(), value.into()));
         let script =
-            start_script(&command, 0, None, Path::new("/a b"), environment.into_iter()).unwrap();
+            start_script(&command, (0, 2), None, Path::new("/a b"), environment.into_iter())
+                .unwrap();
         assert!(script.contains("export RUST_BACKTRACE='1'\n"));
         assert!(script.contains("NICS=siw\n"));
         assert!(!script.contains("SECRET") && !script.contains("A-B"));
         assert!(script.contains("export PATH='/c d':\"$PATH\"\n"));
         assert!(script.contains("cd '/a b' || exit 125\n"));
+        assert!(script.contains("HANDFAST_HOST=0\nexport HANDFAST_BOOT=2\n"));
         assert!(script.ends_with("'echo' 'it'\n"));
     }
 }

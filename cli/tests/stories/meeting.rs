@@ -1,0 +1,50 @@
+//! Two hosts with a kernel each that tell a story together, and meet in between.
+
+use crate::helpers::{PATIENCE, skipped};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Where host 0 is met.
+const MEETING: (&str, u16) = ("10.0.0.1", 18_517);
+
+/// The other host, by lines of text.
+pub(crate) struct Other(BufReader<TcpStream>);
+
+impl Other {
+    pub(crate) fn meet(host: u8) -> Self {
+        let stream = if host == 0 {
+            TcpListener::bind(MEETING).unwrap().accept().unwrap().0
+        } else {
+            let since = Instant::now();
+            loop {
+                match TcpStream::connect(MEETING) {
+                    Ok(stream) => break stream,
+                    Err(error) => assert!(since.elapsed() < PATIENCE, "{error}"),
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        };
+        stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    /// Both say so; neither goes on before.
+    pub(crate) fn both(&mut self, word: &str) {
+        self.0.get_mut().write_all(format!("{word}\n").as_bytes()).unwrap();
+        let mut heard = String::new();
+        self.0.read_line(&mut heard).unwrap();
+        assert_eq!(heard.trim_end(), word);
+    }
+}
+
+/// Which of the two hosts this is, where there are two.
+pub(crate) fn host() -> Option<u8> {
+    let is_there = |nic: &str| std::fs::exists(format!("/sys/class/infiniband/{nic}")).unwrap();
+    let one_nic = is_there("rxe0") && !is_there("rxe1");
+    let host = std::env::var("HANDFAST_HOST").ok().filter(|_| one_nic);
+    if host.is_none() {
+        skipped("it needs two guests with a NIC each");
+    }
+    host.map(|host| host.parse().unwrap())
+}

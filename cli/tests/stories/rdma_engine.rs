@@ -1,0 +1,261 @@
+//! The engine as a library over RDMA, on wires of each story's own: what no process shows from outside.
+//!
+//! These run after those of the program, which look at every NIC there is where they name none.
+
+use crate::helpers::{MIB, PATIENCE, skipped, until};
+use crate::wires::Wire;
+use handfast::{
+    Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Segment, Span,
+    TransportChoice,
+};
+use std::fs;
+use std::future::IntoFuture;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+const BYTES: usize = 4 * MIB as usize;
+/// Of memory that nobody but a story and its spans hold.
+const ONLY_HERE: usize = 1;
+/// What a machine whose processors are emulated and shared adds to a wait.
+const SLACK: Duration = Duration::from_secs(3);
+/// A withdrawn slice has a second to end by itself, then its lane is retired.
+const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
+/// From the return of a link to bytes that arrived: the kernel's own look for the peer's address
+/// takes a second of it, for TCP and for the device.
+const REPAIRED_WITHIN: Duration = Duration::from_secs(4);
+
+/// Whether stories of a guest with two NICs can be told here.
+pub(crate) fn guest() -> bool {
+    let guest = std::env::var_os("HANDFAST_GUEST").is_some();
+    let has_nics = fs::exists("/sys/class/infiniband/rxe1").unwrap_or(false);
+    if !guest || !has_nics {
+        skipped("it needs a guest, to make wires and groups in");
+    }
+    guest && has_nics
+}
+
+/// A wire for one story alone, where it can be told.
+fn wire(number: u32) -> Option<Wire> {
+    guest().then(|| Wire::new(number))
+}
+
+/// A node that takes no calls.
+pub(crate) async fn start_at(device: &str) -> Engine {
+    let rdma = RdmaOptions { device: Some(device.to_owned()), ..RdmaOptions::default() };
+    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+    builder.start().await.unwrap()
+}
+
+async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> Engine {
+    let address = address.map(|address| address.parse::<IpAddr>().unwrap());
+    let rdma = RdmaOptions { device: Some(wire.device(side)), address, ..RdmaOptions::default() };
+    // Long enough for a device that has given a silent peer up.
+    let timing = EngineTiming { close_timeout_ms: 5_000, ..EngineTiming::default() };
+    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing);
+    let listen = format!("{}:0", wire.ip(side));
+    let builder = if listens { builder.listen(&listen) } else { builder };
+    builder.start().await.unwrap()
+}
+
+/// A node at the far end of a wire that serves one segment.
+struct Owner {
+    engine: Engine,
+    memory: Memory,
+    _served: Registration,
+}
+
+impl Owner {
+    async fn start(wire: &Wire, address: Option<&str>) -> Self {
+        let engine = start(wire, 1, address, true).await;
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let _served = engine.register("m", memory.whole(), Access::READ_WRITE).unwrap();
+        Self { engine, memory, _served }
+    }
+
+    async fn opened_by(&self, user: &Engine) -> Segment {
+        user.open(self.engine.address()).await.unwrap()
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(bytes: usize, seed: u8) -> Memory {
+    let memory = Memory::zeroed(bytes).unwrap();
+    let content: Vec<u8> = (0..bytes).map(|i| (i * 7 + i / 251) as u8 ^ seed).collect();
+    memory.copy_in(0, &content).unwrap();
+    memory
+}
+
+/// Writes a pattern and compares what is there.
+async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u8) {
+    let block = pattern(bytes, seed);
+    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    assert_eq!(owner.memory.crc32c(0, bytes).unwrap(), block.crc32c(0, bytes).unwrap());
+}
+
+/// Packets that came to a NIC.
+fn packets(device: &str) -> u64 {
+    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
+    fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+/// Submits a write that takes a while, and waits until some of it has arrived.
+async fn under_way(
+    segment: &Segment,
+    span: &Span,
+    wire: &Wire,
+    limit: Duration,
+) -> handfast::Transfer {
+    let before = packets(&wire.device(1));
+    let transfer = segment.write(span, 0).deadline(limit).submit().await.unwrap();
+    until("packets arrive", || packets(&wire.device(1)) > before + 16);
+    transfer
+}
+
+/// Writes again and again until a write fails, and says why and after how long it did.
+async fn write_until_one_fails(segment: Segment, span: Span, limit: Duration) -> (Cause, Duration) {
+    loop {
+        let since = Instant::now();
+        if let Err(error) = segment.write(&span, 0).deadline(limit).await {
+            return (error.cause().clone(), since.elapsed());
+        }
+    }
+}
+
+#[track_caller]
+fn cause(ended: Result<impl Sized, Error>) -> Cause {
+    match ended {
+        Ok(_) => panic!("it succeeded"),
+        Err(error) => error.cause().clone(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_last_and_costs_no_lane()
+ {
+    let Some(wire) = wire(1) else { return };
+    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
+    let segment = owner.opened_by(&user).await;
+    write_and_check(&segment, &owner, BYTES, 1).await;
+    let block = pattern(BYTES, 2);
+    let prepared = user.prepare(&block.whole()).await.unwrap();
+    let held = block.holders();
+
+    let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+    cancelled.cancel();
+    assert!(block.holders() > held, "the device still reads it");
+    assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
+    assert_eq!(block.holders(), held, "nothing reads it after the end");
+
+    drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
+    assert!(block.holders() > held, "what was dropped is held until the device is done with it");
+    until("the memory is free", || block.holders() == held);
+
+    // Less than it takes, and more than it takes to begin.
+    let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(2));
+    let late = timeout(SLACK, late.submit().await.unwrap()).await.unwrap();
+    assert_eq!(cause(late), Cause::DeadlinePassed);
+    assert_eq!(block.holders(), held);
+
+    // Longer than a slice that is wanted back may take before its lane is ended for it.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    write_and_check(&segment, &owner, BYTES, 3).await;
+    let counters = user.counters();
+    assert_eq!((counters.rdma.lanes_failed, counters.rdma.lanes_retired), (0, 0));
+    assert_eq!(counters.life_cycle.published, 1, "the first lane is in use still");
+    drop(prepared);
+    until("the device forgets the memory", || block.holders() == ONLY_HERE);
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_nics_the_one_that_is_cut_ends_its_transfers_in_time_and_the_other_goes_on() {
+    let (Some(cut), Some(whole)) = (wire(2), wire(3)) else { return };
+    let (a, b) = (Owner::start(&cut, None).await, Owner::start(&whole, None).await);
+    let (to_a, to_b) = (start(&cut, 0, None, false).await, start(&whole, 0, None, false).await);
+    let (severed, sound) = (a.opened_by(&to_a).await, b.opened_by(&to_b).await);
+    write_and_check(&severed, &a, BYTES, 1).await;
+    write_and_check(&sound, &b, 100_000, 1).await;
+    let block = pattern(BYTES, 2);
+    let prepared = to_a.prepare(&block.whole()).await.unwrap();
+    let held = block.holders();
+
+    let limit = Duration::from_millis(500);
+    let caught = tokio::spawn(write_until_one_fails(severed.clone(), block.whole(), limit));
+    let before = packets(&cut.device(1));
+    until("packets arrive", || packets(&cut.device(1)) > before + 16);
+    cut.down(1);
+    let since = Instant::now();
+    let mut seed = 2;
+    loop {
+        write_and_check(&sound, &b, 100_000, seed).await;
+        if caught.is_finished() {
+            break;
+        }
+        seed = seed.wrapping_add(1);
+        assert!(since.elapsed() < PATIENCE, "nobody noticed");
+    }
+    let (cause, took) = caught.await.unwrap();
+    // The deadline is shorter than what the device tries, unless that had lost packets before.
+    let is_typed =
+        matches!(cause, Cause::DeadlinePassed | Cause::PeerLost(_) | Cause::Transport(_));
+    assert!(is_typed, "{cause}");
+    assert!(took < limit + GIVEN_BACK_WITHIN + SLACK, "{took:?}");
+    assert_eq!(block.holders(), held, "nothing reads the memory of what has ended");
+    let next = severed.write(&block.whole(), 0).deadline(limit).into_future();
+    assert!(timeout(limit + GIVEN_BACK_WITHIN + SLACK, next).await.unwrap().is_err());
+    assert_eq!(to_b.counters().life_cycle.published, 1, "the other NIC's lane went on");
+
+    cut.up();
+    let returned = Instant::now();
+    while let Err(error) = severed.write(&block.whole(), 0).deadline(REPAIRED_WITHIN).await {
+        assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{error}");
+    }
+    println!("used again {} ms after the link returned", returned.elapsed().as_millis());
+    assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{:?}", returned.elapsed());
+    assert_eq!(a.memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
+    drop(prepared);
+    until("the device forgets the memory", || block.holders() == ONLY_HERE);
+    for engine in [to_a, to_b] {
+        engine.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_address_is_silent_delays_the_opening_to_no_other() {
+    let Some(wire) = wire(4) else { return };
+    let silent_at = wire.silent_address();
+    let sound = Owner::start(&wire, Some(&wire.ip(1))).await;
+    let silent = Owner::start(&wire, Some(&silent_at)).await;
+    let user = start(&wire, 0, None, false).await;
+    let (to_silent, to_sound) = (silent.opened_by(&user).await, sound.opened_by(&user).await);
+    let block = pattern(10_000, 1);
+    let waiting = tokio::spawn(to_silent.write(&block.whole(), 0).into_future());
+    // The kernel holds each of its wires for a second.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let since = Instant::now();
+    write_and_check(&to_sound, &sound, 10_000, 2).await;
+    println!("opened in {} ms beside a silent peer", since.elapsed().as_millis());
+    assert!(!waiting.is_finished(), "the silent peer was given up before it could be in the way");
+    let error = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("ibv_modify_qp(RTR)"), "{error}");
+    write_and_check(&to_sound, &sound, 10_000, 3).await;
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_side_announces_the_address_that_fits_a_peer_of_one_family_at_the_first_lane() {
+    let Some(wire) = wire(5) else { return };
+    wire.ipv6("fd00:5::");
+    // Each of the two families is offered by one side alone, and announced second by the other.
+    for (at_owner, at_user) in [(None, Some("fd00:5::1")), (Some("fd00:5::2"), None)] {
+        let owner = Owner::start(&wire, at_owner).await;
+        let user = start(&wire, 0, at_user, false).await;
+        let segment = owner.opened_by(&user).await;
+        write_and_check(&segment, &owner, BYTES, 1).await;
+        let ended = |engine: &Engine| engine.counters().life_cycle.ended;
+        assert_eq!((ended(&user), ended(&owner.engine)), (0, 0), "one lane was enough");
+        user.close().await;
+        owner.engine.close().await;
+    }
+}

@@ -1,0 +1,101 @@
+//! A device that has no more for a process: the kernel's cgroups bound what one may have of it.
+
+use crate::helpers::{Client, PROGRAM, Server, run};
+use crate::rdma_engine::{guest, pattern, start_at};
+use handfast::{Engine, Memory, Segment};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const DEVICE: &str = "rxe1";
+const BYTES: usize = 100_000;
+
+/// A group of processes.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Self {
+        let root = PathBuf::from("/run/cgroup");
+        if !fs::exists(&root).unwrap() {
+            fs::create_dir(&root).unwrap();
+            let mut mount = Command::new("mount");
+            let mounted = mount.args(["-t", "cgroup2", "none"]).arg(&root).status().unwrap();
+            assert!(mounted.success());
+            fs::write(root.join("cgroup.subtree_control"), "+rdma").unwrap();
+        }
+        let group = root.join(name);
+        fs::create_dir(&group).unwrap();
+        Self(group)
+    }
+
+    /// The program as one of the group.
+    fn command(&self) -> Command {
+        let mut command = Command::new("sh");
+        let script = "echo $$ >\"$0/cgroup.procs\"; exec \"$@\"";
+        command.args(["-c", script]).arg(&self.0).arg(PROGRAM);
+        command
+    }
+
+    /// Objects of the device that the group has.
+    fn objects(&self) -> u32 {
+        let text = fs::read_to_string(self.0.join("rdma.current")).unwrap();
+        let line = text.lines().find(|line| line.starts_with(DEVICE)).unwrap_or_default();
+        let count = line.split(' ').find_map(|word| word.strip_prefix("hca_object="));
+        count.map_or(0, |count| count.parse().unwrap())
+    }
+
+    fn allow(&self, objects: u32) {
+        fs::write(self.0.join("rdma.max"), format!("{DEVICE} hca_object={objects}")).unwrap();
+    }
+}
+
+async fn write_and_check(segment: &Segment, seed: u8) {
+    let block = pattern(BYTES, seed);
+    segment.write(&block.whole(), 0).await.unwrap();
+    let back = Memory::zeroed(BYTES).unwrap();
+    segment.read(&back.whole(), 0).await.unwrap();
+    assert_eq!(back.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_has_no_queue_pair_left_gets_those_of_the_lane_that_was_idle_for_longest() {
+    if !guest() {
+        return;
+    }
+    let group = Group::new("server");
+    let mut command = group.command();
+    command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0", "--memory", "m=1M"]);
+    command.args(["--transport", "rdma"]);
+    let server = Server::spawn(command);
+    // A completion queue, and the two queue pairs of one lane.
+    group.allow(group.objects() + 3);
+    let users: [Engine; 2] = [start_at("rxe0").await, start_at("rxe0").await];
+    for round in 0..2 {
+        for (user, seed) in users.iter().zip(1..) {
+            let segment = user.open(&server.at("m")).await.unwrap();
+            write_and_check(&segment, 10 * round + seed).await;
+        }
+    }
+    for user in users {
+        user.close().await;
+    }
+}
+
+#[test]
+fn a_process_that_may_have_no_queue_pair_is_told_how_many_there_are_and_what_to_do() {
+    if !guest() {
+        return;
+    }
+    let server = Server::start_at("10.0.0.2:0", &["--transport", "rdma", "--memory", "m=1M"]);
+    let group = Group::new("client");
+    // Three domains and regions and the like, of which one lane would be too much.
+    group.allow(4);
+    let mut command = group.command();
+    command.args(["get", &server.at("m:0,10"), "/dev/shm/limited", "--transport", "rdma"]);
+    command.args(["--device", DEVICE, "--gid", "10.0.0.2"]).stdout(Stdio::piped());
+    let ended = Client::spawn(command).end();
+    let words = ["queue pairs are in use by this process", "0 of ", "rdma.max"];
+    ended.failed(1, &words);
+    let others = ["get", &server.at("m:0,10"), "/dev/shm/limited", "--transport", "rdma"];
+    assert_eq!(run(&others).code, Some(0), "others are not of the group");
+}

@@ -1,0 +1,96 @@
+//! How long the steps take that lead to a lane.
+
+use handfast_core::{Instant, Lifecycle};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long it took to bring a lane up, step by step: what a first transfer waits for beside the
+/// look-up of its peer, the registration of its memory and its own bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneOpening {
+    /// Making what the lane needs here: queue pairs, or a place for a connection.
+    pub bring_up: Duration,
+    /// Connecting it to what the peer announced.
+    pub wire: Duration,
+    /// All else between the beginning and the lane's first use: messages to and from the peer, and
+    /// the peer's own steps.
+    pub exchange: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Steps {
+    begun: Instant,
+    bring_up: Duration,
+    wiring: Option<Instant>,
+    wire: Duration,
+}
+
+/// Lanes on their way up.
+#[derive(Default)]
+pub(crate) struct Openings(BTreeMap<Lifecycle, Steps>);
+
+impl Openings {
+    pub(crate) fn on_begun(&mut self, lane: Lifecycle, now: Instant) {
+        let none = Duration::ZERO;
+        self.0.insert(lane, Steps { begun: now, bring_up: none, wiring: None, wire: none });
+    }
+
+    pub(crate) fn on_brought_up(&mut self, lane: Lifecycle, now: Instant) {
+        if let Some(steps) = self.0.get_mut(&lane) {
+            steps.bring_up = between(steps.begun, now);
+        }
+    }
+
+    pub(crate) fn on_wiring(&mut self, lane: Lifecycle, now: Instant) {
+        if let Some(steps) = self.0.get_mut(&lane) {
+            steps.wiring = Some(now);
+        }
+    }
+
+    pub(crate) fn on_wired(&mut self, lane: Lifecycle, now: Instant) {
+        if let Some(steps) = self.0.get_mut(&lane)
+            && let Some(since) = steps.wiring
+        {
+            steps.wire = between(since, now);
+        }
+    }
+
+    /// The lane is up.
+    pub(crate) fn on_up(&mut self, lane: Lifecycle, now: Instant) -> Option<LaneOpening> {
+        let Steps { begun, bring_up, wire, .. } = self.0.remove(&lane)?;
+        let exchange = between(begun, now).saturating_sub(bring_up + wire);
+        Some(LaneOpening { bring_up, wire, exchange })
+    }
+
+    /// The lane has ended, and may never have been up.
+    pub(crate) fn on_ended(&mut self, lane: Lifecycle) {
+        self.0.remove(&lane);
+    }
+}
+
+fn between(since: Instant, now: Instant) -> Duration {
+    Duration::from_nanos(now.0.saturating_sub(since.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_moment_of_an_opening_belongs_to_one_step() {
+        let mut openings = Openings::default();
+        let lane = Lifecycle(1);
+        openings.on_begun(lane, Instant(100));
+        openings.on_brought_up(lane, Instant(130));
+        openings.on_wiring(lane, Instant(200));
+        openings.on_wired(lane, Instant(205));
+        let opening = openings.on_up(lane, Instant(300)).unwrap();
+        let nanos = Duration::from_nanos;
+        let expected = LaneOpening { bring_up: nanos(30), wire: nanos(5), exchange: nanos(165) };
+        assert_eq!(opening, expected);
+        assert_eq!(openings.on_up(lane, Instant(300)), None);
+        openings.on_begun(Lifecycle(2), Instant(1));
+        openings.on_ended(Lifecycle(2));
+        assert!(openings.0.is_empty());
+    }
+}

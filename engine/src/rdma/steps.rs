@@ -1,0 +1,132 @@
+//! Queue-pair steps off the runtime, on a bounded number of threads and fair by peer: the kernel may
+//! hold a thread for a second on behalf of a peer that does not answer.
+
+use crate::error::Error;
+use handfast_core::NicPath;
+use handfast_core::transport::Side;
+use handfast_transport_rdma::{StepLimits, StepPool, StepRefused, VerbsError};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub(super) struct Steps {
+    pool: Option<StepPool>,
+    /// The device, by name.
+    device: String,
+}
+
+/// Whether a step may be refused for those that wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Up to the limits of the pool.
+    Asked,
+    /// There are no more of them than lanes.
+    Owed,
+}
+
+impl Steps {
+    /// Starts the threads.
+    pub(super) fn start(device: &str) -> Result<Self, Error> {
+        let pool = StepPool::start(StepLimits::default());
+        let pool = pool.map_err(|error| super::device::failed(error.to_string()))?;
+        Ok(Self { pool: Some(pool), device: device.to_owned() })
+    }
+
+    /// Does a step when it is the peer's turn and none of its steps is under way. A step whose end
+    /// nobody waits for any more when its turn comes is left out.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        peer: &NicPath,
+        work: impl FnOnce() -> Result<T, VerbsError> + Send + 'static,
+    ) -> Result<T, VerbsError> {
+        self.run_at(Place::Asked, peer, work).await
+    }
+
+    /// As [`Steps::run`], and is never refused: for the end of a lane.
+    pub(super) async fn run_owed<T: Send + 'static>(
+        &self,
+        peer: &NicPath,
+        work: impl FnOnce() -> Result<T, VerbsError> + Send + 'static,
+    ) -> Result<T, VerbsError> {
+        self.run_at(Place::Owed, peer, work).await
+    }
+
+    async fn run_at<T: Send + 'static>(
+        &self,
+        place: Place,
+        peer: &NicPath,
+        work: impl FnOnce() -> Result<T, VerbsError> + Send + 'static,
+    ) -> Result<T, VerbsError> {
+        let refused = |refused: StepRefused| self.failed(refused.to_string());
+        let pool = self.pool.as_ref().ok_or_else(|| refused(StepRefused::Ended))?;
+        let (done, ended) = oneshot::channel();
+        let step = move |turn: Result<(), StepRefused>| {
+            if !done.is_closed() {
+                // Who waited may be gone by now.
+                let _ = done.send(turn.map(|()| work()));
+            }
+        };
+        let peer = peer.to_string();
+        match place {
+            Place::Asked => pool.submit(&peer, step).map_err(refused)?,
+            Place::Owed => pool.submit_owed(&peer, step),
+        }
+        match ended.await {
+            Ok(end) => end.map_err(refused)?,
+            // It has panicked, which was printed where it happened.
+            Err(_) => Err(self.failed("it panicked".to_owned())),
+        }
+    }
+
+    fn failed(&self, detail: String) -> VerbsError {
+        let device = self.device.clone();
+        VerbsError { side: Side::Local, call: "step", code: 0, device, detail, limit: None }
+    }
+}
+
+impl Drop for Steps {
+    /// Steps under way are waited for, a second or two, and not by a thread of the runtime.
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.take()
+            && let Ok(background) = Handle::try_current()
+        {
+            background.spawn_blocking(move || drop(pool));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::NodeName;
+    use std::sync::mpsc::channel;
+
+    fn peer(node: &str) -> NicPath {
+        let name = |text: &str| NodeName::new(text).unwrap();
+        NicPath { node: name(node), nic: name("tcp") }
+    }
+
+    #[tokio::test]
+    async fn a_peer_whose_step_the_kernel_holds_delays_no_other_and_its_own_wait_in_order() {
+        let steps = Steps::start("rxe0").unwrap();
+        let (let_go, held) = channel::<()>();
+        let peer_held = peer("silent");
+        let silent = steps.run(&peer_held, move || Ok(held.recv().is_err()));
+        let behind = steps.run_owed(&peer_held, || Ok(true));
+        let others = async {
+            for name in ["a", "b", "c"] {
+                assert_eq!(steps.run(&peer(name), move || Ok(name)).await, Ok(name));
+            }
+            drop(let_go);
+        };
+        let (silent, behind, ()) = tokio::join!(silent, behind, others);
+        assert_eq!((silent, behind), (Ok(true), Ok(true)));
+    }
+
+    #[tokio::test]
+    async fn a_step_that_panics_is_an_error_of_ours() {
+        let steps = Steps::start("rxe0").unwrap();
+        let error = steps.run::<()>(&peer("a"), || panic!("of this step alone")).await.unwrap_err();
+        assert_eq!((error.side, error.call), (Side::Local, "step"));
+        assert_eq!(steps.run(&peer("a"), || Ok(1)).await, Ok(1));
+    }
+}

@@ -1,0 +1,20 @@
+//! What happened on a NIC, in numbers.
+
+/// What happened on a NIC so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NicCounters {
+    /// Lanes that told a failure.
+    pub lanes_failed: u64,
+    /// Lanes that were retired.
+    pub lanes_retired: u64,
+    /// Slices that ended because of an error before theirs.
+    pub slices_flushed: u64,
+    /// Slices whose queue pair was destroyed without a word about them.
+    pub slices_abandoned: u64,
+    /// Completions that no slice in flight answers to.
+    pub completions_stale: u64,
+    /// Asynchronous events of the device.
+    pub events: u64,
+    /// Reads that were posted to hear from a peer.
+    pub probes: u64,
+}
