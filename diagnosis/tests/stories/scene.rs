@@ -12,14 +12,16 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
+/// What an address answers to a request that begins so.
+pub(crate) type Answer = (SocketAddr, &'static str, Result<Vec<u8>, AskFailure>);
+
 /// The world of a scene.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) names: BTreeMap<String, Vec<IpAddr>>,
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
     pub(crate) opens: BTreeMap<String, i32>,
-    /// By address, and by the start of the request.
-    pub(crate) answers: Vec<(SocketAddr, &'static str, Result<Vec<u8>, AskFailure>)>,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
     pub(crate) asked: RefCell<Vec<SocketAddr>>,
@@ -40,9 +42,8 @@ impl Outside for World {
 
     fn ask(&self, address: SocketAddr, request: &[u8], _: usize) -> Result<Vec<u8>, AskFailure> {
         self.asked.borrow_mut().push(address);
-        let is_it = |(at, start, _): &&(SocketAddr, &str, _)| {
-            *at == address && request.starts_with(start.as_bytes())
-        };
+        let is_it =
+            |(at, start, _): &&Answer| *at == address && request.starts_with(start.as_bytes());
         let answer = self.answers.iter().find(is_it).map(|(_, _, answer)| answer.clone());
         answer.unwrap_or(Err(AskFailure::Connect(111)))
     }
