@@ -28,6 +28,10 @@ const ENOTSUPP: i32 = 524;
 /// The problem behind a call that failed: `call` as errors name it, such as `ibv_modify_qp(RTR)` or
 /// `connect`, `code` its error number or a completion's status, `detail` its words.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
+    // What is known of our own port says more than what came of it.
+    if detail.contains("our own port is down") {
+        return Some(ids::PORT_DOWN);
+    }
     let by_number = match call {
         "ibv_modify_qp(INIT)" => Some(ids::QP_INIT),
         "ibv_modify_qp(RESET)" => Some(ids::QP_RESET),
@@ -128,6 +132,11 @@ mod tests {
     fn without_a_number_the_words_decide() {
         let words = "rxe0: no usable address among: nothing";
         assert_eq!(of_call("open", 0, words), Some(ids::GID_ZERO));
+        let words = "there is no such device; there are: rxe0, rxe1";
+        assert_eq!(of_call("ibv_get_device_list", 0, words), Some(ids::DEV_NAME));
+        assert_eq!(of_call("open", 0, "port 1 is not active"), Some(ids::PORT_DOWN));
+        let words = "Connection timed out; our own port is down";
+        assert_eq!(of_call("ibv_modify_qp(RTR)", 110, words), Some(ids::PORT_DOWN));
         assert_eq!(
             of_call("ibv_modify_qp(RTR)", 0, "the path MTU mismatch"),
             Some(ids::MTU_MISMATCH)
