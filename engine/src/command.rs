@@ -24,6 +24,8 @@ pub(crate) enum Command {
     RoomWanted { made: oneshot::Sender<()> },
     /// A limit kept a lane to `peer` from coming up, for this attempt.
     NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
+    /// The lanes to a peer are to end, with its consent; another may be asked for at once.
+    EndLanes { peer: NicPath },
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }

@@ -195,6 +195,7 @@ impl<N: Net> Driver<N> {
                 Input::OperationDone { id, outcome }
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
+            Command::EndLanes { peer } => Input::Close(peer),
             Command::RoomWanted { made } => return self.make_room(made),
             Command::NoRoom { peer, error, limit } => {
                 // Of those whom we opened to, whose number is bounded: somebody may want to know.

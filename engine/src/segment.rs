@@ -9,6 +9,7 @@ use crate::target::{Piece, Target};
 use crate::transfer::{BatchReport, Transfer, submit_error};
 use crate::transport::{Carrier, Ends};
 use handfast_core::Incarnation;
+use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
 use handfast_memory::{Access, Direction, Memory, Span};
 use handfast_transport_tcp::RemoteSpan;
@@ -169,6 +170,33 @@ impl Segment {
             Some(Err(text)) => Err(refused(text)),
             None => Err(refused("the node answers no checksum questions".into())),
         }
+    }
+
+    /// Waits until it is certain that nothing lands any more of what was written before to the
+    /// node, and did not complete ([`Remote::Indeterminate`](crate::Remote)): the lanes that it was
+    /// sent on are ended with the node's consent, or the node is proven to run anew. Costs nothing
+    /// where nothing is in doubt; else transfers to the node wait for a new lane. Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node, so that nothing is known; may be tried again. A Mooncake
+    /// node cannot say what it still does, so that nothing is ever certain there.
+    pub async fn fence(&self) -> Result<(), Error> {
+        self.inner.engine.check_open()?;
+        let target = self.resolved().target;
+        if target.incarnation() == Incarnation::UNKNOWN {
+            let text = "a Mooncake node cannot say whether a write that it got will still land";
+            return Err(
+                Error::peer(Stage::Transfer, Cause::Invalid(text.into())).at(self.address())
+            );
+        }
+        if !target.is_in_doubt() {
+            return Ok(());
+        }
+        let answering = self.resolve().await?.target;
+        let lost = |error: Arc<TransportError>| {
+            Error::new(error.side, Stage::Handshake, Cause::PeerLost(error)).at(self.address())
+        };
+        target.fence(&answering).await.map_err(lost)
     }
 
     async fn checksum_by_reading(&self, offset: u64, bytes: u64) -> Result<u32, Error> {

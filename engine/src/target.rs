@@ -4,6 +4,8 @@
 //! handed to the data plane outside of the lock and in order: whoever finds the outbox untended
 //! tends it, everybody else leaves what they have in it.
 
+mod fence;
+
 use crate::command::{Command, Commands};
 use crate::error::Cause;
 use crate::mute::Mute;
@@ -100,6 +102,7 @@ struct State {
     draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
     unfenced: Vec<Lifecycle>,
+    doubts: fence::Doubts,
     outbox: Vec<Dispatch>,
     dispatching: bool,
     /// When the timer task will look again; `None` while it sleeps until told.
@@ -128,6 +131,7 @@ impl Target {
             opening: None,
             draining: Vec::new(),
             unfenced: Vec::new(),
+            doubts: fence::Doubts::default(),
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
@@ -304,6 +308,7 @@ impl Target {
             state.up.retain(|up| *up != lane);
             state.registered.retain(|registered| *registered != lane);
             state.unfenced.push(lane);
+            state.doubts.on_lane_down(lane);
             state.input(now, TransferInput::LaneDown { lane, cause });
         });
         self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));

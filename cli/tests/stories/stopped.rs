@@ -88,3 +88,37 @@ async fn an_engine_reports_indeterminate_and_reaches_the_server_again_within_a_s
     assert!(back.elapsed() < BACK_WITHIN);
     engine.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
+    let server = Server::start(&[]);
+    let engine = Engine::builder().start().await.unwrap();
+    let segment = engine.open(&server.at("memory")).await.unwrap();
+    segment.fence().await.unwrap();
+    let filled = |byte: u8| {
+        let memory = Memory::zeroed(32 * MIB as usize).unwrap();
+        memory.copy_in(0, &vec![byte; 32 * MIB as usize]).unwrap();
+        memory.whole()
+    };
+    segment.write(&filled(1), 0).await.unwrap();
+    server.process.stop();
+    // The server's sockets are full of it when the deadline passes, and it reads them when it goes on.
+    let given_up = segment.write(&filled(2), 0).deadline(Duration::from_millis(300)).await;
+    let error = given_up.unwrap_err();
+    assert_eq!(error.remote(), Some(Remote::Indeterminate), "{error}");
+    let fenced = tokio::time::timeout(Duration::from_millis(200), segment.fence()).await;
+    assert!(fenced.is_err(), "nothing is certain while the server is stopped");
+    server.process.signal(Signal::CONT);
+    let since = Instant::now();
+    segment.fence().await.unwrap();
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    let landed = segment.checksum(0, 32 * MIB).await.unwrap();
+    segment.write(&filled(3), 0).await.unwrap();
+    let sum = segment.checksum(0, 32 * MIB).await.unwrap();
+    assert_ne!(sum, landed);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(segment.checksum(0, 32 * MIB).await.unwrap(), sum, "late bytes landed");
+    }
+    engine.close().await;
+}
