@@ -2,6 +2,8 @@
 
 use crate::bench::Bench;
 use crate::config::Config;
+use crate::doctor::Doctor;
+use crate::explain::Explain;
 use crate::lanes::LaneOptions;
 use crate::metadata::Metadata;
 use crate::place::Place;
@@ -91,6 +93,8 @@ pub(crate) enum Command {
     Smoke(Smoke),
     Config(Config),
     Metadata(Metadata),
+    Doctor(Doctor),
+    Explain(Explain),
     Sim(Sim),
     Topology(Topology),
     /// Take raw streams for `bench --limit`

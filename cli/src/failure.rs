@@ -2,6 +2,9 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, RecordError, Stage};
+#[cfg(feature = "verbs")]
+use handfast_diagnosis::of_call;
+use handfast_diagnosis::{Id, ids};
 use handfast_metadata::ServerError;
 use handfast_trace::{RedactError, ReplayError};
 use sim_tests::MinimizeError;
@@ -77,6 +80,12 @@ pub(crate) enum Failure {
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
     NotFoundOut(String),
+    #[error("not in the catalogue")]
+    NotRecognised,
+    #[error("{0} fatal: what was asked for cannot work as it is")]
+    Unwell(usize),
+    #[error("the doctor cannot run: {0}")]
+    NoDoctor(String),
     #[error("interrupted")]
     Interrupted,
     #[error("terminated")]
@@ -90,6 +99,20 @@ impl Failure {
 
     pub(crate) fn state(path: &Path, what: &str) -> Self {
         Self::FileState { path: path.to_owned(), what: what.to_owned() }
+    }
+
+    /// The problem's name in the catalogue, for `handfast explain`.
+    pub(crate) fn diagnosis_id(&self) -> Option<Id> {
+        match self {
+            Self::Engine(error) => Some(error.diagnosis_id()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => of_call(error.call, error.code, &error.detail),
+            Self::Overdue { .. } => Some(ids::NET_FILTERED),
+            Self::StepOverdue { .. } => Some(ids::XFER_DEADLINE),
+            Self::Checksum { .. } | Self::Damaged { .. } => Some(ids::CHECKSUM),
+            Self::HalfWay { failure, .. } => failure.diagnosis_id(),
+            _ => None,
+        }
     }
 
     pub(crate) fn exit_code(&self) -> u8 {
@@ -122,6 +145,9 @@ impl Failure {
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
+            Self::NotRecognised => 3,
+            Self::Unwell(_) => 1,
+            Self::NoDoctor(_) => 2,
             Self::Interrupted => 130,
             Self::Terminated => 143,
         }

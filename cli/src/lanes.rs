@@ -118,7 +118,8 @@ pub(crate) struct Warnings(BTreeSet<String>);
 
 impl Warnings {
     pub(crate) fn tell(&mut self, engine: &Engine) {
-        let texts: BTreeSet<_> = engine.fallbacks().iter().map(Fallback::to_string).collect();
+        let words = |fallback: &Fallback| format!("{fallback} [{}]", fallback.diagnosis_id());
+        let texts: BTreeSet<_> = engine.fallbacks().iter().map(words).collect();
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));
         }
@@ -135,6 +136,9 @@ pub(crate) struct FallbackReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) peer: Option<String>,
     pub(crate) cause: String,
+    /// For `handfast explain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<&'static str>,
     pub(crate) cure: &'static str,
 }
 
@@ -145,6 +149,7 @@ impl FallbackReport {
             stage: fallback.stage().to_string(),
             peer: fallback.peer().map(str::to_owned),
             cause: fallback.cause().to_string(),
+            id: Some(fallback.diagnosis_id().as_str()),
             cure: fallback.cure(),
         }
     }
@@ -156,6 +161,7 @@ impl FallbackReport {
             stage: error.stage().to_string(),
             peer: error.peer_address().map(str::to_owned),
             cause: error.cause().to_string(),
+            id: Some(error.diagnosis_id().as_str()),
             cure: error.hint().unwrap_or(cure),
         }
     }

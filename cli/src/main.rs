@@ -7,7 +7,9 @@ mod arguments;
 mod bench;
 mod config;
 mod copy;
+mod doctor;
 mod environment;
+mod explain;
 mod failure;
 mod files;
 mod get;
@@ -23,6 +25,7 @@ mod serve;
 mod sim;
 mod size;
 mod smoke;
+mod terminal;
 mod topology;
 
 use arguments::{Arguments, Command};
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         }
         Command::Config(arguments) => config::run(&arguments),
         Command::Metadata(arguments) => runtime::block_on(metadata::run(arguments)),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Topology(arguments) => topology::run(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
@@ -67,7 +72,12 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::note(format_args!("error: {failure}"));
+            match failure.diagnosis_id() {
+                Some(id) => output::note(format_args!(
+                    "error: {failure} [{id}]\nhint: `handfast explain {id}` says more"
+                )),
+                None => output::note(format_args!("error: {failure}")),
+            }
             ExitCode::from(failure.exit_code())
         }
     }

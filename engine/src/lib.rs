@@ -33,6 +33,7 @@ mod command;
 mod config;
 mod control;
 mod counters;
+mod diagnosis;
 mod directory;
 mod driver;
 mod edges;
@@ -74,6 +75,7 @@ pub use handfast_core::node::{
 pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
+pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};

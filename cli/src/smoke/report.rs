@@ -147,6 +147,7 @@ impl Report {
 }
 
 fn reason(failure: &Failure) -> FallbackReport {
+    let id = failure.diagnosis_id().map(handfast_diagnosis::Id::as_str);
     match failure {
         Failure::Engine(error) => FallbackReport::of(error, CURE),
         #[cfg(feature = "verbs")]
@@ -155,6 +156,7 @@ fn reason(failure: &Failure) -> FallbackReport {
             stage: error.call.to_owned(),
             peer: None,
             cause: error.to_string(),
+            id,
             cure: CURE,
         },
         other => FallbackReport {
@@ -162,6 +164,7 @@ fn reason(failure: &Failure) -> FallbackReport {
             stage: "the transfer".to_owned(),
             peer: None,
             cause: other.to_string(),
+            id,
             cure: CURE,
         },
     }

@@ -4,6 +4,8 @@
 
 mod bench;
 mod crossing;
+mod doctor;
+mod explain;
 mod files;
 mod helpers;
 #[cfg(feature = "verbs")]

@@ -4,12 +4,14 @@ use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, 
 use serde_json::Value;
 use std::process::Command;
 
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 15] = [
     &[],
     &["serve"],
     &["put"],
     &["get"],
     &["bench"],
+    &["doctor"],
+    &["explain"],
     &["sim"],
     &["sim", "explore"],
     &["sim", "sweep"],

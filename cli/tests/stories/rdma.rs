@@ -1,6 +1,8 @@
 //! Bytes over RDMA between processes: soft-RoCE in a virtual machine, rxe0 at 10.0.0.1 and rxe1 at
 //! 10.0.0.2 (`cargo xtask guest`).
 
+mod doctor;
+
 use crate::helpers::{Client, Ended, Folder, MIB, Server, run, skipped, succeed, until};
 use rustix::process::Signal;
 use std::fs;

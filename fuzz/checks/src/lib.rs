@@ -4,6 +4,7 @@
 //! every file of the checked-in corpus, so an input that once broke something is tried on every run
 //! and on machines that cannot fuzz.
 
+pub mod explain_and_exchange;
 pub mod frame_and_json;
 pub mod mooncake;
 pub mod trace;
@@ -16,6 +17,9 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("frame_and_json", frame_and_json::check),
     ("mooncake", mooncake::check),
     ("trace", trace::check),
+    ("explain_and_exchange", explain_and_exchange::check),
+    ("frame_and_json", frame_and_json::check),
+    ("mooncake", mooncake::check),
 ];
 
 /// Longest error text: it goes into logs and refusals, so a peer must not choose its length.

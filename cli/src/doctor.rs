@@ -1,0 +1,178 @@
+//! `handfast doctor`.
+
+use crate::failure::Failure;
+use crate::lanes::{EngineName, TransportName};
+use crate::{Outcome, output, size, terminal};
+use clap::Args;
+use handfast_diagnosis::Language;
+use handfast_diagnosis::doctor::{
+    self, ANSWER_MAX, Facts, Library, Outside, Report, Request, ThisMachine, Wanted,
+};
+use handfast_transport_rdma::{RdmaUnavailable, availability};
+use std::net::{IpAddr, TcpListener};
+use std::path::PathBuf;
+
+/// What `serve` serves if nothing else is asked for.
+const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast doctor                                this machine
+  handfast doctor --listen 10.0.0.7:7411 --transport rdma --device mlx5_0
+  handfast doctor --answer --listen 10.0.0.7:7412         on one host, and
+  handfast doctor --peer 10.0.0.7:7412                    on the other
+  handfast doctor --metadata etcd://10.0.0.9:2379 --json
+
+Takes the options of 'handfast serve': put 'doctor' in its place. Nothing is
+changed. What follows from a problem is skipped, and the report says because
+of what. 'handfast explain ID' says more of each problem.
+
+",
+    include_str!("doctor/exit_codes.txt")
+);
+
+/// Look for what keeps this machine, or this and another, from moving bytes
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+pub(crate) struct Doctor {
+    /// Compare with the doctor that answers there, and say which side is at fault
+    #[arg(long, value_name = "HOST:PORT")]
+    peer: Option<String>,
+    /// Look at this machine, then answer other doctors at the --listen address until interrupted
+    #[arg(long, requires = "listen")]
+    answer: bool,
+    /// Address that a node is to listen at
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Host, or HOST:PORT, under which peers are to reach it
+    #[arg(long, value_name = "HOST")]
+    advertise: Option<String>,
+    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http://HOST[:PORT]/PATH
+    #[arg(long, value_name = "URL")]
+    metadata: Option<String>,
+    /// What bytes are to move over; with rdma, what prevents it is fatal
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
+    transport: TransportName,
+    /// RDMA device to use, by name [default: all are looked at]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Address of the RDMA device's port to use
+    #[arg(long, value_name = "ADDRESS")]
+    gid: Option<IpAddr>,
+    /// Memory that is to be served [default: 64M]
+    #[arg(long, value_name = "[NAME=]SIZE")]
+    memory: Vec<String>,
+    /// Language, en or zh [default: that of LANG]
+    #[arg(long, value_name = "LANGUAGE")]
+    lang: Option<Language>,
+    /// Print the report as one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Of `serve`; of no interest here
+    #[arg(long, hide = true)]
+    name: Option<String>,
+    #[arg(long, value_enum, hide = true)]
+    compat: Option<EngineName>,
+    #[arg(long, hide = true)]
+    file: Vec<String>,
+    #[arg(long, hide = true)]
+    read_only: bool,
+    #[arg(long, hide = true, value_delimiter = ',')]
+    cores: Vec<usize>,
+    /// Below which everything is read
+    #[arg(long, hide = true, default_value = "/")]
+    root: PathBuf,
+}
+
+pub(crate) fn run(arguments: Doctor) -> Outcome {
+    let request = request(&arguments)?;
+    let outside = ThisMachine::new(&arguments.root);
+    let (report, _) = doctor::examine(&Facts::read(&arguments.root), &request, &outside);
+    show(&report, &arguments)?;
+    if arguments.answer {
+        answer(&arguments, &request, &outside)?;
+    }
+    let fatal = report.findings();
+    let fatal = fatal.filter(|finding| finding.severity == handfast_diagnosis::Severity::Fatal);
+    match fatal.count() {
+        0 => Ok(()),
+        count => Err(Failure::Unwell(count)),
+    }
+}
+
+fn show(report: &Report, arguments: &Doctor) -> Outcome {
+    let style = terminal::style(arguments.lang);
+    match arguments.json {
+        true => output::say_json(&report.json(style.language)),
+        false => output::say(format_args!("{}", report.words(&style).trim_end())),
+    }
+}
+
+fn request(arguments: &Doctor) -> Result<Request, Failure> {
+    if !arguments.root.join("proc").is_dir() {
+        return Err(Failure::NoDoctor("there is no /proc to read".to_owned()));
+    }
+    let host = std::fs::read_to_string(arguments.root.join("proc/sys/kernel/hostname"));
+    Ok(Request {
+        wanted: match arguments.transport {
+            TransportName::Tcp => Wanted::Tcp,
+            TransportName::Auto => Wanted::Auto,
+            TransportName::Rdma => Wanted::Rdma,
+        },
+        device: arguments.device.clone(),
+        gid: arguments.gid,
+        listen: arguments.listen.clone(),
+        advertise: arguments.advertise.clone(),
+        peer: arguments.peer.clone(),
+        metadata: arguments.metadata.clone(),
+        memory_bytes: memory_bytes(&arguments.memory)?,
+        library: match availability() {
+            Ok(names) => Library::Devices(names),
+            Err(RdmaUnavailable::NotBuilt) => Library::NotBuilt,
+            Err(RdmaUnavailable::NoLibrary { detail, .. }) => Library::Missing(detail),
+            Err(RdmaUnavailable::NoList { .. } | RdmaUnavailable::NoDevice) => {
+                Library::Devices(Vec::new())
+            }
+        },
+        host: host.map_or_else(|_| "this host".to_owned(), |host| host.trim().to_owned()),
+        // What is not text names nothing that is looked for.
+        environment: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        root: arguments.root.clone(),
+    })
+}
+
+fn memory_bytes(memory: &[String]) -> Result<u64, Failure> {
+    let mut total = 0_u64;
+    for text in memory {
+        let bytes = text.split_once('=').map_or(text.as_str(), |(_, bytes)| bytes);
+        total = total.saturating_add(size::parse_positive(bytes).map_err(Failure::Usage)?);
+    }
+    Ok(if memory.is_empty() { MEMORY_DEFAULT_BYTES } else { total })
+}
+
+/// Answers other doctors, one after another, with what this machine is like at that time.
+fn answer(arguments: &Doctor, request: &Request, outside: &dyn Outside) -> Outcome {
+    let listen = arguments.listen.as_deref().unwrap_or_default();
+    let failed = |error: std::io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
+    let listener = TcpListener::bind(listen).map_err(failed)?;
+    output::note(format_args!("answering at {}", listener.local_addr().map_err(failed)?));
+    // This address is now taken by this doctor itself.
+    let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
+    for stream in listener.incoming() {
+        let told = stream.map_err(doctor::ExchangeError::from).and_then(|mut stream| {
+            stream.set_read_timeout(Some(ANSWER_MAX))?;
+            stream.set_write_timeout(Some(ANSWER_MAX))?;
+            let facts = Facts::read(&arguments.root);
+            let (report, _) = doctor::examine(&facts, &request, outside);
+            doctor::answer(&mut stream, &doctor::half(&facts, &report, outside.unix_s()))
+        });
+        match told {
+            Ok(other) => output::note(format_args!("told {}", other.host)),
+            Err(error) => output::note(format_args!("not told: {error}")),
+        }
+    }
+    Ok(())
+}

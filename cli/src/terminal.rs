@@ -1,0 +1,25 @@
+//! How wide the terminal is, whether it shows colours, and which language its user reads.
+
+use handfast_diagnosis::{COLUMNS_MIN, Language, Style};
+use std::io::IsTerminal;
+
+/// Longer lines are hard to read, however wide the terminal is.
+const COLUMNS_MAX: usize = 110;
+/// Of output that goes to a file or another program.
+const COLUMNS_ELSEWHERE: usize = 100;
+
+/// How to write to standard output.
+pub(crate) fn style(language: Option<Language>) -> Style {
+    let output = std::io::stdout();
+    let is_terminal = output.is_terminal();
+    let size = rustix::termios::tcgetwinsize(&output).ok().filter(|_| is_terminal);
+    let columns = size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = columns.or_else(told).unwrap_or(COLUMNS_ELSEWHERE);
+    let of_environment = || Language::of_environment(|name| std::env::var(name).ok());
+    Style {
+        language: language.unwrap_or_else(of_environment),
+        columns: columns.clamp(COLUMNS_MIN, COLUMNS_MAX),
+        colour: is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+    }
+}

@@ -1,0 +1,128 @@
+//! `handfast doctor` as users run it, on this machine.
+
+use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, run, succeed};
+use crate::output::on_terminal;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+/// The findings of a report, by id.
+pub(crate) fn ids(report: &str) -> Vec<String> {
+    findings(report).iter().map(|finding| finding["id"].as_str().unwrap().to_owned()).collect()
+}
+
+pub(crate) fn findings(report: &str) -> Vec<Value> {
+    let report: Value = serde_json::from_str(report).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().flat_map(|check| check["findings"].as_array().unwrap()).cloned().collect()
+}
+
+fn doctor(arguments: &[&str]) -> Ended {
+    run(&[&["doctor", "--json"], arguments].concat())
+}
+
+#[test]
+fn a_busy_port_is_found_with_its_owner_and_exit_code_1() {
+    let server = Server::start(&["--memory", "m=1M"]);
+    let ended =
+        doctor(&["--transport", "tcp", "--listen", &server.address]).failed(1, &["1 fatal"]);
+    let finding =
+        findings(&ended.output).into_iter().find(|finding| finding["id"] == "PORT-IN-USE").unwrap();
+    assert_eq!(finding["command"], format!("kill {}", server.pid()));
+    assert!(finding["observed"].as_str().unwrap().contains("handfast, process"), "{finding}");
+    let ended = doctor(&["--transport", "tcp", "--listen", "127.0.0.1:0"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
+#[test]
+fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
+    let serve = [
+        "--listen",
+        "127.0.0.1:0",
+        "--name",
+        "n",
+        "--memory",
+        "m=1M",
+        "--read-only",
+        "--cores",
+        "0",
+    ];
+    let ended = doctor(&[&["--transport", "tcp"], &serve[..]].concat());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(doctor(&["--memory", "none"]).code, Some(2));
+    assert_eq!(doctor(&["--answer"]).code, Some(2), "without --listen");
+    let folder = Folder::new();
+    doctor(&["--root", &folder.name("nothing")]).failed(2, &["/proc"]);
+}
+
+/// A doctor that answers.
+fn answering() -> (Process, String) {
+    let mut command = Command::new(PROGRAM);
+    command.args(["doctor", "--answer", "--listen", "127.0.0.1:0", "--transport", "tcp", "--json"]);
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(process.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    let address = line.trim().strip_prefix("answering at ").unwrap().to_owned();
+    std::thread::spawn(move || errors.read_to_end(&mut Vec::new()));
+    (Process(process), address)
+}
+
+#[test]
+fn two_doctors_compare_and_one_survives_whoever_speaks_otherwise() {
+    let (_process, address) = answering();
+    for _ in 0..2 {
+        let ended = doctor(&["--transport", "tcp", "--peer", &address]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        let report: Value = serde_json::from_str(&ended.output).unwrap();
+        assert!(report["peer"].is_string(), "{report}");
+        // Who says nothing sensible is sent away, and the next is answered.
+        let mut stream = TcpStream::connect(&address).unwrap();
+        std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
+    }
+    let server = Server::start(&["--memory", "m=1M"]);
+    let ended = doctor(&["--transport", "tcp", "--peer", &server.address]);
+    assert_eq!(
+        (ended.code, ids(&ended.output).contains(&"NET-RESET".to_owned())),
+        (Some(0), true),
+        "{ended:?}"
+    );
+    drop(server);
+    let ended = doctor(&["--transport", "tcp", "--peer", "127.0.0.1:1"]).failed(1, &[]);
+    assert!(ids(&ended.output).contains(&"NET-REFUSED".to_owned()), "{ended:?}");
+}
+
+#[test]
+fn errors_name_their_page_and_the_page_exists() {
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 0);
+    let ended = run(&["put", &file, "127.0.0.1:1"])
+        .failed(3, &["[NET-REFUSED]", "handfast explain NET-REFUSED"]);
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("'{PROGRAM}' explain --json \"$0\""), &ended.errors]);
+    let explained: Value = serde_json::from_str(&Client::spawn(command).end().output).unwrap();
+    assert_eq!(explained["first"]["id"], "NET-REFUSED");
+    succeed(&["explain", "NET-REFUSED"]);
+}
+
+#[test]
+fn the_report_fits_the_terminal_and_has_colour_there_alone() {
+    for columns in [60, 140] {
+        let line = format!("'{PROGRAM}' doctor --lang en");
+        let Some(ended) = on_terminal(columns, &line) else { return };
+        assert!(ended.output.contains("\u{1b}["), "{ended:?}");
+        let plain = on_terminal(columns, &format!("NO_COLOR=1 {line}")).unwrap();
+        assert!(!plain.output.contains('\u{1b}'), "{plain:?}");
+        for shown in plain.output.lines().map(str::trim_end) {
+            let is_command = shown.trim_start().starts_with('$');
+            assert!(
+                shown.chars().count() <= usize::from(columns) || is_command,
+                "{columns}: {shown}"
+            );
+        }
+    }
+    let ended = run(&["doctor", "--lang", "zh"]);
+    assert!(!ended.output.contains('\u{1b}') && ended.output.contains("环境变量"), "{ended:?}");
+}

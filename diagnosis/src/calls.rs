@@ -1,0 +1,153 @@
+//! Ids of calls that failed, for errors that carry the call, its number and words.
+
+use crate::explain::explain;
+use crate::ids;
+use crate::problem::{Id, Role};
+
+const EINVAL: i32 = 22;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+const EPERM: i32 = 1;
+const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
+const ENODEV: i32 = 19;
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+const EOPNOTSUPP: i32 = 95;
+const EAFNOSUPPORT: i32 = 97;
+const EADDRNOTAVAIL: i32 = 99;
+const ENETUNREACH: i32 = 101;
+const ECONNREFUSED: i32 = 111;
+const ETIMEDOUT: i32 = 110;
+const EHOSTUNREACH: i32 = 113;
+/// The kernel's own ENOTSUPP, which leaks out of some drivers.
+const ENOTSUPP: i32 = 524;
+
+/// The problem behind a call that failed: `call` as errors name it, such as `ibv_modify_qp(RTR)` or
+/// `connect`, `code` its error number or a completion's status, `detail` its words.
+pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
+    // What is known of our own port says more than what came of it.
+    if detail.contains("our own port is down") {
+        return Some(ids::PORT_DOWN);
+    }
+    let by_number = match call {
+        "ibv_modify_qp(INIT)" => Some(ids::QP_INIT),
+        "ibv_modify_qp(RESET)" => Some(ids::QP_RESET),
+        "ibv_modify_qp(RTR)" => Some(match code {
+            ETIMEDOUT => ids::QP_RTR_TIMEOUT,
+            ENETUNREACH | EHOSTUNREACH => ids::IP_SUBNET,
+            EAFNOSUPPORT | ENOTSUPP => ids::ERDMA_COMPAT_GID,
+            ENOMEM => ids::QP_NOMEM,
+            EIO | ENODEV => ids::DEV_FATAL,
+            _ => ids::QP_RTR,
+        }),
+        "ibv_modify_qp(RTS)" => Some(ids::QP_RTS),
+        "ibv_create_qp" => Some(match code {
+            EAGAIN => ids::LIM_CGROUP,
+            EOPNOTSUPP => ids::EFA_NO_RC,
+            _ => ids::QP_NOMEM,
+        }),
+        "ibv_create_cq" if code == ENOMEM => Some(ids::LIM_MEMLOCK),
+        "ibv_reg_mr" | "ibv_reg_dmabuf_mr" => Some(match code {
+            ENOMEM => ids::LIM_MEMLOCK,
+            EAGAIN | ENOSPC => ids::MR_EXHAUSTED,
+            EINVAL | EIO => ids::MR_TOO_BIG,
+            EOPNOTSUPP => ids::GPU_NOPEER,
+            _ => ids::MR_FAULT,
+        }),
+        "ibv_open_device" => Some(match code {
+            EPERM => ids::PERM_RAWIO,
+            EAGAIN => ids::LIM_CGROUP,
+            ENOENT | EACCES | ENODEV => ids::DEV_NODE,
+            _ => ids::DEV_FATAL,
+        }),
+        // The code of these is a completion's status.
+        "completion" | "prove" => {
+            u32::try_from(code).ok().filter(|status| *status > 0).map(of_completion)
+        }
+        "resolve" => Some(ids::NET_UNRESOLVED),
+        "connect" | "accept" | "hello" => match code {
+            ECONNREFUSED => Some(ids::NET_REFUSED),
+            ETIMEDOUT => Some(ids::NET_FILTERED),
+            ENETUNREACH | EHOSTUNREACH => Some(ids::NET_UNREACHABLE),
+            EADDRNOTAVAIL => Some(ids::LIM_EPHEMERAL),
+            EMFILE | ENFILE => Some(ids::LIM_NOFILE),
+            EACCES | EPERM => Some(ids::NET_FILTERED),
+            _ => None,
+        },
+        _ => None,
+    };
+    let by_words = || {
+        let cause = |text: &str| {
+            explain(text).first.filter(|first| first.role == Role::Cause).map(|first| first.id)
+        };
+        cause(detail).or_else(|| cause(&format!("{call} failed: {detail}")))
+    };
+    // The words of a call that names no errno say more than its kind does.
+    if code == 0 { by_words().or(by_number) } else { by_number.or_else(by_words) }
+}
+
+/// The problem behind the status of a failed completion, as `enum ibv_wc_status` counts.
+pub fn of_completion(status: u32) -> Id {
+    match status {
+        1 => ids::WC_LOC_LEN,
+        2 | 3 | 6 => ids::WC_LOC_QP_OP,
+        4 | 8 => ids::WC_LOC_PROT,
+        5 => ids::WC_FLUSH_ONLY,
+        7 => ids::WC_BAD_RESP,
+        9 => ids::WC_REM_INV,
+        10 => ids::WC_REM_ACCESS,
+        11 | 16 => ids::WC_REM_OP,
+        12 | 20 => ids::WC_RETRY,
+        13 => ids::WC_RNR,
+        19 => ids::DEV_FATAL,
+        _ => ids::WC_GENERAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_and_its_number_lead_to_the_cause() {
+        let of = |call, code| of_call(call, code, "").map(Id::as_str);
+        assert_eq!(of("ibv_modify_qp(RTR)", 110), Some("QP-RTR-TIMEOUT"));
+        assert_eq!(of("ibv_modify_qp(RTR)", 22), Some("QP-RTR"));
+        assert_eq!(of("ibv_modify_qp(RTR)", 113), Some("IP-SUBNET"));
+        assert_eq!(of("ibv_modify_qp(RTR)", 524), Some("ERDMA-COMPAT-GID"));
+        assert_eq!(of("ibv_modify_qp(RTS)", 22), Some("QP-RTS"));
+        assert_eq!(of("ibv_create_qp", 12), Some("QP-NOMEM"));
+        assert_eq!(of("ibv_reg_mr", 12), Some("LIM-MEMLOCK"));
+        assert_eq!(of("ibv_reg_mr", 14), Some("MR-FAULT"));
+        assert_eq!(of("ibv_open_device", 13), Some("DEV-NODE"));
+        assert_eq!(of("connect", 111), Some("NET-REFUSED"));
+        assert_eq!(of("connect", 24), Some("LIM-NOFILE"));
+        assert_eq!(of("a call of nobody", 5), None);
+    }
+
+    #[test]
+    fn without_a_number_the_words_decide() {
+        let words = "rxe0: no usable address among: nothing";
+        assert_eq!(of_call("open", 0, words), Some(ids::GID_ZERO));
+        let words = "there is no such device; there are: rxe0, rxe1";
+        assert_eq!(of_call("ibv_get_device_list", 0, words), Some(ids::DEV_NAME));
+        assert_eq!(of_call("open", 0, "port 1 is not active"), Some(ids::PORT_DOWN));
+        let words = "Connection timed out; our own port is down";
+        assert_eq!(of_call("ibv_modify_qp(RTR)", 110, words), Some(ids::PORT_DOWN));
+        assert_eq!(
+            of_call("ibv_modify_qp(RTR)", 0, "the path MTU mismatch"),
+            Some(ids::MTU_MISMATCH)
+        );
+        assert_eq!(of_call("ibv_modify_qp(RTR)", 0, "something new"), Some(ids::QP_RTR));
+    }
+
+    #[test]
+    fn every_status_has_a_page_and_a_flush_its_own() {
+        assert_eq!(of_completion(5), ids::WC_FLUSH_ONLY);
+        assert_eq!(of_completion(12), ids::WC_RETRY);
+        assert_eq!(of_completion(u32::MAX), ids::WC_GENERAL);
+    }
+}

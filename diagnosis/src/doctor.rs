@@ -1,0 +1,255 @@
+//! Looks for the catalogue's problems on a machine.
+//!
+//! What the kernel tells is read once, below a root that tests choose ([`Facts`]); what else is
+//! asked goes through [`Outside`]. Probes form a graph: where a cause was found, what would follow
+//! from it is skipped, and the report says because of what. Nothing is changed.
+
+mod exchange;
+mod facts;
+mod outside;
+mod probes;
+mod report;
+
+pub use exchange::{
+    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, answer, encode, read_half,
+};
+pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
+pub use outside::{ANSWER_MAX, AskFailure, Outside, ThisMachine};
+pub use report::{Check, Finding, Outcome, Report};
+
+use crate::problem::{Id, Severity, Text};
+use probes::PROBES;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// What bytes are to move over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// TCP alone: what concerns RDMA is left out.
+    Tcp,
+    /// RDMA where it works.
+    #[default]
+    Auto,
+    /// RDMA alone: what prevents it is fatal.
+    Rdma,
+}
+
+/// What the verbs library of this process says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Library {
+    /// This program was built without RDMA.
+    #[default]
+    NotBuilt,
+    /// The library cannot be loaded; what the loader said.
+    Missing(String),
+    /// It lists these devices.
+    Devices(Vec<String>),
+}
+
+/// What the doctor is asked about: the options of `serve`, and whom to compare with.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// What bytes are to move over.
+    pub wanted: Wanted,
+    /// The RDMA device to use; any, if not given.
+    pub device: Option<String>,
+    /// The address of the device to use.
+    pub gid: Option<IpAddr>,
+    /// `HOST:PORT` to listen at.
+    pub listen: Option<String>,
+    /// `HOST` or `HOST:PORT` told to peers.
+    pub advertise: Option<String>,
+    /// Where another doctor answers, `HOST:PORT`.
+    pub peer: Option<String>,
+    /// The metadata service, such as `etcd://10.0.0.9:2379`.
+    pub metadata: Option<String>,
+    /// Bytes that are to be served.
+    pub memory_bytes: u64,
+    /// What the verbs library says.
+    pub library: Library,
+    /// This host's name.
+    pub host: String,
+    /// The environment.
+    pub environment: BTreeMap<String, String>,
+    /// Below which everything is read.
+    pub root: PathBuf,
+}
+
+/// What a probe looks at.
+struct Context<'a> {
+    facts: &'a Facts,
+    request: &'a Request,
+    outside: &'a dyn Outside,
+    /// Devices with a problem that was found before: nothing else is said of them.
+    broken: &'a BTreeMap<String, Id>,
+    /// The other side, once it has answered.
+    peer: &'a mut Option<Half>,
+}
+
+impl Context<'_> {
+    /// How bad it is if RDMA cannot be had.
+    fn without_rdma(&self) -> Severity {
+        if self.request.wanted == Wanted::Rdma { Severity::Fatal } else { Severity::Degraded }
+    }
+
+    /// How bad it is if this device cannot be used: others may do.
+    fn without(&self, device: &str) -> Severity {
+        let others = self.devices().any(|other| other.name != device && is_usable(other));
+        if others { Severity::Degraded } else { self.without_rdma() }
+    }
+
+    /// The devices in question of which no problem is known yet.
+    fn devices(&self) -> impl Iterator<Item = &Device> {
+        let wanted = self.request.device.as_deref();
+        let named =
+            wanted.filter(|wanted| self.facts.devices.iter().any(|device| device.name == *wanted));
+        let devices = self.facts.devices.iter();
+        devices.filter(move |device| {
+            named.is_none_or(|named| device.name == named)
+                && !self.broken.contains_key(&device.name)
+        })
+    }
+
+    fn variable(&self, name: &str) -> Option<&str> {
+        self.request.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// Whether lanes are possible over it as far as is seen at once.
+fn is_usable(device: &Device) -> bool {
+    device.refused.is_none() && device.ports.first().is_some_and(Port::is_active)
+}
+
+/// When a probe is of interest.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Applies {
+    Always,
+    /// Unless bytes are to move over TCP alone.
+    ToRdma,
+    /// There, and where there is a device that nothing is known against.
+    ToDevices,
+    /// Where `--peer` is given, `--metadata`, `--listen` or `--advertise`.
+    WithPeer,
+    WithMetadata,
+    WithAddress,
+}
+
+struct Probe {
+    name: &'static str,
+    title: Text,
+    applies: Applies,
+    /// Probes that must have found nothing that prevents everything, for this to make sense.
+    after: &'static [&'static str],
+    look: fn(&mut Context<'_>) -> Vec<Finding>,
+}
+
+/// Looks at everything, in order.
+pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> (Report, Option<Half>) {
+    let mut broken = BTreeMap::new();
+    let mut blocked: BTreeMap<&'static str, Id> = BTreeMap::new();
+    let mut peer = None;
+    let mut checks = Vec::new();
+    for probe in PROBES {
+        let outcome = match reason_to_skip(probe, facts, request, &broken, &blocked) {
+            Some(Skip::NotAsked) => continue,
+            Some(Skip::Because(id)) => {
+                blocked.insert(probe.name, id);
+                Outcome::Skipped { because: id }
+            }
+            None => {
+                let mut context =
+                    Context { facts, request, outside, broken: &broken, peer: &mut peer };
+                let findings = (probe.look)(&mut context);
+                for finding in findings.iter().filter(|finding| finding.prevents) {
+                    match &finding.device {
+                        Some(device) => broken.entry(device.clone()).or_insert(finding.id),
+                        None => blocked.entry(probe.name).or_insert(finding.id),
+                    };
+                }
+                Outcome::of(findings)
+            }
+        };
+        checks.push(Check { name: probe.name, title: probe.title, outcome });
+    }
+    let report = Report {
+        host: request.host.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+        kernel: facts.kernel.clone(),
+        peer: peer.as_ref().map(|peer| peer.host.clone()),
+        devices: facts.devices.clone(),
+        checks,
+    };
+    (report, peer)
+}
+
+/// What this side tells another doctor.
+pub fn half(facts: &Facts, report: &Report, unix_s: u64) -> Half {
+    Half {
+        host: report.host.clone(),
+        version: report.version.to_owned(),
+        unix_s,
+        devices: facts.devices.clone(),
+        interfaces: facts.interfaces.clone(),
+        addresses: facts.addresses.clone(),
+        routes: facts.routes.clone(),
+        findings: report.findings().map(exchange::Told::of).collect(),
+    }
+}
+
+enum Skip {
+    NotAsked,
+    Because(Id),
+}
+
+fn reason_to_skip(
+    probe: &Probe,
+    facts: &Facts,
+    request: &Request,
+    broken: &BTreeMap<String, Id>,
+    blocked: &BTreeMap<&'static str, Id>,
+) -> Option<Skip> {
+    let over_rdma = request.wanted != Wanted::Tcp;
+    let asked = match probe.applies {
+        Applies::Always => true,
+        Applies::ToRdma | Applies::ToDevices => over_rdma,
+        Applies::WithPeer => request.peer.is_some(),
+        Applies::WithMetadata => request.metadata.is_some(),
+        Applies::WithAddress => request.listen.is_some() || request.advertise.is_some(),
+    };
+    if !asked {
+        return Some(Skip::NotAsked);
+    }
+    if let Some(id) = probe.after.iter().find_map(|name| blocked.get(name)) {
+        return Some(Skip::Because(*id));
+    }
+    if probe.applies == Applies::ToDevices {
+        let sound: BTreeSet<_> =
+            facts.devices.iter().filter(|device| !broken.contains_key(&device.name)).collect();
+        let named =
+            |device: &&&Device| request.device.as_ref().is_none_or(|name| *name == device.name);
+        if sound.iter().filter(named).count() == 0 {
+            let of_named = request.device.as_ref().and_then(|name| broken.get(name));
+            let because = of_named.or_else(|| broken.values().next());
+            return Some(because.map_or(Skip::NotAsked, |id| Skip::Because(*id)));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_comes_after_those_it_depends_on() {
+        for (at, probe) in PROBES.iter().enumerate() {
+            for name in probe.after {
+                let earlier = PROBES[..at].iter().any(|earlier| earlier.name == *name);
+                assert!(earlier, "{} comes before {name}", probe.name);
+            }
+            let twins = PROBES.iter().filter(|other| other.name == probe.name).count();
+            assert_eq!(twins, 1, "{}", probe.name);
+        }
+    }
+}

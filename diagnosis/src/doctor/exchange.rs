@@ -1,0 +1,151 @@
+//! Two doctors tell each other what they see: one frame each way, over TCP.
+//!
+//! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
+//! who connects speaks first.
+
+use super::facts::{Device, Interface, Route};
+use super::report::Finding;
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+
+/// Begins a frame; no control frame of a node begins so.
+pub const MAGIC: &[u8; 8] = b"HFDOCTR1";
+/// Longest JSON of a frame.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Magic and length.
+pub const HEADER_BYTES: usize = MAGIC.len() + 4;
+
+/// What one side tells the other of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Half {
+    /// The host's name.
+    pub host: String,
+    /// The program's version.
+    pub version: String,
+    /// Seconds since 1970.
+    pub unix_s: u64,
+    /// RDMA devices.
+    pub devices: Vec<Device>,
+    /// Network interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Routes over IPv4.
+    pub routes: Vec<Route>,
+    /// What the doctor found there, by id and what was observed.
+    pub findings: Vec<Told>,
+}
+
+/// A finding as the other side tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The problem's name; of another version it may be one that is not known here.
+    pub id: String,
+    /// How bad it is there.
+    pub is_fatal: bool,
+    /// What was seen.
+    pub observed: String,
+}
+
+impl Told {
+    pub(super) fn of(finding: &Finding) -> Self {
+        Self {
+            id: finding.id.to_string(),
+            is_fatal: finding.severity == crate::Severity::Fatal,
+            observed: finding.observed.clone(),
+        }
+    }
+}
+
+/// Why a frame cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The connection failed or ended.
+    #[error("the connection ended: {0}")]
+    Io(#[from] io::Error),
+    /// The other side is no doctor.
+    #[error("what answers is no doctor")]
+    Foreign,
+    /// The other side's report is too long.
+    #[error("a report of {0} bytes is longer than {FRAME_BYTES_MAX}")]
+    TooLong(usize),
+    /// The JSON is not what is expected.
+    #[error("the report cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+/// A frame with the half.
+///
+/// # Errors
+/// [`ExchangeError::TooLong`] for a machine with more devices than a frame has room for.
+pub fn encode(half: &Half) -> Result<Vec<u8>, ExchangeError> {
+    let json = serde_json::to_vec(half)?;
+    let length = u32::try_from(json.len()).ok().filter(|_| json.len() <= FRAME_BYTES_MAX);
+    let length = length.ok_or(ExchangeError::TooLong(json.len()))?;
+    Ok([&MAGIC[..], &length.to_be_bytes(), &json].concat())
+}
+
+/// Reads a frame. Not more than [`FRAME_BYTES_MAX`] is ever held.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
+    let mut header = [0; HEADER_BYTES];
+    from.read_exact(&mut header)?;
+    let (magic, length) = header.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(ExchangeError::Foreign);
+    }
+    let length = length.iter().fold(0_usize, |length, byte| length << 8 | usize::from(*byte));
+    if length > FRAME_BYTES_MAX {
+        return Err(ExchangeError::TooLong(length));
+    }
+    let mut json = vec![0; length];
+    from.read_exact(&mut json)?;
+    Ok(serde_json::from_slice(&json)?)
+}
+
+/// Answers one doctor: reads its half and writes our own.
+///
+/// # Errors
+/// What is wrong with the connection or the other half.
+pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Half, ExchangeError> {
+    let other = read_half(stream)?;
+    stream.write_all(&encode(own)?)?;
+    stream.flush()?;
+    Ok(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_comes_back_as_it_was() {
+        let half = Half { host: "a".into(), unix_s: 7, ..Half::default() };
+        let frame = encode(&half).unwrap();
+        assert_eq!(read_half(&mut &frame[..]).unwrap(), half);
+        for cut in 0..frame.len() {
+            assert!(matches!(read_half(&mut &frame[..cut]), Err(ExchangeError::Io(_))));
+        }
+    }
+
+    #[test]
+    fn other_speech_and_long_frames_are_refused_before_they_are_read() {
+        let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+        assert!(matches!(read_half(&mut &http[..]), Err(ExchangeError::Foreign)));
+        let header = |length: usize| {
+            let length = u32::try_from(length).unwrap();
+            [&MAGIC[..], &length.to_be_bytes()].concat()
+        };
+        let at_limit = read_half(&mut &header(FRAME_BYTES_MAX)[..]);
+        assert!(matches!(at_limit, Err(ExchangeError::Io(_))));
+        let past = read_half(&mut &header(FRAME_BYTES_MAX + 1)[..]);
+        assert!(matches!(past, Err(ExchangeError::TooLong(_))));
+        let nonsense = [&header(2)[..], b"{]"].concat();
+        assert!(matches!(read_half(&mut &nonsense[..]), Err(ExchangeError::Malformed(_))));
+        let long = Half { host: "x".repeat(FRAME_BYTES_MAX), ..Half::default() };
+        assert!(matches!(encode(&long), Err(ExchangeError::TooLong(_))));
+    }
+}

@@ -1,0 +1,179 @@
+//! Interfaces, addresses, routes, neighbours and sockets of this network namespace.
+
+use super::Tree;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Processes that are looked through for the owner of a socket.
+const PROCESSES_MAX: usize = 4_096;
+
+/// A network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Whether an administrator has set it up.
+    pub is_up: bool,
+    /// Whether something is at the other end.
+    pub has_carrier: bool,
+    /// Largest packet, in bytes.
+    pub mtu: u32,
+}
+
+/// A route over IPv4.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Out of which interface.
+    pub interface: String,
+    /// To where.
+    pub network: Ipv4Addr,
+    /// Which bits of an address count.
+    pub mask: Ipv4Addr,
+}
+
+impl Route {
+    fn leads_to(&self, address: Ipv4Addr) -> bool {
+        let mask = self.mask.to_bits();
+        address.to_bits() & mask == self.network.to_bits() & mask
+    }
+}
+
+/// Whether a route out of the interface leads to the address.
+pub(in crate::doctor) fn is_reached(routes: &[Route], interface: &str, address: Ipv4Addr) -> bool {
+    routes.iter().any(|route| route.interface == interface && route.leads_to(address))
+}
+
+/// A neighbour over IPv4.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The interface it was asked for on.
+    pub interface: String,
+    /// Whether it has answered.
+    pub has_answered: bool,
+}
+
+/// A socket that holds an address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    /// The address.
+    pub address: SocketAddr,
+    /// Whether connections are taken there.
+    pub is_listening: bool,
+    /// By which the owner is found.
+    pub inode: u64,
+}
+
+pub(super) fn interfaces(tree: &Tree<'_>) -> Vec<Interface> {
+    /// IFF_UP.
+    const UP: u64 = 1;
+    let interface = |name: String| {
+        let folder = format!("sys/class/net/{name}");
+        let mtu = u32::try_from(tree.number(&format!("{folder}/mtu"))).ok()?;
+        // A file such as bonding_masters is no interface.
+        (mtu > 0).then(|| Interface {
+            is_up: tree.number(&format!("{folder}/flags")) & UP != 0,
+            has_carrier: tree.number(&format!("{folder}/carrier")) == 1,
+            mtu,
+            name,
+        })
+    };
+    tree.names("sys/class/net").into_iter().filter_map(interface).collect()
+}
+
+pub(super) fn addresses(tree: &Tree<'_>) -> Vec<IpAddr> {
+    let mut found = BTreeSet::new();
+    let mut last = None;
+    for line in tree.text("proc/net/fib_trie").lines() {
+        let line = line.trim();
+        if let Some(address) = line.strip_prefix("|-- ") {
+            last = address.parse::<Ipv4Addr>().ok();
+        } else if line == "/32 host LOCAL" {
+            found.extend(last.map(IpAddr::from));
+        }
+    }
+    for line in tree.text("proc/net/if_inet6").lines() {
+        let digits = line.split_whitespace().next().unwrap_or_default();
+        found.extend(
+            u128::from_str_radix(digits, 16)
+                .ok()
+                .map(|bits| IpAddr::from(Ipv6Addr::from_bits(bits))),
+        );
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn routes(tree: &Tree<'_>) -> Vec<Route> {
+    let route = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let address = |at: usize| of_hexadecimal(columns.get(at)?);
+        let interface = (*columns.first()?).to_owned();
+        Some(Route { interface, network: address(1)?, mask: address(7)? })
+    };
+    tree.text("proc/net/route").lines().skip(1).filter_map(route).collect()
+}
+
+pub(super) fn neighbours(tree: &Tree<'_>) -> Vec<Neighbour> {
+    let neighbour = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        Some(Neighbour {
+            address: columns.first()?.parse().ok()?,
+            has_answered: *columns.get(2)? != "0x0",
+            interface: (*columns.get(5)?).to_owned(),
+        })
+    };
+    tree.text("proc/net/arp").lines().skip(1).filter_map(neighbour).collect()
+}
+
+pub(super) fn listeners(tree: &Tree<'_>) -> Vec<Listener> {
+    /// TCP_LISTEN and TCP_TIME_WAIT as the kernel counts.
+    const LISTENING: &str = "0A";
+    let listener = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        let (address, port) = columns.get(1)?.split_once(':')?;
+        let address: IpAddr = match address.len() {
+            8 => of_hexadecimal(address)?.into(),
+            32 => {
+                let words = (0..4)
+                    .map(|word| u32::from_str_radix(address.get(word * 8..word * 8 + 8)?, 16).ok());
+                let words: Vec<u32> = words.collect::<Option<_>>()?;
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical()
+            }
+            _ => return None,
+        };
+        let port = u16::from_str_radix(port, 16).ok()?;
+        Some(Listener {
+            address: SocketAddr::new(address, port),
+            is_listening: *columns.get(3)? == LISTENING,
+            inode: columns.get(9)?.parse().ok()?,
+        })
+    };
+    let tables = ["proc/net/tcp", "proc/net/tcp6"].map(|path| tree.text(path));
+    let lines = tables.iter().flat_map(|table| table.lines().skip(1));
+    lines.filter_map(listener).filter(|listener| listener.is_listening).collect()
+}
+
+/// The process that has the socket, by number and name; none if it may not be seen.
+pub(in crate::doctor) fn owner(tree: &Tree<'_>, inode: u64) -> Option<(u32, String)> {
+    let wanted = format!("socket:[{inode}]");
+    let processes = tree.names("proc").into_iter().filter_map(|name| name.parse::<u32>().ok());
+    for process in processes.take(PROCESSES_MAX) {
+        for file in tree.names(&format!("proc/{process}/fd")) {
+            let target = fs::read_link(tree.0.join(format!("proc/{process}/fd/{file}")));
+            if target.is_ok_and(|target| target.as_os_str() == wanted.as_str()) {
+                return Some((process, tree.line(&format!("proc/{process}/comm"))));
+            }
+        }
+    }
+    None
+}
+
+/// An IPv4 address as the kernel's tables have it: the number in the machine's order of bytes.
+fn of_hexadecimal(text: &str) -> Option<Ipv4Addr> {
+    let number = u32::from_str_radix(text, 16).ok()?;
+    Some(Ipv4Addr::from(number.to_ne_bytes()))
+}

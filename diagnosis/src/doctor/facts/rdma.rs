@@ -1,0 +1,187 @@
+//! RDMA devices with what `discover` of the backend leaves out.
+
+use super::Tree;
+use super::network::Interface;
+use handfast_transport_rdma::{Connecting, discover};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// An RDMA device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its kind, as the backend recognises it.
+    pub profile: String,
+    /// By what.
+    pub recognised_by: String,
+    /// Why there are no lanes over it, if there are none.
+    pub refused: Option<String>,
+    /// Its place on the PCI bus; empty for software devices.
+    pub pci: String,
+    /// Its node below `/dev/infiniband`, such as `uverbs0`; empty if the kernel made none.
+    pub node: String,
+    /// Numbers of the node.
+    pub node_numbers: (u32, u32),
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Port {
+    /// Counted from 1.
+    pub number: u32,
+    /// Such as `ACTIVE`.
+    pub state: String,
+    /// Such as `LinkUp`.
+    pub physical: String,
+    /// `Ethernet` or `InfiniBand`.
+    pub link_layer: String,
+    /// The local identifier; 0 over Ethernet and where no subnet manager gave one.
+    pub lid: u64,
+    /// The partition key in use; 0 where there is none.
+    pub partition: u64,
+    /// Damaged or lost packets and links, since the counters were reset.
+    pub errors: u64,
+    /// The network interface below; empty over InfiniBand.
+    pub interface: String,
+    /// Largest path MTU, in bytes; 0 where it cannot be derived.
+    pub mtu: u32,
+    /// Places in the table of addresses.
+    pub places: usize,
+    /// Addresses that are set.
+    pub gids: Vec<Gid>,
+}
+
+/// An address of a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Gid {
+    /// Its place.
+    pub index: u32,
+    /// The address.
+    pub address: Ipv6Addr,
+    /// Such as `RoCE v2`; empty if it belongs to another network namespace.
+    pub kind: String,
+}
+
+impl Gid {
+    /// The address as people write it.
+    pub fn ip(&self) -> IpAddr {
+        self.address.to_canonical()
+    }
+
+    /// Whether lanes over Ethernet can use it within one network at least.
+    pub fn is_usable(&self) -> bool {
+        self.kind.contains("v2") || self.kind == "IB"
+    }
+
+    /// Whether it works in one layer-2 network alone.
+    pub fn is_link_local(&self) -> bool {
+        self.address.is_unicast_link_local()
+    }
+}
+
+impl Port {
+    /// Whether packets can pass.
+    pub fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+
+    /// Whether it is of InfiniBand.
+    pub fn is_infiniband(&self) -> bool {
+        self.link_layer == "InfiniBand"
+    }
+}
+
+pub(super) fn devices(tree: &Tree<'_>, interfaces: &[Interface]) -> Vec<Device> {
+    let found = discover(tree.0).unwrap_or_default();
+    found.into_iter().map(|device| facts(tree, interfaces, device)).collect()
+}
+
+fn facts(
+    tree: &Tree<'_>,
+    interfaces: &[Interface],
+    device: handfast_transport_rdma::Device,
+) -> Device {
+    let recognised = device.recognise();
+    let name = device.name;
+    let refused = match recognised.profile.connecting {
+        Connecting::OutOfBand => None,
+        Connecting::Never(why) => Some(why.to_owned()),
+    };
+    let is_own =
+        |node: &String| tree.line(&format!("sys/class/infiniband_verbs/{node}/ibdev")) == name;
+    let node =
+        tree.names("sys/class/infiniband_verbs").into_iter().find(is_own).unwrap_or_default();
+    let numbers = tree.line(&format!("sys/class/infiniband_verbs/{node}/dev"));
+    let numbers = numbers.split_once(':').map(|(major, minor)| (major.parse(), minor.parse()));
+    let node_numbers = match numbers {
+        Some((Ok(major), Ok(minor))) => (major, minor),
+        _ => (0, 0),
+    };
+    let ports = device.ports.into_iter().map(|port| facts_of_port(tree, interfaces, &name, port));
+    Device {
+        profile: recognised.profile.name.to_owned(),
+        recognised_by: recognised.why,
+        refused,
+        pci: tree.link(&format!("sys/class/infiniband/{name}/device")),
+        node,
+        node_numbers,
+        ports: ports.collect(),
+        name,
+    }
+}
+
+fn facts_of_port(
+    tree: &Tree<'_>,
+    interfaces: &[Interface],
+    device: &str,
+    port: handfast_transport_rdma::Port,
+) -> Port {
+    const COUNTERS: [&str; 4] =
+        ["symbol_error", "link_downed", "port_rcv_errors", "excessive_buffer_overrun_errors"];
+    let folder = format!("sys/class/infiniband/{device}/ports/{}", port.number);
+    let of_gid = |gid: &handfast_transport_rdma::Gid| {
+        tree.line(&format!("{folder}/gid_attrs/ndevs/{}", gid.index))
+    };
+    // A device's first interface where no address names one: an interface that is down has none.
+    let own = || {
+        let parent = tree.line(&format!("sys/class/infiniband/{device}/parent"));
+        let below = tree.names(&format!("sys/class/infiniband/{device}/device/net"));
+        if parent.is_empty() { below.into_iter().next() } else { Some(parent) }
+    };
+    let zero = tree.line(&format!("{folder}/gid_attrs/ndevs/0"));
+    let named = port.gids.iter().map(of_gid).find(|name| !name.is_empty());
+    let interface = named.or((!zero.is_empty()).then_some(zero)).or_else(own).unwrap_or_default();
+    let mtu = interfaces
+        .iter()
+        .find(|known| known.name == interface)
+        .map_or(0, |known| path_mtu(known.mtu));
+    let gids = port.gids.iter().filter_map(|gid| {
+        Some(Gid { index: gid.index, address: gid.text.parse().ok()?, kind: gid.kind.clone() })
+    });
+    let counter = |name: &&str| tree.number(&format!("{folder}/counters/{name}"));
+    let physical = tree.line(&format!("{folder}/phys_state"));
+    Port {
+        number: port.number,
+        state: port.state,
+        physical: physical.split_once(": ").map_or(physical.as_str(), |(_, word)| word).to_owned(),
+        lid: tree.number(&format!("{folder}/lid")),
+        partition: tree.number(&format!("{folder}/pkeys/0")),
+        errors: COUNTERS.iter().map(counter).sum(),
+        places: tree.names(&format!("{folder}/gids")).len(),
+        link_layer: port.link_layer,
+        gids: gids.collect(),
+        interface,
+        mtu,
+    }
+}
+
+/// The largest path MTU over an interface: what the kernel leaves after all headers.
+pub(in crate::doctor) fn path_mtu(interface: u32) -> u32 {
+    /// Of GRH, UDP, BTH, XRC, atomics and the checksum.
+    const HEADERS: u32 = 96;
+    let room = interface.saturating_sub(HEADERS);
+    [4096, 2048, 1024, 512, 256].into_iter().find(|mtu| *mtu <= room).unwrap_or(0)
+}

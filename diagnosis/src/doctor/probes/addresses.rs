@@ -1,0 +1,213 @@
+//! Ports, addresses and MTU of devices.
+
+use crate::doctor::facts::Gid;
+use crate::doctor::{Context, Device, Finding, Port};
+use crate::ids;
+use crate::problem::Severity;
+
+pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for device in context.devices() {
+        let Some(port) = device.ports.first() else { continue };
+        findings.extend(not_active(context, device, port));
+        if port.is_active() && port.is_infiniband() && port.partition & 0x8000 == 0 {
+            let observed =
+                format!("{} port {}: key {:#06x}", device.name, port.number, port.partition);
+            let finding = Finding::new(ids::IB_PKEY, context.without(&device.name), observed);
+            findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
+        }
+        if port.errors > 0 {
+            let observed =
+                format!("{} port {}: {} errors counted", device.name, port.number, port.errors);
+            let finding = Finding::new(ids::LINK_ERRORS, Severity::Risk, observed);
+            findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
+        }
+    }
+    findings.extend(wrong_number(context));
+    let layers = |infiniband: bool| {
+        let ports = context.devices().filter_map(|device| Some((device, device.ports.first()?)));
+        let of_layer = ports.filter(|(_, port)| port.is_infiniband() == infiniband);
+        of_layer.map(|(device, _)| device.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let (infiniband, ethernet) = (layers(true), layers(false));
+    if !infiniband.is_empty() && !ethernet.is_empty() {
+        let observed = format!("InfiniBand: {infiniband}; Ethernet: {ethernet}");
+        findings.push(Finding::new(ids::LINK_LAYER, Severity::Risk, observed));
+    }
+    findings
+}
+
+/// A port of RDMA devices is counted from 1: who writes a TCP port there means something else.
+fn wrong_number(context: &Context<'_>) -> Option<Finding> {
+    const VARIABLE: &str = "MC_IB_PORT";
+    let value = context.variable(VARIABLE)?;
+    let number = value.parse::<u32>().unwrap_or(0);
+    let lacks = |device: &&Device| device.ports.iter().all(|port| port.number != number);
+    let device = context.devices().find(lacks)?;
+    let observed =
+        format!("{VARIABLE}={value}; {} has ports 1 to {}", device.name, device.ports.len());
+    Some(Finding::new(ids::PORT_NUMBER, Severity::Risk, observed).of_device(&device.name))
+}
+
+fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Finding> {
+    let has_no_lid = port.is_infiniband() && port.lid == 0;
+    if port.is_active() && !has_no_lid {
+        return None;
+    }
+    let others = context.facts.devices.iter().filter(|other| other.name != device.name);
+    let active = others.filter(|other| other.ports.first().is_some_and(Port::is_active));
+    let active = active.map(|other| other.name.as_str()).collect::<Vec<_>>().join(", ");
+    let interface = context.facts.interfaces.iter().find(|known| known.name == port.interface);
+    let interface = interface.map_or(String::new(), |interface| {
+        let up = if interface.is_up { "up" } else { "set down" };
+        let carrier = if interface.has_carrier { "" } else { ", no carrier" };
+        format!(", {} is {up}{carrier}", interface.name)
+    });
+    let observed = format!(
+        "{} port {}: {} ({}){interface}; active: {}",
+        device.name,
+        port.number,
+        port.state,
+        port.physical,
+        if active.is_empty() { "no other" } else { &active },
+    );
+    let waits_for_manager =
+        port.is_infiniband() && (port.state == "INIT" || port.physical == "LinkUp");
+    let id = if waits_for_manager { ids::IB_NO_SM } else { ids::PORT_DOWN };
+    let netdev = if port.interface.is_empty() { "NETDEV" } else { &port.interface };
+    let finding = Finding::new(id, context.without(&device.name), observed);
+    Some(finding.of_device(&device.name).with("netdev", netdev))
+}
+
+pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for device in context.devices() {
+        for port in device.ports.iter().take(1).filter(|port| !port.is_infiniband()) {
+            findings.extend(no_address(context, device, port));
+        }
+    }
+    if let Some(wanted) = context.request.gid {
+        let is_there = |device: &Device| {
+            let gids = device.ports.first().into_iter().flat_map(|port| &port.gids);
+            gids.into_iter().any(|gid| gid.ip() == wanted && gid.is_usable())
+        };
+        if findings.is_empty() && !context.devices().any(is_there) {
+            let all: Vec<_> = context.devices().map(table).collect();
+            let observed = format!("--gid {wanted} is on no device; there are: {}", all.join("; "));
+            findings.push(Finding::new(ids::GID_ZERO, context.without_rdma(), observed));
+        }
+    }
+    findings.extend(fixed_indexes(context));
+    findings
+}
+
+fn table(device: &Device) -> String {
+    let gids = device.ports.first().into_iter().flat_map(|port| &port.gids);
+    let entries: Vec<_> =
+        gids.map(|gid| format!("{} {} {}", gid.index, gid.ip(), gid.kind)).collect();
+    let entries = if entries.is_empty() { "none".to_owned() } else { entries.join(", ") };
+    format!("{}: {entries}", device.name)
+}
+
+/// Why a RoCE port cannot be reached, or from its own network alone.
+fn no_address(context: &Context<'_>, device: &Device, port: &Port) -> Option<Finding> {
+    let usable = || port.gids.iter().filter(|gid| gid.is_usable());
+    if usable().any(|gid| !gid.is_link_local()) && !only_ipv6_on_erdma(device, port) {
+        return None;
+    }
+    let known = context.facts.interfaces.iter().any(|interface| interface.name == port.interface);
+    let severity = context.without(&device.name);
+    let (id, severity) = if only_ipv6_on_erdma(device, port) {
+        (ids::ERDMA_COMPAT_GID, severity)
+    } else if usable().next().is_some() {
+        // Inside one network it works.
+        (ids::IP_MISSING, Severity::Degraded)
+    } else if !port.gids.is_empty() && port.gids.iter().all(|gid| gid.kind.contains("v1")) {
+        (ids::GID_TYPE, severity)
+    } else if context.facts.is_pod && !known {
+        (ids::K8S_NETNS, severity)
+    } else {
+        (ids::GID_ZERO, severity)
+    };
+    let netdev = if port.interface.is_empty() { "NETDEV" } else { &port.interface };
+    let finding = Finding::new(id, severity, format!("{}, on {netdev}", table(device)));
+    Some(finding.of_device(&device.name).with("netdev", netdev).with("address", "ADDRESS/PREFIX"))
+}
+
+fn only_ipv6_on_erdma(device: &Device, port: &Port) -> bool {
+    let has_ipv4 = port.gids.iter().any(|gid| gid.is_usable() && gid.ip().is_ipv4());
+    device.profile == "erdma-compat" && !has_ipv4
+}
+
+/// Indexes that other engines are told to use.
+fn fixed_indexes(context: &Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for variable in ["MC_GID_INDEX", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"] {
+        let Some(index) = context.variable(variable).and_then(|value| value.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        for device in context.devices() {
+            let Some(port) = device.ports.first().filter(|port| !port.gids.is_empty()) else {
+                continue;
+            };
+            let entry = port.gids.iter().find(|gid| gid.index == index);
+            let id = match entry {
+                None => ids::GID_INDEX_RANGE,
+                Some(gid) if gid.kind.contains("v1") => ids::GID_TYPE,
+                Some(gid) if gid.is_link_local() => ids::GID_LINKLOCAL,
+                Some(_) => continue,
+            };
+            let observed = format!("{variable}={index}; {}", table(device));
+            let finding = Finding::new(id, Severity::Risk, observed);
+            findings.push(finding.of_device(&device.name).with("variable", variable));
+        }
+    }
+    findings
+}
+
+pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let ports = || {
+        let devices = context.devices();
+        devices
+            .filter_map(|device| Some((device, device.ports.first()?)))
+            .filter(|(_, port)| port.mtu > 0)
+    };
+    let fixed = context.variable("MC_MTU").and_then(|value| value.parse::<u32>().ok());
+    for (device, port) in ports() {
+        if let Some(fixed) = fixed.filter(|fixed| *fixed > port.mtu) {
+            let observed =
+                format!("MC_MTU={fixed}; {}: {} over {}", device.name, port.mtu, port.interface);
+            let finding = Finding::new(ids::MTU_OVER_ACTIVE, Severity::Risk, observed);
+            findings.push(finding.of_device(&device.name).with("netdev", &*port.interface));
+        }
+    }
+    let of = |name: &str| {
+        context
+            .facts
+            .interfaces
+            .iter()
+            .find(|known| known.name == name)
+            .map_or(0, |known| known.mtu)
+    };
+    let largest = ports().map(|(_, port)| of(&port.interface)).max().unwrap_or(0);
+    let smaller = ports().find(|(_, port)| of(&port.interface) < largest);
+    if let Some((_, small)) = smaller {
+        let all: Vec<_> = ports()
+            .map(|(device, port)| {
+                format!("{} ({}) {}", port.interface, device.name, of(&port.interface))
+            })
+            .collect();
+        let finding = Finding::new(ids::MTU_MISMATCH, Severity::Risk, all.join(", "));
+        findings.push(finding.with("netdev", &*small.interface).with("mtu", largest.to_string()));
+    }
+    findings
+}
+
+/// The addresses of a device that peers elsewhere can reach.
+pub(super) fn reachable(device: &Device) -> Vec<&Gid> {
+    let gids =
+        device.ports.iter().take(1).filter(|port| port.is_active()).flat_map(|port| &port.gids);
+    gids.filter(|gid| gid.is_usable() && !gid.is_link_local()).collect()
+}

@@ -1,0 +1,265 @@
+//! From the bus to what programs can open.
+
+use crate::doctor::{Context, Device, Finding, Library, Port};
+use crate::explain::explain;
+use crate::ids;
+use crate::problem::Severity;
+
+pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
+    let severity = context.without_rdma();
+    match &context.request.library {
+        Library::NotBuilt => {
+            vec![Finding::new(ids::BUILD_FEATURE, severity, "this build has no verbs")]
+        }
+        Library::Missing(detail) => {
+            vec![Finding::new(ids::PROV_MISSING, severity, format!("libibverbs.so.1: {detail}"))]
+        }
+        Library::Devices(_) => Vec::new(),
+    }
+}
+
+/// Nodes that could be opened, of devices that programs do not find.
+pub(super) fn namespace(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    let nodes: Vec<_> =
+        facts.nodes.iter().filter(|name| name.starts_with("uverbs")).cloned().collect();
+    if !facts.devices.is_empty() || nodes.is_empty() {
+        return Vec::new();
+    }
+    let observed =
+        format!("/dev/infiniband has {}, /sys/class/infiniband nothing", nodes.join(", "));
+    let id = match facts.is_exclusive {
+        Some(true) => ids::NETNS_EXCLUSIVE,
+        _ => ids::SYSFS_HIDDEN,
+    };
+    vec![Finding::new(id, context.without_rdma(), observed)]
+}
+
+pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    let cards = facts.cards.iter().filter(|card| !card.is_gpu);
+    let mut findings = Vec::new();
+    if facts.devices.is_empty() && cards.clone().count() == 0 {
+        return vec![no_card(context)];
+    }
+    for card in cards {
+        if card.errors > 0 {
+            let observed = format!("{}: {} errors", card.address, card.errors);
+            let finding = Finding::new(ids::HW_PCI_ERRORS, Severity::Risk, observed);
+            findings.push(finding.with("pci", &*card.address));
+        }
+        let (current, max) = card.lanes;
+        if current > 0 && current < max {
+            let observed = format!("{}: {current} of {max} lanes", card.address);
+            let finding = Finding::new(ids::PCIE_SLOW, Severity::Risk, observed);
+            findings.push(finding.with("pci", &*card.address));
+        }
+    }
+    findings
+}
+
+fn no_card(context: &Context<'_>) -> Finding {
+    let facts = context.facts;
+    if facts.is_pod {
+        let observed = "this is a pod, and no RDMA device is in it";
+        return Finding::new(no_resource(context), context.without_rdma(), observed);
+    }
+    if facts.modules.contains("erdma") {
+        let observed = "the module erdma is loaded, and no function 1ded:107f is on the bus";
+        return Finding::new(ids::ERDMA_UNBOUND, context.without_rdma(), observed);
+    }
+    let interfaces: Vec<_> =
+        facts.interfaces.iter().filter(|interface| interface.name != "lo").collect();
+    let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
+    let observed = format!("network interfaces: {}; none of an RDMA card", names.join(", "));
+    if context.variable("CI").is_some() && context.without_rdma() != Severity::Fatal {
+        return Finding::new(ids::ENV_NO_RDMA_CI, Severity::Info, observed).preventing();
+    }
+    let first = names.first().map_or("NETDEV", |name| name);
+    Finding::new(ids::HW_PCI_ABSENT, context.without_rdma(), observed).with("netdev", first)
+}
+
+/// Why a pod has no device: it did not ask, or it was given one and the node was not passed in.
+fn no_resource(context: &Context<'_>) -> crate::Id {
+    let annotations = &context.facts.annotations;
+    let is_given =
+        annotations.contains("koordinator.sh/device-allocated") && annotations.contains("rdma");
+    if is_given { ids::KOORD_GATE } else { ids::K8S_NO_RESOURCE }
+}
+
+pub(super) fn modules(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    let missing = |name: &str| !facts.modules.contains(name);
+    if !facts.devices.is_empty() {
+        // Built into the kernel it has no parameters, and is not listed; it has made nodes then.
+        let has_nodes = facts.devices.iter().any(|device| !device.node.is_empty());
+        if has_nodes || !missing("ib_uverbs") {
+            return Vec::new();
+        }
+        let observed = "devices are there, and no node for programs: ib_uverbs is not loaded";
+        let finding = Finding::new(ids::MOD_MISSING, context.without_rdma(), observed);
+        return vec![finding.with("module", "ib_uverbs")];
+    }
+    let cards = facts.cards.iter().filter(|card| !card.is_gpu);
+    let mut absent = cards.filter_map(|card| Some((card, card.module()?)));
+    let Some((card, module)) = absent.find(|(_, module)| missing(module)) else {
+        return Vec::new();
+    };
+    let said =
+        context.outside.kernel_log().map(|log| explain(&log)).and_then(|explained| {
+            explained.seen.into_iter().find(|seen| seen.id == ids::MOD_MISMATCH)
+        });
+    let (id, observed) = match said {
+        Some(said) => (ids::MOD_MISMATCH, said.text),
+        None => {
+            let driver = if card.driver.is_empty() { "no driver" } else { &card.driver };
+            let text = format!("{} ({driver}): the module {module} is not loaded", card.address);
+            (ids::MOD_MISSING, text)
+        }
+    };
+    vec![Finding::new(id, context.without_rdma(), observed).with("module", module)]
+}
+
+/// The modules are loaded, and yet the cards have no RDMA devices.
+pub(super) fn firmware(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    if !facts.devices.is_empty() {
+        return Vec::new();
+    }
+    let cards = facts.cards.iter().filter(|card| !card.is_gpu && !card.has_rdma);
+    let finding = |card: &crate::doctor::Card| {
+        let (id, what) = match card.module() {
+            Some("erdma") => (ids::ERDMA_NETDEV_DOWN, "no RDMA device was made of it"),
+            _ => (ids::FW_RDMA_OFF, "its drivers are loaded, and it has no RDMA device"),
+        };
+        let interface = card.interfaces.first().map_or("NETDEV", String::as_str);
+        let observed = format!("{} ({}): {what}", card.address, card.driver);
+        let finding = Finding::new(id, context.without_rdma(), observed);
+        finding.with("pci", &*card.address).with("netdev", interface)
+    };
+    cards.map(finding).collect()
+}
+
+pub(super) fn names(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let facts = context.facts;
+    let is_there = |name: &str| facts.devices.iter().any(|device| device.name == name);
+    if let Some(name) = context.request.device.as_deref().filter(|name| !is_there(name)) {
+        findings.push(unknown_name(context, name, "--device", context.without_rdma()));
+    }
+    // Other engines' lists of devices: `mlx5_0:1,mlx5_1`, with `=` or `^` before it for NCCL.
+    for variable in ["NCCL_IB_HCA", "UCX_NET_DEVICES"] {
+        let Some(value) = context.variable(variable) else { continue };
+        if value.starts_with('^') || value == "all" {
+            continue;
+        }
+        let names =
+            value.trim_start_matches('=').split(',').filter_map(|name| name.split(':').next());
+        let is_other = |name: &str| {
+            facts.interfaces.iter().any(|interface| interface.name == name)
+                || facts.devices.iter().any(|device| device.name.starts_with(name))
+        };
+        for name in names.filter(|name| !name.is_empty() && !is_other(name)) {
+            findings.push(unknown_name(context, name, variable, Severity::Risk));
+        }
+    }
+    if facts.has_koordlet {
+        findings.extend(facts.devices.iter().filter_map(koordinator));
+    }
+    findings
+}
+
+fn unknown_name(context: &Context<'_>, name: &str, from: &str, severity: Severity) -> Finding {
+    let devices = &context.facts.devices;
+    let known: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
+    let observed = format!("{from} names {name}; there are: {}", known.join(", "));
+    let nearest = nearest(name, devices).unwrap_or("DEVICE");
+    Finding::new(ids::DEV_NAME, severity, observed).with("nearest", nearest)
+}
+
+/// The device whose network interface it is, or of nearly the same name, or of the same number.
+fn nearest<'a>(name: &str, devices: &'a [Device]) -> Option<&'a str> {
+    const DISTANCE_MAX: usize = 2;
+    let of_interface = |device: &&Device| device.ports.iter().any(|port| port.interface == name);
+    let distance = |device: &Device| {
+        strsim::damerau_levenshtein(&device.name.to_lowercase(), &name.to_lowercase())
+    };
+    let number =
+        |text: &str| text.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or("").to_owned();
+    let near = devices.iter().filter(|device| distance(device) <= DISTANCE_MAX);
+    let alike = devices
+        .iter()
+        .find(|device| !number(name).is_empty() && number(&device.name) == number(name));
+    let found =
+        devices.iter().find(of_interface).or_else(|| near.min_by_key(|device| distance(device)));
+    found.or(alike).or(devices.first()).map(|device| device.name.as_str())
+}
+
+/// What Koordinator's agent makes of a device.
+fn koordinator(device: &Device) -> Option<Finding> {
+    let is_known =
+        device.name.strip_prefix("mlx").and_then(|rest| rest.split_once('_')).is_some_and(
+            |(kind, number)| {
+                let digits =
+                    |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+                digits(kind) && digits(number)
+            },
+        );
+    if !is_known {
+        let finding = Finding::new(ids::KOORD_NAME, Severity::Degraded, device.name.clone());
+        return Some(finding.of_device(&device.name).alone());
+    }
+    let down = device.ports.iter().find(|port| !port.is_active())?;
+    device.ports.iter().find(|port| port.is_active())?;
+    let observed = format!("{} port {}: {}", device.name, down.number, down.state);
+    Some(
+        Finding::new(ids::KOORD_HEALTH, Severity::Degraded, observed)
+            .of_device(&device.name)
+            .alone(),
+    )
+}
+
+pub(super) fn kinds(context: &mut Context<'_>) -> Vec<Finding> {
+    let finding = |device: &Device| {
+        device.refused.as_ref()?;
+        let id = match device.profile.as_str() {
+            "erdma-standard" => ids::ERDMA_STANDARD_MODE,
+            "efa" => ids::EFA_NO_RC,
+            _ => ids::IWARP_NO_OOB,
+        };
+        let places = device.ports.first().map_or(0, |port: &Port| port.places);
+        let observed =
+            format!("{}: {}, {places} places for addresses", device.name, device.recognised_by);
+        Some(Finding::new(id, context.without(&device.name), observed).of_device(&device.name))
+    };
+    context.devices().filter_map(finding).collect()
+}
+
+pub(super) fn nodes(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for device in context.devices().filter(|device| !device.node.is_empty()) {
+        let path = format!("dev/infiniband/{}", device.node);
+        let Err(code) = context.outside.open(&path) else { continue };
+        let words = std::io::Error::from_raw_os_error(code);
+        let id =
+            if context.facts.is_pod && code == 2 { no_resource(context) } else { ids::DEV_NODE };
+        let (major, minor) = device.node_numbers;
+        let observed = format!("{}: /{path}: {words}", device.name);
+        let finding = Finding::new(id, context.without(&device.name), observed);
+        let finding = finding.of_device(&device.name).with("node", format!("/{path}"));
+        findings.push(finding.with("major", major.to_string()).with("minor", minor.to_string()));
+    }
+    findings
+}
+
+pub(super) fn providers(context: &mut Context<'_>) -> Vec<Finding> {
+    let Library::Devices(known) = &context.request.library else { return Vec::new() };
+    let hidden = context.devices().filter(|device| !known.contains(&device.name));
+    let finding = |device: &Device| {
+        let listed = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
+        let observed = format!("the kernel has {}, the library lists {listed}", device.name);
+        Finding::new(ids::PROV_MISSING, context.without(&device.name), observed)
+            .of_device(&device.name)
+    };
+    hidden.map(finding).collect()
+}

@@ -1,0 +1,69 @@
+//! Limits of this process, and GPUs.
+
+use crate::doctor::{Context, Finding};
+use crate::ids;
+use crate::problem::Severity;
+
+/// Of queues, beside what is served.
+const RINGS_BYTES: u64 = 16 << 20;
+/// Open files with which a node serves few peers.
+const FILES_MIN: u64 = 1_024;
+/// Open files with which a node serves as many peers as it knows.
+const FILES_GOOD: u64 = 4_096;
+/// The kernel's default.
+const MAPPINGS_MIN: u64 = 65_530;
+/// Outgoing connections to one address that there is room for.
+const LOCAL_PORTS_MIN: u16 = 2_048;
+
+pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let limits = &context.facts.limits;
+    let over_rdma =
+        context.request.wanted != crate::doctor::Wanted::Tcp && !context.facts.devices.is_empty();
+    if let Some(bytes) = limits.locked_bytes.filter(|_| over_rdma && !limits.may_lock_anything()) {
+        let needed = context.request.memory_bytes.saturating_add(RINGS_BYTES);
+        let severity = if bytes < needed { context.without_rdma() } else { Severity::Risk };
+        let id = if context.facts.is_pod { ids::K8S_CAPS } else { ids::LIM_MEMLOCK };
+        let observed = format!("{bytes} bytes may be locked, {needed} are needed; no CAP_IPC_LOCK");
+        findings.push(Finding::new(id, severity, observed));
+    }
+    if let Some(files) = limits.files.filter(|files| *files < FILES_GOOD) {
+        let severity = if files < FILES_MIN { Severity::Degraded } else { Severity::Risk };
+        findings.push(Finding::new(ids::LIM_NOFILE, severity, format!("{files} files at most")));
+    }
+    for (group, used, max) in
+        limits.rdma_objects.iter().filter(|(_, used, max)| over_rdma && used >= max)
+    {
+        let (folder, device) = group.split_once(' ').unwrap_or((group, "DEVICE"));
+        let observed = format!("/{folder}: {device} has {used} of {max} objects in use");
+        let finding = Finding::new(ids::LIM_CGROUP, context.without_rdma(), observed);
+        findings.push(finding.with("device", device).with("cgroup", format!("/{folder}")));
+    }
+    if limits.mappings > 0 && limits.mappings < MAPPINGS_MIN {
+        let observed = format!("vm.max_map_count is {}", limits.mappings);
+        findings.push(Finding::new(ids::LIM_MAPCOUNT, Severity::Risk, observed));
+    }
+    let (first, last) = limits.local_ports;
+    if last > 0 && last.saturating_sub(first) < LOCAL_PORTS_MIN {
+        let observed = format!("ip_local_port_range is {first} to {last}");
+        findings.push(Finding::new(ids::LIM_EPHEMERAL, Severity::Risk, observed));
+    }
+    findings
+}
+
+/// Only what GPU memory over RDMA needs.
+pub(super) fn gpu(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    let mut findings = Vec::new();
+    let Some(gpu) = facts.cards.iter().find(|card| card.is_gpu) else { return findings };
+    let modules = ["nvidia_peermem", "nv_peer_mem"];
+    if !modules.iter().any(|name| facts.modules.contains(*name)) {
+        let observed = format!("GPU {}: no module for peer memory is loaded", gpu.address);
+        findings.push(Finding::new(ids::GPU_NOPEER, Severity::Risk, observed));
+    }
+    if facts.limits.iommu_translates {
+        let observed = format!("GPU {}: the IOMMU translates", gpu.address);
+        findings.push(Finding::new(ids::GPU_IOMMU, Severity::Risk, observed));
+    }
+    findings
+}

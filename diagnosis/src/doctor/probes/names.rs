@@ -1,0 +1,189 @@
+//! The name told to peers, and the port to listen at.
+
+use crate::doctor::facts::{Tree, owner};
+use crate::doctor::{Context, Finding};
+use crate::ids;
+use crate::problem::Severity;
+use std::net::{IpAddr, SocketAddr};
+
+const EACCES: i32 = 13;
+const EADDRINUSE: i32 = 98;
+const EADDRNOTAVAIL: i32 = 99;
+/// What the module erdma holds in compat mode.
+const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
+
+/// A host and a port, if there is one: `[::1]:7`, `::1`, `host:7`, `host`.
+pub(super) fn split(text: &str) -> (&str, Option<u16>) {
+    if let Some((host, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
+        _ => (text, None),
+    }
+}
+
+/// The addresses of a host: itself if it is one, else what it resolves to.
+pub(super) fn addresses_of(context: &Context<'_>, host: &str) -> Result<Vec<IpAddr>, String> {
+    match host.parse() {
+        Ok(address) => Ok(vec![address]),
+        Err(_) => context.outside.resolve(host),
+    }
+}
+
+/// An address of this host that peers can reach, those of RDMA devices first.
+fn proposal(context: &Context<'_>) -> Option<IpAddr> {
+    let gids =
+        context.facts.devices.iter().flat_map(super::addresses::reachable).map(|gid| gid.ip());
+    let own = gids.chain(context.facts.addresses.iter().copied());
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    own.into_iter().find(|ip| !ip.is_loopback() && !ip.is_unspecified() && !is_link_local(ip))
+}
+
+pub(super) fn name(context: &mut Context<'_>) -> Vec<Finding> {
+    let request = context.request;
+    let listen = request.listen.as_deref().map(split);
+    let advertise = request.advertise.as_deref().map(split);
+    let mut findings = Vec::new();
+    let told = advertise.or(listen);
+    if let Some((host, port)) = told {
+        let port = port.or(listen.and_then(|(_, port)| port)).unwrap_or(7411);
+        let severity = match (advertise, listen) {
+            // Who listens on loopback alone means this machine alone.
+            (None, Some((host, _))) if is_loopback(host) => Severity::Info,
+            _ => Severity::Fatal,
+        };
+        findings.extend(reachable_by_peers(context, host, port, severity));
+    }
+    if let Some((host, port)) = listen.filter(|_| findings.iter().all(|finding| !finding.prevents))
+    {
+        findings.extend(is_ours(context, host, port.unwrap_or(0)));
+    }
+    findings
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+fn reachable_by_peers(
+    context: &Context<'_>,
+    host: &str,
+    port: u16,
+    severity: Severity,
+) -> Vec<Finding> {
+    let proposed = proposal(context).map_or("ADDRESS".to_owned(), |ip| ip.to_string());
+    let filled = |finding: Finding| {
+        finding
+            .with("address", format!("{proposed}:{port}"))
+            .with("host", &*proposed)
+            .with("name", host)
+    };
+    let is_any = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+    if is_loopback(host) || is_any {
+        let observed = format!("peers are told {host}");
+        return vec![filled(Finding::new(ids::NET_LOOPBACK, severity, observed))];
+    }
+    match addresses_of(context, host) {
+        Err(error) => {
+            let observed = format!("{host}: {error}");
+            vec![filled(Finding::new(ids::NET_UNRESOLVED, Severity::Fatal, observed))]
+        }
+        Ok(found) if found.iter().all(IpAddr::is_loopback) => {
+            let observed = format!("{host} is {} here", words(&found));
+            let finding = Finding::new(ids::NET_RESOLVES_LOOPBACK, Severity::Fatal, observed);
+            vec![finding.with("address", &*proposed).with("name", host)]
+        }
+        Ok(found) if found.len() > 1 => {
+            let observed = format!("{host} is {}", words(&found));
+            vec![filled(Finding::new(ids::NET_MULTI, Severity::Risk, observed))]
+        }
+        Ok(_) => Vec::new(),
+    }
+}
+
+fn words(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn is_ours(context: &Context<'_>, host: &str, port: u16) -> Option<Finding> {
+    let found = addresses_of(context, host).ok()?;
+    let own = &context.facts.addresses;
+    let is_own = |ip: &IpAddr| ip.is_unspecified() || ip.is_loopback() || own.contains(ip);
+    if found.iter().any(is_own) {
+        return None;
+    }
+    let observed = format!("{} is none of {}", words(&found), words(own));
+    let proposed =
+        proposal(context).map_or("ADDRESS".to_owned(), |ip| SocketAddr::new(ip, port).to_string());
+    let finding = Finding::new(ids::NET_NOT_LOCAL, Severity::Fatal, observed);
+    Some(finding.with("address", proposed).with("advertise", host))
+}
+
+pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
+    let Some((host, Some(port))) = context.request.listen.as_deref().map(split) else {
+        return Vec::new();
+    };
+    let Some(ip) = addresses_of(context, host).ok().and_then(|found| found.first().copied()) else {
+        return Vec::new();
+    };
+    let address = SocketAddr::new(ip, port);
+    let Err(code) = context.outside.bind(address) else { return Vec::new() };
+    vec![match code {
+        EADDRINUSE => in_use(context, address),
+        EADDRNOTAVAIL => {
+            let observed = format!("{address} is no address of this network namespace");
+            Finding::new(ids::NET_NOT_LOCAL, Severity::Fatal, observed).with("advertise", host)
+        }
+        EACCES => {
+            let observed = format!("{address}: this user may not listen at ports below 1024");
+            Finding::new(ids::CONFIG_INVALID, Severity::Fatal, observed)
+        }
+        code => {
+            let words = std::io::Error::from_raw_os_error(code);
+            Finding::new(ids::PORT_IN_USE, Severity::Fatal, format!("{address}: {words}"))
+        }
+    }]
+}
+
+fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
+    let facts = context.facts;
+    let holds = |listener: &&crate::doctor::Listener| {
+        let (ip, port) = (listener.address.ip(), listener.address.port());
+        port == address.port()
+            && (ip == address.ip() || ip.is_unspecified() || address.ip().is_unspecified())
+    };
+    let holder = facts.listeners.iter().find(holds);
+    let other = SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024));
+    let Some(holder) = holder else {
+        if PORTS_ERDMA.contains(&address.port()) && facts.modules.contains("erdma") {
+            let observed =
+                format!("{address}: no process holds it, and the module erdma is loaded");
+            let finding = Finding::new(ids::PORT_RESERVED_ERDMA, Severity::Fatal, observed);
+            return finding.with("other", other.to_string());
+        }
+        let observed = format!("{address}: no listener is seen; a connection may hold it");
+        return Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed);
+    };
+    let owner = owner(&Tree(&context.request.root), holder.inode);
+    let (pid, by) = match &owner {
+        Some((pid, name)) => (pid.to_string(), format!("{name}, process {pid}")),
+        None => ("PID".to_owned(), "a process that may not be seen".to_owned()),
+    };
+    let observed = format!("{} is listened at by {by}", holder.address);
+    Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed).with("pid", pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports_are_told_apart() {
+        assert_eq!(split("10.0.0.1:7"), ("10.0.0.1", Some(7)));
+        assert_eq!(split("host"), ("host", None));
+        assert_eq!(split("[::1]:7"), ("::1", Some(7)));
+        assert_eq!(split("::1"), ("::1", None));
+        assert_eq!(split("host:port"), ("host", None));
+    }
+}

@@ -1,0 +1,322 @@
+//! What the doctor found, for people and for programs.
+
+use super::facts::Device;
+use crate::language::Language;
+use crate::page::{Style, filled, wrapped};
+use crate::problem::{Id, Problem, Severity, Side, Text, problem};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The form of the report for programs; another number is another form.
+const SCHEMA: u32 = 1;
+
+/// A problem that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which.
+    pub id: Id,
+    /// How bad it is here.
+    pub severity: Severity,
+    /// Which side is at fault.
+    pub side: Side,
+    /// What was seen, with its values.
+    pub observed: String,
+    /// The device it is about, if it is about one.
+    pub device: Option<String>,
+    /// Whether what follows makes no sense with it.
+    pub prevents: bool,
+    values: BTreeMap<&'static str, String>,
+}
+
+impl Finding {
+    /// With what the catalogue says of it.
+    pub(super) fn new(id: Id, severity: Severity, observed: impl Into<String>) -> Self {
+        let side = problem(id).side;
+        let prevents = matches!(severity, Severity::Fatal | Severity::Degraded);
+        let observed = observed.into();
+        Self { id, severity, side, observed, device: None, prevents, values: BTreeMap::new() }
+    }
+
+    pub(super) fn of_device(self, name: &str) -> Self {
+        Self { device: Some(name.to_owned()), ..self }.with("device", name)
+    }
+
+    /// A value for the remedy's command.
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.values.insert(name, value.into());
+        self
+    }
+
+    pub(super) fn at(self, side: Side) -> Self {
+        Self { side, ..self }
+    }
+
+    /// Nothing else is skipped because of it.
+    pub(super) fn alone(self) -> Self {
+        Self { prevents: false, ..self }
+    }
+
+    /// What follows makes no sense with it, however bad it is.
+    pub(super) fn preventing(self) -> Self {
+        Self { prevents: true, ..self }
+    }
+
+    /// The remedy as a command, with the values seen here; what is not known is in capitals.
+    pub fn command(&self) -> String {
+        filled(problem(self.id).command, |name| self.values.get(name).cloned())
+    }
+}
+
+/// How a probe ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It found nothing.
+    Passed,
+    /// What it found.
+    Found(Vec<Finding>),
+    /// What it looks at follows from a problem that was found before.
+    Skipped {
+        /// Which.
+        because: Id,
+    },
+}
+
+impl Outcome {
+    pub(super) fn of(findings: Vec<Finding>) -> Self {
+        if findings.is_empty() { Self::Passed } else { Self::Found(findings) }
+    }
+}
+
+/// A probe and how it ended.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Its name, which does not change.
+    pub name: &'static str,
+    /// What it looks at.
+    pub title: Text,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// All that was looked at.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// This host's name.
+    pub host: String,
+    /// This program's version.
+    pub version: &'static str,
+    /// The kernel's release.
+    pub kernel: String,
+    /// The other host's name, if it answered.
+    pub peer: Option<String>,
+    /// RDMA devices.
+    pub devices: Vec<Device>,
+    /// What was looked at.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// All findings, in order.
+    pub fn findings(&self) -> impl Iterator<Item = &Finding> {
+        self.checks.iter().flat_map(|check| match &check.outcome {
+            Outcome::Found(findings) => findings.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// Whether anything is fatal.
+    pub fn is_fatal(&self) -> bool {
+        self.findings().any(|finding| finding.severity == Severity::Fatal)
+    }
+
+    /// The report for programs: `docs/schema/doctor.json` describes it.
+    pub fn json(&self, language: Language) -> Value {
+        let checks = self.checks.iter().map(|check| {
+            let (outcome, because) = match &check.outcome {
+                Outcome::Passed => ("passed", None),
+                Outcome::Found(_) => ("found", None),
+                Outcome::Skipped { because } => ("skipped", Some(because)),
+            };
+            let findings: Vec<_> = match &check.outcome {
+                Outcome::Found(findings) => {
+                    findings.iter().map(|finding| finding_json(finding, language)).collect()
+                }
+                _ => Vec::new(),
+            };
+            json!({
+                "name": check.name,
+                "title": check.title.get(language),
+                "outcome": outcome,
+                "because": because,
+                "findings": findings,
+            })
+        });
+        json!({
+            "schema": SCHEMA,
+            "host": self.host,
+            "version": self.version,
+            "kernel": self.kernel,
+            "peer": self.peer,
+            "fatal": self.is_fatal(),
+            "checks": checks.collect::<Vec<_>>(),
+            "devices": self.devices,
+        })
+    }
+
+    /// The report for people.
+    pub fn words(&self, style: &Style) -> String {
+        let language = style.language;
+        let mut out = String::new();
+        for device in &self.devices {
+            out.push_str(&device_words(device, style));
+        }
+        for check in &self.checks {
+            let title = check.title.get(language);
+            match &check.outcome {
+                Outcome::Passed => {
+                    let _ = writeln!(out, "{title}: {}", style.good(language.pick("ok", "正常")));
+                }
+                Outcome::Found(findings) => {
+                    let worst = findings.iter().map(|finding| finding.severity).min();
+                    let worst = worst.unwrap_or(Severity::Info);
+                    let word = style.of_severity(worst, worst.word(language));
+                    let _ = writeln!(out, "{title}: {word}");
+                    findings
+                        .iter()
+                        .for_each(|finding| out.push_str(&finding_words(finding, style)));
+                }
+                Outcome::Skipped { .. } => {}
+            }
+        }
+        out.push_str(&self.skipped(style));
+        out.push('\n');
+        for line in wrapped(&self.summary(language), style.columns) {
+            let _ = writeln!(out, "{line}");
+        }
+        out
+    }
+
+    /// What was not looked at, by the problem that it would follow from.
+    fn skipped(&self, style: &Style) -> String {
+        let language = style.language;
+        let mut by_cause: BTreeMap<Id, Vec<&str>> = BTreeMap::new();
+        for check in &self.checks {
+            if let Outcome::Skipped { because } = check.outcome {
+                by_cause.entry(because).or_default().push(check.title.get(language));
+            }
+        }
+        let mut out = String::new();
+        for (because, titles) in by_cause {
+            let before = language.pick("Skipped because of", "已跳过,因为");
+            let text = format!("{before} {because}: {}", titles.join(", "));
+            for line in wrapped(&text, style.columns) {
+                let _ = writeln!(out, "{line}");
+            }
+        }
+        out
+    }
+
+    fn summary(&self, language: Language) -> String {
+        let count =
+            |severity| self.findings().filter(|finding| finding.severity == severity).count();
+        let severities = [
+            Severity::Fatal,
+            Severity::Degraded,
+            Severity::Risk,
+            Severity::CannotTell,
+            Severity::Info,
+        ];
+        let counts = severities.map(|severity| (severity, count(severity)));
+        let found: Vec<_> = counts
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(severity, count)| format!("{count} {}", severity.word(language)))
+            .collect();
+        if found.is_empty() {
+            return language.pick("Nothing was found.", "没有发现问题。").to_owned();
+        }
+        let hint = language.pick(
+            "`handfast explain ID` says more of each.",
+            "`handfast explain ID` 可查看每一项的详细说明。",
+        );
+        format!("{}. {hint}", found.join(", "))
+    }
+}
+
+fn finding_json(finding: &Finding, language: Language) -> Value {
+    let entry = problem(finding.id);
+    json!({
+        "id": finding.id,
+        "severity": finding.severity,
+        "side": finding.side,
+        "device": finding.device,
+        "title": entry.title.get(language),
+        "observed": finding.observed,
+        "why": entry.what.get(language),
+        "remedy": entry.remedy.get(language),
+        "command": finding.command(),
+        "verify": entry.verify.get(language),
+    })
+}
+
+fn finding_words(finding: &Finding, style: &Style) -> String {
+    let language = style.language;
+    let entry: &Problem = problem(finding.id);
+    let severity = style.of_severity(finding.severity, finding.severity.word(language));
+    let mut out = format!("\n{}  {severity}\n", style.bold(finding.id.as_str()));
+    for line in wrapped(entry.title.get(language), style.columns) {
+        let _ = writeln!(out, "{line}");
+    }
+    for (english, chinese, text) in [
+        ("Seen", "观察到", finding.observed.as_str()),
+        ("Why", "影响", entry.what.get(language)),
+        ("Remedy", "处理", entry.remedy.get(language)),
+    ] {
+        out.push_str(&style.entry(language.pick(english, chinese), text));
+    }
+    if !entry.command.is_empty() {
+        out.push_str(&style.command(&finding.command()));
+    }
+    out.push_str(&style.entry(language.pick("Check", "验证"), entry.verify.get(language)));
+    if finding.side != Side::Local {
+        out.push_str(
+            &style.entry(language.pick("Side", "哪一侧"), side_words(finding.side, language)),
+        );
+    }
+    out.push('\n');
+    out
+}
+
+fn side_words(side: Side, language: Language) -> &'static str {
+    match side {
+        Side::Local => language.pick("this host", "本机"),
+        Side::Remote => language.pick("the other host", "对端主机"),
+        Side::Both => language.pick("both: how the two fit together", "双方:两侧的配置是否匹配"),
+        Side::Unknown => language.pick("one of the two, or the way between", "两侧之一或中间网络"),
+    }
+}
+
+fn device_words(device: &Device, style: &Style) -> String {
+    let mut out = format!("{} ({})\n", style.bold(&device.name), device.profile);
+    for port in &device.ports {
+        let gids: Vec<_> = port
+            .gids
+            .iter()
+            .map(|gid| format!("{} {} {}", gid.index, gid.ip(), gid.kind))
+            .collect();
+        let text = format!(
+            "port {} {} {}, {}, MTU {}; {}",
+            port.number,
+            port.link_layer,
+            port.state,
+            if port.interface.is_empty() { "-" } else { &port.interface },
+            port.mtu,
+            gids.join(", ")
+        );
+        for line in wrapped(&text, style.columns.saturating_sub(2)) {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+    out
+}

@@ -1,0 +1,355 @@
+//! Recognises the catalogue's problems in text: one message, or a whole log as it comes.
+
+mod lines;
+mod matcher;
+mod report;
+mod suggest;
+
+pub use lines::EXCERPT_CHARS_MAX;
+
+use crate::ids;
+use crate::normal::normal;
+use crate::problem::{Id, Problem, Role, Severity, Side, problem, problems};
+use lines::{begins_record, connection, excerpt, plain};
+use matcher::{Match, best_match};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use suggest::Sample;
+
+/// A line longer than this is looked at in pieces.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
+/// What comes after this many bytes is not looked at, and the explanation says so.
+pub const INPUT_BYTES_MAX: u64 = 1 << 30;
+/// Connections whose first errors are told apart.
+pub const CONNECTIONS_MAX: usize = 256;
+/// Of a record broken over several lines, how much is compared with the next line.
+const TAIL_BYTES_MAX: usize = 2 << 10;
+
+/// A problem as it was met in the input.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// Which.
+    pub id: Id,
+    /// How bad it is as a rule.
+    pub severity: Severity,
+    /// What its messages are in a log.
+    pub role: Role,
+    /// Which side the first message points to.
+    pub side: Side,
+    /// The line of the first, counted from 1.
+    pub line: u64,
+    /// Lines with it.
+    pub count: u64,
+    /// The first line's beginning.
+    pub text: String,
+}
+
+/// What became of one connection: the first error of each says why the rest failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Connection {
+    /// The peer or the queue pair, as the log names it.
+    pub name: String,
+    /// Its first error that is no consequence; none if all were flushed.
+    pub first: Option<Id>,
+    /// The line of that error, or of the first consequence.
+    pub line: u64,
+    /// Requests that failed because of an earlier error.
+    pub flushed: u64,
+}
+
+/// A problem that unknown text resembles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suggestion {
+    /// Which.
+    pub id: Id,
+    /// How much of one of its messages the text has, in percent.
+    pub likeness_percent: u8,
+}
+
+/// What the input says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// What everything else follows from; none if nothing was recognised.
+    pub first: Option<Seen>,
+    /// What the first was taken for before the log named the kind of device.
+    pub refined_from: Option<Id>,
+    /// All that was recognised, by line.
+    pub seen: Vec<Seen>,
+    /// Connections with failed requests, by line; at most [`CONNECTIONS_MAX`].
+    pub connections: Vec<Connection>,
+    /// Requests that failed because of an earlier error, on all connections.
+    pub flushed: u64,
+    /// Lines looked at.
+    pub lines: u64,
+    /// Whether the input was longer than [`INPUT_BYTES_MAX`].
+    pub truncated: bool,
+    /// For text in which nothing was recognised.
+    pub nearest: Vec<Suggestion>,
+}
+
+/// Looks at text as it comes. Its memory does not grow with the input.
+#[derive(Default)]
+pub struct Explainer {
+    line: Vec<u8>,
+    bytes: u64,
+    lines: u64,
+    truncated: bool,
+    pending: Option<Pending>,
+    seen: BTreeMap<Id, Seen>,
+    connections: Vec<Connection>,
+    flushed: u64,
+    words: BTreeSet<&'static str>,
+    sample: Sample,
+}
+
+/// The last line, which the next may go on with.
+struct Pending {
+    number: u64,
+    plain: String,
+    /// The end of the record so far, in the form that is compared.
+    tail: String,
+    found: Option<Match>,
+    /// The side that the line itself names.
+    marked: Option<Side>,
+    /// Its message was part of the line before, and was accounted there.
+    rest_of: Option<(Id, u64)>,
+}
+
+/// Explains a text that is at hand.
+pub fn explain(text: &str) -> Explanation {
+    let mut explainer = Explainer::default();
+    explainer.feed(text.as_bytes());
+    explainer.finish()
+}
+
+impl Explainer {
+    /// Takes the next bytes, cut anywhere.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let room = usize::try_from(INPUT_BYTES_MAX - self.bytes).unwrap_or(usize::MAX);
+        self.truncated |= bytes.len() > room;
+        let bytes = &bytes[..bytes.len().min(room)];
+        self.bytes += bytes.len() as u64;
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (piece, ends) = match piece.strip_suffix(b"\n") {
+                Some(piece) => (piece, true),
+                None => (piece, false),
+            };
+            let mut rest = piece;
+            while self.line.len() + rest.len() > LINE_BYTES_MAX {
+                let (now, later) = rest.split_at(LINE_BYTES_MAX - self.line.len());
+                self.line.extend_from_slice(now);
+                self.end_piece();
+                rest = later;
+            }
+            self.line.extend_from_slice(rest);
+            if ends {
+                self.lines += 1;
+                self.end_piece();
+            }
+        }
+    }
+
+    /// Whether more input would be looked at.
+    pub fn wants_more(&self) -> bool {
+        self.bytes < INPUT_BYTES_MAX
+    }
+
+    fn end_piece(&mut self) {
+        let raw = std::mem::take(&mut self.line);
+        self.handle_line(&plain(&raw));
+        self.line = raw;
+        self.line.clear();
+    }
+
+    fn handle_line(&mut self, line: &str) {
+        let text = normal(line);
+        self.note_words(&text);
+        let found = named_id(line).or_else(|| best_match(&text));
+        if found.is_none() {
+            self.sample.add(&text);
+        }
+        let mut pending = Pending {
+            number: self.lines.max(1),
+            plain: line.to_owned(),
+            marked: marked_side(&text),
+            tail: text,
+            found,
+            rest_of: None,
+        };
+        if let Some(last) = self.pending.take() {
+            let mut last = last;
+            if !begins_record(line) && joins(&mut last, &mut pending) {
+                if let Some((id, line)) = last.rest_of.take() {
+                    self.withdraw(id);
+                    last.number = line;
+                }
+                pending.rest_of = last.found.map(|found| (found.problem.id, last.number));
+            }
+            self.account(&last);
+        }
+        shorten(&mut pending.tail);
+        self.pending = Some(pending);
+    }
+
+    fn note_words(&mut self, text: &str) {
+        let all = problems().iter().flat_map(|problem| problem.refine).map(|(word, _)| *word);
+        let new: Vec<_> =
+            all.filter(|word| !self.words.contains(word) && text.contains(word)).collect();
+        self.words.extend(new);
+    }
+
+    fn account(&mut self, pending: &Pending) {
+        let Some(found) = pending.found.filter(|_| pending.rest_of.is_none()) else { return };
+        let Problem { id, severity, role, side, .. } = *found.problem;
+        let side = pending.marked.unwrap_or(side);
+        let text = excerpt(&pending.plain);
+        let seen = Seen { id, severity, role, side, line: pending.number, count: 0, text };
+        self.seen.entry(id).or_insert(seen).count += 1;
+        let is_completion = id.as_str().starts_with("WC-");
+        if role == Role::Consequence {
+            self.flushed += 1;
+        }
+        if let Some(name) = connection(&pending.plain).filter(|_| is_completion) {
+            self.on_connection(name, id, role, pending.number);
+        }
+    }
+
+    /// Takes back what was accounted of a message that goes on and says more.
+    fn withdraw(&mut self, id: Id) {
+        let Some(seen) = self.seen.get_mut(&id) else { return };
+        seen.count -= 1;
+        if seen.role == Role::Consequence {
+            self.flushed = self.flushed.saturating_sub(1);
+        }
+        if seen.count == 0 {
+            self.seen.remove(&id);
+        }
+    }
+
+    fn on_connection(&mut self, name: String, id: Id, role: Role, line: u64) {
+        let flushed = u64::from(role == Role::Consequence);
+        let cause = (role == Role::Cause).then_some(id);
+        let known = self.connections.iter().position(|known| known.name == name);
+        match known {
+            Some(at) => {
+                let known = &mut self.connections[at];
+                known.flushed += flushed;
+                if known.first.is_none() && cause.is_some() {
+                    (known.first, known.line) = (cause, line);
+                }
+            }
+            None if self.connections.len() < CONNECTIONS_MAX => {
+                self.connections.push(Connection { name, first: cause, line, flushed });
+            }
+            None => {}
+        }
+    }
+
+    /// What all of it says.
+    pub fn finish(mut self) -> Explanation {
+        if !self.line.is_empty() {
+            self.lines += 1;
+            self.end_piece();
+        }
+        if let Some(last) = self.pending.take() {
+            self.account(&last);
+        }
+        let mut seen: Vec<Seen> = self.seen.into_values().collect();
+        seen.sort_by_key(|seen| seen.line);
+        let mut first = first_of(&seen).cloned();
+        let refined = first.as_ref().and_then(|first| refined(first.id, &self.words));
+        let refined_from = refined.and(first.as_ref()).map(|first| first.id);
+        if let (Some(first), Some(id)) = (&mut first, refined) {
+            let Problem { severity, side, .. } = *problem(id);
+            *first = Seen { id, severity, side, ..first.clone() };
+        }
+        let nearest = if seen.is_empty() { self.sample.nearest() } else { Vec::new() };
+        Explanation {
+            first,
+            refined_from,
+            seen,
+            connections: self.connections,
+            flushed: self.flushed,
+            lines: self.lines,
+            truncated: self.truncated,
+            nearest,
+        }
+    }
+}
+
+/// Whether the last line and the next have a message that was broken in two; it is the last's then.
+fn joins(last: &mut Pending, next: &mut Pending) -> bool {
+    let boundary = last.tail.len();
+    let text = format!("{}{}", last.tail, next.tail);
+    let spans = |found: &Match| found.start < boundary && found.end > boundary;
+    let says_more = |found: &Match, than: &Option<Match>| {
+        than.as_ref().is_none_or(|than| found.says_more_than(than))
+    };
+    let found = best_match(&text).filter(spans);
+    let found =
+        found.filter(|found| says_more(found, &last.found) && says_more(found, &next.found));
+    next.tail = text;
+    if found.is_none() {
+        return false;
+    }
+    last.found = found;
+    last.marked = last.marked.or(next.marked);
+    last.plain = format!("{} {}", last.plain.trim_end(), next.plain.trim_start());
+    true
+}
+
+/// Keeps the end.
+fn shorten(tail: &mut String) {
+    let mut start = tail.len().saturating_sub(TAIL_BYTES_MAX);
+    while !tail.is_char_boundary(start) {
+        start += 1;
+    }
+    tail.drain(..start);
+}
+
+/// What everything follows from: the first cause that matters, or else the first that is worth
+/// knowing, or that something failed, or that it followed from something else.
+fn first_of(seen: &[Seen]) -> Option<&Seen> {
+    let matters = |seen: &&Seen| matches!(seen.severity, Severity::Fatal | Severity::Degraded);
+    let of = |role| seen.iter().filter(move |seen| seen.role == role);
+    of(Role::Cause)
+        .find(matters)
+        .or_else(|| of(Role::Dispatcher).next())
+        .or_else(|| of(Role::Cause).next())
+        .or_else(|| seen.iter().find(|seen| seen.id == ids::WC_FLUSH_ONLY))
+        .or_else(|| seen.first())
+}
+
+fn refined(id: Id, words: &BTreeSet<&'static str>) -> Option<Id> {
+    let mut refine = problem(id).refine.iter();
+    refine.find(|(word, _)| words.contains(word)).map(|(_, id)| *id)
+}
+
+/// An id in brackets, as handfast's own messages carry it.
+fn named_id(line: &str) -> Option<Match> {
+    let mut brackets = line.split('[').skip(1).filter_map(|rest| rest.split_once(']'));
+    let id = brackets.find_map(|(text, _)| Id::parse(text).filter(|id| id.as_str() == text))?;
+    Some(Match::whole(problem(id)))
+}
+
+/// Whose failure a line says it is: an error that a peer reports is that side's.
+fn marked_side(text: &str) -> Option<Side> {
+    const MARKS: [(&str, Side); 12] = [
+        ("rejectedbypeer", Side::Remote),
+        ("handshakerejectedby", Side::Remote),
+        ("reportedbypeer", Side::Remote),
+        ("thepeerrefused", Side::Remote),
+        ("(thepeersside)", Side::Remote),
+        ("被对端拒绝", Side::Remote),
+        ("对端拒绝", Side::Remote),
+        ("对端报告", Side::Remote),
+        ("(ourside)", Side::Local),
+        ("本端错误", Side::Local),
+        ("(theset-upofthetwo)", Side::Both),
+        ("(anaccessthatisnotallowed)", Side::Both),
+    ];
+    MARKS.iter().find(|(mark, _)| text.contains(mark)).map(|(_, side)| *side)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! What was recognised, in words.
+
+use super::{Connection, Explanation, Seen};
+use crate::language::Language;
+use crate::page::{Style, body, page_json, wrapped};
+use crate::problem::{Role, problem};
+use std::fmt::Write;
+
+/// The form of the explanation for programs; another number is another form.
+const SCHEMA: u32 = 1;
+/// Connections that are listed.
+const CONNECTIONS_SHOWN: usize = 8;
+
+impl Explanation {
+    /// The explanation for people.
+    pub fn words(&self, style: &Style) -> String {
+        let mut out = String::new();
+        match &self.first {
+            Some(first) => out.push_str(&self.recognised(first, style)),
+            None => out.push_str(&self.unknown(style)),
+        }
+        if self.truncated {
+            let text = style.language.pick(
+                "The input is longer than what is looked at; its rest was left out.",
+                "输入超过处理上限,其余部分没有查看。",
+            );
+            let _ = writeln!(out, "\n{text}");
+        }
+        out
+    }
+
+    fn recognised(&self, first: &Seen, style: &Style) -> String {
+        let language = style.language;
+        let entry = problem(first.id);
+        let severity = style.of_severity(entry.severity, entry.severity.word(language));
+        let mut out = format!("{}  {severity}\n", style.bold(first.id.as_str()));
+        for line in wrapped(entry.title.get(language), style.columns) {
+            let _ = writeln!(out, "{line}");
+        }
+        out.push('\n');
+        if self.lines > 1 {
+            let label = match language {
+                Language::English => format!("Line {}", first.line),
+                Language::Chinese => format!("第 {} 行", first.line),
+            };
+            out.push_str(&style.entry(&label, &first.text));
+        }
+        if let Some(from) = self.refined_from {
+            let text = language.pick(
+                "by itself; the log names the kind of device, which says more",
+                "是仅凭该行的判断;日志中的设备类型给出了更准确的结论",
+            );
+            out.push_str(&style.entry(language.pick("Also", "另见"), &format!("{from}: {text}")));
+        }
+        let page = body(entry, style);
+        let own = entry.side.words(language);
+        // The line itself may say whose failure it is.
+        out.push_str(&page.replace(own, first.side.words(language)));
+        out.push_str(&self.rest(first, style));
+        out
+    }
+
+    /// What else was seen, and why it need not be looked at first.
+    fn rest(&self, first: &Seen, style: &Style) -> String {
+        let language = style.language;
+        let mut out = String::new();
+        let others: Vec<_> = self
+            .seen
+            .iter()
+            .filter(|seen| seen.line != first.line || Some(seen.id) != self.own(first))
+            .collect();
+        if self.flushed > 0 && first.role != Role::Consequence {
+            let text = match language {
+                Language::English => format!(
+                    "{} requests failed as a consequence: the first error of a queue pair ends it, and what is queued \
+                     on it is flushed without having been tried.",
+                    self.flushed
+                ),
+                Language::Chinese => format!(
+                    "另有 {} 个请求随之失败:队列对的第一个错误会使其终止,排队的请求未经执行就被冲刷。",
+                    self.flushed
+                ),
+            };
+            out.push_str(&style.entry(language.pick("Flushes", "冲刷"), &text));
+        }
+        if !others.is_empty() {
+            let _ = writeln!(out, "\n{}", style.bold(language.pick("Also seen", "其他记录")));
+        }
+        for seen in others {
+            let role = match seen.role {
+                Role::Cause => "",
+                Role::Dispatcher => language.pick(", says only that it failed", ",只说明失败"),
+                Role::Consequence => language.pick(", a consequence", ",属于后果"),
+            };
+            let title = problem(seen.id).title.get(language);
+            let text = match language {
+                Language::English => {
+                    format!("line {}, {}x{role}: {title}", seen.line, seen.count)
+                }
+                Language::Chinese => {
+                    format!("第 {} 行,{} 次{role}:{title}", seen.line, seen.count)
+                }
+            };
+            let _ = writeln!(out, "  {}", style.bold(seen.id.as_str()));
+            for line in wrapped(&text, style.columns.saturating_sub(4)) {
+                let _ = writeln!(out, "    {line}");
+            }
+        }
+        out + &self.by_connection(style)
+    }
+
+    /// The id under which the first stands in the list of all.
+    fn own(&self, first: &Seen) -> Option<crate::Id> {
+        self.refined_from.or(Some(first.id))
+    }
+
+    fn by_connection(&self, style: &Style) -> String {
+        let language = style.language;
+        let mut out = String::new();
+        if self.connections.len() < 2 {
+            return out;
+        }
+        let head = language.pick("First error of each connection", "各连接的第一个错误");
+        let _ = writeln!(out, "\n{}", style.bold(head));
+        for Connection { name, first, line, flushed } in
+            self.connections.iter().take(CONNECTIONS_SHOWN)
+        {
+            let first = first.map_or(language.pick("only flushes", "只有冲刷"), crate::Id::as_str);
+            let _ = match language {
+                Language::English => {
+                    writeln!(out, "  {name}: {first}, line {line}; then {flushed} flushed")
+                }
+                Language::Chinese => {
+                    writeln!(out, "  {name}:{first},第 {line} 行;随后冲刷 {flushed} 个")
+                }
+            };
+        }
+        let more = self.connections.len().saturating_sub(CONNECTIONS_SHOWN);
+        if more > 0 {
+            let _ = match language {
+                Language::English => writeln!(out, "  and {more} more"),
+                Language::Chinese => writeln!(out, "  还有 {more} 个"),
+            };
+        }
+        out
+    }
+
+    fn unknown(&self, style: &Style) -> String {
+        let language = style.language;
+        let text = language.pick(
+            "Nothing here is in the catalogue. That says nothing of whether it is an error.",
+            "目录中没有与之对应的条目。这并不说明它是不是错误。",
+        );
+        let mut out = String::new();
+        for line in wrapped(text, style.columns) {
+            let _ = writeln!(out, "{line}");
+        }
+        if !self.nearest.is_empty() {
+            let _ = writeln!(out, "\n{}", language.pick("Nearest:", "最接近的条目:"));
+        }
+        for near in &self.nearest {
+            let _ = writeln!(out, "  {}", style.bold(near.id.as_str()));
+            for line in
+                wrapped(problem(near.id).title.get(language), style.columns.saturating_sub(4))
+            {
+                let _ = writeln!(out, "    {line}");
+            }
+        }
+        out
+    }
+}
+
+impl Explanation {
+    /// The explanation for programs: what [`Explanation`] holds, and the page of the first.
+    pub fn json(&self, language: Language) -> serde_json::Value {
+        let page = self.first.as_ref().map(|first| page_json(problem(first.id), language));
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("schema".to_owned(), SCHEMA.into());
+            object.insert("page".to_owned(), page.unwrap_or_default());
+        }
+        value
+    }
+}

@@ -1,0 +1,63 @@
+//! What unknown text resembles.
+
+use super::Suggestion;
+use crate::problem::{Problem, problems};
+use std::collections::BTreeSet;
+
+/// Bytes of text, in the form that is compared, from which the nearest messages are found.
+const SAMPLE_BYTES_MAX: usize = 4 << 10;
+/// Suggestions at most.
+const SUGGESTIONS_MAX: usize = 3;
+/// Less of a message than this is chance.
+const LIKENESS_PERCENT_MIN: usize = 45;
+/// Letters that are compared together.
+const LETTERS: usize = 3;
+
+/// The beginning of the text in which nothing was recognised.
+#[derive(Default)]
+pub(super) struct Sample(String);
+
+impl Sample {
+    pub(super) fn add(&mut self, text: &str) {
+        let mut end = text.len().min(SAMPLE_BYTES_MAX.saturating_sub(self.0.len()));
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.0.push_str(&text[..end]);
+    }
+
+    pub(super) fn nearest(&self) -> Vec<Suggestion> {
+        let have: BTreeSet<_> = grams(&self.0).collect();
+        let mut all: Vec<_> = problems()
+            .iter()
+            .map(|problem| (likeness_percent(problem, &have), problem.id))
+            .filter(|(percent, _)| *percent >= LIKENESS_PERCENT_MIN)
+            .collect();
+        all.sort_by_key(|(percent, id)| (std::cmp::Reverse(*percent), *id));
+        all.truncate(SUGGESTIONS_MAX);
+        let suggestion = |(percent, id)| Suggestion {
+            id,
+            likeness_percent: u8::try_from(percent).unwrap_or(100),
+        };
+        all.into_iter().map(suggestion).collect()
+    }
+}
+
+/// How much of the message that fits best is in the text.
+fn likeness_percent(problem: &Problem, have: &BTreeSet<[char; LETTERS]>) -> usize {
+    let of = |pieces: &&[&str]| {
+        let wanted: Vec<_> = pieces.iter().flat_map(|piece| grams(piece)).collect();
+        // Of a short message there is too little to resemble.
+        let enough = wanted.len() >= 5;
+        let there = wanted.iter().filter(|gram| have.contains(*gram)).count();
+        if enough { there * 100 / wanted.len() } else { 0 }
+    };
+    problem.patterns.iter().map(of).max().unwrap_or(0)
+}
+
+fn grams(text: &str) -> impl Iterator<Item = [char; LETTERS]> {
+    let chars: Vec<char> = text.chars().collect();
+    let windows: Vec<_> =
+        chars.windows(LETTERS).map(|window| [window[0], window[1], window[2]]).collect();
+    windows.into_iter()
+}

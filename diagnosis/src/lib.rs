@@ -1,0 +1,25 @@
+//! What goes wrong with RDMA and around it: how it is recognised, why it happens, what cures it.
+//!
+//! The catalogue is data (`catalogue/*.toml`, in English and Chinese) that the build turns into
+//! tables. [`explain`] recognises its messages in the logs of any program, [`ids`] are what errors
+//! carry, and [`doctor`] looks for its problems on a machine. The catalogue and `explain` do no I/O; what the doctor
+//! looks at is handed to it.
+
+mod calls;
+pub mod doctor;
+pub mod explain;
+mod language;
+mod normal;
+mod page;
+mod problem;
+
+pub use calls::{of_call, of_completion};
+pub use language::Language;
+pub use page::{COLUMNS_MIN, Style, catalogue_page, commands_of, page, page_json, wrapped};
+pub use problem::{Id, Problem, Role, Severity, Side, Text, problem, problems};
+
+/// The ids of the catalogue.
+pub mod ids {
+    use crate::Id;
+    include!(concat!(env!("OUT_DIR"), "/ids.rs"));
+}

@@ -1,0 +1,319 @@
+//! Pages of the catalogue for terminals and for the printed catalogue.
+
+use crate::language::Language;
+use crate::problem::{Problem, Severity, problems};
+use std::fmt::Write;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Narrower terminals get lines as for this one: words would no longer fit.
+pub const COLUMNS_MIN: usize = 30;
+/// From here on labels stand beside their text.
+const COLUMNS_WIDE: usize = 56;
+
+/// How to write for who reads it.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    /// In which language.
+    pub language: Language,
+    /// Columns to keep within; a word that is longer, such as a path, is not broken.
+    pub columns: usize,
+    /// Whether to use colours.
+    pub colour: bool,
+}
+
+impl Style {
+    /// A text in bold.
+    pub fn bold(&self, text: &str) -> String {
+        self.coloured("1", text)
+    }
+
+    /// A text in the colour of how bad it is.
+    pub fn of_severity(&self, severity: Severity, text: &str) -> String {
+        let code = match severity {
+            Severity::Fatal => "1;31",
+            Severity::Degraded => "1;33",
+            Severity::Risk => "33",
+            Severity::CannotTell => "35",
+            Severity::Info => "36",
+        };
+        self.coloured(code, text)
+    }
+
+    /// A text that says that all is well.
+    pub fn good(&self, text: &str) -> String {
+        self.coloured("32", text)
+    }
+
+    fn coloured(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+
+    /// A label with its text beside it, or below it on a narrow terminal.
+    pub fn entry(&self, label: &str, text: &str) -> String {
+        const LABEL_COLUMNS: usize = 10;
+        if self.columns < COLUMNS_WIDE {
+            let mut lines = format!("{}\n", self.bold(label));
+            lines.push_str(&indented(&wrapped(text, self.columns.max(COLUMNS_MIN) - 2), "  "));
+            return lines;
+        }
+        let mut out = String::new();
+        let indent = " ".repeat(LABEL_COLUMNS);
+        for (number, line) in wrapped(text, self.columns - LABEL_COLUMNS).iter().enumerate() {
+            if number == 0 {
+                let room = LABEL_COLUMNS.saturating_sub(label.width());
+                let _ = writeln!(out, "{}{}{line}", self.bold(label), " ".repeat(room));
+            } else {
+                let _ = writeln!(out, "{indent}{line}");
+            }
+        }
+        out
+    }
+
+    /// A command, which is never broken: it is to be copied.
+    pub fn command(&self, command: &str) -> String {
+        let indent = if self.columns < COLUMNS_WIDE { "  " } else { "            " };
+        format!("{indent}{}\n", self.coloured("36", &format!("$ {command}")))
+    }
+}
+
+fn indented(lines: &[String], indent: &str) -> String {
+    lines.iter().map(|line| format!("{indent}{line}\n")).collect()
+}
+
+/// Text in lines of at most `columns`, broken at blanks and between Chinese characters. A piece that
+/// has no such place stays whole.
+pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for piece in pieces(text) {
+        let is_first = line.is_empty();
+        let width = line.width() + piece.trim_end().width();
+        if !is_first && width > columns && !may_not_begin(piece) {
+            lines.push(line.trim_end().to_owned());
+            line.clear();
+        }
+        line.push_str(if line.is_empty() { piece.trim_start() } else { piece });
+    }
+    if !line.is_empty() || lines.is_empty() {
+        lines.push(line.trim_end().to_owned());
+    }
+    lines
+}
+
+/// Closing punctuation stays on the line of what it closes.
+fn may_not_begin(piece: &str) -> bool {
+    piece.starts_with(['，', '。', '、', '；', '：', '）', '”', '！', '？', ',', ';', '.', ')'])
+}
+
+/// Where a line may be broken: after a blank, on both sides of a wide character, and after
+/// punctuation that follows one.
+fn pieces(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let mut end = None;
+        let mut chars = rest.char_indices().peekable();
+        while let Some((at, c)) = chars.next() {
+            let after = at + c.len_utf8();
+            let is_wide = |c: char| c.width() == Some(2);
+            let next_is_wide = chars.peek().is_some_and(|(_, next)| is_wide(*next));
+            let closes = at == 0 && matches!(c, ',' | ';' | ':' | '.' | ')');
+            if c == ' ' || closes || is_wide(c) || next_is_wide {
+                end = Some(after);
+                break;
+            }
+        }
+        let (piece, later) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = later;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// The problem's command with what is known filled in; what is not is shown in capitals.
+pub fn commands_of(problem: &Problem, value: impl Fn(&str) -> Option<String>) -> String {
+    filled(problem.command, value)
+}
+
+pub(crate) fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        out.push_str(before);
+        let name = after.split_once('}').filter(|(name, _)| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase())
+        });
+        match name {
+            Some((name, later)) => {
+                out.push_str(&value(name).unwrap_or_else(|| name.to_uppercase()));
+                rest = later;
+            }
+            None => {
+                out.push('{');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+/// The page of a problem.
+pub fn page(problem: &Problem, style: &Style) -> String {
+    let language = style.language;
+    let severity = problem.severity;
+    let mut out = format!(
+        "{}  {}\n",
+        style.bold(problem.id.as_str()),
+        style.of_severity(severity, severity.word(language))
+    );
+    for line in wrapped(problem.title.get(language), style.columns) {
+        let _ = writeln!(out, "{line}");
+    }
+    out.push('\n');
+    out.push_str(&body(problem, style));
+    let messages = problem.messages.iter().take(4).map(|message| format!("'{message}'"));
+    let messages = messages.collect::<Vec<_>>().join(", ");
+    out.push_str(&style.entry(language.pick("Seen as", "日志"), &messages));
+    out
+}
+
+/// The page of a problem for programs.
+pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
+    serde_json::json!({
+        "id": problem.id,
+        "severity": problem.severity,
+        "role": problem.role,
+        "side": problem.side,
+        "section": problem.section.get(language),
+        "title": problem.title.get(language),
+        "what": problem.what.get(language),
+        "cause": problem.cause.get(language),
+        "remedy": problem.remedy.get(language),
+        "command": commands_of(problem, |_| None),
+        "verify": problem.verify.get(language),
+    })
+}
+
+/// What a page says below its title.
+pub(crate) fn body(problem: &Problem, style: &Style) -> String {
+    let language = style.language;
+    let mut out = String::new();
+    for (english, chinese, text) in [
+        ("What", "现象", problem.what),
+        ("Why", "原因", problem.cause),
+        ("Remedy", "处理", problem.remedy),
+    ] {
+        out.push_str(&style.entry(language.pick(english, chinese), text.get(language)));
+    }
+    if !problem.command.is_empty() {
+        out.push_str(&style.command(&commands_of(problem, |_| None)));
+    }
+    out.push_str(&style.entry(language.pick("Check", "验证"), problem.verify.get(language)));
+    let side = problem.side.words(language);
+    out.push_str(&style.entry(language.pick("Side", "哪一侧"), side));
+    out
+}
+
+/// The whole catalogue as Markdown.
+pub fn catalogue_page(language: Language) -> String {
+    let mut out = String::new();
+    let head = language.pick(
+        "# Problems, and what cures them\n\n\
+         Made from `diagnosis/catalogue`: change it there. `handfast explain ID` prints one entry, \
+         `handfast explain \"TEXT\"` finds the entry of a message, `handfast explain < LOG` the first \
+         error of a log, `handfast doctor` looks for them on this machine.\n",
+        "# 常见问题与处理方法\n\n\
+         本页由 `diagnosis/catalogue` 生成,请在那里修改。`handfast explain ID` 显示单个条目,\
+         `handfast explain \"文字\"` 根据消息查找条目,`handfast explain < 日志` 找出日志中的第一个错误,\
+         `handfast doctor` 在本机上逐项检查。\n",
+    );
+    out.push_str(head);
+    let mut section = "";
+    for problem in problems() {
+        if problem.section.en != section {
+            section = problem.section.en;
+            let _ = write!(out, "\n## {}\n", problem.section.get(language));
+        }
+        let _ = write!(
+            out,
+            "\n### {}: {}\n\n{}\n\n- {} {}\n- {} {}\n",
+            problem.id,
+            problem.title.get(language),
+            problem.what.get(language),
+            language.pick("**Why:**", "**原因:**"),
+            problem.cause.get(language),
+            language.pick("**Remedy:**", "**处理:**"),
+            problem.remedy.get(language),
+        );
+        if !problem.command.is_empty() {
+            let _ = writeln!(out, "- `{}`", commands_of(problem, |_| None));
+        }
+        let _ = writeln!(
+            out,
+            "- {} {}\n- {} {}, {}",
+            language.pick("**Check:**", "**验证:**"),
+            problem.verify.get(language),
+            language.pick("**Severity, side:**", "**级别与位置:**"),
+            problem.severity.word(language),
+            problem.side.words(language),
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids;
+    use crate::problem::problem;
+
+    fn style(language: Language, columns: usize) -> Style {
+        Style { language, columns, colour: false }
+    }
+
+    #[test]
+    fn lines_fit_their_columns_in_both_languages() {
+        for entry in problems() {
+            for (language, columns) in [
+                (Language::English, 60),
+                (Language::Chinese, 60),
+                (Language::English, 140),
+                (Language::Chinese, 140),
+                (Language::Chinese, 40),
+            ] {
+                for line in page(entry, &style(language, columns)).lines() {
+                    let is_command = line.trim_start().starts_with('$');
+                    let words = line.split(' ').map(UnicodeWidthStr::width);
+                    let is_word = words.max().unwrap_or(0) > columns - 24;
+                    // Closing punctuation may hang over by one.
+                    let fits = line.width() <= columns + 2;
+                    assert!(fits || is_command || is_word, "{columns}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chinese_is_broken_between_characters_and_words_are_not() {
+        assert_eq!(wrapped("一二三四五", 6), ["一二三", "四五"]);
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("a-very-long-word it is", 5), ["a-very-long-word", "it is"]);
+        assert_eq!(wrapped("一二,三", 4), ["一二,", "三"]);
+        assert_eq!(wrapped("", 5), [""]);
+    }
+
+    #[test]
+    fn known_values_are_filled_in_and_others_are_shown_in_capitals() {
+        let entry = problem(ids::PORT_DOWN);
+        assert_eq!(commands_of(entry, |_| None), "ip link set NETDEV up");
+        let value = |name: &str| (name == "netdev").then(|| "eth1".to_owned());
+        assert_eq!(commands_of(entry, value), "ip link set eth1 up");
+        assert_eq!(filled("awk '{print $1}' {", |_| None), "awk '{print $1}' {");
+    }
+
+    #[test]
+    fn colours_are_used_only_where_asked_for() {
+        let plain = page(problem(ids::PORT_DOWN), &style(Language::English, 80));
+        assert!(!plain.contains('\u{1b}'));
+        let colour = Style { colour: true, ..style(Language::English, 80) };
+        assert!(page(problem(ids::PORT_DOWN), &colour).contains("\u{1b}[1;31mfatal\u{1b}[0m"));
+    }
+}

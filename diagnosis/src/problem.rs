@@ -1,0 +1,238 @@
+//! What the catalogue holds.
+
+use crate::language::Language;
+use serde::{Serialize, Serializer};
+use std::fmt;
+
+/// The name of a problem, such as `NET-REFUSED`. It never changes its meaning.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(pub(crate) &'static str);
+
+impl Id {
+    /// Its text.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// The id of that name, whatever the case of its letters.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        problems().iter().map(|problem| problem.id).find(|id| id.0.eq_ignore_ascii_case(text))
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    /// What was asked for cannot work.
+    Fatal,
+    /// It works slowly, in part, or with some peers only.
+    Degraded,
+    /// It works now, and will hurt.
+    Risk,
+    /// It could not be found out.
+    CannotTell,
+    /// Worth knowing.
+    Info,
+}
+
+impl Severity {
+    /// In one word, or two.
+    pub fn word(self, language: Language) -> &'static str {
+        let (english, chinese) = match self {
+            Self::Fatal => ("fatal", "致命"),
+            Self::Degraded => ("degraded", "降级"),
+            Self::Risk => ("risk", "风险"),
+            Self::CannotTell => ("cannot tell", "无法判断"),
+            Self::Info => ("info", "信息"),
+        };
+        language.pick(english, chinese)
+    }
+}
+
+/// What a message of it is in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It says what happened.
+    Cause,
+    /// It says that something failed; why stands beside it.
+    Dispatcher,
+    /// It follows from an error that stands before it.
+    Consequence,
+}
+
+/// Where to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// The side whose message it is.
+    Local,
+    /// Its peer.
+    Remote,
+    /// How the two fit together.
+    Both,
+    /// This message alone does not say.
+    Unknown,
+}
+
+impl Side {
+    /// In words.
+    pub fn words(self, language: Language) -> &'static str {
+        let (english, chinese) = match self {
+            Self::Local => ("local: the side that printed this", "本端:打印该消息的一侧"),
+            Self::Remote => {
+                ("remote: the peer of the side that printed this", "对端:打印该消息一侧的对端")
+            }
+            Self::Both => ("both: how the two sides fit together", "双方:两侧的配置是否匹配"),
+            Self::Unknown => ("unknown: this alone does not say", "未知:仅凭此消息无法判断"),
+        };
+        language.pick(english, chinese)
+    }
+}
+
+/// A text in both languages.
+#[derive(Clone, Copy, Debug)]
+pub struct Text {
+    /// English.
+    pub en: &'static str,
+    /// Chinese.
+    pub zh: &'static str,
+}
+
+impl Text {
+    /// In one of them.
+    pub fn get(self, language: Language) -> &'static str {
+        language.pick(self.en, self.zh)
+    }
+}
+
+/// A problem of the catalogue.
+#[derive(Debug)]
+pub struct Problem {
+    /// Its name.
+    pub id: Id,
+    /// How bad it is as a rule.
+    pub severity: Severity,
+    /// What its messages are in a log.
+    pub role: Role,
+    /// Where to look as a rule.
+    pub side: Side,
+    /// The part of the catalogue.
+    pub section: Text,
+    /// In a few words.
+    pub title: Text,
+    /// What it is, and why it matters.
+    pub what: Text,
+    /// Why it happens.
+    pub cause: Text,
+    /// What to do.
+    pub remedy: Text,
+    /// The remedy, or its first step, as a command. Words in braces, such as `{netdev}`, are to be
+    /// filled in.
+    pub command: &'static str,
+    /// How to see that it is cured.
+    pub verify: Text,
+    /// What else it is where the log speaks of a device of that word.
+    pub refine: &'static [(&'static str, Id)],
+    /// Its messages as the catalogue has them: `*` is a gap, a name in braces an error number.
+    pub messages: &'static [&'static str],
+    /// The same as pieces in the form in which messages are compared.
+    pub(crate) patterns: &'static [&'static [&'static str]],
+}
+
+include!(concat!(env!("OUT_DIR"), "/problems.rs"));
+
+/// All problems, in the order of the catalogue.
+pub fn problems() -> &'static [Problem] {
+    PROBLEMS
+}
+
+/// The problem of an id.
+pub fn problem(id: Id) -> &'static Problem {
+    // Ids are made of this table alone, so that the first entry is never the answer for another.
+    problems().iter().find(|problem| problem.id == id).unwrap_or(&PROBLEMS[0])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn ids_are_unique_and_lead_to_their_problem() {
+        let mut seen = BTreeSet::new();
+        for entry in problems() {
+            assert!(seen.insert(entry.id), "{}", entry.id);
+            assert!(
+                entry
+                    .id
+                    .0
+                    .bytes()
+                    .all(|b| b == b'-' || b.is_ascii_uppercase() || b.is_ascii_digit())
+            );
+            assert_eq!(problem(entry.id).title.en, entry.title.en);
+            assert_eq!(Id::parse(&entry.id.0.to_lowercase()), Some(entry.id));
+        }
+        assert_eq!(Id::parse("NO-SUCH"), None);
+        assert!(seen.len() >= 110, "{}", seen.len());
+    }
+
+    #[test]
+    fn every_page_says_all_there_is_to_say_in_both_languages() {
+        let is_han = |c: char| ('\u{4e00}'..='\u{9fff}').contains(&c);
+        for entry in problems() {
+            for text in
+                [entry.section, entry.title, entry.what, entry.cause, entry.remedy, entry.verify]
+            {
+                assert!(
+                    !text.en.is_empty() && !text.en.contains(is_han),
+                    "{}: {}",
+                    entry.id,
+                    text.en
+                );
+                assert!(text.zh.contains(is_han), "{}: {}", entry.id, text.zh);
+            }
+            assert!(!entry.messages.is_empty(), "{}", entry.id);
+        }
+    }
+
+    #[test]
+    fn a_page_refers_to_pages_that_exist() {
+        for entry in problems() {
+            for text in [entry.what, entry.cause, entry.remedy] {
+                for word in [text.en, text.zh]
+                    .join(" ")
+                    .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+                {
+                    let is_id = word.contains('-')
+                        && word.starts_with(|c: char| c.is_ascii_uppercase())
+                        && word
+                            .bytes()
+                            .all(|b| b == b'-' || b.is_ascii_uppercase() || b.is_ascii_digit());
+                    let known = Id::parse(word).is_some() || word == "SR-IOV";
+                    assert!(!is_id || known, "{} refers to {word}", entry.id);
+                }
+            }
+        }
+    }
+}
