@@ -144,8 +144,9 @@ impl Builder {
     }
 
     /// Records the run of the node's life cycle into a file, to be replayed by
-    /// `handfast sim replay FILE`. Default: nothing is recorded. The driver writes it itself, so a
-    /// file system that stalls stalls the life cycle of lanes, and not the bytes on them.
+    /// `handfast sim replay FILE`. Default: nothing is recorded. The engine writes it
+    /// itself, so a file system that stalls holds up the life cycle of lanes, and where lanes come,
+    /// fail and go their peer's transfers.
     pub fn record(mut self, options: RecordOptions) -> Self {
         self.record = Some(options);
         self
