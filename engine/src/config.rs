@@ -23,7 +23,9 @@ pub struct EngineLimits {
     pub regions_max: usize,
     /// Peers known at once.
     pub peers_max: usize,
-    /// Lanes at once, those on their way up or down included.
+    /// Lanes at once, those on their way up or down included. Past it the lane that we did not use
+    /// for longest makes way, four times a second at most. What peers do on a lane is not seen, so
+    /// that a node which only serves should have room for all who use it at one time.
     pub lanes_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
@@ -62,7 +64,8 @@ pub struct EngineTiming {
     pub call_timeout_ms: u64,
     /// How long a lane with work on it may stay without any answer before it is given up. Time
     /// without work does not count, and time before a deadline or cancellation took the work away
-    /// does.
+    /// does. A lane to a Mooncake node is given as long as its slowest request may take, if that is
+    /// more ([`MooncakeOptions`](crate::MooncakeOptions)).
     pub lane_mute_timeout_ms: u64,
     /// How long [`Engine::close`] waits for lanes to be retired.
     pub close_timeout_ms: u64,

@@ -179,7 +179,8 @@ impl<N: Net> Driver<N> {
                 self.note_crossing(&message);
                 if message.op == Op::Request && !message.body.gid.is_empty() {
                     // Before a lane is raised for it: what that announces is to fit.
-                    self.parts.transport.note_address(&message.from, &message.body.gid);
+                    let (peer, gid) = (&message.from, &message.body.gid);
+                    self.parts.transport.note_address(peer, gid, Some(message.sender));
                 }
                 let token = CallToken(self.next_call);
                 self.next_call += 1;

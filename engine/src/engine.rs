@@ -485,7 +485,7 @@ impl Engine {
         target.set_address(address);
         target.refresh();
         if let Some(device) = descriptor.devices.first() {
-            self.shared.transport.note_address(&path, &device.gid);
+            self.shared.transport.note_address(&path, &device.gid, None);
         }
         Ok((descriptor, target))
     }

@@ -274,7 +274,9 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12).
+    /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12). One to
+    /// a Mooncake node proves nothing: there whatever a write was under way to is told as lost
+    /// before (`mooncake::link`), and reads have no bytes that could land.
     pub(crate) fn on_lane_up(
         &self,
         lane: Lifecycle,

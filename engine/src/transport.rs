@@ -187,8 +187,8 @@ pub(crate) trait Transport: Plane {
     /// Tells the device of memory; nothing where there is none. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error>;
 
-    /// The peer has announced a GID, or told of it.
-    fn note_address(&self, _peer: &NicPath, _gid: &str) {}
+    /// The peer has announced a GID with a request of its own, or told of it otherwise.
+    fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
     /// What happened on the RDMA device, if there is one.
     fn nic_counters(&self) -> NicCounters {

@@ -5,6 +5,7 @@
 //! learnt at the wire, and changed in the next lane towards that peer.
 
 use crate::gid::{ChosenGid, GidEntry, rank};
+use handfast_core::Pair;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -76,6 +77,8 @@ struct Known {
     own: Option<Ipv6Addr>,
     /// The peer's, seen last.
     peer: Option<Ipv6Addr>,
+    /// The peer's last request that told of it.
+    request: Option<Pair>,
     failed: Vec<Failed>,
 }
 
@@ -138,11 +141,16 @@ impl AddressBook {
     }
 
     /// The peer announced an address before we wired anything to it: what is announced to it next
-    /// fits that. A peer that announces one of another family than ours again, although ours was
-    /// announced, has none that fits or sees no failure of its own: it counts as one of the pair.
-    pub fn on_seen(&mut self, peer: &str, theirs: Ipv6Addr) {
+    /// fits that. A peer that announces one of another family than ours with another `request` of
+    /// its own, although ours was announced, has none that fits or sees no failure of its own: it
+    /// counts as one of the pair. A request that is sent again says nothing new, and neither does
+    /// what was not told by a request.
+    pub fn on_seen(&mut self, peer: &str, theirs: Ipv6Addr, request: Option<Pair>) {
         let known = self.known(peer);
-        let again = known.peer.replace(theirs) == Some(theirs);
+        let same = known.peer.replace(theirs) == Some(theirs);
+        let last = known.request;
+        known.request = request.or(last);
+        let again = same && last.is_some() && known.request != last;
         let foreign = known.own.filter(|own| again && !is_one_family(*own, theirs));
         if let Some(own) = foreign {
             self.on_failed(peer, own, theirs);

@@ -6,7 +6,7 @@ use crate::wire::{DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DeviceDescriptor
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Most buffers of one descriptor: what fits into a frame of 1 MiB at 64 bytes each.
 pub const BUFFERS_MAX: usize = 16_384;
@@ -60,8 +60,9 @@ pub struct SegmentDescriptor {
     pub devices: Vec<DeviceDescriptor>,
     /// Its name, by which stores and NIC paths know it.
     pub name: String,
-    /// Which devices are near which memory; with RDMA devices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Which devices are near which memory; with RDMA devices. One of another shape is passed over,
+    /// as released nodes do.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "matrix")]
     pub priority_matrix: Option<PriorityMatrix>,
     /// What it offers.
     pub protocol: Protocols,
@@ -201,6 +202,11 @@ impl SegmentDescriptor {
         }
         self.buffers.iter().try_for_each(|buffer| buffer.check(self.devices.len()))
     }
+}
+
+fn matrix<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PriorityMatrix>, D::Error> {
+    let value = serde_json::Value::deserialize(text)?;
+    Ok(serde_json::from_value(value).ok())
 }
 
 impl BufferDescriptor {

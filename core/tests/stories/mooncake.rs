@@ -46,6 +46,17 @@ fn a_segment_descriptor_at_its_limits_is_read_and_one_past_any_of_them_is_refuse
 }
 
 #[test]
+fn a_matrix_of_another_shape_is_passed_over_and_the_descriptor_is_read() {
+    let whole = segment().encode();
+    let shape = r#"[[],["rxe0"]]"#;
+    assert!(whole.contains(shape));
+    for other in ["7", r#"[["rxe0"]]"#, r#"{"preferred":[]}"#, "null"] {
+        let told = SegmentDescriptor::decode(&whole.replace(shape, other)).unwrap();
+        assert_eq!(told, SegmentDescriptor { priority_matrix: None, ..segment() });
+    }
+}
+
+#[test]
 fn as_many_buffers_as_the_limit_fit_into_a_frame_and_one_more_is_refused() {
     let buffer = BufferDescriptor {
         addr: 1 << 46,

@@ -207,6 +207,8 @@ impl<N: Net> Link<N> {
             target.on_lane_revoked(lane);
             target.on_completions(&mut released);
             target.on_lane_down(lane, cause.clone());
+            // Before the next lane comes up, which would be taken for the proof that nothing of
+            // this one can land any more (`Target::on_lane_up`).
             if writing {
                 target.on_peer_lost(cause);
             }

@@ -327,8 +327,8 @@ impl<N: Net> Transport for Lanes<N> {
             .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
     }
 
-    fn note_address(&self, peer: &NicPath, gid: &str) {
-        self.inner.parts.nic.note_address(peer, gid);
+    fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
+        self.inner.parts.nic.note_address(peer, gid, request);
     }
 
     fn nic_counters(&self) -> NicCounters {

@@ -206,6 +206,7 @@ async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
     let small = limited(|limits| limits.lanes_max = 1).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 10_000).await;
     let users = [user().await, user().await, user().await];
+    let began = tokio::time::Instant::now();
     for round in 0..2 {
         for (user, seed) in users.iter().zip(1..) {
             let segment = user.open(&owner.segment()).await.unwrap();
@@ -213,6 +214,7 @@ async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
         }
     }
     assert_eq!(owner.engine.counters().lanes_evicted, 5);
+    assert!(began.elapsed() >= 5 * Duration::from_millis(250), "each has its lane for a while");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

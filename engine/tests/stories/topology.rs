@@ -74,6 +74,20 @@ fn a_machine_of_two_sockets_prefers_what_is_near() {
 }
 
 #[test]
+fn accelerators_are_listed_by_number_and_those_of_one_maker_together() {
+    let root = tempfile::tempdir().unwrap();
+    for bus in 10..22 {
+        gpu(root.path(), &format!("pci0000:{bus}/0000:{bus}:01.0"), 0);
+    }
+    function(root.path(), "pci0000:05/0000:05:01.0", 0, "0x030200", "0x1002");
+    let machine = Machine::discover(root.path()).unwrap();
+    let locations: Vec<&str> = machine.gpus.iter().map(|gpu| &*gpu.location).collect();
+    let mut expected: Vec<String> = (0..12).map(|number| format!("cuda:{number}")).collect();
+    expected.push("hip:0".into());
+    assert_eq!(locations, expected);
+}
+
+#[test]
 fn an_accelerator_whose_socket_has_no_nic_takes_the_shortest_way() {
     let root = tempfile::tempdir().unwrap();
     gpu(root.path(), "pci0000:10/0000:10:01.0/0000:12:00.0", -1);

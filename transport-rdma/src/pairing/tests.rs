@@ -1,6 +1,7 @@
 use super::*;
 use crate::gid::{GidKind, GidWanted, usable_gids};
 use crate::profile::STRICT;
+use handfast_core::{Incarnation, Lifecycle};
 
 fn address(text: &str) -> Ipv6Addr {
     match text.parse().unwrap() {
@@ -135,7 +136,7 @@ fn an_address_that_was_seen_before_the_first_lane_is_fitted_at_once() {
     let both = side(&["10.0.0.1", "fd00:1::1"]);
     let routes = Subnets(both.clone());
     let mut book = AddressBook::default();
-    book.on_seen("peer", address("fd00:1::9"));
+    book.on_seen("peer", address("fd00:1::9"), None);
     let announced =
         |book: &mut AddressBook| book.announce("peer", &both, &routes).unwrap().entry.address;
     assert_eq!(announced(&mut book), address("fd00:1::1"));
@@ -143,9 +144,19 @@ fn an_address_that_was_seen_before_the_first_lane_is_fitted_at_once() {
     let mut book = AddressBook::default();
     assert_eq!(announced(&mut book), address("10.0.0.1"));
     let theirs = address("fd00:1::9");
-    let seen = (0..4).find(|_| {
-        book.on_seen("peer", theirs);
+    for _ in 0..4 {
+        // Told by a descriptor, and by one request that is sent again and again.
+        book.on_seen("peer", theirs, None);
+        book.on_seen("peer", theirs, request(1));
+        assert_eq!(announced(&mut book), address("10.0.0.1"), "that is no failure");
+    }
+    let seen = (2..6).find(|lifecycle| {
+        book.on_seen("peer", theirs, request(*lifecycle));
         announced(&mut book) == address("fd00:1::1")
     });
     assert!(seen.is_some(), "the peer cannot move and sees no failure of ours");
+}
+
+fn request(lifecycle: u64) -> Option<Pair> {
+    Some(Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(lifecycle) })
 }

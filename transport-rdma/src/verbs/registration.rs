@@ -24,6 +24,16 @@ struct Registered {
     access: Access,
 }
 
+/// What the kernel keeps a device may still reach.
+impl Drop for Registered {
+    fn drop(&mut self) {
+        if !self.region.end() {
+            // Whoever got these bytes next would have them changed by a peer. Kept for ever instead.
+            std::mem::forget(self.span.clone());
+        }
+    }
+}
+
 /// A region of the kernel's, given back when dropped.
 struct Region {
     domain: Arc<Domain>,
@@ -42,6 +52,19 @@ fn context_of_region(region: &Region) -> &Context {
 destroyed_by!(Region, ibv_dereg_mr, context_of_region);
 
 impl Region {
+    /// Gives it back before it is dropped; false if the call failed.
+    fn end(&mut self) -> bool {
+        let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
+        let context = &self.domain.context;
+        // SAFETY: made by the matching call, and with the pointer taken out this is the only end.
+        let returned = unsafe { (context.verbs.ibv_dereg_mr)(raw) };
+        if returned != 0 {
+            let device = &context.device;
+            tracing::error!(device, returned, "ibv_dereg_mr failed: its memory is kept for ever");
+        }
+        returned == 0
+    }
+
     fn remote_key(&self) -> u32 {
         // SAFETY: the region lives while `self` does, and its keys never change.
         unsafe { (*self.raw).rkey }

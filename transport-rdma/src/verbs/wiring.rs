@@ -12,7 +12,7 @@ use crate::gid::{ChosenGid, GidEntry, explained, gid_text, parse_gid, rank, tabl
 use crate::pairing::{KernelRoutes, is_one_family, moves_first};
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_core::{Lifecycle, NicPath};
+use handfast_core::{Lifecycle, NicPath, Pair};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,9 +57,9 @@ impl Nic {
     /// Takes note of the address of a peer, as its messages and descriptors have it, so that
     /// [`Nic::bring_up_for`] announces one of ours that fits. What is no address is passed over: the
     /// wire says so.
-    pub fn note_address(&self, peer: &NicPath, gid: &str) {
+    pub fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
         if let Ok(address) = parse_gid(gid) {
-            lock(&self.book).on_seen(&peer.to_string(), address);
+            lock(&self.book).on_seen(&peer.to_string(), address, request);
         }
     }
 

@@ -268,10 +268,14 @@ pub struct BareRegion {
     span: Span,
 }
 
-fn context_of_bare_region(region: &BareRegion) -> &Context {
-    &region.domain.context
+impl Drop for BareRegion {
+    fn drop(&mut self) {
+        if !self.raw.is_null() && self.end() != 0 {
+            let device = &self.domain.context.device;
+            tracing::warn!(device, "ibv_dereg_mr failed: its memory is kept for ever");
+        }
+    }
 }
-destroyed_by!(BareRegion, ibv_dereg_mr, context_of_bare_region);
 
 impl BareRegion {
     /// The memory.
@@ -287,9 +291,18 @@ impl BareRegion {
 
     /// Ends the registration, whatever is in flight, and tells what the call returned.
     pub fn deregister(mut self) -> i32 {
+        self.end()
+    }
+
+    fn end(&mut self) -> i32 {
         let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
         // SAFETY: it was made by us, and with the pointer taken out this is the only end of it.
-        unsafe { (self.domain.context.verbs.ibv_dereg_mr)(raw) }
+        let returned = unsafe { (self.domain.context.verbs.ibv_dereg_mr)(raw) };
+        if returned != 0 {
+            // The device may still reach it.
+            std::mem::forget(self.span.clone());
+        }
+        returned
     }
 }
 
