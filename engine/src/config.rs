@@ -24,8 +24,9 @@ pub struct EngineLimits {
     /// Peers known at once.
     pub peers_max: usize,
     /// Lanes at once, those on their way up or down included. Past it the lane that we did not use
-    /// for longest makes way, four times a second at most. What peers do on a lane is not seen, so
-    /// that a node which only serves should have room for all who use it at one time.
+    /// for longest makes way, a quarter of a second after it came up or was used at the earliest.
+    /// What peers do on a lane is not seen, so that a node which only serves should have room for
+    /// all who use it at one time.
     pub lanes_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
