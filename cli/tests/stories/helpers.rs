@@ -1,5 +1,7 @@
 //! Servers and clients as processes, none of which outlives its story.
 
+#[cfg(feature = "verbs")]
+use handfast::{Builder, Engine, RecordOptions};
 use handfast_trace::{TraceReader, replay};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
@@ -124,6 +126,40 @@ impl Recording {
         let replayed = reader.map_err(Into::into).and_then(|reader| replay(reader, &mut |_| {}));
         if let Err(error) = replayed {
             panic!("the recording does not replay: {error}\n{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+}
+
+/// An engine of a story's own, which records. What it recorded until this goes must replay.
+#[cfg(feature = "verbs")]
+pub(crate) struct RecordedEngine {
+    engine: Engine,
+    recording: Recording,
+}
+
+#[cfg(feature = "verbs")]
+impl RecordedEngine {
+    pub(crate) async fn start(builder: Builder) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = builder.record(RecordOptions::new(folder.path().join(TRACE)));
+        Self { engine: builder.start().await.unwrap(), recording: Recording(Some(folder)) }
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl std::ops::Deref for RecordedEngine {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl Drop for RecordedEngine {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.recording.check();
         }
     }
 }

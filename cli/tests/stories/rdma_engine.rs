@@ -2,7 +2,7 @@
 //!
 //! These run after those of the program, which look at every NIC there is where they name none.
 
-use crate::helpers::{MIB, PATIENCE, skipped, until};
+use crate::helpers::{MIB, PATIENCE, RecordedEngine, skipped, until};
 use crate::wires::Wire;
 use handfast::{
     Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Segment, Span,
@@ -41,26 +41,24 @@ fn wire(number: u32) -> Option<Wire> {
 }
 
 /// A node that takes no calls.
-pub(crate) async fn start_at(device: &str) -> Engine {
+pub(crate) async fn start_at(device: &str) -> RecordedEngine {
     let rdma = RdmaOptions { device: Some(device.to_owned()), ..RdmaOptions::default() };
-    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
-    builder.start().await.unwrap()
+    RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
-async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> Engine {
+async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> RecordedEngine {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
     let rdma = RdmaOptions { device: Some(wire.device(side)), address, ..RdmaOptions::default() };
     // Long enough for a device that has given a silent peer up.
     let timing = EngineTiming { close_timeout_ms: 5_000, ..EngineTiming::default() };
     let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing);
     let listen = format!("{}:0", wire.ip(side));
-    let builder = if listens { builder.listen(&listen) } else { builder };
-    builder.start().await.unwrap()
+    RecordedEngine::start(if listens { builder.listen(&listen) } else { builder }).await
 }
 
 /// A node at the far end of a wire that serves one segment.
 struct Owner {
-    engine: Engine,
+    engine: RecordedEngine,
     memory: Memory,
     _served: Registration,
 }

@@ -2,7 +2,7 @@
 
 use crate::helpers::{Client, PROGRAM, Server, run};
 use crate::rdma_engine::{guest, pattern, start_at};
-use handfast::{Engine, Memory, Segment};
+use handfast::{Memory, Segment};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -69,7 +69,7 @@ async fn a_device_that_has_no_queue_pair_left_gets_those_of_the_lane_that_was_id
     let server = Server::spawn(command);
     // A completion queue, and the two queue pairs of one lane.
     group.allow(group.objects() + 3);
-    let users: [Engine; 2] = [start_at("rxe0").await, start_at("rxe0").await];
+    let users = [start_at("rxe0").await, start_at("rxe0").await];
     for round in 0..2 {
         for (user, seed) in users.iter().zip(1..) {
             let segment = user.open(&server.at("m")).await.unwrap();

@@ -2,7 +2,7 @@
 //! that numbers queue pairs from the start: each runs this story, with HANDFAST_HOST 0 or 1
 //! (`cargo xtask guest --hosts 2`). Host 1 runs it once for each of its lives.
 
-use crate::helpers::{MIB, PATIENCE, Server};
+use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server};
 use crate::meeting::{Other, host};
 use handfast::{Cause, Engine, Memory, RdmaOptions, Segment, TransportChoice};
 use std::future::IntoFuture;
@@ -131,9 +131,9 @@ fn survive() {
     other.both("compared");
 }
 
-async fn start() -> Engine {
+async fn start() -> RecordedEngine {
     let rdma = RdmaOptions { device: Some("rxe0".to_owned()), ..RdmaOptions::default() };
-    Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).start().await.unwrap()
+    RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
 /// Writes again and again until told to stop, and says why writes failed. None ends late.

@@ -125,17 +125,25 @@ impl Wire {
     }
 
     /// Gives each end an IPv6 address of the prefix, 1 and 2, and keeps their packets on the wire.
-    /// Of one test alone, for the rules of IPv6 are changed for all.
+    /// Of one test alone, for the rules of IPv6 are changed for all. Each end knows the other: the
+    /// kernel's first look for a fresh address goes unanswered about every other time here, and a
+    /// second later the queue pair is refused.
     pub(crate) fn ipv6(&self, prefix: &str) {
         let mut commands = Vec::new();
         for side in 0..2 {
             let (interface, table) = (self.interface(side), self.table(side));
             let (own, other) = (side + 1, 2 - side);
+            let there = format!("/sys/class/net/{}/address", self.interface(1 - side));
+            let there = std::fs::read_to_string(there).unwrap();
             commands.extend([
                 format!("address add {prefix}{own}/64 dev {interface} nodad"),
                 format!("rule add pref {} iif {interface} lookup local", 10 + side),
                 format!("rule add pref {} to {prefix}{other} lookup {table}", 20 + side),
                 format!("route add {prefix}{other} dev {interface} table {table}"),
+                format!(
+                    "neigh replace {prefix}{other} lladdr {} dev {interface} nud permanent",
+                    there.trim()
+                ),
             ]);
         }
         commands.extend(["rule add pref 100 lookup local", "rule del pref 0"].map(Into::into));
