@@ -90,7 +90,8 @@ fn rules_that_others_stand_in_for_are_still_not_missed() {
 fn every_variant_has_a_name_of_its_own() {
     let handshake = mutants::ALL.iter().map(|entry| (entry.id, entry.name));
     let transfers = batches::VARIANTS.iter().map(|entry| (entry.id, entry.name));
-    let all: Vec<(&str, &str)> = handshake.chain(transfers).collect();
+    let seldom = mutants::SELDOM.iter().map(|entry| (entry.id, entry.name));
+    let all: Vec<(&str, &str)> = handshake.chain(seldom).chain(transfers).collect();
     let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
     let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();
     assert_eq!((ids.len(), names.len()), (all.len(), all.len()));
