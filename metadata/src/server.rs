@@ -307,6 +307,7 @@ mod tests {
     use super::*;
     use crate::{HttpStore, Store};
 
+    #[expect(clippy::await_holding_lock, reason = "so does a disk that takes its time")]
     #[tokio::test]
     async fn a_change_that_waits_for_the_disk_holds_up_nobody_who_reads() {
         let folder = tempfile::tempdir().unwrap();
