@@ -6,7 +6,7 @@ use crate::{Outcome, output, size, terminal};
 use clap::Args;
 use handfast_diagnosis::Language;
 use handfast_diagnosis::doctor::{
-    self, ANSWER_MAX, Facts, Library, Outside, Report, Request, ThisMachine, Wanted,
+    self, ANSWER_MAX, Facts, Library, Outside, Report, Request, ThisMachine, Timed, Wanted,
 };
 use handfast_transport_rdma::{RdmaUnavailable, availability};
 use std::net::{IpAddr, TcpListener};
@@ -162,12 +162,11 @@ fn answer(arguments: &Doctor, request: &Request, outside: &dyn Outside) -> Outco
     // This address is now taken by this doctor itself.
     let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
     for stream in listener.incoming() {
-        let told = stream.map_err(doctor::ExchangeError::from).and_then(|mut stream| {
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
+        let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
             let facts = Facts::read(&arguments.root);
             let (report, _) = doctor::examine(&facts, &request, outside);
-            doctor::answer(&mut stream, &doctor::half(&facts, &report, outside.unix_s()))
+            let half = doctor::half(&facts, &report, outside.unix_s());
+            doctor::answer(&mut Timed::new(stream, ANSWER_MAX), &half)
         });
         match told {
             Ok(other) => output::note(format_args!("told {}", other.host)),

@@ -9,6 +9,7 @@ mod facts;
 mod outside;
 mod probes;
 mod report;
+mod timed;
 
 pub use exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, answer, encode, read_half,
@@ -16,6 +17,7 @@ pub use exchange::{
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
 pub use outside::{ANSWER_MAX, AskFailure, Outside, ThisMachine};
 pub use report::{Check, Finding, Outcome, Report};
+pub use timed::Timed;
 
 use crate::problem::{Id, Severity, Text};
 use probes::PROBES;
