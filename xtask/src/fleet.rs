@@ -17,6 +17,9 @@ const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
 /// One with all of the protocol, and one before version 2 of the data protocol, the ready message
 /// and GIDs in handshakes. The stories name them too.
 const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
+/// Both packages whichever of them is asked for: what they depend on is built once then.
+const PACKAGES_OF_TESTS: [&str; 5] =
+    ["test", "--package", "handfast-metadata", "--package", "handfast-cli"];
 /// Tells the stories where this folder is.
 const FOLDER: &str = "HANDFAST_FLEET";
 /// Written last.
@@ -52,12 +55,7 @@ pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
             if let Some(missing) = missing {
                 return Outcome::Skipped(format!("not unpacked: {}", missing.packages.join(", ")));
             }
-            tests(
-                project,
-                "etcd",
-                &["--package", "handfast-metadata", "--test", "stores"],
-                deadline,
-            )
+            tests(project, "etcd", &["--test", "stores"], deadline)
         }),
         Step::new("released-nodes", |deadline| {
             if !PACKAGES.is_present(project) {
@@ -67,15 +65,14 @@ pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
             if let Some(release) = absent {
                 return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
             }
-            let stories = ["--package", "handfast-cli", "--test", "stories", "mooncake::"];
-            tests(project, "released-nodes", &stories, deadline)
+            tests(project, "released-nodes", &["--test", "program", "mooncake::"], deadline)
         }),
     ]
 }
 
 /// Runs tests that may use what is installed, with the store in an etcd where that can be built.
 fn tests(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Outcome {
-    let mut command = cargo(project.root(), ["test"].iter().chain(arguments).copied());
+    let mut command = cargo(project.root(), PACKAGES_OF_TESTS.iter().chain(arguments).copied());
     command.env(FOLDER, project.scratch());
     if PROTOC.is_present(project) {
         let unpacked = PROTOC.folder(project).join("usr");
