@@ -127,7 +127,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         peer: arguments.peer.clone(),
         metadata: arguments.metadata.clone(),
         memory_bytes: memory_bytes(&arguments.memory)?,
-        library: match availability() {
+        verbs_library: match availability() {
             Ok(names) => Library::Devices(names),
             Err(RdmaUnavailable::NotBuilt) => Library::NotBuilt,
             Err(RdmaUnavailable::NoLibrary { detail, .. }) => Library::Missing(detail),

@@ -67,7 +67,7 @@ pub struct Request {
     /// Bytes that are to be served.
     pub memory_bytes: u64,
     /// What the verbs library says.
-    pub library: Library,
+    pub verbs_library: Library,
     /// This host's name.
     pub host: String,
     /// The environment.

@@ -147,6 +147,11 @@ impl Shared {
         self.state.lock().await.client = None;
     }
 
+    /// Another may have taken its place meanwhile, which stays.
+    async fn forget_lease(&self, lease: i64) {
+        self.state.lock().await.lease.take_if(|current| *current == lease);
+    }
+
     /// The lease that entries of this process are bound to.
     async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
         let mut state = self.state.lock().await;
@@ -169,8 +174,8 @@ impl Shared {
     }
 }
 
-/// Keeps a lease alive while its store is there. A lease that is gone is forgotten, and the next
-/// entry is written under a new one.
+/// Keeps a lease alive while its store is there and writes under it. A lease that is gone is
+/// forgotten, and the next entry is written under a new one.
 async fn keep_alive(store: Weak<Shared>, lease: i64) {
     loop {
         let Some(alive) = store.upgrade() else { return };
@@ -178,12 +183,15 @@ async fn keep_alive(store: Weak<Shared>, lease: i64) {
         drop(alive);
         sleep(Duration::from_secs(options.lease_seconds) / 3).await;
         let Some(alive) = store.upgrade() else { return };
+        if alive.state.lock().await.lease != Some(lease) {
+            return;
+        }
         let limit = Duration::from_millis(options.timeout_ms);
         match timeout(limit, alive.keep_alive(lease)).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
                 warn!("the lease of our entries is gone; they are written again under another");
-                alive.state.lock().await.lease = None;
+                alive.forget_lease(lease).await;
                 return;
             }
             failed => {
@@ -221,14 +229,14 @@ impl Store for EtcdStore {
                 ];
                 // What is there already is not written again: an etcd keeps all that was ever
                 // written until it is compacted, and tells whoever watches.
-                client.txn(Txn::new().when(same).or_else([put])).await
+                let put = client.txn(Txn::new().when(same).or_else([put])).await;
+                if put.as_ref().is_err_and(is_lease_gone) {
+                    // It is of no use for the next try.
+                    self.shared.forget_lease(lease).await;
+                }
+                put
             };
-            let put = self.within(operation, asked).await.map(drop);
-            if matches!(&put, Err(error) if matches!(error.cause, StoreCause::Refused { .. })) {
-                // A lease that the etcd does not know any more is of no use for the next try.
-                self.shared.state.lock().await.lease = None;
-            }
-            put
+            self.within(operation, asked).await.map(drop)
         })
     }
 
@@ -262,6 +270,12 @@ fn tls_options(tls: &Tls) -> TlsOptions {
     options
 }
 
+/// Whether a put was refused because the etcd does not know its lease: nothing else that a put names
+/// has to be there before.
+fn is_lease_gone(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
+}
+
 fn cause(error: &Error) -> StoreCause {
     match error {
         Error::GRpcStatus(status) if !OF_TRANSPORT.contains(&(status.code() as i32)) => {
@@ -277,6 +291,8 @@ fn cause(error: &Error) -> StoreCause {
     }
 }
 
+/// The code of gRPC for what is not there.
+const NOT_FOUND: i32 = 5;
 /// Codes of gRPC that say that the etcd was not reached, or not in time: cancelled, unknown, deadline
 /// exceeded, unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

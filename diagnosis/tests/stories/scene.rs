@@ -84,7 +84,7 @@ impl Scene {
             wanted: Wanted::Rdma,
             host: "node-a".to_owned(),
             memory_bytes: 64 << 20,
-            library: Library::Devices(Vec::new()),
+            verbs_library: Library::Devices(Vec::new()),
             ..Request::default()
         };
         let mut scene =
@@ -244,7 +244,7 @@ impl Scene {
         self.file(&format!("sys/class/infiniband_verbs/{node}/ibdev"), name);
         self.file(&format!("sys/class/infiniband_verbs/{node}/dev"), "231:192");
         self.file(&format!("dev/infiniband/{node}"), "");
-        if let Library::Devices(names) = &mut self.request.library {
+        if let Library::Devices(names) = &mut self.request.verbs_library {
             names.push(name.to_owned());
         }
     }

@@ -7,7 +7,7 @@ use crate::problem::Severity;
 
 pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
     let severity = context.without_rdma();
-    match &context.request.library {
+    match &context.request.verbs_library {
         Library::NotBuilt => {
             vec![Finding::new(ids::BUILD_FEATURE, severity, "this build has no verbs")]
         }
@@ -253,7 +253,7 @@ pub(super) fn nodes(context: &mut Context<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn providers(context: &mut Context<'_>) -> Vec<Finding> {
-    let Library::Devices(known) = &context.request.library else { return Vec::new() };
+    let Library::Devices(known) = &context.request.verbs_library else { return Vec::new() };
     let hidden = context.devices().filter(|device| !known.contains(&device.name));
     let finding = |device: &Device| {
         let listed = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };

@@ -74,6 +74,15 @@ impl Etcd {
     pub(super) async fn client(&self) -> Client {
         Client::connect([&self.endpoint], None).await.unwrap()
     }
+
+    /// Has it answer only users that it knows; `root` has the password `secret`.
+    pub(super) async fn ask_for_passwords(&self) {
+        let mut client = self.client().await;
+        client.role_add("root").await.unwrap();
+        client.user_add("root", "secret", None).await.unwrap();
+        client.user_grant_role("root", "root").await.unwrap();
+        client.auth_enable().await.unwrap();
+    }
 }
 
 impl Drop for Etcd {
