@@ -62,21 +62,19 @@ pub(crate) struct Shared {
     pub(crate) trace: Option<Trace>,
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
     /// Mooncake nodes as peers, where they are spoken to.
-    pub(crate) links: Option<Box<dyn Links>>,
+    pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
     /// How nodes find each other; absent: by address.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Publishes while the engine is held by anybody.
-    pub(crate) publisher: Option<AbortHandle>,
+    /// Publish, and follow the store, while the engine is held by anybody.
+    pub(crate) store_tasks: Vec<AbortHandle>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(publisher) = &self.publisher {
-            publisher.abort();
-        }
+        self.store_tasks.iter().for_each(AbortHandle::abort);
         self.commands.send(Command::Shutdown { done: None });
     }
 }
@@ -377,6 +375,7 @@ impl Engine {
             // A store that does not answer keeps our entries until somebody writes over them.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
+        self.shared.store_tasks.iter().for_each(AbortHandle::abort);
         if let Some(links) = &self.shared.links {
             links.close().await;
         }

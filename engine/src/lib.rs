@@ -60,6 +60,7 @@ mod time;
 pub mod topology;
 mod transfer;
 mod transport;
+mod watching;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::{Counters, DataPortCounters};
@@ -77,7 +78,9 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
-pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
+pub use handfast_metadata::{
+    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+};
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{

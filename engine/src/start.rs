@@ -21,6 +21,7 @@ use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
 };
+use crate::watching::Watcher;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
@@ -33,6 +34,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc};
+use tokio::task::AbortHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -146,11 +148,8 @@ impl<N: Net> Parts<N> {
         }
         let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
         listeners.extend(data.map(|data| self.listen_for_data(data)));
-        let publisher = self.directory.as_ref().map(|directory| {
-            let answers = Arc::downgrade(&self.answers);
-            tokio::spawn(directory.clone().keep_published(answers)).abort_handle()
-        });
         let links = self.builder.mooncake.map(|options| self.links(options));
+        let store_tasks = self.store_tasks(links.as_ref());
         let (plane, local) = self.local_target();
         let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
         tokio::spawn(driver.run(commands));
@@ -174,7 +173,7 @@ impl<N: Net> Parts<N> {
             links,
             exposure,
             directory: self.directory,
-            publisher,
+            store_tasks,
             close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
@@ -208,9 +207,22 @@ impl<N: Net> Parts<N> {
         Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
     }
 
+    /// Starts the tasks that publish to the metadata store, and follow it.
+    fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let watcher = Watcher {
+            directory: directory.clone(),
+            registry: Arc::downgrade(&self.registry),
+            links: links.map(Arc::downgrade),
+            counts: self.answers.counts.clone(),
+        };
+        let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
+        vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
+    }
+
     /// Mooncake nodes as peers.
-    fn links(&self, options: MooncakeOptions) -> Box<dyn Links> {
-        Box::new(LinkTable::new(LinksParts {
+    fn links(&self, options: MooncakeOptions) -> Arc<dyn Links> {
+        Arc::new(LinkTable::new(LinksParts {
             net: self.net.clone(),
             options,
             clock: self.clock.clone(),

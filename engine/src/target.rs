@@ -15,6 +15,7 @@ use crate::plane::Plane;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
 use crate::transport::{Carrier, Ends, RegisteredPosting};
+use handfast_core::mooncake::RpcMeta;
 use handfast_core::transfer::{
     SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
@@ -116,6 +117,8 @@ struct State {
     used: Instant,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
     no_room: Option<(TransportError, LimitReached)>,
+    /// A metadata store has said that it has no entry of the node any more.
+    unpublished: bool,
     /// What ended this run for good, and ends whatever is still submitted to it.
     ended: Option<TransferInput>,
 }
@@ -145,6 +148,7 @@ impl Target {
             edges,
             used: parts.clock.now(),
             no_room: None,
+            unpublished: false,
             ended: None,
         };
         let target = Arc::new(Self {
@@ -184,8 +188,38 @@ impl Target {
 
     /// The peer has answered for this run again. One that has ended stays stale.
     pub(crate) fn refresh(&self) {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.unpublished = false;
         self.stale.store(state.ended.is_some(), Ordering::Release);
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        self.parts.path.node.as_str()
+    }
+
+    /// A metadata store says where the node takes calls, or that it has no entry any more. True if
+    /// what was known is out of date by that.
+    pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
+        let mut state = self.lock();
+        let before = self.is_stale() || state.unpublished;
+        state.unpublished = at.is_none();
+        let moved = at.is_some_and(|at| {
+            RpcMeta::of_address(&self.address()).is_some_and(|known| known != *at)
+        });
+        if moved {
+            self.mark_stale();
+        }
+        self.doubt_unpublished(&state);
+        (moved || state.unpublished) && !before
+    }
+
+    /// A node that has no entry is looked up again once no lane to it is up: that it is says better
+    /// than a store whether it lives.
+    fn doubt_unpublished(&self, state: &State) {
+        if state.unpublished && state.up.is_empty() {
+            self.mark_stale();
+        }
     }
 
     pub(crate) fn watch_lanes(&self) -> watch::Receiver<LaneStatus> {
@@ -318,6 +352,7 @@ impl Target {
         self.update(|state, now| {
             state.draining.retain(|draining| *draining != lane);
             state.up.retain(|up| *up != lane);
+            self.doubt_unpublished(state);
             state.registered.retain(|registered| *registered != lane);
             state.unfenced.push(lane);
             state.doubts.on_lane_down(lane);
