@@ -1,6 +1,8 @@
 //! What the doctor asks of the world beyond files: names, sockets, device nodes, the time. Tests
 //! answer in its place.
 
+use super::bulk::{self, BULK_MAGIC};
+use super::datagrams;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -53,6 +55,21 @@ pub trait Outside {
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure>;
 
+    /// Whether a datagram with so many bytes of payload reaches a doctor there without being cut.
+    ///
+    /// # Errors
+    /// The error number, 0 for no answer in time.
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32>;
+
+    /// Bytes in a second that another doctor sends; none if too few came to tell.
+    ///
+    /// # Errors
+    /// How that failed.
+    fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure>;
+
+    /// Waits.
+    fn pause(&self, time: Duration);
+
     /// Seconds since 1970.
     fn unix_s(&self) -> u64;
 
@@ -74,6 +91,19 @@ impl ThisMachine {
 
 fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
+}
+
+/// Within [`ANSWER_MAX`], which every write has too.
+fn connected(address: SocketAddr) -> Result<TcpStream, AskFailure> {
+    let failed = |error: io::Error| {
+        AskFailure::Connect(match error.kind() {
+            ErrorKind::TimedOut => 0,
+            _ => code_of(&error),
+        })
+    };
+    let stream = TcpStream::connect_timeout(&address, ANSWER_MAX).map_err(failed)?;
+    stream.set_write_timeout(Some(ANSWER_MAX)).map_err(|_| AskFailure::Broken)?;
+    Ok(stream)
 }
 
 impl Outside for ThisMachine {
@@ -104,15 +134,8 @@ impl Outside for ThisMachine {
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
-        let failed = |error: io::Error| {
-            AskFailure::Connect(match error.kind() {
-                ErrorKind::TimedOut => 0,
-                _ => code_of(&error),
-            })
-        };
-        let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).map_err(failed)?;
+        let mut stream = connected(address)?;
         let broken = |_| AskFailure::Broken;
-        stream.set_write_timeout(Some(ANSWER_MAX)).map_err(broken)?;
         stream.write_all(request).map_err(broken)?;
         let mut answer = Vec::new();
         let mut piece = [0; 4096];
@@ -133,6 +156,22 @@ impl Outside for ThisMachine {
         }
         // A part may be all that a keep-alive connection brings.
         if answer.is_empty() { Err(AskFailure::Broken) } else { Ok(answer) }
+    }
+
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
+        datagrams::pass(address, bytes)
+    }
+
+    fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure> {
+        let mut stream = connected(address)?;
+        let broken = |_| AskFailure::Broken;
+        stream.set_read_timeout(Some(ANSWER_MAX)).map_err(broken)?;
+        stream.write_all(&[&BULK_MAGIC[..], &[0; 4]].concat()).map_err(broken)?;
+        bulk::receive(&mut stream).map_err(broken)
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 
     fn unix_s(&self) -> u64 {

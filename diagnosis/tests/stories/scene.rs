@@ -25,6 +25,10 @@ pub(crate) struct World {
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
     pub(crate) asked: RefCell<Vec<SocketAddr>>,
+    /// The longest datagram that passes; an address without an entry takes none.
+    pub(crate) passes: BTreeMap<SocketAddr, usize>,
+    /// Bytes in a second.
+    pub(crate) rate: Option<u64>,
 }
 
 impl Outside for World {
@@ -47,6 +51,17 @@ impl Outside for World {
         let answer = self.answers.iter().find(is_it).map(|(_, _, answer)| answer.clone());
         answer.unwrap_or(Err(AskFailure::Connect(111)))
     }
+
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
+        let longest = self.passes.get(&address);
+        if longest.is_some_and(|longest| bytes <= *longest) { Ok(()) } else { Err(0) }
+    }
+
+    fn rate(&self, _: SocketAddr) -> Result<Option<u64>, AskFailure> {
+        Ok(self.rate)
+    }
+
+    fn pause(&self, _: std::time::Duration) {}
 
     fn unix_s(&self) -> u64 {
         self.unix_s
@@ -270,7 +285,7 @@ impl Scene {
     }
 
     pub(crate) fn report(&self) -> Report {
-        examine(&Facts::read(self.root.path()), &self.request, &self.world).0
+        examine(&Facts::read(self.root.path()), &self.request, &self.world)
     }
 
     /// What is found above what is only worth knowing.

@@ -33,7 +33,7 @@ fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
 fn two_healthy_hosts_get_no_complaint() {
     let scene = beside(&other());
     scene.is_healthy();
-    assert_eq!(scene.report().peer.as_deref(), Some("node-b"));
+    assert_eq!(scene.report().peer(), Some("node-b"));
 }
 
 #[test]
