@@ -6,7 +6,7 @@ use crate::{Outcome, output, size, terminal};
 use clap::Args;
 use handfast_diagnosis::doctor::{
     self, ANSWER_MAX, Answerer, Facts, Library, Outside, ROCE_PORT, Report, Request, ThisMachine,
-    Wanted,
+    Timed, Wanted,
 };
 use handfast_diagnosis::{Id, Language, ids};
 use handfast_transport_rdma::{RdmaUnavailable, availability};
@@ -204,14 +204,12 @@ fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Out
     // This address is now taken by this doctor itself.
     let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
     for stream in listener.incoming() {
-        let told = stream.map_err(doctor::ExchangeError::from).and_then(|mut stream| {
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
+        let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
             let facts = Facts::read(&arguments.root);
             let report = doctor::examine(&facts, &request, outside);
             let mut own = doctor::half(&facts, &report, outside.unix_s());
             own.datagram_ports.clone_from(&datagram_ports);
-            doctor::answer(&mut stream, &own)
+            doctor::answer(&mut Timed::new(stream, ANSWER_MAX), &own)
         });
         match told {
             Ok(Some(other)) => output::note(format_args!("told {}", other.host)),

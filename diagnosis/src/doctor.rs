@@ -14,6 +14,7 @@ mod observed;
 mod outside;
 mod probes;
 mod report;
+mod timed;
 
 pub use bulk::{BULK_BYTES_MAX, BULK_TIME};
 pub use bundle::{BUNDLE, bundle};
@@ -28,6 +29,7 @@ pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour
 pub use observed::Observed;
 pub use outside::{ANSWER_MAX, AskFailure, Outside, ThisMachine};
 pub use report::{Check, Finding, Halves, Outcome, Report};
+pub use timed::Timed;
 
 use crate::problem::{Id, Severity, Side, Text};
 use exchange::Told;

@@ -126,6 +126,11 @@ impl Shared {
         self.state.lock().await.client = None;
     }
 
+    /// Another may have taken its place meanwhile, which stays.
+    async fn forget_lease(&self, lease: i64) {
+        self.state.lock().await.lease.take_if(|current| *current == lease);
+    }
+
     /// The lease that entries of this process are bound to.
     async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
         let mut state = self.state.lock().await;
@@ -148,8 +153,8 @@ impl Shared {
     }
 }
 
-/// Keeps a lease alive while its store is there. A lease that is gone is forgotten, and the next
-/// entry is written under a new one.
+/// Keeps a lease alive while its store is there and writes under it. A lease that is gone is
+/// forgotten, and the next entry is written under a new one.
 async fn keep_alive(store: Weak<Shared>, lease: i64) {
     loop {
         let Some(alive) = store.upgrade() else { return };
@@ -157,12 +162,15 @@ async fn keep_alive(store: Weak<Shared>, lease: i64) {
         drop(alive);
         sleep(Duration::from_secs(options.lease_seconds) / 3).await;
         let Some(alive) = store.upgrade() else { return };
+        if alive.state.lock().await.lease != Some(lease) {
+            return;
+        }
         let limit = Duration::from_millis(options.timeout_ms);
         match timeout(limit, alive.keep_alive(lease)).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
                 warn!("the lease of our entries is gone; they are written again under another");
-                alive.state.lock().await.lease = None;
+                alive.forget_lease(lease).await;
                 return;
             }
             failed => {
@@ -194,14 +202,14 @@ impl Store for EtcdStore {
                 let mut client = self.shared.client().await?;
                 let lease = self.shared.lease(&mut client).await?;
                 let options = PutOptions::new().with_lease(lease);
-                client.put(key, value, Some(options)).await
+                let put = client.put(key, value, Some(options)).await;
+                if put.as_ref().is_err_and(is_lease_gone) {
+                    // It is of no use for the next try.
+                    self.shared.forget_lease(lease).await;
+                }
+                put
             };
-            let put = self.within(operation, asked).await.map(drop);
-            if matches!(&put, Err(error) if matches!(error.cause, StoreCause::Refused { .. })) {
-                // A lease that the etcd does not know any more is of no use for the next try.
-                self.shared.state.lock().await.lease = None;
-            }
-            put
+            self.within(operation, asked).await.map(drop)
         })
     }
 
@@ -219,6 +227,12 @@ impl Store for EtcdStore {
     }
 }
 
+/// Whether a put was refused because the etcd does not know its lease: nothing else that a put names
+/// has to be there before.
+fn is_lease_gone(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
+}
+
 fn cause(error: &Error) -> StoreCause {
     match error {
         Error::GRpcStatus(status) if !OF_TRANSPORT.contains(&(status.code() as i32)) => {
@@ -229,6 +243,8 @@ fn cause(error: &Error) -> StoreCause {
     }
 }
 
+/// The code of gRPC for what is not there.
+const NOT_FOUND: i32 = 5;
 /// Codes of gRPC that say that the etcd was not reached, or not in time: cancelled, unknown, deadline
 /// exceeded, unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

@@ -3,14 +3,15 @@
 
 use super::bulk::{self, BULK_MAGIC};
 use super::datagrams;
+use super::timed::Timed;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for a connection, or for the next bytes of an answer.
+/// Longest wait for a connection, and for all that is then said on it, both ways.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
@@ -93,8 +94,8 @@ fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-/// Within [`ANSWER_MAX`], which every write has too.
-fn connected(address: SocketAddr) -> Result<TcpStream, AskFailure> {
+/// Within [`ANSWER_MAX`], as what is said then.
+fn connected(address: SocketAddr) -> Result<Timed, AskFailure> {
     let failed = |error: io::Error| {
         AskFailure::Connect(match error.kind() {
             ErrorKind::TimedOut => 0,
@@ -102,8 +103,7 @@ fn connected(address: SocketAddr) -> Result<TcpStream, AskFailure> {
         })
     };
     let stream = TcpStream::connect_timeout(&address, ANSWER_MAX).map_err(failed)?;
-    stream.set_write_timeout(Some(ANSWER_MAX)).map_err(|_| AskFailure::Broken)?;
-    Ok(stream)
+    Ok(Timed::new(stream, ANSWER_MAX))
 }
 
 impl Outside for ThisMachine {
@@ -135,25 +135,10 @@ impl Outside for ThisMachine {
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
         let mut stream = connected(address)?;
-        let broken = |_| AskFailure::Broken;
-        stream.write_all(request).map_err(broken)?;
+        stream.write_all(request).map_err(|_| AskFailure::Broken)?;
         let mut answer = Vec::new();
-        let mut piece = [0; 4096];
-        let started = Instant::now();
-        while answer.len() < bytes_max {
-            let left = ANSWER_MAX.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            stream.set_read_timeout(Some(left)).map_err(broken)?;
-            let room = piece.len().min(bytes_max - answer.len());
-            match stream.read(&mut piece[..room]) {
-                Ok(0) => break,
-                Ok(bytes) => answer.extend_from_slice(&piece[..bytes]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
+        // What came before an error is looked at below.
+        let _ = stream.take(bytes_max as u64).read_to_end(&mut answer);
         // A part may be all that a keep-alive connection brings.
         if answer.is_empty() { Err(AskFailure::Broken) } else { Ok(answer) }
     }
@@ -165,7 +150,6 @@ impl Outside for ThisMachine {
     fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure> {
         let mut stream = connected(address)?;
         let broken = |_| AskFailure::Broken;
-        stream.set_read_timeout(Some(ANSWER_MAX)).map_err(broken)?;
         stream.write_all(&[&BULK_MAGIC[..], &[0; 4]].concat()).map_err(broken)?;
         bulk::receive(&mut stream).map_err(broken)
     }

@@ -1,6 +1,6 @@
 //! The store in a real etcd, which is killed and comes back.
 
-use etcd_client::Client;
+use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
 use handfast_metadata::{EtcdOptions, EtcdStore, Store, StoreCause, StoreError};
 use std::io::Write;
@@ -15,6 +15,9 @@ use tokio::time::{sleep, timeout};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Codes of gRPC.
+const NOT_FOUND: u16 = 5;
+const PERMISSION_DENIED: u16 = 7;
 const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
 
 #[tokio::test]
@@ -56,21 +59,50 @@ async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() 
 #[tokio::test]
 async fn a_password_is_asked_for_and_given() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let mut client = etcd.client().await;
-    client.role_add("root").await.unwrap();
-    client.user_add("root", "secret", None).await.unwrap();
-    client.user_grant_role("root", "root").await.unwrap();
-    client.auth_enable().await.unwrap();
-    let user = |password: &str| EtcdOptions {
-        user: Some(("root".to_owned(), password.to_owned())),
-        ..EtcdOptions::default()
-    };
-    etcd.store(user("secret")).put("k", "{}").await.unwrap();
-    for wrong in [EtcdOptions::default(), user("guess")] {
+    etcd.ask_for_passwords().await;
+    etcd.store(known_as("root", "secret")).put("k", "{}").await.unwrap();
+    for wrong in [EtcdOptions::default(), known_as("root", "guess")] {
         assert!(!format!("{wrong:?}").contains("guess"), "a password is told to nobody");
         let error = etcd.store(wrong).put("k", "{}").await.unwrap_err();
         assert!(matches!(error.cause, StoreCause::Refused { .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn writes_that_are_refused_leave_one_lease_behind_and_not_one_each() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let mut client = etcd.client().await;
+    client.role_add("reader").await.unwrap();
+    let all = Permission::read("").with_all_keys();
+    client.role_grant_permission("reader", all).await.unwrap();
+    client.user_add("reader", "open", None).await.unwrap();
+    client.user_grant_role("reader", "reader").await.unwrap();
+    etcd.ask_for_passwords().await;
+    let store = etcd.store(known_as("reader", "open"));
+    assert_eq!(store.get("k").await, Ok(None), "it may read");
+    for _ in 0..3 {
+        let error = store.put("k", "{}").await.unwrap_err();
+        let denied = matches!(error.cause, StoreCause::Refused { status: PERMISSION_DENIED, .. });
+        assert!(denied, "{error}");
+    }
+    let root = ConnectOptions::new().with_user("root", "secret");
+    let mut root = Client::connect([&etcd.endpoint], Some(root)).await.unwrap();
+    assert_eq!(root.leases().await.unwrap().leases().len(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_that_was_revoked_is_replaced_at_the_second_write() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions::default());
+    store.put("k", "{}").await.unwrap();
+    let mut client = etcd.client().await;
+    let lease = client.leases().await.unwrap().leases()[0].id();
+    client.lease_revoke(lease).await.unwrap();
+    let error = store.put("k", "[]").await.unwrap_err();
+    assert!(matches!(error.cause, StoreCause::Refused { status: NOT_FOUND, .. }), "{error}");
+    store.put("k", "[]").await.unwrap();
+    let leases = client.leases().await.unwrap();
+    assert!(leases.leases().len() == 1 && leases.leases()[0].id() != lease);
 }
 
 #[tokio::test]
@@ -175,6 +207,15 @@ impl Etcd {
     async fn client(&self) -> Client {
         Client::connect([&self.endpoint], None).await.unwrap()
     }
+
+    /// Has it answer only users that it knows; `root` has the password `secret`.
+    async fn ask_for_passwords(&self) {
+        let mut client = self.client().await;
+        client.role_add("root").await.unwrap();
+        client.user_add("root", "secret", None).await.unwrap();
+        client.user_grant_role("root", "root").await.unwrap();
+        client.auth_enable().await.unwrap();
+    }
 }
 
 impl Drop for Etcd {
@@ -201,6 +242,11 @@ fn spawn(program: &PathBuf, folder: &TempDir, endpoint: &str, peers: &str) -> Ch
         std::thread::park_timeout(Duration::from_millis(5));
     }
     child
+}
+
+fn known_as(name: &str, password: &str) -> EtcdOptions {
+    let user = Some((name.to_owned(), password.to_owned()));
+    EtcdOptions { user, ..EtcdOptions::default() }
 }
 
 /// A port that was free a moment ago.
