@@ -4,15 +4,19 @@
 use super::bulk::{self, BULK_MAGIC};
 use super::datagrams;
 use super::timed::Timed;
+use socket2::{Domain, Socket, Type};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest wait for a connection, and for all that is then said on it, both ways.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Of questions and answers: what every host takes (RFC 1122), so that they pass where long packets
+/// are lost.
+const SEGMENT_BYTES: u32 = 536;
 /// Of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
@@ -94,16 +98,20 @@ fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-/// Within [`ANSWER_MAX`], as what is said then.
-fn connected(address: SocketAddr) -> Result<Timed, AskFailure> {
+/// Within [`ANSWER_MAX`], as what is said then; in segments of so many bytes at most.
+fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFailure> {
     let failed = |error: io::Error| {
         AskFailure::Connect(match error.kind() {
             ErrorKind::TimedOut => 0,
             _ => code_of(&error),
         })
     };
-    let stream = TcpStream::connect_timeout(&address, ANSWER_MAX).map_err(failed)?;
-    Ok(Timed::new(stream, ANSWER_MAX))
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
+    if let Some(bytes) = segments {
+        socket.set_tcp_mss(bytes).map_err(failed)?;
+    }
+    socket.connect_timeout(&address.into(), ANSWER_MAX).map_err(failed)?;
+    Ok(Timed::new(socket.into(), ANSWER_MAX))
 }
 
 impl Outside for ThisMachine {
@@ -134,7 +142,7 @@ impl Outside for ThisMachine {
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
-        let mut stream = connected(address)?;
+        let mut stream = connected(address, Some(SEGMENT_BYTES))?;
         stream.write_all(request).map_err(|_| AskFailure::Broken)?;
         let mut answer = Vec::new();
         // What came before an error is looked at below.
@@ -148,7 +156,7 @@ impl Outside for ThisMachine {
     }
 
     fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure> {
-        let mut stream = connected(address)?;
+        let mut stream = connected(address, None)?;
         let broken = |_| AskFailure::Broken;
         stream.write_all(&[&BULK_MAGIC[..], &[0; 4]].concat()).map_err(broken)?;
         bulk::receive(&mut stream).map_err(broken)

@@ -1,6 +1,7 @@
 //! The metadata service: its address, whether it answers, and whether it is one.
 
 use super::names::{addresses_of, split};
+use super::settings::without_user;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::ids;
@@ -82,6 +83,7 @@ pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     let service = match parse(&url) {
         Ok(service) => service,
         Err(why) => {
+            let url = without_user(&url);
             let observed = why.after(&format!("{url}: "), &format!("{url}:"));
             let host =
                 url.split([':', '/', ',', ' ']).find(|part| part.contains('.')).unwrap_or("HOST");
@@ -123,6 +125,12 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         Kind::Http => rest.split_once('/').unwrap_or((rest, "")),
         Kind::Etcd => (rest.trim_end_matches('/'), ""),
     };
+    if hosts.contains('@') {
+        return Err(said!(
+            "a name and a password are not taken from the address",
+            "不从地址中读取用户名和密码"
+        ));
+    }
     if hosts.contains(char::is_whitespace) {
         return Err(said!(
             "endpoints are separated by commas, not blanks",
@@ -262,9 +270,15 @@ mod tests {
         assert_eq!(endpoints("etcd://a:1,b:2;c:3"), Ok(vec![("a", 1), ("b", 2), ("c", 3)]));
         assert_eq!(endpoints("10.0.0.9:2379"), Ok(vec![("10.0.0.9", 2379)]));
         assert_eq!(endpoints("http://h/metadata"), Ok(vec![("h", 80)]));
-        for wrong in
-            ["etc://a:1", "a", "etcd://a:1 b:2", "etcd://a:1,http://b:2", "etcd://", "https://a:1"]
-        {
+        for wrong in [
+            "etc://a:1",
+            "etcd://u:p@a:1",
+            "a",
+            "etcd://a:1 b:2",
+            "etcd://a:1,http://b:2",
+            "etcd://",
+            "https://a:1",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -87,7 +87,7 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
         return None;
     }
     let values: Vec<_> =
-        set.iter().map(|(name, value)| format!("{name}={}", without_user(value))).collect();
+        set.iter().map(|(name, value)| format!("{name}={}", short(&without_user(value)))).collect();
     // Without a metadata service nobody here asks over HTTP.
     let severity = if host.is_some() { Severity::Risk } else { Severity::Info };
     Some(Finding::new(
@@ -97,13 +97,13 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
     ))
 }
 
-/// A proxy's address without name and password.
-fn without_user(value: &str) -> String {
+/// An address without name and password.
+pub(super) fn without_user(value: &str) -> String {
     let (scheme, rest) =
         value.split_once("://").map_or(("", value), |(scheme, rest)| (scheme, rest));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let separator = if scheme.is_empty() { "" } else { "://" };
-    short(&format!("{scheme}{separator}{rest}"))
+    format!("{scheme}{separator}{rest}")
 }
 
 /// The first host of a metadata service's address.

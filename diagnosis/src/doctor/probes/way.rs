@@ -18,12 +18,10 @@ const TARGETS_MAX: usize = 8;
 /// A faster link counts as one of this speed: one connection over TCP does not fill it.
 const SPEED_COUNTED_MAX_MBPS: u32 = 10_000;
 /// Less than this part of a link's speed is slow.
-const SLOW_PART: u64 = 8;
+const SLOW_PART: u64 = 16;
 
 pub(super) fn way(context: &mut Context<'_>) -> Vec<Finding> {
-    let Some(halves) = context.halves.as_ref().map(|halves| halves.clone()) else {
-        return Vec::new();
-    };
+    let Some(halves) = context.halves.clone() else { return Vec::new() };
     let Some(address) = address_of_peer(context) else { return Vec::new() };
     let mut findings = Vec::new();
     if let Some(port) = halves.there.datagram_ports.first() {
