@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test --stage fleet` installs them and tells these stories; elsewhere they are skipped.
 
+mod doctor;
 mod peer;
 mod stores;
 

@@ -22,6 +22,8 @@ pub(crate) struct World {
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
     pub(crate) opens: BTreeMap<String, i32>,
     pub(crate) answers: Vec<Answer>,
+    /// What an address answers to a request that has such a part; before the others.
+    pub(crate) bodies: Vec<(SocketAddr, &'static str, Vec<u8>)>,
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
     pub(crate) asked: RefCell<Vec<SocketAddr>>,
@@ -46,6 +48,12 @@ impl Outside for World {
 
     fn ask(&self, address: SocketAddr, request: &[u8], _: usize) -> Result<Vec<u8>, AskFailure> {
         self.asked.borrow_mut().push(address);
+        let text = String::from_utf8_lossy(request);
+        let by_part =
+            self.bodies.iter().find(|(at, part, _)| *at == address && text.contains(part));
+        if let Some((_, _, answer)) = by_part {
+            return Ok(answer.clone());
+        }
         let is_it =
             |(at, start, _): &&Answer| *at == address && request.starts_with(start.as_bytes());
         let answer = self.answers.iter().find(is_it).map(|(_, _, answer)| answer.clone());
