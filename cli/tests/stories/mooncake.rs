@@ -3,6 +3,7 @@
 //! `cargo xtask test --stage fleet` installs them and tells these stories; elsewhere they are skipped.
 
 mod crossing;
+mod doctor;
 mod peer;
 mod stores;
 

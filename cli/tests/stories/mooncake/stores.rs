@@ -202,13 +202,13 @@ fn move_both_ways(folder: &Folder, peer: &mut Peer, url: &str, (seed, bytes): (u
 }
 
 /// `handfast metadata`.
-struct Metadata {
+pub(super) struct Metadata {
     _process: Process,
-    url: String,
+    pub(super) url: String,
 }
 
 impl Metadata {
-    fn start(listen: &str, file: &str) -> Self {
+    pub(super) fn start(listen: &str, file: &str) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["metadata", "--until-stdin-ends", "--listen", listen, "--file", file]);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -225,6 +225,6 @@ impl Metadata {
 }
 
 /// An address that was free a moment ago.
-fn free() -> String {
+pub(super) fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
