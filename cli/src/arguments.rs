@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::bench::Bench;
+use crate::bench::{Bench, BenchPeers};
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
@@ -97,6 +97,9 @@ pub(crate) enum Command {
     Explain(Explain),
     Sim(Sim),
     Topology(Topology),
+    /// Be the peers of `bench --peers`
+    #[command(hide = true)]
+    BenchPeers(BenchPeers),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {

@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
         Command::Topology(arguments) => topology::run(arguments),
+        Command::BenchPeers(arguments) => bench::serve_peers(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

@@ -103,7 +103,7 @@ fn tell_of_rdma() {
 
 /// Takes as many descriptors as this process may have: the usual soft limit is less than what
 /// peers may open, and each lane is a descriptor.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused, the old limit stands, and connections past it are closed.
