@@ -51,8 +51,8 @@ Progress goes to standard error, the result to standard output. The JSON has
 placement, rounds, duration_ms, transport and workloads, each with operation, size, batch,
 threads, gib_per_s (the median), measurements_gib_per_s, one a round, and for a process of
 ours processor_s_per_gib, the processor time of both sides; with --limit also raw_gib_per_s,
-raw_measurements_gib_per_s, raw_processor_s_per_gib and ratio; with --iperf3 also
-iperf3_gib_per_s and raw_to_iperf3, how the raw stream compares with iperf3.
+raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio; with
+--iperf3 also iperf3_gib_per_s and raw_to_iperf3, how the raw stream compares with iperf3.
 
 With --latency: latencies, each with operation, size and us (mean, p50, p99); with --limit also
 raw_blocking_us and raw_adaptive_us, a ping-pong whose ends sleep and one whose ends look for
@@ -169,6 +169,10 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         None => Some(Server::start(footprint, server_core, &arguments.lanes)?),
     };
     let sink = arguments.limit.then(|| raw::Sink::start(server_core)).transpose()?;
+    let peers = arguments.peers;
+    let peers = peers.map(|count| peers::Waiting::start(count, server_core, &arguments.lanes));
+    let peers = peers.transpose()?;
+    // After the others have started: what this process may use, they may.
     if let Some(first) = arguments.cores.first() {
         pin(&[*first])?;
     }
@@ -180,7 +184,9 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let runtime = runtime::build()?;
     let meter = Meter::new(server.as_ref().map(Server::process));
     let yardstick = Yardstick { sink: sink.as_ref(), server_core, meter };
-    measure(&arguments, &runtime, &address, workloads, &yardstick)?.print(arguments.json)
+    let report = measure(&arguments, &runtime, &address, workloads, &yardstick)?;
+    let peers = peers.map(|peers| peers::measure(&runtime, &peers, &arguments.lanes));
+    report.with_peers(peers.transpose()?).print(arguments.json)
 }
 
 /// What measurements are held against.
@@ -231,12 +237,7 @@ fn measure(
     let lanes = (carrier(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
     warn_if_incomplete(&engine);
-    let core = yardstick.server_core;
-    let peers = arguments.peers.map(|count| peers::measure(runtime, count, core, &arguments.lanes));
-    Ok(Report::new(arguments, rows, lanes)
-        .with_latencies(latencies)
-        .with_first_transfer(first)
-        .with_peers(peers.transpose()?))
+    Ok(Report::new(arguments, rows, lanes).with_latencies(latencies).with_first_transfer(first))
 }
 
 impl Row {

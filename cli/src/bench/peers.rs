@@ -104,15 +104,32 @@ impl Drop for Process {
     }
 }
 
-/// Opens to `count` peers in processes of their own on processor `core`.
+/// Peers that wait to be opened to.
+pub(super) struct Waiting {
+    count: u32,
+    processes: Vec<Process>,
+}
+
+impl Waiting {
+    /// Starts `count` peers in processes of their own, on processor `core`.
+    pub(super) fn start(
+        count: u32,
+        core: Option<usize>,
+        lanes: &LaneOptions,
+    ) -> Result<Self, Failure> {
+        Ok(Self { count, processes: start(count, core, lanes)? })
+    }
+}
+
+/// Opens to all of them, a few times over.
 pub(super) fn measure(
     runtime: &Runtime,
-    count: u32,
-    core: Option<usize>,
+    waiting: &Waiting,
     lanes: &LaneOptions,
 ) -> Result<Peers, Failure> {
     raise_descriptor_limit();
-    let processes = start(count, core, lanes)?;
+    let Waiting { count, processes } = waiting;
+    let count = *count;
     let all = processes.iter().flat_map(|process| &process.addresses);
     let addresses: Vec<&str> = all.map(String::as_str).collect();
     let resident = || -> u64 {

@@ -35,6 +35,9 @@ impl Row {
             let spent = moved.iter().filter_map(|it| it.processor_s_per_byte);
             median(spent.map(|spent| spent * GIB).collect())
         };
+        let processors = self.moved.iter().zip(&self.raw).filter_map(|(moved, raw)| {
+            Some(moved.processor_s_per_byte? / raw.processor_s_per_byte?)
+        });
         let Workload { operation, size, batch, threads } = self.workload;
         ShownRow {
             operation: operation.name(),
@@ -45,6 +48,7 @@ impl Row {
             processor_s_per_gib: processor(&self.moved),
             raw_gib_per_s: median(gib(&raw)),
             raw_processor_s_per_gib: processor(&self.raw),
+            processor_ratio: median(processors.collect()),
             ratio: median_ratio(&moved, &raw),
             iperf3_gib_per_s: median(gib(&self.iperf3)),
             raw_to_iperf3: median_ratio(&raw, &self.iperf3),
@@ -67,6 +71,8 @@ struct ShownRow {
     raw_gib_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     raw_processor_s_per_gib: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
