@@ -28,6 +28,9 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
+    if let Some(metrics) = &arguments.metrics {
+        builder = builder.metrics(metrics);
+    }
     let builder = arguments.record.apply(arguments.lanes.apply(builder)?);
     let engine = builder.start().await?;
     let mut fallbacks = engine.fallback_events();
@@ -48,6 +51,9 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
             }
         };
         served.push((registration, path));
+    }
+    if let Some(metrics) = engine.metrics_address() {
+        lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
     match engine.device() {
         Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),

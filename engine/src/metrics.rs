@@ -252,7 +252,8 @@ pub(crate) fn read(counter: &AtomicU64) -> u64 {
 mod tests {
     use super::*;
     use handfast_core::node::Failure;
-    use handfast_core::{Incarnation, NodeName};
+    use handfast_core::wire::{Body, Refusal};
+    use handfast_core::{Incarnation, NodeName, Pair};
 
     fn path(name: &str) -> NicPath {
         let new = |text| NodeName::new(text).unwrap();
@@ -290,6 +291,32 @@ mod tests {
         let counts = meters.peer(&peer);
         assert_eq!(read(&counts.repaired[Cause::PeerRestarted as usize]), 1);
         assert_eq!(read(&counts.restarts), 1);
+    }
+
+    #[test]
+    fn a_refusal_is_counted_by_its_reason_on_either_side_and_other_answers_are_none() {
+        let (meters, peer) = (Meters::default(), path("a"));
+        let counts = meters.peer(&peer);
+        let mut message = Message {
+            op: Op::Refuse,
+            from: peer.clone(),
+            to: peer.clone(),
+            sender: Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(1) },
+            echo: None,
+            body: Body::default(),
+            refusal: None,
+        };
+        for (place, (reason, _)) in REASONS.into_iter().enumerate() {
+            message.refusal = Some(Refusal { reason, detail: String::new() });
+            meters.on_answer_sent(&message);
+            meters.on_answer_received(&message);
+            meters.on_answer_received(&message);
+            assert_eq!(read(&counts.refusals_sent[place]), 1, "{reason:?}");
+            assert_eq!(read(&counts.refusals_received[place]), 2, "{reason:?}");
+        }
+        message.op = Op::Reply;
+        meters.on_answer_sent(&message);
+        assert_eq!(counts.refusals_sent.iter().map(read).sum::<u64>(), REASONS.len() as u64);
     }
 
     #[test]
