@@ -30,6 +30,9 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
     }
+    if let Some(metrics) = &arguments.metrics {
+        builder = builder.metrics(metrics);
+    }
     let builder = arguments.record.apply(arguments.lanes.apply(builder)?);
     let engine = builder.start().await?;
     let mut fallbacks = engine.fallback_events();
@@ -50,6 +53,9 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
             }
         };
         served.push((registration, path));
+    }
+    if let Some(metrics) = engine.metrics_address() {
+        lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
     match engine.device() {
         Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
@@ -121,7 +127,7 @@ fn tell_of_rdma() {
 
 /// Takes as many descriptors as this process may have: the usual soft limit is less than what
 /// peers may open, and each lane is a descriptor.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused, the old limit stands, and connections past it are closed.

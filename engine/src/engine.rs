@@ -4,27 +4,29 @@ use crate::answer::Answers;
 use crate::command::{Command, Commands};
 use crate::config::Builder;
 use crate::control::{CallError, exchange};
-use crate::counters::{Counters, Counts};
+use crate::counters::Counters;
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
+use crate::metrics::{EngineState, View};
 use crate::mooncake::{Inbox, Links};
 use crate::rdma::LocalRegion;
 use crate::regions::{Reach, Registration};
-use crate::registry::{LaneTable, Registry};
+use crate::registry::Registry;
 use crate::segment::{Prepared, Segment};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::{Carrier, Transport};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
-use handfast_transport_tcp::{Net, TcpCounters};
+use handfast_transport_tcp::Net;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,12 +57,11 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) commands: Commands,
-    pub(crate) counts: Arc<Counts>,
-    pub(crate) lanes: Arc<LaneTable>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) trace: Option<Trace>,
-    pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
+    pub(crate) view: Arc<View>,
+    pub(crate) metrics_address: Option<SocketAddr>,
     /// Mooncake nodes as peers, where they are spoken to.
     pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
@@ -149,9 +150,7 @@ impl Engine {
 
     /// What lanes of ours may run over, the preferred one first.
     pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
-        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
-        let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
-        all.into_iter().filter_map(|(offered, carrier)| offered.then_some(carrier))
+        self.shared.view.carriers()
     }
 
     /// Lets peers reach `span` under `name` until the registration is dropped.
@@ -356,9 +355,18 @@ impl Engine {
 
     /// What happened so far, in numbers.
     pub fn counters(&self) -> Counters {
-        let tcp = (self.shared.tcp_counters)();
-        let rdma = self.shared.transport.nic_counters();
-        self.shared.counts.snapshot(self.shared.lanes.len(), tcp, rdma)
+        self.shared.view.counters()
+    }
+
+    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::STATE_SCHEMA)).
+    /// Waits for the task that drives lanes, at most a second. Cancel-safe.
+    pub async fn state(&self) -> EngineState {
+        self.shared.view.state().await
+    }
+
+    /// Where it tells of itself over HTTP, if it does ([`Builder::metrics`]).
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.shared.metrics_address
     }
 
     /// What the recording came to so far; `None` without [`Builder::record`].

@@ -41,6 +41,7 @@ mod engine;
 mod error;
 mod exposure;
 mod fallback;
+mod metrics;
 mod mooncake;
 mod mute;
 mod opening;
@@ -85,6 +86,10 @@ pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
+};
+pub use metrics::{
+    ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
+    LifecyclesState, METERED_PEERS_MAX, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;

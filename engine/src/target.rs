@@ -9,6 +9,7 @@ mod fence;
 use crate::command::{Command, Commands};
 use crate::edges::Edges;
 use crate::error::Cause;
+use crate::metrics::{PeerMeters, Rail};
 use crate::mute::Mute;
 use crate::opening::LaneOpening;
 use crate::plane::Plane;
@@ -61,6 +62,8 @@ pub(crate) struct TargetParts {
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
     pub(crate) trace: Option<Trace>,
+    /// Absent where nothing is counted, to measure what counting costs.
+    pub(crate) meters: Option<Arc<PeerMeters>>,
 }
 
 pub(crate) struct Target {
@@ -75,6 +78,10 @@ pub(crate) struct Target {
 struct Batch {
     spans: Vec<u32>,
     report: oneshot::Sender<BatchReport>,
+    /// Of the first request.
+    direction: handfast_core::transfer::Direction,
+    /// Of all requests.
+    bytes: u64,
 }
 
 enum Dispatch {
@@ -102,6 +109,8 @@ struct State {
     carrier: Option<Carrier>,
     /// How long that took.
     opening: Option<LaneOpening>,
+    /// The counts of what goes over such lanes.
+    rail: Option<Arc<Rail>>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
@@ -138,6 +147,7 @@ impl Target {
             registered: Vec::new(),
             carrier: None,
             opening: None,
+            rail: None,
             draining: Vec::new(),
             unfenced: Vec::new(),
             doubts: fence::Doubts::default(),
@@ -262,12 +272,15 @@ impl Target {
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
         }
+        let direction =
+            requests.first().map_or(core_direction(Direction::Write), |it| it.direction);
+        let bytes = requests.iter().fold(0, |sum: u64, it| sum.saturating_add(it.length));
         requests.clear();
         state.requests = requests;
         match submitted {
             Ok(batch) => {
                 let (report, receiver) = oneshot::channel();
-                state.batches.insert(batch, Batch { spans, report });
+                state.batches.insert(batch, Batch { spans, report, direction, bytes });
                 self.pump(state, now);
                 Ok((batch, receiver))
             }
@@ -325,6 +338,7 @@ impl Target {
                 state.registered.push(lane);
             }
             state.carrier = Some(carrier);
+            state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
             state.used = now;
             state.opening = opening;
             state.mute.on_answer(now);
@@ -533,6 +547,11 @@ impl Target {
             TransferOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
                 let Some(entry) = state.batches.remove(&batch) else { return };
+                match (&state.rail, &self.parts.meters) {
+                    (Some(rail), _) => rail.on_finished(entry.direction, entry.bytes, &report),
+                    (None, Some(meters)) => meters.on_unplaced(),
+                    (None, None) => {}
+                }
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
                 // Nobody may be waiting any more: a dropped transfer was cancelled.
                 let _ = entry.report.send(report);
