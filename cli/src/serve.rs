@@ -49,10 +49,11 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         };
         served.push((registration, path));
     }
-    match engine.device() {
-        Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
-        None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
-        None => {}
+    let devices: Vec<&str> = engine.devices().collect();
+    if !devices.is_empty() {
+        lines += &format!("lanes over {} by {}\n", over(&engine), devices.join(" and "));
+    } else if arguments.lanes.transport == TransportName::Tcp {
+        tell_of_rdma();
     }
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {

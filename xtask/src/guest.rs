@@ -34,7 +34,7 @@ const COMMAND: &str = "handfast";
 const PACKAGES: [&str; 8] =
     ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM, "--package", CONFORMANCE];
 /// Stories of the program and of the engine in one guest, by the beginnings of their names.
-const ONE_HOST: [&str; 3] = ["rdma::", "rdma_engine::", "rdma_limits::"];
+const ONE_HOST: [&str; 4] = ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_rails::"];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// The step that plays the scenarios on the backports' kernel.
