@@ -57,10 +57,11 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     if let Some(metrics) = engine.metrics_address() {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
-    match engine.device() {
-        Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
-        None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
-        None => {}
+    let devices: Vec<&str> = engine.devices().collect();
+    if !devices.is_empty() {
+        lines += &format!("lanes over {} by {}\n", over(&engine), devices.join(" and "));
+    } else if arguments.lanes.transport == TransportName::Tcp {
+        tell_of_rdma();
     }
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {

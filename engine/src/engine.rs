@@ -143,9 +143,9 @@ impl Engine {
         &self.shared.answers.address
     }
 
-    /// The RDMA device in use, by name.
-    pub fn device(&self) -> Option<&str> {
-        self.shared.answers.offer.devices.first().map(|device| device.name.as_str())
+    /// The RDMA devices in use, by name; the first is the one that single lanes run over.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
     /// What lanes of ours may run over, the preferred one first.
@@ -491,9 +491,18 @@ impl Engine {
         })?;
         target.set_address(address);
         target.refresh();
+        let transport = &self.shared.transport;
         if let Some(device) = descriptor.devices.first() {
-            self.shared.transport.note_address(&path, &device.gid, None);
+            transport.note_address(&path, &device.gid, None);
         }
+        let rails = match descriptor.transports.rdma {
+            true => transport.rails(&descriptor.name, &descriptor.devices),
+            false => Vec::new(),
+        };
+        for rail in &rails {
+            transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+        }
+        target.set_rails(&rails, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
     }
 

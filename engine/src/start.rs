@@ -17,7 +17,7 @@ use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
-use crate::target::{Target, TargetParts};
+use crate::target::{LaneUp, Target, TargetParts};
 use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
@@ -319,7 +319,9 @@ impl<N: Net> Parts<N> {
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
-        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy, None);
+        let (path, depth) = (self.path(), limits.slices_per_lane_max);
+        let up = LaneUp { path, depth, carrier: Carrier::Copy, opening: None };
+        target.on_lane_up(LOCAL_LANE, up);
         (plane, target)
     }
 }

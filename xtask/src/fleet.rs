@@ -65,7 +65,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             if let Some(release) = absent {
                 return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
             }
-            tests(project, "released-nodes", &["--test", "program", "mooncake::"], nightly, deadline)
+            tests(
+                project,
+                "released-nodes",
+                &["--test", "program", "mooncake::"],
+                nightly,
+                deadline,
+            )
         }),
     ]
 }
