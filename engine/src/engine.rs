@@ -502,7 +502,8 @@ impl Engine {
         for rail in &rails {
             transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
         }
-        target.set_rails(&rails, own.offer.transports.tcp && descriptor.transports.tcp);
+        let devices = &descriptor.devices;
+        target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
     }
 

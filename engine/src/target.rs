@@ -110,6 +110,8 @@ struct State {
     lanes: Vec<lanes::Lane>,
     /// The rails to a peer with several NICs, where we have several too.
     rails: Option<Rails>,
+    /// The peer's, by name.
+    devices: Vec<String>,
     /// What the last lane that came up runs over.
     carrier: Option<Carrier>,
     /// How long that took.
@@ -151,6 +153,7 @@ impl Target {
             batches: BTreeMap::new(),
             lanes: Vec::new(),
             rails: None,
+            devices: Vec::new(),
             carrier: None,
             opening: None,
             rail: None,

@@ -103,8 +103,8 @@ pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
     pub(crate) ends: Option<Ends>,
-    /// Which of the peer's devices the lane leads to.
-    pub(crate) theirs: usize,
+    /// Which of the peer's devices the lane leads to, by its place in `remote_keys`.
+    pub(crate) theirs: Option<usize>,
 }
 
 /// What lanes over RDMA are made of.
