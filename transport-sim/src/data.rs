@@ -13,7 +13,7 @@ use handfast_core::transfer::{
     SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::Side;
-use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath};
+use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
 /// Bytes of every transfer; each has a place of its own.
@@ -244,7 +244,28 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// A lane is usable, which proves that nothing posted on an earlier one can land (rule H12).
+    /// The peer gave leave to wire, for which its side of every earlier lane had to be gone (rule
+    /// H6): nothing that was posted on one can land (rule H12).
+    pub(crate) fn leave_given(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        remote: Pair,
+        step: &mut Step,
+    ) {
+        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_weak());
+        let Some(peer) = path.map(|path| self.site_at(remote.incarnation, path)) else { return };
+        let Some(data) = self.data_mut() else { return };
+        let mut targets = data.sites[site].targets.iter();
+        let at = targets.position(|it| (it.peer, it.run) == (peer, remote.incarnation));
+        let Some(at) = at else { return };
+        for lane in std::mem::take(&mut data.sites[site].targets[at].unfenced) {
+            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A lane is usable. It was wired by leave, or to an old node, whose work is not carried here.
     pub(crate) fn lane_up(
         &mut self,
         site: usize,
@@ -265,9 +286,6 @@ impl World {
             return;
         }
         target.up.push(lane);
-        for lane in std::mem::take(&mut target.unfenced) {
-            self.input(site, at, TransferInput::LaneFenced { lane }, step);
-        }
         self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
         self.pump(site, at, step);
     }
