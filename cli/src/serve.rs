@@ -20,7 +20,8 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
     let sources = sources(&arguments)?;
-    let mut builder = Engine::builder().listen(&arguments.listen);
+    // Whoever comes before the segments are there waits, instead of being told of none.
+    let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
     let environment = Environment::read()?;
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
@@ -54,6 +55,7 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
         None => {}
     }
+    engine.take_calls();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));

@@ -32,7 +32,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -144,8 +144,10 @@ impl<N: Net> Parts<N> {
         if let Some(exposure) = &exposure {
             tracing::warn!(%exposure, "a port without keys");
         }
-        let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
-        listeners.extend(data.map(|data| self.listen_for_data(data)));
+        let (calls, taken) = watch::channel(!self.builder.calls_wait);
+        let listening = listener.map(|it| self.listen(it, taken.clone()));
+        let mut listeners: Vec<_> = listening.into_iter().collect();
+        listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
         let publisher = self.directory.as_ref().map(|directory| {
             let answers = Arc::downgrade(&self.answers);
             tokio::spawn(directory.clone().keep_published(answers)).abort_handle()
@@ -175,6 +177,7 @@ impl<N: Net> Parts<N> {
             exposure,
             directory: self.directory,
             publisher,
+            calls,
             close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
@@ -185,7 +188,7 @@ impl<N: Net> Parts<N> {
     }
 
     /// Starts the task that accepts connections.
-    fn listen(&self, listener: N::Listener) -> Listening {
+    fn listen(&self, listener: N::Listener, calls: watch::Receiver<bool>) -> Listening {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
@@ -194,18 +197,20 @@ impl<N: Net> Parts<N> {
         let (net, transport) = (self.net.clone(), self.tcp.clone());
         let answers = self.answers.clone();
         let counts = answers.counts.clone();
-        Listening::start(|stop| serve(net, listener, transport, answers, counts, limits, stop))
+        let serving = move |stop| serve(net, listener, transport, answers, counts, limits, stop);
+        Listening::start_when(calls, serving)
     }
 
     /// Starts the task that serves Mooncake's TCP data protocol.
-    fn listen_for_data(&self, data: DataListener<N>) -> Listening {
+    fn listen_for_data(&self, data: DataListener<N>, calls: watch::Receiver<bool>) -> Listening {
         let server = DataServer {
             regions: self.answers.regions.clone(),
             counts: self.answers.counts.clone(),
             options: data.options,
         };
         let (net, server) = (self.net.clone(), Arc::new(server));
-        Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
+        let serving = move |stop| mooncake::serve(net, data.listener, server, stop);
+        Listening::start_when(calls, serving)
     }
 
     /// Mooncake nodes as peers.
