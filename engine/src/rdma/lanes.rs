@@ -379,6 +379,10 @@ impl<N: Net> Transport for Lanes<N> {
         self.inner.lane(lane).map_or(Carrier::Tcp, |lane| lane.carrier)
     }
 
+    fn served(&self, lane: Lifecycle) -> u64 {
+        self.inner.parts.tcp.as_ref().map_or(0, |tcp| tcp.served(lane))
+    }
+
     fn offer(&self) -> &Offer {
         &self.offer
     }
