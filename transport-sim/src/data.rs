@@ -15,7 +15,7 @@ use handfast_core::transfer::{
     SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::Side;
-use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath};
+use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
 /// Bytes of every transfer; each has a place of its own.
@@ -252,7 +252,29 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// A lane is usable, which proves that nothing posted on an earlier one can land (rule H12).
+    /// The peer gave leave to wire, for which its side of every earlier lane had to be gone (rule
+    /// H6): nothing that was posted on one can land (rule H12).
+    pub(crate) fn leave_given(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        remote: Pair,
+        step: &mut Step,
+    ) {
+        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_weak());
+        let peer = path.map(|path| self.host(self.site_at(remote.incarnation, path)));
+        let (Some(peer), rail) = (peer, self.rail_of(site, lane)) else { return };
+        let Some(data) = self.data_mut() else { return };
+        let mut targets = data.sites[site].targets.iter();
+        let at = targets.position(|it| (it.peer, it.run) == (peer, remote.incarnation));
+        let Some(at) = at else { return };
+        for lane in self.fenced_by(site, at, rail) {
+            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A lane is usable. It was wired by leave, or to an old node, whose work is not carried here.
     pub(crate) fn lane_up(
         &mut self,
         site: usize,
@@ -266,7 +288,6 @@ impl World {
         let path = self.peer_of(site, lane);
         let Some(peer) = path.map(|path| self.host(self.site_at(run, path))) else { return };
         self.end_other_runs(site, peer, run, step);
-        let rail = self.rail_of(site, lane);
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
         let target = &mut data.sites[site].targets[at];
@@ -274,14 +295,11 @@ impl World {
             return;
         }
         target.up.push(lane);
-        for lane in self.fenced_by(site, at, rail) {
-            self.input(site, at, TransferInput::LaneFenced { lane }, step);
-        }
         self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
         self.pump(site, at, step);
     }
 
-    /// Lanes that are gone and fenced by one that is up: those that were on its rail. Another rail
+    /// Lanes that are gone and fenced by leave to wire another: those that were on its rail. Another rail
     /// proves nothing, its queue pairs are others.
     fn fenced_by(&mut self, site: usize, at: usize, rail: Option<Rail>) -> Vec<Lifecycle> {
         let any = !self.setup.rails || self.setup.devices.backend.takes_any_rail_for_fence();

@@ -519,6 +519,9 @@ impl World {
                 }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
+                    if let Operation::Wire { local, remote, .. } = &operation {
+                        self.leave_given(site, local.lifecycle, *remote, step);
+                    }
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
                 Output::Publish { local, remote, peer } => {
