@@ -299,8 +299,8 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// Lanes that are gone and fenced by leave to wire another: those that were on its rail. Another rail
-    /// proves nothing, its queue pairs are others.
+    /// Lanes that are gone and fenced by leave to wire another: those that were on its rail. Another
+    /// rail proves nothing, its queue pairs are others.
     fn fenced_by(&mut self, site: usize, at: usize, rail: Option<Rail>) -> Vec<Lifecycle> {
         let any = !self.setup.rails || self.setup.devices.backend.takes_any_rail_for_fence();
         let Some(data) = self.data_mut() else { return Vec::new() };

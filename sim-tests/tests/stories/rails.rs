@@ -2,7 +2,7 @@
 
 use crate::nightly;
 use crate::shipping::{apart, at_once, holds, holds_by, pruned};
-use handfast_transport_sim::verbs::{Rebirth, STRICT};
+use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
 use sim_tests::sweep::{Swarm, failure};
 use sim_tests::{Case, Coverage, Ending, Explorer, Ground, Report, Scenario, Traffic};
@@ -49,16 +49,6 @@ fn transfers_survive_the_loss_of_one_rail_or_of_a_packet() {
         carries(&case(Scenario::RailsUp, Traffic::GivenUp, ENDS));
     }
     carries(&case(Scenario::RailsUp, Traffic::Write, Faults { loss: true, ..Faults::NONE }));
-}
-
-/// Sequence numbers begin at zero, so that lifecycles are compared by rank: fewer worlds. Nothing but
-/// numbers that differ keeps packets of the old life out of the new one then.
-#[test]
-fn transfers_over_two_rails_survive_a_restart() {
-    let crash = Faults { crash: true, ..Faults::NONE };
-    let case = case(Scenario::RailAdded, Traffic::Write, crash);
-    let ground = Ground { rebirth: Rebirth::GoesOn, random_psns: false, ..case.ground };
-    carries(&Case { ground, ..case });
 }
 
 /// A write that is tried again on the second rail succeeds there while the first can still write
