@@ -471,9 +471,12 @@ impl<N: Net> Driver<N> {
             }
             Event::RetireFailed { peer, lifecycle, error } => {
                 warn!(%peer, ?lifecycle, %error, "a lane cannot be retired");
+                self.on_retire_late(*lifecycle, error.clone());
             }
             Event::RetireOverdue { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "a lane is slow to be retired");
+                let text = "the lane does not come to its end".to_owned();
+                self.on_retire_late(*lifecycle, failed(Side::Local, "retire", text));
             }
             Event::RetireForced { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "a lane was retired without the peer's consent");
@@ -488,6 +491,12 @@ impl<N: Net> Driver<N> {
         }
         // Nobody need listen.
         let _ = self.parts.events.send(event);
+    }
+
+    fn on_retire_late(&self, lane: Lifecycle, cause: TransportError) {
+        if let Some(target) = self.parts.lanes.get(lane) {
+            target.on_retire_overdue(lane, cause);
+        }
     }
 
     /// Has a lane make way, if there is one without work, once it was up for long enough.

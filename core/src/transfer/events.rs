@@ -159,9 +159,7 @@ impl Transfers {
     }
 
     pub(super) fn on_fence_lost(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
-        let Some(lane) = self.lanes.find(lane).filter(|slot| self.lanes[*slot].down) else {
-            return;
-        };
+        let Some(lane) = self.lanes.find(lane) else { return };
         let cause = Arc::new(cause);
         for batch in self.lanes[lane].debtors.clone() {
             self.batches[batch].note(&cause);

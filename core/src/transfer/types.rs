@@ -200,8 +200,9 @@ pub enum TransferInput {
         /// The lane.
         lane: Lifecycle,
     },
-    /// Nothing will prove any more that the lane, which is down, is fenced, though the peer may be
-    /// reached by others. Every batch fails that waits for the proof: what it wrote may still land.
+    /// Nothing will prove any more that the lane is fenced, which is down or does not come to be,
+    /// though the peer may be reached by others. Every batch fails that waits for the proof: what it
+    /// wrote may still land.
     FenceLost {
         /// The lane.
         lane: Lifecycle,

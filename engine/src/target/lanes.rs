@@ -274,6 +274,16 @@ impl Target {
         self.fail_demand(cause.clone());
     }
 
+    /// A lane does not come to its end, so that nothing will prove what of it landed: with other rails
+    /// to the peer nobody would wait for it otherwise.
+    pub(crate) fn on_retire_overdue(&self, lane: Lifecycle, cause: TransportError) {
+        self.update(|state, now| {
+            if state.rails.is_some() {
+                state.input(now, TransferInput::FenceLost { lane, cause });
+            }
+        });
+    }
+
     /// Nothing that was posted on a lane that is gone can land any more.
     pub(crate) fn on_fenced(&self) {
         self.update(|state, now| state.fence(now, None));
