@@ -184,8 +184,8 @@ pub(crate) struct Get {
 /// What both directions of copying take.
 #[derive(Args)]
 pub(crate) struct Copy {
-    /// Give each request up after that long, such as 250ms or 10s [default: wait for a transfer
-    /// while the node lives, and 5s for other answers]
+    /// Give each request up after that long, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT,
+    /// or wait for a transfer while the node lives, and 5s for other answers]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub(crate) timeout: Option<Duration>,
     /// Start again, from the first byte, that often when the node is lost, silent or has

@@ -17,6 +17,7 @@ mod lanes;
 mod metadata;
 mod output;
 mod place;
+mod ports;
 mod progress;
 mod put;
 mod record;

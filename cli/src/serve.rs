@@ -4,6 +4,7 @@ use crate::arguments::Serve;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{TransportName, Warnings};
+use crate::ports::Ports;
 use crate::record::warn_if_incomplete;
 use crate::runtime::Stop;
 use crate::{Outcome, files, output, size};
@@ -16,12 +17,14 @@ use tracing::info;
 /// Served when nothing else is asked for.
 const DEFAULT_MEMORY: &str = "memory=64M";
 
-pub(crate) async fn run(arguments: Serve) -> Outcome {
+pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
     let sources = sources(&arguments)?;
-    let mut builder = Engine::builder().listen(&arguments.listen);
     let environment = Environment::read()?;
+    choose_ports(&mut arguments, &environment)?;
+    // Whoever comes before the segments are there waits, instead of being told of none.
+    let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
@@ -55,11 +58,13 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     if let Some(metrics) = engine.metrics_address() {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
-    match engine.device() {
-        Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
-        None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
-        None => {}
+    let devices: Vec<&str> = engine.devices().collect();
+    if !devices.is_empty() {
+        lines += &format!("lanes over {} by {}\n", over(&engine), devices.join(" and "));
+    } else if arguments.lanes.transport == TransportName::Tcp {
+        tell_of_rdma();
     }
+    engine.take_calls();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));
@@ -84,6 +89,22 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
         let synced = span.memory().sync_file(span.offset(), span.len());
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
+    Ok(())
+}
+
+/// Takes ports of the range that the environment names, where any would do.
+fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
+    let Some(range) = environment.ports().map_err(Failure::Usage)? else { return Ok(()) };
+    let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
+    let mut ports = Ports::new(host, range);
+    let listen = match port {
+        "0" => Some(format!("{host}:{}", ports.take()?)),
+        _ => None,
+    };
+    if arguments.lanes.compat.is_some() {
+        arguments.lanes.data_port = ports.take()?;
+    }
+    arguments.listen = listen.unwrap_or_else(|| arguments.listen.clone());
     Ok(())
 }
 

@@ -36,6 +36,8 @@ pub struct Counters {
     pub notifications_rejected: u64,
     /// Times that what this node serves could not be published to the metadata store.
     pub publications_failed: u64,
+    /// Times that the metadata store said that a peer we know takes calls elsewhere, or nowhere.
+    pub peers_moved: u64,
     /// The endpoint life cycle's own.
     pub life_cycle: LifeCycleCounters,
     /// The TCP data plane's own.
@@ -181,6 +183,7 @@ pub(crate) struct Counts {
     pub(crate) requests_crossed: AtomicU64,
     pub(crate) notifications_rejected: AtomicU64,
     pub(crate) publications_failed: AtomicU64,
+    pub(crate) peers_moved: AtomicU64,
     pub(crate) data: DataCounts,
     pub(crate) lanes_evicted: AtomicU64,
     /// Those of single peers.
@@ -214,6 +217,7 @@ impl Counts {
             data_port: self.data.snapshot(),
             notifications_rejected: read(&self.notifications_rejected),
             publications_failed: read(&self.publications_failed),
+            peers_moved: read(&self.peers_moved),
             life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
             tcp,
             rdma,

@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
@@ -63,21 +63,21 @@ pub(crate) struct Shared {
     pub(crate) view: Arc<View>,
     pub(crate) metrics_address: Option<SocketAddr>,
     /// Mooncake nodes as peers, where they are spoken to.
-    pub(crate) links: Option<Box<dyn Links>>,
+    pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
     /// How nodes find each other; absent: by address.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Publishes while the engine is held by anybody.
-    pub(crate) publisher: Option<AbortHandle>,
+    /// Publish, and follow the store, while the engine is held by anybody.
+    pub(crate) store_tasks: Vec<AbortHandle>,
+    /// Whether calls are taken yet.
+    pub(crate) calls: watch::Sender<bool>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(publisher) = &self.publisher {
-            publisher.abort();
-        }
+        self.store_tasks.iter().for_each(AbortHandle::abort);
         self.commands.send(Command::Shutdown { done: None });
     }
 }
@@ -125,6 +125,12 @@ impl Engine {
         &self.shared
     }
 
+    /// Takes the calls that wait ([`Builder::calls_wait`]) and all that follow. Others are taken from
+    /// the start.
+    pub fn take_calls(&self) {
+        self.shared.calls.send_replace(true);
+    }
+
     /// Sets an engine up.
     pub fn builder() -> Builder {
         Builder::default()
@@ -145,9 +151,9 @@ impl Engine {
         &self.shared.answers.address
     }
 
-    /// The RDMA device in use, by name.
-    pub fn device(&self) -> Option<&str> {
-        self.shared.answers.offer.devices.first().map(|device| device.name.as_str())
+    /// The RDMA devices in use, by name; the first is the one that single lanes run over.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
     /// What lanes of ours may run over, the preferred one first.
@@ -385,6 +391,7 @@ impl Engine {
             // A store that does not answer keeps our entries until somebody writes over them.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
+        self.shared.store_tasks.iter().for_each(AbortHandle::abort);
         if let Some(links) = &self.shared.links {
             links.close().await;
         }
@@ -492,9 +499,19 @@ impl Engine {
         })?;
         target.set_address(address);
         target.refresh();
+        let transport = &self.shared.transport;
         if let Some(device) = descriptor.devices.first() {
-            self.shared.transport.note_address(&path, &device.gid, None);
+            transport.note_address(&path, &device.gid, None);
         }
+        let rails = match descriptor.transports.rdma {
+            true => transport.rails(&descriptor.name, &descriptor.devices),
+            false => Vec::new(),
+        };
+        for rail in &rails {
+            transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+        }
+        let devices = &descriptor.devices;
+        target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
     }
 

@@ -46,6 +46,7 @@ mod mooncake;
 mod mute;
 mod opening;
 mod plane;
+mod rails;
 #[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(not(feature = "verbs"))]
@@ -61,6 +62,7 @@ mod time;
 pub mod topology;
 mod transfer;
 mod transport;
+mod watching;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::{Counters, DataPortCounters};
@@ -78,7 +80,9 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
-pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
+pub use handfast_metadata::{
+    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+};
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
@@ -90,6 +94,7 @@ pub use metrics::{
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;
+pub use rails::{FailureClass, RAILS_MAX};
 pub use regions::Registration;
 pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};

@@ -49,6 +49,9 @@ pub(crate) trait Links: Send + Sync {
         call_address: &str,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
+    /// Every target that somebody holds.
+    fn targets(&self) -> Vec<Arc<Target>>;
+
     /// Ends every link and waits until none touches memory.
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
@@ -175,6 +178,10 @@ impl<N: Net> Links for LinkTable<N> {
         let target = self.target(identity).map_err(ours)?;
         target.refresh();
         Ok((node, target))
+    }
+
+    fn targets(&self) -> Vec<Arc<Target>> {
+        lock(&self.targets).values().filter_map(Weak::upgrade).collect()
     }
 
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
