@@ -188,8 +188,7 @@ impl<N: Net> Driver<N> {
                 Input::CallReceived { token, message }
             }
             Command::CallAnswered(message) => {
-                self.remember_announced(&message);
-                self.parts.counts.meters.on_answer_received(&message);
+                self.note_answer(&message);
                 Input::CallAnswered(message)
             }
             Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
@@ -583,6 +582,11 @@ impl<N: Net> Driver<N> {
             self.opened.pop_first();
         }
         self.opened.insert(path.clone(), address);
+    }
+
+    fn note_answer(&mut self, message: &Message) {
+        self.remember_announced(message);
+        self.parts.counts.meters.on_answer_received(message);
     }
 
     fn remember_announced(&mut self, message: &Message) {
