@@ -33,7 +33,10 @@ impl Target {
     /// What a lane reports, before [`Target::on_completions`] takes it: slices may be given back of
     /// which the peer may have got some, and has not said so.
     pub(crate) fn note_doubts(&self, lane: Lifecycle, completions: &[LaneCompletion]) {
-        let sent = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { sent, .. } if *sent != Sent::None);
+        let sent = |ended: &LaneCompletion| match ended {
+            LaneCompletion::Released { sent, .. } => *sent != Sent::None,
+            _ => false,
+        };
         if completions.iter().any(sent) {
             let mut state = self.lock();
             if !state.doubts.up.contains(&lane) {
@@ -56,7 +59,11 @@ impl Target {
             self.parts.commands.send(Command::EndLanes { peer: self.parts.path.clone() });
         }
         while self.is_in_doubt() {
-            if !answering.want_lane() {
+            let wanted = match std::ptr::eq(self, answering) {
+                true => self.want_proofs(),
+                false => answering.want_lane(),
+            };
+            if !wanted {
                 return Err(Arc::new(super::closed()));
             }
             // Neither sender is gone while both targets are borrowed.
