@@ -127,9 +127,7 @@ impl Sieve {
             if is_ripe(place) && uses(place) == self.lanes[place].uses {
                 return self.evict(now, place);
             }
-            if is_ripe(place) {
-                self.lanes[place].uses = uses(place);
-            }
+            self.lanes[place].uses = uses(place);
             self.hand = place + 1;
         }
         // All were used since the hand was there last, which may be long ago.

@@ -107,6 +107,21 @@ fn where_all_were_used_those_that_are_used_now_stay() {
 }
 
 #[test]
+fn a_use_of_before_the_lane_could_be_chosen_at_all_is_no_sign_later() {
+    let mut world = World::default();
+    let one = world.up(1);
+    world.pass(30);
+    let two = world.up(2);
+    world.used(one);
+    world.used(two);
+    world.pass(220);
+    assert_eq!(world.choose(), Choice::Wait(at(300)));
+    world.used(one);
+    world.pass(50);
+    assert_eq!(world.choose(), Choice::Evict(two, peer(2)));
+}
+
+#[test]
 fn a_lane_with_work_stays_and_one_that_was_used_lately_stays_for_a_while() {
     let mut world = World::default();
     let [one, two] = [1, 2].map(|number| world.up(number));
