@@ -23,7 +23,8 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let sources = sources(&arguments)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
-    let mut builder = Engine::builder().listen(&arguments.listen);
+    // Whoever comes before the segments are there waits, instead of being told of none.
+    let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
@@ -63,6 +64,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     } else if arguments.lanes.transport == TransportName::Tcp {
         tell_of_rdma();
     }
+    engine.take_calls();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));

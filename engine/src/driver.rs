@@ -8,11 +8,11 @@ use crate::metrics::Lifecycles;
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
-use crate::room::Raising;
+use crate::room::{Choice, Raising, Sieve, Usage};
 use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
-use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output, StateKind};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
 use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
 use handfast_core::wire::{FrameKind, Message, Op};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
@@ -24,11 +24,6 @@ use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error, info, warn};
-
-/// How long a lane is left alone that came up, or was used by us. What peers do on it cannot be seen
-/// here, so that one that they use may have to make way; but not more often than this, however many
-/// callers there are past the limit.
-const LANE_IDLE_MIN: Duration = Duration::from_millis(250);
 
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
@@ -73,6 +68,8 @@ pub(crate) struct Driver<N: Net> {
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     /// Why lanes end that are not gone yet, and whether they broke.
     causes: BTreeMap<Lifecycle, (TransportError, bool)>,
+    /// Lanes in use, of which one may have to make way.
+    sieve: Sieve,
     /// Lanes that were asked to make way, and who waits for their end.
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
     /// Limits that kept lanes from coming up since the last one came up.
@@ -99,6 +96,7 @@ impl<N: Net> Driver<N> {
             openings: Openings::default(),
             asked: BTreeMap::new(),
             causes: BTreeMap::new(),
+            sieve: Sieve::default(),
             making_way: BTreeMap::new(),
             no_room: BTreeMap::new(),
             shutdown: None,
@@ -264,6 +262,7 @@ impl<N: Net> Driver<N> {
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
                 Output::Revoke(lifecycle) => {
                     debug!(?lifecycle, "revoked");
+                    self.sieve.on_down(lifecycle);
                     if let Some(target) = self.parts.lanes.get(lifecycle) {
                         target.on_lane_revoked(lifecycle);
                     }
@@ -421,9 +420,13 @@ impl<N: Net> Driver<N> {
         let opening = self.openings.on_up(lane, self.parts.clock.now());
         let (path, depth) = (peer.clone(), self.parts.lane_depth);
         target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
+        // Whoever is a caller uses it for the first time after this.
+        let uses = target.usage().uses;
+        self.sieve.on_up(self.parts.clock.now(), lane, peer, uses);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {
+        self.sieve.on_down(lane);
         self.making_way.remove(&lane);
         let (cause, broke) = self
             .causes
@@ -487,34 +490,33 @@ impl<N: Net> Driver<N> {
         let _ = self.parts.events.send(event);
     }
 
-    /// Asks the lane that was idle for longest to make way, if there is one, once it was up for long
-    /// enough.
+    /// Has a lane make way, if there is one without work, once it was up for long enough.
     fn make_room(&mut self, made: oneshot::Sender<()>) {
         if self.shutdown.is_some() || made.is_closed() {
             return;
         }
-        let idle = |(lane, state, peer, _): (Lifecycle, StateKind, &NicPath, _)| {
-            let target = self.parts.lanes.get(lane).filter(|_| state.is_in_use())?;
-            Some((target.idle_since()?, lane, peer.clone()))
-        };
-        let idle = self.parts.node.lifecycles().filter_map(idle).min();
-        let Some((since, lane, peer)) = idle else {
-            debug!("a limit is reached, and no lane is idle");
-            return;
-        };
-        let at = since + LANE_IDLE_MIN;
-        if self.parts.clock.now() < at {
-            let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
-            self.calling.spawn(async move {
-                clock.sleep_until(at).await;
-                commands.send(Command::RoomWanted { made });
-            });
-            return;
+        let now = self.parts.clock.now();
+        let (lanes, transport) = (&self.parts.lanes, &self.parts.transport);
+        let chosen = self.sieve.choose(now, |lane| {
+            let usage = lanes.get(lane)?.usage();
+            Some(Usage { uses: usage.uses + transport.served(lane), ..usage })
+        });
+        match chosen {
+            Choice::Nobody => debug!("a limit is reached, and no lane is idle"),
+            Choice::Wait(at) => {
+                let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
+                self.calling.spawn(async move {
+                    clock.sleep_until(at).await;
+                    commands.send(Command::RoomWanted { made });
+                });
+            }
+            Choice::Evict(lane, peer) => {
+                info!(%peer, ?lane, "a lane makes way for another");
+                count(&self.parts.counts.lanes_evicted);
+                self.making_way.insert(lane, made);
+                self.parts.node.handle_input(now, Input::Close(peer));
+            }
         }
-        info!(%peer, ?lane, "an idle lane makes way for another");
-        count(&self.parts.counts.lanes_evicted);
-        self.making_way.insert(lane, made);
-        self.parts.node.handle_input(self.parts.clock.now(), Input::Close(peer));
     }
 
     /// A run that answers for itself is asked for: a lane to another run of that peer leads to

@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) directory: Option<Arc<Directory>>,
     /// Publish, and follow the store, while the engine is held by anybody.
     pub(crate) store_tasks: Vec<AbortHandle>,
+    /// Whether calls are taken yet.
+    pub(crate) calls: watch::Sender<bool>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
@@ -121,6 +123,12 @@ impl Engine {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// Takes the calls that wait ([`Builder::calls_wait`]) and all that follow. Others are taken from
+    /// the start.
+    pub fn take_calls(&self) {
+        self.shared.calls.send_replace(true);
     }
 
     /// Sets an engine up.
@@ -502,7 +510,8 @@ impl Engine {
         for rail in &rails {
             transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
         }
-        target.set_rails(&rails, own.offer.transports.tcp && descriptor.transports.tcp);
+        let devices = &descriptor.devices;
+        target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
     }
 

@@ -65,8 +65,6 @@ impl FailureClass {
 pub(crate) struct RailPlan {
     /// The peer's path over it.
     pub(crate) path: NicPath,
-    /// Our NIC, by its place among those that are open.
-    pub(crate) ours: usize,
     /// The peer's, by its place in its descriptor.
     pub(crate) theirs: usize,
 }
@@ -85,7 +83,7 @@ pub(crate) fn plan_rails(node: &NodeName, ours: &[&str], theirs: &[&str]) -> Vec
         let same = theirs.iter().position(|name| *name == ours[own]).filter(|_| place < ours.len());
         let other = same.unwrap_or(place % theirs.len());
         let path = NicPath::over_rail(node, theirs[other], ours[own]).ok()?;
-        Some(RailPlan { path, ours: own, theirs: other })
+        Some(RailPlan { path, theirs: other })
     };
     let mut plans: Vec<RailPlan> = Vec::with_capacity(count);
     for plan in (0..count).filter_map(plan) {
@@ -103,6 +101,17 @@ pub(crate) enum Verdict {
     Use,
     /// It is probed first.
     Probe,
+}
+
+/// What is done about a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stance {
+    /// It is none of the rails.
+    Unknown,
+    /// It has a lane, or gets one as soon as there is work.
+    Pursued,
+    /// It is left alone, or out of use.
+    GivenUp,
 }
 
 /// What is to be done. Told in order.
@@ -165,7 +174,7 @@ impl Rails {
     pub(crate) fn new(plans: &[RailPlan], tcp: Option<&NicPath>) -> Self {
         let rail = |plan: &RailPlan| Rail { plan: plan.clone(), state: State::Closed, failures: 0 };
         let plans = plans.iter().take(RAILS_MAX);
-        let tcp = tcp.map(|path| rail(&RailPlan { path: path.clone(), ours: 0, theirs: 0 }));
+        let tcp = tcp.map(|path| rail(&RailPlan { path: path.clone(), theirs: 0 }));
         let rails = plans.map(rail).collect();
         Self { rails, tcp, wanted: false, lost: false, cause: None, acts: Vec::new() }
     }
@@ -173,12 +182,6 @@ impl Rails {
     /// Whether these are the rails that are planned.
     pub(crate) fn are(&self, plans: &[RailPlan]) -> bool {
         self.rails.iter().map(|rail| &rail.plan).eq(plans.iter().take(RAILS_MAX))
-    }
-
-    /// The NICs of a rail: the place of ours, and of the peer's.
-    pub(crate) fn places(&self, path: &NicPath) -> Option<(usize, usize)> {
-        let rail = self.rails.iter().find(|rail| rail.plan.path == *path)?;
-        Some((rail.plan.ours, rail.plan.theirs))
     }
 
     /// What is to be done next; drain to `None` after every call.
@@ -215,10 +218,14 @@ impl Rails {
         }
     }
 
-    /// Whether nobody tries at present to have a lane over a rail, because it failed.
-    pub(crate) fn is_given_up(&mut self, path: &NicPath) -> bool {
-        let given_up = |rail: &mut Rail| matches!(rail.state, State::Paused { .. } | State::Out);
-        self.find(path).is_some_and(given_up)
+    /// Whether somebody sees to it that there is a lane over a path.
+    pub(crate) fn stance(&self, path: &NicPath) -> Stance {
+        let rail = self.all().find(|rail| rail.plan.path == *path);
+        match rail.map(|rail| rail.state) {
+            None => Stance::Unknown,
+            Some(State::Paused { .. } | State::Out) => Stance::GivenUp,
+            Some(_) => Stance::Pursued,
+        }
     }
 
     /// A lane is up.

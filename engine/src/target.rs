@@ -17,6 +17,7 @@ use crate::mute::Mute;
 use crate::opening::LaneOpening;
 use crate::plane::Plane;
 use crate::rails::Rails;
+use crate::room::Usage;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
 use crate::transport::{Carrier, Ends, RegisteredPosting};
@@ -110,6 +111,8 @@ struct State {
     lanes: Vec<lanes::Lane>,
     /// The rails to a peer with several NICs, where we have several too.
     rails: Option<Rails>,
+    /// The peer's, by name.
+    devices: Vec<String>,
     /// What the last lane that came up runs over.
     carrier: Option<Carrier>,
     /// How long that took.
@@ -130,6 +133,8 @@ struct State {
     edges: Edges,
     /// When something was last submitted, or ended, or a lane came up.
     used: Instant,
+    /// Batches submitted.
+    uses: u64,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
     no_room: Option<(TransportError, LimitReached)>,
     /// A metadata store has said that it has no entry of the node any more.
@@ -151,6 +156,7 @@ impl Target {
             batches: BTreeMap::new(),
             lanes: Vec::new(),
             rails: None,
+            devices: Vec::new(),
             carrier: None,
             opening: None,
             rail: None,
@@ -163,6 +169,7 @@ impl Target {
             mute: Mute::new(parts.lane_mute),
             edges,
             used: parts.clock.now(),
+            uses: 0,
             no_room: None,
             unpublished: false,
             ended: None,
@@ -257,6 +264,7 @@ impl Target {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         state.used = now;
+        state.uses += 1;
         let mut requests = std::mem::take(&mut state.requests);
         let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
@@ -341,10 +349,10 @@ impl Target {
         self.lock().carrier
     }
 
-    /// Since when nothing of ours is under way; `None` while something is.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
+    /// How we use its lanes.
+    pub(crate) fn usage(&self) -> Usage {
         let state = self.lock();
-        state.batches.is_empty().then_some(state.used)
+        Usage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
     }
 
     /// A limit keeps lanes from coming up, which is told next as the peer's loss.

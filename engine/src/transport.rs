@@ -103,8 +103,8 @@ pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
     pub(crate) ends: Option<Ends>,
-    /// Which of the peer's devices the lane leads to.
-    pub(crate) theirs: usize,
+    /// Which of the peer's devices the lane leads to, by its place in `remote_keys`.
+    pub(crate) theirs: Option<usize>,
 }
 
 /// What lanes over RDMA are made of.
@@ -187,6 +187,10 @@ pub(crate) trait Transport: Plane {
     /// What a wired lane runs over.
     fn carrier(&self, lane: Lifecycle) -> Carrier;
 
+    /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
+    /// they cannot.
+    fn served(&self, lane: Lifecycle) -> u64;
+
     /// What peers are told.
     fn offer(&self) -> &Offer;
 
@@ -234,6 +238,10 @@ impl<N: Net> Transport for TcpTransport<N> {
 
     fn carrier(&self, _lane: Lifecycle) -> Carrier {
         Carrier::Tcp
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        TcpTransport::served(self, lane)
     }
 
     fn offer(&self) -> &Offer {

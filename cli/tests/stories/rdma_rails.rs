@@ -32,14 +32,13 @@ impl Rails {
             return None;
         }
         let wires = numbers.map(Wire::new);
-        let start = async |side: u32, listens: bool| {
+        let start = async |side: u32| {
             let devices = wires.iter().map(|wire| wire.device(side)).collect();
             let rdma = RdmaOptions { devices, ..RdmaOptions::default() };
             let builder = Engine::builder().transport(choice).rdma(rdma);
-            let listen = |builder: handfast::Builder| builder.listen("127.0.0.1:0");
-            RecordedEngine::start(if listens { listen(builder) } else { builder }).await
+            RecordedEngine::start(builder.listen("127.0.0.1:0")).await
         };
-        let (owner, user) = (start(1, true).await, start(0, false).await);
+        let (owner, user) = (start(1).await, start(0).await);
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served = owner.register("m", memory.whole(), Access::READ_WRITE).unwrap();
         Some(Self { wires, owner, user, memory, _served })
@@ -74,6 +73,16 @@ impl Rails {
         [after[0] - before[0], after[1] - before[1]]
     }
 
+    /// The owner writes to the user, over the lanes that the user opened.
+    async fn answer(&self, block: &Memory) {
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let served = self.user.register("back", memory.whole(), Access::READ_WRITE).unwrap();
+        let back = self.owner.open(self.user.address()).await.unwrap();
+        back.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+        assert_eq!(memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
+        drop(served);
+    }
+
     async fn close(self) {
         self.user.close().await;
         self.owner.close().await;
@@ -88,6 +97,9 @@ async fn a_large_request_is_striped_over_two_nics_and_one_that_is_cut_costs_no_t
     let shares = rails.write(&segment, 1, PATIENCE).await;
     let least = shares[0].min(shares[1]);
     assert!(least * 4 > shares[0] + shares[1], "each NIC carries more than a quarter: {shares:?}");
+
+    rails.answer(&pattern(BYTES, 9)).await;
+    assert_eq!(rails.owner.counters().life_cycle.published, 2, "the lanes there were");
 
     rails.wires[0].down(1);
     let cut = Instant::now();

@@ -8,7 +8,7 @@ fn node() -> NodeName {
 fn plan(nic: usize) -> RailPlan {
     let name = format!("mlx5_{nic}");
     let path = NicPath::over_rail(&node(), &name, &name).unwrap();
-    RailPlan { path, ours: nic, theirs: nic }
+    RailPlan { path, theirs: nic }
 }
 
 fn tcp() -> NicPath {
@@ -183,7 +183,9 @@ fn a_final_error_puts_a_rail_out_of_use_and_all_of_them_lose_the_demand() {
     let wrong = error(Side::Configuration, "wire");
     rails.on_open_failed(at(1), &plan(0).path, &wrong);
     assert_eq!((acts(&mut rails), rails.poll_timeout()), (vec![], None));
-    assert!(rails.is_given_up(&plan(0).path));
+    assert_eq!(rails.stance(&plan(0).path), Stance::GivenUp);
+    assert_eq!(rails.stance(&plan(1).path), Stance::Pursued);
+    assert_eq!(rails.stance(&tcp()), Stance::Unknown);
     rails.on_open_failed(at(1), &plan(1).path, &wrong);
     assert_eq!(acts(&mut rails), [Act::Lost(wrong.clone())]);
     rails.demand();

@@ -281,7 +281,7 @@ impl<N: Net> Inner<N> {
         for RegisteredPosting { posting, ends, theirs } in postings.drain(..) {
             let slice = SliceId::from_bits(posting.slice);
             let known = ends.as_ref().and_then(|ends| {
-                Some((ends.local.registration(place)?.clone(), *ends.remote_keys.get(theirs)?))
+                Some((ends.local.registration(place)?.clone(), *ends.remote_keys.get(theirs?)?))
             });
             let Some((local, key)) = known else {
                 let text = "the segment is not registered with the peer's RDMA device";
@@ -377,6 +377,10 @@ impl<N: Net> Transport for Lanes<N> {
 
     fn carrier(&self, lane: Lifecycle) -> Carrier {
         self.inner.lane(lane).map_or(Carrier::Tcp, |lane| lane.carrier)
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        self.inner.parts.tcp.as_ref().map_or(0, |tcp| tcp.served(lane))
     }
 
     fn offer(&self) -> &Offer {

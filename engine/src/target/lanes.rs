@@ -4,10 +4,11 @@
 use super::{LaneStatus, State, Target};
 use crate::command::Command;
 use crate::opening::LaneOpening;
-use crate::rails::{Act, RailPlan, Rails, Verdict};
+use crate::rails::{Act, RailPlan, Rails, Stance, Verdict};
 use crate::transport::Carrier;
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::TransportError;
+use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Instant, Lifecycle, NicPath};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -18,8 +19,8 @@ pub(super) struct Lane {
     path: NicPath,
     carrier: Carrier,
     depth: u32,
-    /// Which of the peer's devices it leads to.
-    theirs: usize,
+    /// Which of the peer's devices it leads to; `None` if the peer describes none of that name.
+    theirs: Option<usize>,
     /// Bytes may go over it.
     used: bool,
 }
@@ -34,9 +35,15 @@ pub(crate) struct LaneUp {
 
 impl State {
     /// The device of the peer that a lane over RDMA leads to.
-    pub(super) fn theirs(&self, lane: Lifecycle) -> Option<usize> {
+    pub(super) fn theirs(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
         (lane.carrier == Carrier::Rdma).then_some(lane.theirs)
+    }
+
+    /// Which of the peer's devices a path leads to: the first where it names none.
+    fn device_on(&self, path: &NicPath) -> Option<usize> {
+        let Some((theirs, _)) = path.rail() else { return Some(0) };
+        self.devices.iter().position(|name| name == theirs)
     }
 
     fn use_lane(&mut self, now: Instant, place: usize) {
@@ -58,12 +65,8 @@ impl State {
         }
     }
 
-    /// Where nobody tries to have a lane over a path any more, nothing will prove what landed.
+    /// Nobody tries to have a lane over a path any more, so nothing will prove what landed.
     fn lose_fences(&mut self, now: Instant, path: &NicPath, cause: &TransportError) {
-        let given_up = |rails: &mut Rails| rails.is_given_up(path);
-        if !self.rails.as_mut().is_some_and(given_up) {
-            return;
-        }
         let of_path = self.unfenced.iter().filter(|(on, _)| on == path);
         let lanes: Vec<Lifecycle> = of_path.map(|(_, lane)| *lane).collect();
         for lane in lanes {
@@ -77,18 +80,25 @@ impl Target {
         self.lanes.subscribe()
     }
 
-    /// Says over which rails the peer can be reached, as it described itself last: none where one
-    /// lane will do. `tcp` if lanes may run over TCP where none of them works.
-    pub(crate) fn set_rails(&self, plans: &[RailPlan], tcp: bool) {
+    /// Says which devices the peer has, and over which rails it can be reached, as it described itself
+    /// last: none where one lane will do. `tcp` if lanes may run over TCP where none of them works.
+    pub(crate) fn set_rails(&self, plans: &[RailPlan], devices: &[DeviceDescriptor], tcp: bool) {
+        let now = self.parts.clock.now();
         let mut state = self.lock();
+        let state = &mut *state;
+        state.devices = devices.iter().map(|device| device.name.clone()).collect();
+        for place in 0..state.lanes.len() {
+            state.lanes[place].theirs = state.device_on(&state.lanes[place].path);
+        }
         if state.rails.as_ref().map_or(plans.is_empty(), |rails| rails.are(plans)) {
             return;
         }
         let tcp = tcp.then_some(&self.parts.path);
         state.rails = (!plans.is_empty()).then(|| Rails::new(plans, tcp));
-        for lane in &mut state.lanes {
-            let plan = plans.iter().find(|plan| plan.path == lane.path);
-            lane.theirs = plan.map_or(0, |plan| plan.theirs);
+        if let Some(rails) = &mut state.rails {
+            for lane in state.lanes.iter().filter(|lane| lane.used) {
+                rails.on_up(now, &lane.path, lane.lifecycle);
+            }
         }
     }
 
@@ -169,9 +179,8 @@ impl Target {
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
             let rails = state.rails.as_mut();
-            let place = rails.as_ref().and_then(|rails| rails.places(&path));
             verdict = rails.map_or(Verdict::Use, |rails| rails.on_up(now, &path, lifecycle));
-            let theirs = place.map_or(0, |(_, theirs)| theirs);
+            let theirs = state.device_on(&path);
             state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false });
             if verdict == Verdict::Use {
                 let place = state.lanes.len() - 1;
@@ -232,7 +241,15 @@ impl Target {
             }
             if let Some(rails) = &mut state.rails {
                 rails.on_down(now, lane, Some(&cause).filter(|_| failed));
-                state.lose_fences(now, &gone.path, &cause);
+            }
+            match state.rails.as_mut().map(|rails| rails.stance(&gone.path)) {
+                Some(Stance::GivenUp) => state.lose_fences(now, &gone.path, &cause),
+                Some(Stance::Pursued) => {}
+                // The peer's choice: nobody here would ask for it, and it may owe a proof.
+                _ if gone.path != self.parts.path && used && !state.batches.is_empty() => {
+                    self.open(gone.path);
+                }
+                _ => {}
             }
         });
         if used {
@@ -248,7 +265,9 @@ impl Target {
         self.update(|state, now| {
             if let Some(rails) = &mut state.rails {
                 rails.on_open_failed(now, path, cause);
-                state.lose_fences(now, path, cause);
+                if rails.stance(path) != Stance::Pursued {
+                    state.lose_fences(now, path, cause);
+                }
             }
         });
         // Whoever waits for the proof of what landed hears that this will not come.
