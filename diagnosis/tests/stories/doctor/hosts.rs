@@ -2,7 +2,7 @@
 
 use crate::scene::{NIC, Nic, Scene, root_of};
 use handfast_diagnosis::doctor::{AskFailure, Facts, encode, half};
-use handfast_diagnosis::{Severity, Side};
+use handfast_diagnosis::{Language, Severity, Side, Style};
 use std::net::SocketAddr;
 
 pub(super) const PEER: &str = "10.1.0.8:7412";
@@ -149,4 +149,24 @@ fn a_host_without_devices_is_the_one_at_fault() {
     let finding = beside(&none).finding("DEV-NONE");
     assert_eq!(finding.side, Side::Remote);
     assert!(finding.observed.contains("node-b"), "{}", finding.observed);
+}
+
+#[test]
+fn what_should_be_alike_and_is_not_is_marked_beside_or_below() {
+    let small = other();
+    small.interface("ens1f0", 1500);
+    for columns in [40, 100] {
+        let style = Style { language: Language::English, columns, colour: false };
+        let sound = beside(&other()).report().words(&style);
+        assert!(sound.contains("node-a") && sound.contains("node-b"), "{sound}");
+        assert!(!sound.contains('\u{2260}'), "{sound}");
+        let unlike = beside(&small).report().words(&style);
+        assert_eq!(unlike.matches('\u{2260}').count(), 1, "{unlike}");
+        assert!(unlike.contains("\u{2260} path MTU"), "{unlike}");
+        assert!(unlike.contains("the other host, node-b"), "{unlike}");
+        let shown = unlike.lines().filter(|line| !line.trim_start().starts_with('$'));
+        for line in shown {
+            assert!(line.chars().count() <= columns + 2, "{columns}: {line}");
+        }
+    }
 }
