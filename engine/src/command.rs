@@ -1,5 +1,6 @@
 //! What the task that drives the life cycle is told.
 
+use crate::metrics::Lifecycles;
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::Message;
@@ -20,6 +21,8 @@ pub(crate) enum Command {
     OperationDone { id: OperationId, outcome: Outcome },
     /// A lane broke, or is mute.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// Somebody asks which lifecycles there are.
+    ListLifecycles { reply: oneshot::Sender<Lifecycles> },
     /// The recording needs the node's state to go on.
     BeginSegment,
     /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
@@ -28,13 +31,15 @@ pub(crate) enum Command {
     NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
     /// The lanes to a peer are to end, with its consent; another may be asked for at once.
     EndLanes { peer: NicPath },
+    /// The lane over one path of a peer is to end, with its consent, and is not wanted back.
+    EndLane { peer: NicPath },
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }
 
 /// The way to the driver. The queue itself has no limit because its writers are limited: calls by
 /// `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by one per
-/// peer until the machine asks again.
+/// peer until the machine asks again, questions by `connections_max` of whoever asks.
 #[derive(Clone)]
 pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
 

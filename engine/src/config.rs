@@ -23,10 +23,10 @@ pub struct EngineLimits {
     pub regions_max: usize,
     /// Peers known at once.
     pub peers_max: usize,
-    /// Lanes at once, those on their way up or down included. Past it the lane that we did not use
-    /// for longest makes way, a quarter of a second after it came up or was used at the earliest.
-    /// What peers do on a lane is not seen, so that a node which only serves should have room for
-    /// all who use it at one time.
+    /// Lanes at once, those on their way up or down included. Past it a lane that has no work of ours
+    /// makes way, a quarter of a second after it came up or was used by us at the earliest; one that
+    /// is used again and again later than others. Over RDMA what peers do on a lane is not seen, so
+    /// that a node which only serves should have room for all who use it at one time.
     pub lanes_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
@@ -91,6 +91,9 @@ pub struct Builder {
     pub(crate) record: Option<RecordOptions>,
     pub(crate) mooncake: Option<MooncakeOptions>,
     pub(crate) metadata: Option<MetadataOptions>,
+    pub(crate) metrics: Option<String>,
+    pub(crate) uncounted: bool,
+    pub(crate) calls_wait: bool,
 }
 
 impl Builder {
@@ -104,6 +107,14 @@ impl Builder {
     /// Where to take calls and lanes, `host:port`; port 0 takes any free one.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// Lets whoever calls wait until [`Engine::take_calls`], so that nobody sees a node which listens
+    /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
+    /// if not set otherwise; the system bounds how many wait.
+    pub fn calls_wait(mut self) -> Self {
+        self.calls_wait = true;
         self
     }
 
@@ -169,6 +180,21 @@ impl Builder {
         self
     }
 
+    /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
+    /// Prometheus, `GET /state` for what [`Engine::state`] is. It tells the names of peers, and takes
+    /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
+    pub fn metrics(mut self, address: &str) -> Self {
+        self.metrics = Some(address.to_owned());
+        self
+    }
+
+    /// Does not count transfers, for the measurement of what counting them costs.
+    #[doc(hidden)]
+    pub fn uncounted(mut self) -> Self {
+        self.uncounted = true;
+        self
+    }
+
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
@@ -207,9 +233,10 @@ impl Builder {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
         }
         let depth_max = handfast_transport_tcp::DEPTH_MAX;
-        if let Some(listen) = &self.listen
-            && listen.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
-        {
+        let has_port =
+            |at: &String| at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let mut listened = self.listen.iter().chain(&self.metrics);
+        if let Some(listen) = listened.find(|at| !has_port(at)) {
             return Err(invalid(format!("'{listen}' is no HOST:PORT to listen at")));
         }
         if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {

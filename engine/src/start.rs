@@ -11,16 +11,18 @@ use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
+use crate::metrics::{self, MetricsServer, View, ViewParts};
 use crate::mooncake::{self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions};
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
-use crate::target::{Target, TargetParts};
+use crate::target::{LaneUp, Target, TargetParts};
 use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
 };
+use crate::watching::Watcher;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
@@ -32,7 +34,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::AbortHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -66,7 +69,7 @@ pub(crate) async fn start<N: Net>(
     let (listener, address, listens_at) = bind(&builder, &net).await?;
     let trace = builder.record.clone().map(Recorder::create).transpose();
     let trace = trace.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new);
-    let data = DataListener::bind(&builder, &net, &address).await?;
+    let (data, metrics) = bind_others(&builder, &net, &address).await?;
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
@@ -110,6 +113,7 @@ pub(crate) async fn start<N: Net>(
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
         trace: trace.clone(),
+        counts: (!builder.uncounted).then(|| answers.counts.clone()),
     });
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let registry = Arc::new(registry);
@@ -129,7 +133,7 @@ pub(crate) async fn start<N: Net>(
         directory,
         trace,
     };
-    Ok(parts.run(listener, data, receiver))
+    Ok(parts.run(listener, data, metrics, receiver))
 }
 
 impl<N: Net> Parts<N> {
@@ -138,23 +142,25 @@ impl<N: Net> Parts<N> {
         self,
         listener: Option<N::Listener>,
         data: Option<DataListener<N>>,
+        metrics: Option<MetricsListener<N>>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Engine {
         let exposure = data.as_ref().and_then(|data| Exposure::of(data.bound));
         if let Some(exposure) = &exposure {
             tracing::warn!(%exposure, "a port without keys");
         }
-        let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
-        listeners.extend(data.map(|data| self.listen_for_data(data)));
-        let publisher = self.directory.as_ref().map(|directory| {
-            let answers = Arc::downgrade(&self.answers);
-            tokio::spawn(directory.clone().keep_published(answers)).abort_handle()
-        });
+        let (calls, taken) = watch::channel(!self.builder.calls_wait);
+        let listening = listener.map(|it| self.listen(it, taken.clone()));
+        let mut listeners: Vec<_> = listening.into_iter().collect();
+        listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
+        let view = self.view();
+        let metrics_address = metrics.as_ref().map(|metrics| metrics.bound);
+        listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
         let links = self.builder.mooncake.map(|options| self.links(options));
+        let store_tasks = self.store_tasks(links.as_ref());
         let (plane, local) = self.local_target();
         let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
         tokio::spawn(driver.run(commands));
-        let (tcp, counts) = (self.tcp, self.answers.counts.clone());
         let timeout_ms = self.builder.timing.call_timeout_ms;
         Engine::new(Shared {
             local,
@@ -165,16 +171,16 @@ impl<N: Net> Parts<N> {
             entropy: self.entropy,
             events: self.events,
             commands: self.commands,
-            counts,
-            lanes: self.lanes,
             transport: self.transport,
             fallbacks: self.fallbacks,
             trace: self.trace,
-            tcp_counters: Box::new(move || tcp.counters()),
+            view,
+            metrics_address,
             links,
             exposure,
             directory: self.directory,
-            publisher,
+            store_tasks,
+            calls,
             close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
@@ -185,7 +191,7 @@ impl<N: Net> Parts<N> {
     }
 
     /// Starts the task that accepts connections.
-    fn listen(&self, listener: N::Listener) -> Listening {
+    fn listen(&self, listener: N::Listener, calls: watch::Receiver<bool>) -> Listening {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
@@ -194,23 +200,59 @@ impl<N: Net> Parts<N> {
         let (net, transport) = (self.net.clone(), self.tcp.clone());
         let answers = self.answers.clone();
         let counts = answers.counts.clone();
-        Listening::start(|stop| serve(net, listener, transport, answers, counts, limits, stop))
+        let serving = move |stop| serve(net, listener, transport, answers, counts, limits, stop);
+        Listening::start_when(calls, serving)
     }
 
     /// Starts the task that serves Mooncake's TCP data protocol.
-    fn listen_for_data(&self, data: DataListener<N>) -> Listening {
+    fn listen_for_data(&self, data: DataListener<N>, calls: watch::Receiver<bool>) -> Listening {
         let server = DataServer {
             regions: self.answers.regions.clone(),
             counts: self.answers.counts.clone(),
             options: data.options,
         };
         let (net, server) = (self.net.clone(), Arc::new(server));
-        Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
+        let serving = move |stop| mooncake::serve(net, data.listener, server, stop);
+        Listening::start_when(calls, serving)
+    }
+
+    /// Starts the tasks that publish to the metadata store, and follow it.
+    fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let watcher = Watcher {
+            directory: directory.clone(),
+            registry: Arc::downgrade(&self.registry),
+            links: links.map(Arc::downgrade),
+            counts: self.answers.counts.clone(),
+        };
+        let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
+        vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
+    }
+
+    /// What is told of the engine.
+    fn view(&self) -> Arc<View> {
+        let tcp = self.tcp.clone();
+        Arc::new(View::new(ViewParts {
+            answers: self.answers.clone(),
+            lanes: self.lanes.clone(),
+            transport: self.transport.clone(),
+            commands: self.commands.clone(),
+            clock: self.clock.clone(),
+            tcp_counters: Box::new(move || tcp.counters()),
+        }))
+    }
+
+    /// Starts the task that tells of the engine.
+    fn listen_for_metrics(&self, metrics: MetricsListener<N>, view: Arc<View>) -> Listening {
+        let accept_pause = std::time::Duration::from_millis(ACCEPT_PAUSE_MS);
+        let server = MetricsServer { view, counts: self.answers.counts.clone(), accept_pause };
+        let net = self.net.clone();
+        Listening::start(|stop| metrics::serve(net, metrics.listener, server, stop))
     }
 
     /// Mooncake nodes as peers.
-    fn links(&self, options: MooncakeOptions) -> Box<dyn Links> {
-        Box::new(LinkTable::new(LinksParts {
+    fn links(&self, options: MooncakeOptions) -> Arc<dyn Links> {
+        Arc::new(LinkTable::new(LinksParts {
             net: self.net.clone(),
             options,
             clock: self.clock.clone(),
@@ -219,6 +261,7 @@ impl<N: Net> Parts<N> {
             lane_mute: Duration::from_millis(self.builder.timing.lane_mute_timeout_ms),
             connect_timeout_ms: self.builder.timing.call_timeout_ms,
             peers_max: self.builder.limits.peers_max,
+            counts: self.answers.counts.clone(),
         }))
     }
 
@@ -277,10 +320,13 @@ impl<N: Net> Parts<N> {
             lane_mute: Duration(u64::MAX),
             // Nor has it a lane or a peer, of which a trace tells.
             trace: None,
+            meters: Some(self.answers.counts.meters.peer(&self.path())),
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
-        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy, None);
+        let (path, depth) = (self.path(), limits.slices_per_lane_max);
+        let up = LaneUp { path, depth, carrier: Carrier::Copy, opening: None };
+        target.on_lane_up(LOCAL_LANE, up);
         (plane, target)
     }
 }
@@ -320,6 +366,16 @@ async fn bind<N: Net>(
     Ok((Some(listener), advertised(builder, bound)?, at))
 }
 
+/// The ports beside our own.
+async fn bind_others<N: Net>(
+    builder: &Builder,
+    net: &N,
+    address: &str,
+) -> Result<(Option<DataListener<N>>, Option<MetricsListener<N>>), Error> {
+    let data = DataListener::bind(builder, net, address).await?;
+    Ok((data, MetricsListener::bind(builder, net).await?))
+}
+
 /// The port for Mooncake nodes, before anything is served at it.
 struct DataListener<N: Net> {
     listener: N::Listener,
@@ -346,6 +402,24 @@ impl<N: Net> DataListener<N> {
             RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
         let told = DataPort { host: told, port: bound.port() };
         Ok(Some(Self { listener, bound, told, options }))
+    }
+}
+
+/// The port for metrics, before anything is served at it.
+struct MetricsListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+}
+
+impl<N: Net> MetricsListener<N> {
+    async fn bind(builder: &Builder, net: &N) -> Result<Option<Self>, Error> {
+        let Some(at) = &builder.metrics else { return Ok(None) };
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
+        };
+        let listener = net.bind(at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        Ok(Some(Self { listener, bound }))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::command::{cargo, run as run_command};
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
-use crate::stages::judged;
+use crate::stages::{NIGHTLY, judged};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -47,17 +47,17 @@ pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
     RELEASES.into_iter().map(step).collect()
 }
 
-/// The stories, and those of the store in an etcd.
-pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
+/// The stories, and those of the store in an etcd. Nightly both releases do everything.
+pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     vec![
-        Step::new("etcd", |deadline| {
+        Step::new("etcd", move |deadline| {
             let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
             if let Some(missing) = missing {
                 return Outcome::Skipped(format!("not unpacked: {}", missing.packages.join(", ")));
             }
-            tests(project, "etcd", &["--test", "stores"], deadline)
+            tests(project, "etcd", &["--test", "stores"], nightly, deadline)
         }),
-        Step::new("released-nodes", |deadline| {
+        Step::new("released-nodes", move |deadline| {
             if !PACKAGES.is_present(project) {
                 return Outcome::Skipped(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
             }
@@ -65,15 +65,27 @@ pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
             if let Some(release) = absent {
                 return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
             }
-            tests(project, "released-nodes", &["--test", "program", "mooncake::"], deadline)
+            tests(
+                project,
+                "released-nodes",
+                &["--test", "program", "mooncake::"],
+                nightly,
+                deadline,
+            )
         }),
     ]
 }
 
 /// Runs tests that may use what is installed, with the store in an etcd where that can be built.
-fn tests(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Outcome {
+fn tests(
+    project: &Project,
+    name: &str,
+    arguments: &[&str],
+    nightly: bool,
+    deadline: Instant,
+) -> Outcome {
     let mut command = cargo(project.root(), PACKAGES_OF_TESTS.iter().chain(arguments).copied());
-    command.env(FOLDER, project.scratch());
+    command.env(FOLDER, project.scratch()).envs(nightly.then_some((NIGHTLY, "1")));
     if PROTOC.is_present(project) {
         let unpacked = PROTOC.folder(project).join("usr");
         command.args(["--features", "etcd"]);

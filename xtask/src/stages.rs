@@ -4,7 +4,7 @@ mod determinism;
 mod rust_tests;
 mod sanitizer;
 
-pub(crate) use rust_tests::judged;
+pub(crate) use rust_tests::{NIGHTLY, judged};
 
 use crate::checks::{core_source, graph, program, texts};
 use crate::command::{Finished, cargo, modest, run as run_command};
@@ -149,7 +149,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             what: "released Mooncake nodes as peers, a real etcd",
             // Sixty seconds of tests, and two builds with another feature.
             budget: depth.budget(600),
-            steps: fleet::steps(project),
+            steps: fleet::steps(project, depth == Depth::Nightly),
         },
         Stage {
             name: "guest",

@@ -14,6 +14,7 @@ mod idle;
 mod loss;
 #[cfg(feature = "verbs")]
 mod meeting;
+mod metrics;
 mod mooncake;
 mod nodes;
 mod output;
@@ -23,6 +24,8 @@ mod rdma;
 mod rdma_engine;
 #[cfg(feature = "verbs")]
 mod rdma_limits;
+#[cfg(feature = "verbs")]
+mod rdma_rails;
 #[cfg(feature = "verbs")]
 mod reborn;
 mod serving;

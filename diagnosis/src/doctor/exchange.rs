@@ -3,9 +3,12 @@
 //! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
 //! who connects speaks first.
 
-use super::facts::{Device, Interface, Route};
+use super::bulk::{self, BULK_MAGIC};
+use super::facts::{Device, Facts, Interface, Route};
+use super::observed::{Observed, said};
 use super::report::Finding;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 
@@ -23,6 +26,8 @@ pub struct Half {
     pub host: String,
     /// The program's version.
     pub version: String,
+    /// The kernel's release.
+    pub kernel: String,
     /// Seconds since 1970.
     pub unix_s: u64,
     /// RDMA devices.
@@ -35,6 +40,26 @@ pub struct Half {
     pub routes: Vec<Route>,
     /// What the doctor found there, by id and what was observed.
     pub findings: Vec<Told>,
+    /// UDP ports at which it answers datagrams.
+    pub datagram_ports: Vec<u16>,
+}
+
+impl Half {
+    /// What a host is like, without findings.
+    pub(super) fn of(facts: &Facts, host: &str, unix_s: u64) -> Self {
+        Self {
+            host: host.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: facts.kernel.clone(),
+            unix_s,
+            devices: facts.devices.clone(),
+            interfaces: facts.interfaces.clone(),
+            addresses: facts.addresses.clone(),
+            routes: facts.routes.clone(),
+            findings: Vec::new(),
+            datagram_ports: Vec::new(),
+        }
+    }
 }
 
 /// A finding as the other side tells it.
@@ -45,7 +70,24 @@ pub struct Told {
     /// How bad it is there.
     pub is_fatal: bool,
     /// What was seen.
-    pub observed: String,
+    pub observed: Observed,
+}
+
+impl ExchangeError {
+    /// In both languages.
+    pub(super) fn told(&self) -> Observed {
+        match self {
+            Self::Io(error) => said!("the connection ended: {error}", "连接中断:{error}"),
+            Self::Foreign => said!("what answers is no doctor", "应答的不是 doctor"),
+            Self::TooLong(bytes) => said!(
+                "a report of {bytes} bytes is longer than {FRAME_BYTES_MAX}",
+                "报告有 {bytes} 字节,超过 {FRAME_BYTES_MAX}"
+            ),
+            Self::Malformed(error) => {
+                said!("the report cannot be read: {error}", "报告无法读取:{error}")
+            }
+        }
+    }
 }
 
 impl Told {
@@ -103,18 +145,37 @@ pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     }
     let mut json = vec![0; length];
     from.read_exact(&mut json)?;
-    Ok(serde_json::from_slice(&json)?)
+    let mut half: Value = serde_json::from_slice(&json)?;
+    keep_printable(&mut half);
+    Ok(serde_json::from_value(half)?)
 }
 
-/// Answers one doctor: reads its half and writes our own.
+/// Takes out what a terminal would obey: it is shown as it is told.
+fn keep_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => text.retain(|c| !c.is_control()),
+        Value::Array(items) => items.iter_mut().for_each(keep_printable),
+        Value::Object(entries) => entries.values_mut().for_each(keep_printable),
+        _ => {}
+    }
+}
+
+/// Answers one doctor: reads its half and writes our own, or sends it bytes for a while, as it asks.
+/// Returns its half, if it told one.
 ///
 /// # Errors
 /// What is wrong with the connection or the other half.
-pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Half, ExchangeError> {
-    let other = read_half(stream)?;
+pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Option<Half>, ExchangeError> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    if header.starts_with(BULK_MAGIC) {
+        bulk::send(stream)?;
+        return Ok(None);
+    }
+    let other = read_half(&mut header.chain(&mut *stream))?;
     stream.write_all(&encode(own)?)?;
     stream.flush()?;
-    Ok(other)
+    Ok(Some(other))
 }
 
 #[cfg(test)]
@@ -129,6 +190,40 @@ mod tests {
         for cut in 0..frame.len() {
             assert!(matches!(read_half(&mut &frame[..cut]), Err(ExchangeError::Io(_))));
         }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_out_of_what_others_tell() {
+        let half = Half { host: "a\u{1b}[2J\nb".into(), ..Half::default() };
+        assert_eq!(read_half(&mut &encode(&half).unwrap()[..]).unwrap().host, "a[2Jb");
+    }
+
+    /// A connection that has said something, and counts what it is told.
+    struct Asking<'a>(&'a [u8], u64);
+
+    impl Read for Asking<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Asking<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_asks_for_bytes_gets_no_more_than_there_are_at_most_and_no_half() {
+        let question = [&BULK_MAGIC[..], &[0; 4]].concat();
+        let mut asking = Asking(&question, 0);
+        assert!(answer(&mut asking, &Half::default()).unwrap().is_none());
+        assert!((1..=bulk::BULK_BYTES_MAX).contains(&asking.1), "{}", asking.1);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! The doctor on machines made of files: one problem each, and the healthy state beside it.
 
+mod bundle;
 mod hosts;
 mod network;
+mod pods;
 mod schema;
+mod segments;
+mod way;
 
 use crate::scene::{NIC, SECOND, Scene};
 use handfast_diagnosis::doctor::{Library, Wanted};

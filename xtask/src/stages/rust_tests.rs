@@ -12,8 +12,8 @@ use std::time::Instant;
 const EXPLORER: &str = "sim-tests";
 /// Tests of that package whose output is a function of their seeds have this in their name.
 const SEEDED: &str = "seeds";
-/// Set for that package's explorations that take minutes.
-const NIGHTLY: &str = "HANDFAST_NIGHTLY";
+/// Set for tests that take minutes: explorations of that package, and stories of released nodes.
+pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
 /// Every test of the workspace, with cargo-nextest where it is installed.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
