@@ -26,6 +26,8 @@ struct Row {
 
 /// What one side says in a row.
 type Cell = fn(&Half) -> String;
+/// What one of its devices says, with its first port.
+type DeviceCell = fn(&Device, &Port) -> String;
 
 const ROWS: [(Text, Cell, bool); 6] = [
     (text("host", "主机"), |half| half.host.clone(), false),
@@ -36,7 +38,7 @@ const ROWS: [(Text, Cell, bool); 6] = [
     (text("findings", "发现的问题"), findings, false),
 ];
 
-const DEVICE_ROWS: [(Text, fn(&Device, &Port) -> String, bool); 5] = [
+const DEVICE_ROWS: [(Text, DeviceCell, bool); 5] = [
     (text("device", "设备"), |device, _| format!("{} ({})", device.name, device.profile), false),
     (text("link", "链路"), |_, port| port.link_layer.clone(), true),
     (text("port", "端口"), |_, port| format!("{} {}", port.number, port.state), true),
