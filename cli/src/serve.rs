@@ -58,12 +58,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     if let Some(metrics) = engine.metrics_address() {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
-    let devices: Vec<&str> = engine.devices().collect();
-    if !devices.is_empty() {
-        lines += &format!("lanes over {} by {}\n", over(&engine), devices.join(" and "));
-    } else if arguments.lanes.transport == TransportName::Tcp {
-        tell_of_rdma();
-    }
+    lines += &line_of_devices(&engine, arguments.lanes.transport == TransportName::Tcp);
     engine.take_calls();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
@@ -90,6 +85,18 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         synced.map_err(|error| Failure::state(path, &format!("may be incomplete: {error}")))?;
     }
     Ok(())
+}
+
+/// What lanes go over beside TCP, as a line; where TCP alone was asked for, what else there is is told.
+fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
+    let devices: Vec<&str> = engine.devices().collect();
+    if !devices.is_empty() {
+        return format!("lanes over {} by {}\n", over(engine), devices.join(" and "));
+    }
+    if is_tcp_wanted {
+        tell_of_rdma();
+    }
+    String::new()
 }
 
 /// Takes ports of the range that the environment names, where any would do.

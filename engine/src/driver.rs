@@ -208,11 +208,7 @@ impl<N: Net> Driver<N> {
             Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::RoomWanted { made } => return self.make_room(made),
             Command::NoRoom { peer, error, limit } => {
-                // Of those whom we opened to, whose number is bounded: somebody may want to know.
-                if self.opened.contains_key(&peer) {
-                    self.no_room.entry(peer).or_insert((error, limit));
-                }
-                return;
+                return self.note_no_room(peer, (error, limit));
             }
             Command::Shutdown { done } => {
                 if let Some(waiting) = &mut self.shutdown {
@@ -229,6 +225,13 @@ impl<N: Net> Driver<N> {
             }
         };
         self.parts.node.handle_input(now, input);
+    }
+
+    /// Of those whom we opened to, whose number is bounded: somebody may want to know.
+    fn note_no_room(&mut self, peer: NicPath, no_room: (TransportError, LimitReached)) {
+        if self.opened.contains_key(&peer) {
+            self.no_room.entry(peer).or_insert(no_room);
+        }
     }
 
     /// Ends every lane to a node, with its consent.
