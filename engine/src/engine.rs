@@ -9,7 +9,7 @@ use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
-use crate::mooncake::{Inbox, Links};
+use crate::mooncake::{Inbox, Links, describe_registered};
 use crate::rdma::LocalRegion;
 use crate::regions::{Reach, Registration};
 use crate::registry::{LaneTable, Registry};
@@ -38,7 +38,7 @@ const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1)
 /// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
 /// that comes back with another transport is seen to be the same node; the word is that of the
 /// first transport there was.
-const NIC: &str = "tcp";
+pub(crate) const NIC: &str = "tcp";
 
 /// A node. Cheap to clone; the last clone dropped closes it without waiting.
 #[derive(Clone)]
@@ -179,7 +179,7 @@ impl Engine {
         span: Span,
         access: Access,
     ) -> Result<Registration, Error> {
-        if self.shared.answers.data_port.is_none() {
+        if !self.shared.answers.is_open {
             let text = "memory is reached by address through a port for Mooncake nodes; set the \
                         engine up to listen, and to speak to them";
             return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
@@ -442,7 +442,7 @@ impl Engine {
         let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
         match (directory.look_up(node).await?, &self.shared.links) {
             (Found::Ours(address), _) => self.find_at(&address).await,
-            (Found::Theirs(theirs, address), Some(links)) => links.link(&theirs, &address),
+            (Found::Theirs(theirs, address), Some(links)) => self.meet(&**links, &theirs, &address),
             (Found::Theirs(theirs, _), None) => {
                 Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
             }
@@ -457,7 +457,8 @@ impl Engine {
             (Ok(descriptor), _) => descriptor,
             (Err(DescriptorError::NoKey(_)), Some(links)) => {
                 let theirs = SegmentDescriptor::decode(&text);
-                return links.link(&theirs.map_err(|error| failed(error.into()))?, address);
+                let theirs = theirs.map_err(|error| failed(error.into()))?;
+                return self.meet(&**links, &theirs, address);
             }
             (Err(error), _) => return Err(failed(error.into())),
         };
@@ -477,17 +478,47 @@ impl Engine {
         if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
             return Err(conflict(first));
         }
-        let target = self.shared.registry.target(&path, descriptor.incarnation, address);
-        let target = target.ok_or_else(|| {
+        let target = self.target(&path, descriptor.incarnation, address)?;
+        if let Some(device) = descriptor.devices.first() {
+            self.shared.transport.note_address(&path, &device.gid, None);
+        }
+        Ok((descriptor, target))
+    }
+
+    /// The target for a Mooncake node, over RDMA where both have it.
+    fn meet(
+        &self,
+        links: &dyn Links,
+        theirs: &SegmentDescriptor,
+        address: &str,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
+        let refused = |cause| Error::peer(Stage::Metadata, cause).at(address);
+        match theirs.offers_rdma() {
+            true if rdma => {
+                let (path, node) = describe_registered(theirs, address).map_err(refused)?;
+                let target = self.target(&path, Incarnation::UNKNOWN, address)?;
+                Ok((node, target))
+            }
+            _ if tcp => links.link(theirs, address),
+            _ => Err(refused(Cause::RdmaNotOffered)),
+        }
+    }
+
+    /// The target for a run that has just answered for itself.
+    fn target(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Result<Arc<Target>, Error> {
+        let target = self.shared.registry.target(path, incarnation, address).ok_or_else(|| {
             let value = self.shared.registry.targets_max();
             Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
         })?;
         target.set_address(address);
         target.refresh();
-        if let Some(device) = descriptor.devices.first() {
-            self.shared.transport.note_address(&path, &device.gid, None);
-        }
-        Ok((descriptor, target))
+        Ok(target)
     }
 
     /// Whether there is something that the lanes of both can run over.

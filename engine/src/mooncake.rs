@@ -5,16 +5,20 @@
 //! that costs.
 
 mod exchange;
+mod handshake;
 mod inbox;
 mod link;
 mod options;
 mod pipe;
 mod queue;
+mod remote;
 mod server;
 
 pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
 
+pub(crate) use handshake::{Theirs, answered, is_theirs, received};
 pub(crate) use inbox::Inbox;
+pub(crate) use remote::describe_registered;
 pub(crate) use server::{DataServer, serve};
 
 use crate::command::Commands;
@@ -37,7 +41,7 @@ use tokio::sync::{mpsc, watch};
 /// The segment of a Mooncake node that is its whole address space: offsets in it are addresses.
 pub const ABSOLUTE: &str = "absolute";
 /// What the name of a buffer of a Mooncake node begins with; its place in the descriptor follows.
-const BUFFER: &str = "buffer-";
+pub(crate) const BUFFER: &str = "buffer-";
 
 /// The links of an engine without the network's type.
 pub(crate) trait Links: Send + Sync {

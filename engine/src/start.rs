@@ -11,7 +11,9 @@ use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
-use crate::mooncake::{self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions};
+use crate::mooncake::{
+    self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions, Theirs,
+};
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
@@ -99,6 +101,7 @@ pub(crate) async fn start<N: Net>(
         commands: commands.clone(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),
+        is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let registry = Registry::new(RegistryParts {
@@ -222,6 +225,13 @@ impl<N: Net> Parts<N> {
         }))
     }
 
+    /// Mooncake nodes as peers over RDMA.
+    fn theirs(&self) -> Theirs {
+        let descriptor = self.answers.describe(Vec::new());
+        let timeout_ms = self.builder.timing.call_timeout_ms;
+        Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
+    }
+
     fn driver(&self, listeners: Vec<Listening>, local: LocalEnd) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
@@ -237,6 +247,7 @@ impl<N: Net> Parts<N> {
             transport: self.transport.clone(),
             registry: self.registry.clone(),
             lanes: self.lanes.clone(),
+            theirs: Arc::new(self.theirs()),
             listeners,
             local,
             counts: self.answers.counts.clone(),
@@ -330,11 +341,15 @@ struct DataListener<N: Net> {
 }
 
 impl<N: Net> DataListener<N> {
-    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to and we listen.
+    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to over TCP and we
+    /// listen.
     async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
             return Ok(None);
         };
+        if builder.transport == TransportChoice::Rdma {
+            return Ok(None);
+        }
         let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
         let at = format!("{host}:{}", options.data_port);
         let failed = |error: std::io::Error| {

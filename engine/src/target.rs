@@ -315,15 +315,23 @@ impl Target {
     }
 
     pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError) {
+        let mut in_doubt = false;
         self.update(|state, now| {
+            let over_rdma = state.registered.contains(&lane);
             state.draining.retain(|draining| *draining != lane);
             state.up.retain(|up| *up != lane);
             state.registered.retain(|registered| *registered != lane);
             state.unfenced.push(lane);
             state.doubts.on_lane_down(lane);
-            state.input(now, TransferInput::LaneDown { lane, cause });
+            state.input(now, TransferInput::LaneDown { lane, cause: cause.clone() });
+            in_doubt = over_rdma && state.transfers.owes_fence(lane);
         });
         self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
+        // Before the next lane comes up, which proves nothing there (`Target::on_lane_up`). Links
+        // see to it themselves.
+        if in_doubt && self.parts.incarnation == Incarnation::UNKNOWN {
+            self.on_peer_lost(cause);
+        }
     }
 
     /// What the last lane that came up runs over.

@@ -5,6 +5,7 @@ use super::steps::Steps;
 use super::watch::Watch;
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
+use crate::mooncake::is_theirs;
 use crate::plane::Plane;
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Queue pairs of a lane; Mooncake's default.
-const QUEUE_PAIRS_PER_LANE: u32 = 2;
+pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
 
@@ -45,10 +46,10 @@ pub(super) struct LanesParts<N: Net> {
 
 /// What a lane is for, and what it was announced with and runs over.
 #[derive(Clone)]
-struct Lane {
-    peer: NicPath,
-    has_queue_pairs: bool,
-    carrier: Carrier,
+pub(super) struct Lane {
+    pub(super) peer: NicPath,
+    pub(super) has_queue_pairs: bool,
+    pub(super) carrier: Carrier,
 }
 
 pub(super) struct Lanes<N: Net> {
@@ -56,8 +57,8 @@ pub(super) struct Lanes<N: Net> {
     offer: Offer,
 }
 
-struct Inner<N: Net> {
-    parts: LanesParts<N>,
+pub(super) struct Inner<N: Net> {
+    pub(super) parts: LanesParts<N>,
     regions: LocalRegions,
     known: RwLock<BTreeMap<Lifecycle, Lane>>,
 }
@@ -72,12 +73,12 @@ impl<N: Net> Lanes<N> {
     }
 }
 
-fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
+pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
     TransportError { side, call, code: 0, detail: detail.into() }
 }
 
 /// What a lane's end gives back is worth another attempt.
-fn not_raised(error: VerbsError) -> NotRaised {
+pub(super) fn not_raised(error: VerbsError) -> NotRaised {
     let of_lanes = |limit: &LimitReached| {
         let LimitReached { limit, .. } = limit;
         matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
@@ -87,8 +88,12 @@ fn not_raised(error: VerbsError) -> NotRaised {
 }
 
 impl<N: Net> Inner<N> {
-    fn lane(&self, lane: Lifecycle) -> Option<Lane> {
+    pub(super) fn lane(&self, lane: Lifecycle) -> Option<Lane> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
+    pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
     }
 
     fn change(&self, lane: Lifecycle, change: impl FnOnce(&mut Lane)) {
@@ -105,6 +110,9 @@ impl<N: Net> Inner<N> {
         token: u64,
         attempt: Attempt,
     ) -> Result<Body, NotRaised> {
+        if is_theirs(&peer) {
+            return self.bring_up_weak(lifecycle, peer, attempt).await;
+        }
         let LanesParts { tcp, watch, steps, fallbacks, clock, .. } = &self.parts;
         let plain = match tcp {
             Some(tcp) => tcp.bring_up(lifecycle, token)?,
@@ -113,7 +121,7 @@ impl<N: Net> Inner<N> {
         let given_up = tcp.is_some() && watch.doubts.is_given_up(&peer, clock.now());
         let has_queue_pairs = !given_up;
         let lane = Lane { peer: peer.clone(), has_queue_pairs, carrier: Carrier::Tcp };
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
+        self.remember(lifecycle, lane);
         if given_up {
             return Ok(plain);
         }
@@ -148,6 +156,9 @@ impl<N: Net> Inner<N> {
         let Some(lane) = self.lane(lifecycle) else {
             return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
         };
+        if remote.is_weak() {
+            return self.wire_weak(lifecycle, &lane.peer, body).await;
+        }
         if lane.has_queue_pairs && !body.queue_pairs.is_empty() {
             return self.wire_queue_pairs(lifecycle, &lane.peer, body).await;
         }
@@ -209,7 +220,7 @@ impl<N: Net> Inner<N> {
     }
 
     /// Forgets a lane that has no queue pairs, or none any more.
-    async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
+    pub(super) async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         if let Some(tcp) = &self.parts.tcp {
             tcp.retire(lifecycle).await?;
         }
@@ -329,6 +340,14 @@ impl<N: Net> Transport for Lanes<N> {
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
         self.inner.parts.nic.note_address(peer, gid, request);
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
+    }
+
+    fn prove(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().prove(lifecycle))
     }
 
     fn nic_counters(&self) -> NicCounters {

@@ -1,0 +1,89 @@
+//! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
+
+use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_raised};
+use crate::transport::{Attempt, Carrier, NotRaised};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath};
+use handfast_transport_tcp::Net;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// First packet sequence number of either side: Mooncake's are not announced.
+const PSN: u32 = 0;
+/// Largest path MTU of a Mooncake node, in bytes (`MC_MTU`). It takes the smaller of this and its
+/// port's, as we do: two ports with different ones cannot be brought together.
+const MTU_BYTES: u32 = 4096;
+/// Outstanding reads that a Mooncake node sets its queue pairs to, both ways.
+const RD_ATOMIC: u32 = 16;
+/// How long a proof may take: less than the life cycle gives an operation (`Timing::operation`, 5 s),
+/// and longer than a device asks a silent peer.
+const PROOF_MAX: Duration = Duration::from_secs(4);
+
+impl<N: Net> Inner<N> {
+    /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
+    /// up there.
+    pub(super) async fn bring_up_weak(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        attempt: Attempt,
+    ) -> Result<Body, NotRaised> {
+        let LanesParts { watch, steps, nic, .. } = &self.parts;
+        let lane = Lane { peer: peer.clone(), has_queue_pairs: true, carrier: Carrier::Rdma };
+        self.remember(lifecycle, lane);
+        watch.add(lifecycle, peer.clone());
+        let (nic, psns) = (nic.clone(), [PSN; QUEUE_PAIRS_PER_LANE as usize]);
+        let raised = steps.run(&peer, move || nic.bring_up(lifecycle, &psns)).await;
+        let refused = match raised {
+            Ok(body) => return Ok(body),
+            Err(error) => not_raised(error),
+        };
+        if refused.limit.is_some() && attempt == Attempt::First {
+            self.forget(lifecycle).await?;
+        }
+        Err(refused)
+    }
+
+    /// Wires towards the queue pairs of a Mooncake node, with what it takes for granted.
+    pub(super) async fn wire_weak(
+        &self,
+        lifecycle: Lifecycle,
+        peer: &NicPath,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let pairs = body.queue_pairs.len();
+        if pairs != QUEUE_PAIRS_PER_LANE as usize {
+            let detail = format!(
+                "the Mooncake node has {pairs} queue pairs for each peer, and this one \
+                 {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
+            );
+            return Err(failed(Side::Configuration, "wire", detail));
+        }
+        let body = Body { psns: vec![PSN; pairs], mtu: MTU_BYTES, rd_atomic: RD_ATOMIC, ..body };
+        let nic = self.parts.nic.clone();
+        Ok(self.parts.steps.run(peer, move || nic.wire(lifecycle, &body)).await?)
+    }
+
+    /// Makes and destroys queue pairs.
+    pub(super) async fn skip_numbers(
+        self: Arc<Self>,
+        peer: NicPath,
+        count: u32,
+    ) -> Result<(), TransportError> {
+        let nic = self.parts.nic.clone();
+        Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+    }
+
+    /// Reads nothing, which needs no key: the peer's device answers for the queue pair, and where it
+    /// tells an earlier pairing from this one by a read it does so by an empty one as well
+    /// (`transport-rdma/tests/rdma/hazards.rs`).
+    pub(super) async fn prove(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        let Some(lane) = self.lane(lifecycle) else {
+            return Err(failed(Side::Local, "prove", "no lane has the lifecycle"));
+        };
+        let nic = self.parts.nic.clone();
+        let proving = move || nic.prove(lifecycle, None, PROOF_MAX);
+        Ok(self.parts.steps.run(&lane.peer, proving).await?)
+    }
+}
