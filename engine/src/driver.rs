@@ -199,6 +199,9 @@ impl<N: Net> Driver<N> {
             }
             Command::PlainCallReceived { .. } if self.shutdown.is_some() => return,
             Command::PlainCallReceived { message, reply } => {
+                if let Some(from) = message.from.as_ref().filter(|_| message.ready != Some(true)) {
+                    self.note_crossing(from);
+                }
                 Input::PlainCallReceived { token: self.expect(Caller::Theirs(reply)), message }
             }
             Command::PlainCallAnswered { lifecycle, message } => {
@@ -249,7 +252,9 @@ impl<N: Net> Driver<N> {
     /// Remembers what a call of a node of ours tells beside what the machine is told.
     fn note_call(&mut self, message: &Message) {
         self.remember_announced(message);
-        self.note_crossing(message);
+        if message.op == Op::Request {
+            self.note_crossing(&message.from);
+        }
         if message.op == Op::Request && !message.body.gid.is_empty() {
             // Before a lane is raised for it: what that announces is to fit.
             let (peer, gid) = (&message.from, &message.body.gid);
@@ -566,11 +571,9 @@ impl<N: Net> Driver<N> {
     }
 
     /// Counts a request that crossed one of ours on its way.
-    fn note_crossing(&mut self, message: &Message) {
-        let ours = |(peer, crossed): &&mut (NicPath, bool)| *peer == message.from && !*crossed;
-        if message.op == Op::Request
-            && let Some((_, crossed)) = self.asked.values_mut().find(ours)
-        {
+    fn note_crossing(&mut self, from: &NicPath) {
+        let ours = |(peer, crossed): &&mut (NicPath, bool)| peer == from && !*crossed;
+        if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
             *crossed = true;
             count(&self.parts.counts.requests_crossed);
         }

@@ -168,8 +168,9 @@ impl Engine {
         self.register_reached(name, span, access, Reach::ByKey)
     }
 
-    /// As [`Engine::register`], and lets Mooncake nodes reach the span over their TCP data protocol,
-    /// which names bytes by their address and knows no key ([`Builder::mooncake`]).
+    /// As [`Engine::register`], and lets Mooncake nodes reach the span ([`Builder::mooncake`]): over
+    /// their TCP data protocol, which names bytes by their address and knows no key, and over RDMA,
+    /// with a key that whoever asks is told.
     ///
     /// # Errors
     /// As [`Engine::register`], and [`Cause::Invalid`] for an engine that serves no Mooncake nodes.
@@ -180,8 +181,8 @@ impl Engine {
         access: Access,
     ) -> Result<Registration, Error> {
         if !self.shared.answers.is_open {
-            let text = "memory is reached by address through a port for Mooncake nodes; set the \
-                        engine up to listen, and to speak to them";
+            let text = "memory is reached by address by Mooncake nodes alone; set the engine up to \
+                        listen, and to speak to them";
             return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
         }
         self.register_reached(name, span, access, Reach::ByAddress)
@@ -300,6 +301,12 @@ impl Engine {
     pub fn data_address(&self) -> Option<String> {
         let port = self.shared.answers.data_port.as_ref()?;
         Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
+    }
+
+    /// Whether Mooncake nodes reach memory of ours that is registered for them
+    /// ([`Engine::register_by_address`]): over a data port, or over RDMA, or both.
+    pub fn serves_mooncake(&self) -> bool {
+        self.shared.answers.is_open
     }
 
     /// That other machines reach memory of ours without a key, if they do.

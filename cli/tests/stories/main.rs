@@ -15,6 +15,8 @@ mod loss;
 #[cfg(feature = "verbs")]
 mod meeting;
 mod mooncake;
+#[cfg(feature = "verbs")]
+mod mooncake_rdma;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]

@@ -2,8 +2,8 @@
 //!
 //! `cargo xtask test --stage fleet` installs them and tells these stories; elsewhere they are skipped.
 
-mod peer;
-mod stores;
+pub(crate) mod peer;
+pub(crate) mod stores;
 
 use crate::helpers::{Client, Folder, MIB, Server, memory_bytes, skipped, succeed, until};
 use peer::{ABSENT, OLD, RELEASE, Release};

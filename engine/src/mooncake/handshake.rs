@@ -134,3 +134,65 @@ impl Theirs {
         SegmentDescriptor::decode(&frame.text).map_err(|error| error.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::wire::decode_frame;
+    use std::fs;
+    use std::path::Path;
+
+    /// What a released node sent to another, `10.0.0.1:16026` with the device rxe0.
+    fn recorded(name: &str) -> String {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden");
+        let bytes = fs::read(golden.join(name)).unwrap();
+        decode_frame(&bytes, bytes.len()).unwrap().text.to_owned()
+    }
+
+    fn path(text: &str) -> NicPath {
+        NicPath::parse(text).unwrap()
+    }
+
+    fn devices(name: &str) -> Vec<DeviceDescriptor> {
+        vec![DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() }]
+    }
+
+    #[test]
+    fn a_recorded_request_is_taken_for_our_own_path_and_answered_from_the_device_it_named() {
+        let request = recorded("rdma-write64-02.c2s.bin");
+        let own = path("10.0.0.1:16026@tcp");
+        let (message, addressed) = received(&request, &own, &devices("rxe0")).unwrap();
+        assert_eq!((message.to, addressed.to_string()), (Some(own.clone()), "10.0.0.1:16026@rxe0".into()));
+        assert_eq!(message.from, Some(path("10.0.0.2:16598@rxe1")));
+        let reply = PlainMessage { from: Some(own), ..PlainMessage::default() };
+        assert_eq!(answered(reply, addressed.clone()).from, Some(addressed.clone()));
+        assert_eq!(answered(PlainMessage::ack(), addressed), PlainMessage::ack(), "it has no paths");
+    }
+
+    #[test]
+    fn a_request_for_another_device_or_node_or_from_a_path_of_ours_is_rejected() {
+        let request = recorded("rdma-write64-02.c2s.bin");
+        for (own, device) in [("10.0.0.1:16026@tcp", "rxe1"), ("10.0.0.1:16027@tcp", "rxe0")] {
+            assert_eq!(received(&request, &path(own), &devices(device)), Err(NOT_OURS.to_owned()));
+        }
+        let forged = request.replace("10.0.0.2:16598@rxe1", "10.0.0.2:16598@tcp");
+        let taken = received(&forged, &path("10.0.0.1:16026@tcp"), &devices("rxe0"));
+        assert_eq!(taken, Err(NOT_OURS.to_owned()));
+        assert!(received("null", &path("10.0.0.1:16026@tcp"), &devices("rxe0")).is_err());
+    }
+
+    #[test]
+    fn an_answer_to_our_device_is_one_to_our_path() {
+        let own = path("10.0.0.2:16598@tcp");
+        let theirs = Theirs {
+            own: own.clone(),
+            devices: devices("rxe1"),
+            directory: None,
+            descriptor: String::new(),
+            timeout_ms: 1,
+        };
+        let answer = theirs.answer(&recorded("rdma-write64-02.s2c.bin")).unwrap();
+        assert_eq!((answer.to, answer.from), (Some(own), Some(path("10.0.0.1:16026@rxe0"))));
+        assert!(theirs.answer(&recorded("rdma-write64-03.s2c.bin")).unwrap().to.is_none());
+    }
+}

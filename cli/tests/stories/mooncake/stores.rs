@@ -145,13 +145,13 @@ fn both_ways(folder: &Folder, mut peer: Peer, server: &Server, url: &str, seed: 
 }
 
 /// `handfast metadata`.
-struct Metadata {
+pub(crate) struct Metadata {
     _process: Process,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Metadata {
-    fn start(listen: &str, file: &str) -> Self {
+    pub(crate) fn start(listen: &str, file: &str) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["metadata", "--until-stdin-ends", "--listen", listen, "--file", file]);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
