@@ -162,11 +162,18 @@ mod tests {
         let request = recorded("rdma-write64-02.c2s.bin");
         let own = path("10.0.0.1:16026@tcp");
         let (message, addressed) = received(&request, &own, &devices("rxe0")).unwrap();
-        assert_eq!((message.to, addressed.to_string()), (Some(own.clone()), "10.0.0.1:16026@rxe0".into()));
+        assert_eq!(
+            (message.to, addressed.to_string()),
+            (Some(own.clone()), "10.0.0.1:16026@rxe0".into())
+        );
         assert_eq!(message.from, Some(path("10.0.0.2:16598@rxe1")));
         let reply = PlainMessage { from: Some(own), ..PlainMessage::default() };
         assert_eq!(answered(reply, addressed.clone()).from, Some(addressed.clone()));
-        assert_eq!(answered(PlainMessage::ack(), addressed), PlainMessage::ack(), "it has no paths");
+        assert_eq!(
+            answered(PlainMessage::ack(), addressed),
+            PlainMessage::ack(),
+            "it has no paths"
+        );
     }
 
     #[test]

@@ -52,15 +52,7 @@ impl<N: Net> Inner<N> {
         peer: &NicPath,
         body: Body,
     ) -> Result<(), TransportError> {
-        let pairs = body.queue_pairs.len();
-        if pairs != QUEUE_PAIRS_PER_LANE as usize {
-            let detail = format!(
-                "the Mooncake node has {pairs} queue pairs for each peer, and this one \
-                 {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
-            );
-            return Err(failed(Side::Configuration, "wire", detail));
-        }
-        let body = Body { psns: vec![PSN; pairs], mtu: MTU_BYTES, rd_atomic: RD_ATOMIC, ..body };
+        let body = complete(body)?;
         let nic = self.parts.nic.clone();
         Ok(self.parts.steps.run(peer, move || nic.wire(lifecycle, &body)).await?)
     }
@@ -85,5 +77,43 @@ impl<N: Net> Inner<N> {
         let nic = self.parts.nic.clone();
         let proving = move || nic.prove(lifecycle, None, PROOF_MAX);
         Ok(self.parts.steps.run(&lane.peer, proving).await?)
+    }
+}
+
+/// What a Mooncake node announced, with what it takes for granted.
+fn complete(body: Body) -> Result<Body, TransportError> {
+    let pairs = body.queue_pairs.len();
+    if pairs != QUEUE_PAIRS_PER_LANE as usize {
+        let detail = format!(
+            "the Mooncake node has {pairs} queue pairs for each peer, and this one \
+             {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
+        );
+        return Err(failed(Side::Configuration, "wire", detail));
+    }
+    Ok(Body { psns: vec![PSN; pairs], mtu: MTU_BYTES, rd_atomic: RD_ATOMIC, ..body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(queue_pairs: &[u32]) -> Body {
+        Body { queue_pairs: queue_pairs.to_vec(), gid: "fe:01".to_owned(), ..Body::default() }
+    }
+
+    #[test]
+    fn what_a_mooncake_node_leaves_unsaid_is_what_its_queue_pairs_are_set_to() {
+        let body = complete(announced(&[17, 18])).unwrap();
+        assert_eq!((body.psns, body.mtu, body.rd_atomic), (vec![0, 0], 4096, 16));
+        assert_eq!((body.queue_pairs, &*body.gid), (vec![17, 18], "fe:01"));
+    }
+
+    #[test]
+    fn another_number_of_queue_pairs_is_refused_and_the_error_says_how_to_run_that_node() {
+        for queue_pairs in [&[17][..], &[17, 18, 19]] {
+            let error = complete(announced(queue_pairs)).unwrap_err();
+            assert_eq!((error.side, error.call), (Side::Configuration, "wire"));
+            assert!(error.detail.contains("MC_NUM_QP_PER_EP=2"), "{error}");
+        }
     }
 }
