@@ -101,15 +101,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     for file in FILES {
         let text = fs::read_to_string(format!("catalogue/{file}.toml"))?;
         let section: Section = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
-        sections.push(section);
+        sections.push((file, section));
     }
     let known: BTreeSet<&str> =
-        sections.iter().flat_map(|section| &section.problem).map(|p| p.id.as_str()).collect();
+        sections.iter().flat_map(|(_, section)| &section.problem).map(|p| p.id.as_str()).collect();
     let mut ids = String::new();
     let mut out = String::from("pub(crate) static PROBLEMS: &[Problem] = &[\n");
-    for section in &sections {
+    for (file, section) in &sections {
         for problem in &section.problem {
-            write_problem(&mut out, section, problem, &known)?;
+            write_problem(&mut out, file, section, problem, &known)?;
             let name = problem.id.replace('-', "_");
             writeln!(ids, "/// {}.\npub const {name}: Id = Id({:?});", problem.title, problem.id)?;
         }
@@ -123,6 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn write_problem(
     out: &mut String,
+    file: &str,
     section: &Section,
     problem: &Problem,
     known: &BTreeSet<&str>,
@@ -132,6 +133,7 @@ fn write_problem(
     writeln!(out, "severity: Severity::{},", variant(&problem.severity))?;
     writeln!(out, "role: Role::{},", variant(&problem.role))?;
     writeln!(out, "side: Side::{},", variant(&problem.side))?;
+    writeln!(out, "file: {file:?},")?;
     for (name, en, zh) in [
         ("section", &section.section, &section.section_zh),
         ("title", &problem.title, &problem.title_zh),

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::bench::Bench;
+use crate::bench::{Bench, BenchPeers};
 use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
@@ -11,6 +11,7 @@ use crate::record::RecordArguments;
 use crate::sim::Sim;
 use crate::size;
 use crate::smoke::Smoke;
+use crate::top::Top;
 use crate::topology::Topology;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -97,6 +98,10 @@ pub(crate) enum Command {
     Explain(Explain),
     Sim(Sim),
     Topology(Topology),
+    Top(Top),
+    /// Be the peers of `bench --peers`
+    #[command(hide = true)]
+    BenchPeers(BenchPeers),
     /// Take raw streams for `bench --limit`
     #[command(hide = true)]
     RawSink {
@@ -135,6 +140,10 @@ pub(crate) struct Serve {
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
     pub(crate) record: RecordArguments,
+    /// Tell over HTTP what happens, /metrics for Prometheus and /state in JSON, to whoever reaches
+    /// this address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics: Option<String>,
     /// Run on these processors only, such as 0 or 0,1
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) cores: Vec<usize>,
@@ -175,8 +184,8 @@ pub(crate) struct Get {
 /// What both directions of copying take.
 #[derive(Args)]
 pub(crate) struct Copy {
-    /// Give each request up after that long, such as 250ms or 10s [default: wait for a transfer
-    /// while the node lives, and 5s for other answers]
+    /// Give each request up after that long, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT,
+    /// or wait for a transfer while the node lives, and 5s for other answers]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub(crate) timeout: Option<Duration>,
     /// Start again, from the first byte, that often when the node is lost, silent or has

@@ -1,7 +1,10 @@
 //! `handfast bench`: rates of reads and writes, beside the raw limit measured in the same run.
 
 mod iperf3;
+mod latency;
 mod load;
+mod peers;
+mod processor;
 mod raw;
 mod report;
 mod server;
@@ -15,11 +18,15 @@ use crate::runtime;
 use crate::size;
 use clap::{Args, ValueEnum};
 use handfast::{Direction, Engine};
+use latency::Latency;
 use load::{Load, Workload};
+use processor::Meter;
 use report::{Report, Row};
 use server::Server;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
+pub(crate) use peers::{BenchPeers, serve as serve_peers};
 pub(crate) use raw::sink as raw_sink;
 
 /// What an engine takes in one batch unless told otherwise.
@@ -27,22 +34,35 @@ const BATCH_MAX: i64 = 4096;
 /// More only measure the scheduler.
 const THREADS_MAX: i64 = 256;
 
+/// More need more ports than a machine has.
+const PEERS_MAX: i64 = 10_000;
+
 /// What `--help` adds at its end.
 const EPILOGUE: &str = concat!(
     "\
 Examples:
   handfast bench                        everything, on this machine
   handfast bench --limit --cores 0,1    beside what plain TCP reaches
+  handfast bench --latency --limit --size 4K --cores 0,1
+  handfast bench --peers 1000 --size 4K
   handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
 
 Progress goes to standard error, the result to standard output. The JSON has
 placement, rounds, duration_ms, transport and workloads, each with operation, size, batch,
-threads, gib_per_s (the median) and measurements_gib_per_s; with --limit also
-raw_gib_per_s and ratio; with --iperf3 also iperf3_gib_per_s and raw_to_iperf3,
-how the raw stream compares with iperf3; with --first-transfer also first_transfer_us, with
-median, slowest, measurements, and stages: the medians of look_up (who the owner is and what it
-serves), register (memory with the RDMA device), bring_up and wire (the lane, here), exchange
-(messages and the owner's own steps) and write.
+threads, gib_per_s (the median), measurements_gib_per_s, one a round, and for a process of
+ours processor_s_per_gib, the processor time of both sides; with --limit also raw_gib_per_s,
+raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio; with
+--iperf3 also iperf3_gib_per_s and raw_to_iperf3, how the raw stream compares with iperf3.
+
+With --latency: latencies, each with operation, size and us (mean, p50, p99); with --limit also
+raw_blocking_us and raw_adaptive_us, a ping-pong whose ends sleep and one whose ends look for
+a while before they do, and p50_ratio, p99_ratio and mean_ratio to the faster of the two.
+With --first-transfer: first_transfer_us, with median, slowest, measurements, and stages: the
+medians of look_up (who the owner is and what it serves), register (memory with the RDMA
+device), bring_up and wire (the lane, here), exchange (messages and the owner's own steps) and
+write; with --limit also raw, the median of a connection with one round trip. With --peers:
+peers, with count, processes, warm_ms, warm_measurements_ms, calls_per_s, bytes_per_peer,
+their_bytes_per_peer, lanes_opened and lifecycles_ended.
 
 ",
     include_str!("exit_codes.txt")
@@ -86,9 +106,16 @@ pub(crate) struct Bench {
     /// and show how the raw stream compares
     #[arg(long, requires = "limit")]
     pub(crate) iperf3: bool,
-    /// Also measure the first transfer to a new peer
+    /// Also measure how long single requests take, for each direction and size; with --limit
+    /// beside a raw ping-pong of the same bytes
+    #[arg(long)]
+    pub(crate) latency: bool,
+    /// Also measure the first transfer to a new peer; with --limit beside a raw connection
     #[arg(long)]
     pub(crate) first_transfer: bool,
+    /// Also measure opening to COUNT peers of their own, in at most 20 processes
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=PEERS_MAX))]
+    pub(crate) peers: Option<u32>,
     #[command(flatten)]
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
@@ -108,6 +135,13 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+        }
+    }
+
     fn direction(self) -> Direction {
         match self {
             Self::Write => Direction::Write,
@@ -135,6 +169,10 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         None => Some(Server::start(footprint, server_core, &arguments.lanes)?),
     };
     let sink = arguments.limit.then(|| raw::Sink::start(server_core)).transpose()?;
+    let peers = arguments.peers;
+    let peers = peers.map(|count| peers::Waiting::start(count, server_core, &arguments.lanes));
+    let peers = peers.transpose()?;
+    // After the others have started: what this process may use, they may.
     if let Some(first) = arguments.cores.first() {
         pin(&[*first])?;
     }
@@ -144,42 +182,84 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         (None, None) => return Err(Failure::Usage("there is no node".into())),
     };
     let runtime = runtime::build()?;
+    let meter = Meter::new(server.as_ref().map(Server::process));
+    let yardstick = Yardstick { sink: sink.as_ref(), server_core, meter };
+    let report = measure(&arguments, &runtime, &address, workloads, &yardstick)?;
+    let peers = peers.map(|peers| peers::measure(&runtime, &peers, &arguments.lanes));
+    report.with_peers(peers.transpose()?).print(arguments.json)
+}
+
+/// What measurements are held against.
+struct Yardstick<'a> {
+    sink: Option<&'a raw::Sink>,
+    server_core: Option<usize>,
+    meter: Meter,
+}
+
+fn measure(
+    arguments: &Bench,
+    runtime: &Runtime,
+    address: &str,
+    workloads: Vec<Workload>,
+    yardstick: &Yardstick<'_>,
+) -> Result<Report, Failure> {
     let builder = arguments.record.apply(arguments.lanes.apply(Engine::builder())?);
     let engine = runtime.block_on(builder.start())?;
     let mut warnings = Warnings::default();
     warnings.tell(&engine);
-    let segment = runtime.block_on(engine.open(&address))?;
+    let segment = runtime.block_on(engine.open(address))?;
+    let footprint = workloads.iter().map(Workload::footprint).max().unwrap_or(0);
     segment.check_range(0, footprint)?;
-    let duration = arguments.duration;
-    let load = Load { runtime: &runtime, engine: &engine, segment: &segment, duration };
+    let (duration, meter) = (arguments.duration, yardstick.meter);
+    let load = Load { runtime, engine: &engine, segment: &segment, duration, meter };
     let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
-    let placement =
-        iperf3::Placement { sender: arguments.cores.first().copied(), receiver: server_core };
+    let mut latencies = match arguments.latency {
+        true => Latency::all(&arguments.operation, &arguments.size),
+        false => Vec::new(),
+    };
     for round in 0..arguments.rounds {
         for row in &mut rows {
-            if arguments.iperf3 {
-                let size = row.workload.size;
-                row.iperf3.push(iperf3::measure(size, arguments.duration, placement)?);
-            }
-            if let Some(sink) = &sink {
-                row.raw.push(sink.measure(row.workload.size, arguments.duration)?);
-            }
-            row.rates.push(load.run(&row.workload)?);
+            row.measure(arguments, &load, yardstick)?;
+        }
+        for latency in &mut latencies {
+            latency.measure(&load, yardstick.sink)?;
         }
         if !arguments.json {
             output::note(format_args!("round {} of {}", round + 1, arguments.rounds));
         }
     }
-    let first = if arguments.first_transfer {
-        Some(load::first_transfers(&runtime, &address, &arguments.lanes)?)
-    } else {
-        None
-    };
+    let sink = yardstick.sink;
+    let first = arguments
+        .first_transfer
+        .then(|| load::first_transfers(runtime, address, &arguments.lanes, sink));
+    let first = first.transpose()?;
     warnings.tell(&engine);
     let lanes = (carrier(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
     warn_if_incomplete(&engine);
-    Report::new(&arguments, rows, first, lanes).print(arguments.json)
+    Ok(Report::new(arguments, rows, lanes).with_latencies(latencies).with_first_transfer(first))
+}
+
+impl Row {
+    /// Measures once, the yardsticks first.
+    fn measure(
+        &mut self,
+        arguments: &Bench,
+        load: &Load<'_>,
+        yardstick: &Yardstick<'_>,
+    ) -> Outcome {
+        let (size, duration) = (self.workload.size, arguments.duration);
+        if arguments.iperf3 {
+            let (sender, receiver) = (arguments.cores.first().copied(), yardstick.server_core);
+            let placement = iperf3::Placement { sender, receiver };
+            self.iperf3.push(iperf3::measure(size, duration, placement)?);
+        }
+        if let Some(sink) = yardstick.sink {
+            self.raw.push(sink.measure(size, duration)?);
+        }
+        self.moved.push(load.run(&self.workload)?);
+        Ok(())
+    }
 }
 
 fn workloads(arguments: &Bench) -> Vec<Workload> {

@@ -1,6 +1,6 @@
 //! `handfast config`.
 
-use crate::environment::{Environment, Setting};
+use crate::environment::{Environment, Setting, Unknown, WithoutEffect};
 use crate::{Outcome, output};
 use clap::Args;
 use serde::Serialize;
@@ -8,8 +8,9 @@ use std::fmt::Write;
 
 /// Show which variables of the environment are honoured, and what they say
 ///
-/// They are those of the Mooncake Transfer Engine. An option on the command line goes before its
-/// variable; a value out of range is an error that says the range.
+/// They are those of the Mooncake Transfer Engine, and etcdctl's for an etcd. An option on the
+/// command line goes before its variable; a value out of range is an error that says the range.
+/// Variables of Mooncake that set nothing here are listed with the reason.
 #[derive(Args)]
 pub(crate) struct Config {
     /// Print one line of JSON
@@ -20,14 +21,14 @@ pub(crate) struct Config {
 #[derive(Serialize)]
 struct Report<'a> {
     settings: Vec<Setting>,
-    without_effect: &'a [String],
-    unknown: &'a [String],
+    without_effect: Vec<WithoutEffect>,
+    unknown: &'a [Unknown],
 }
 
 pub(crate) fn run(arguments: &Config) -> Outcome {
     let environment = Environment::read()?;
-    let Environment { without_effect, unknown, .. } = &environment;
-    let settings = environment.settings();
+    let (settings, unknown) = (environment.settings(), &environment.unknown);
+    let without_effect = environment.without_effect();
     if arguments.json {
         return output::say_json(&Report { settings, without_effect, unknown });
     }
@@ -36,10 +37,12 @@ pub(crate) fn run(arguments: &Config) -> Outcome {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{name} = {value} ({source}; {accepts})\n    {what}");
     }
-    for (names, what) in [(without_effect, "set, of no effect here"), (unknown, "set, not known")] {
-        if !names.is_empty() {
-            let _ = writeln!(text, "{what}: {}", names.join(", "));
-        }
+    text += "of no effect here:\n";
+    for WithoutEffect { name, set, why } in without_effect {
+        let _ = writeln!(text, "{name}{}\n    {why}", if set { " (set)" } else { "" });
+    }
+    for unknown in unknown {
+        let _ = writeln!(text, "{unknown}");
     }
     output::say(format_args!("{}", text.trim_end()))
 }

@@ -1,6 +1,7 @@
 //! What putting and getting have in common: a window of chunks in flight, retries, the report.
 
 use crate::arguments::Copy;
+use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{FallbackReport, carrier};
 use crate::output;
@@ -23,6 +24,14 @@ const CHECKSUM_BYTES: u64 = 64 << 20;
 const CLOSE_TIMEOUT_MS: u64 = 200;
 /// First pause before a copy starts again; it doubles up to thirty-two times.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+impl Copy {
+    /// Takes from the environment what no option says.
+    pub(crate) fn heed_environment(&mut self) -> Result<(), Failure> {
+        self.timeout = self.timeout.or(Environment::read()?.transfer_timeout());
+        Ok(())
+    }
+}
 
 /// Chunks of one copy that are under way, oldest first, and memory for them.
 pub(crate) struct Window<'a> {

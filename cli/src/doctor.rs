@@ -4,14 +4,26 @@ use crate::failure::Failure;
 use crate::lanes::{EngineName, TransportName};
 use crate::{Outcome, output, size, terminal};
 use clap::Args;
-use handfast_diagnosis::Language;
 use handfast_diagnosis::doctor::{
-    self, ANSWER_MAX, Facts, Library, Outside, Report, Request, ThisMachine, Wanted,
+    self, ANSWER_MAX, Answerer, Facts, Library, Outside, ROCE_PORT, Report, Request, ThisMachine,
+    Timed, Wanted,
 };
+use handfast_diagnosis::{Id, Language, ids};
 use handfast_transport_rdma::{RdmaUnavailable, availability};
-use std::net::{IpAddr, TcpListener};
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
+/// Findings with which nobody can be answered at the `--listen` address.
+const PREVENT_LISTENING: [Id; 5] = [
+    ids::PORT_IN_USE,
+    ids::PORT_RESERVED_ERDMA,
+    ids::NET_NOT_LOCAL,
+    ids::NET_UNRESOLVED,
+    ids::CONFIG_INVALID,
+];
 /// What `serve` serves if nothing else is asked for.
 const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
 
@@ -19,13 +31,14 @@ const EPILOGUE: &str = concat!(
     "\
 Examples:
   handfast doctor                                this machine
-  handfast doctor --listen 10.0.0.7:7411 --transport rdma --device mlx5_0
-  handfast doctor --answer --listen 10.0.0.7:7412         on one host, and
+  handfast doctor --once --listen 10.0.0.7:7411 --transport rdma --device mlx5_0
+  handfast doctor --listen 10.0.0.7:7412                  on one host, and
   handfast doctor --peer 10.0.0.7:7412                    on the other
-  handfast doctor --metadata etcd://10.0.0.9:2379 --json
+  handfast doctor --metadata etcd://10.0.0.9:2379 --segment node-b --json
+  handfast doctor --bundle report.json                    to ask others for help
 
-Takes the options of 'handfast serve': put 'doctor' in its place. Nothing is
-changed. What follows from a problem is skipped, and the report says because
+Takes the options of 'handfast serve': put 'doctor --once' in its place. Nothing
+is changed. What follows from a problem is skipped, and the report says because
 of what. 'handfast explain ID' says more of each problem.
 
 ",
@@ -39,18 +52,27 @@ pub(crate) struct Doctor {
     /// Compare with the doctor that answers there, and say which side is at fault
     #[arg(long, value_name = "HOST:PORT")]
     peer: Option<String>,
-    /// Look at this machine, then answer other doctors at the --listen address until interrupted
-    #[arg(long, requires = "listen")]
-    answer: bool,
-    /// Address that a node is to listen at
+    /// Look whether a node could listen there, then answer other doctors there until interrupted
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
+    /// End after the report, with --listen too
+    #[arg(long)]
+    once: bool,
+    /// What --listen does without it
+    #[arg(long, hide = true, requires = "listen", conflicts_with = "once")]
+    answer: bool,
+    /// Also write all that others need to look into a problem there, without secrets and names
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
     /// Host, or HOST:PORT, under which peers are to reach it
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
     /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http://HOST[:PORT]/PATH
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
+    /// Node whose entries in the metadata service are to be looked at, by name
+    #[arg(long, value_name = "NAME", requires = "metadata")]
+    segment: Option<String>,
     /// What bytes are to move over; with rdma, what prevents it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
@@ -88,10 +110,16 @@ pub(crate) struct Doctor {
 pub(crate) fn run(arguments: Doctor) -> Outcome {
     let request = request(&arguments)?;
     let outside = ThisMachine::new(&arguments.root);
-    let (report, _) = doctor::examine(&Facts::read(&arguments.root), &request, &outside);
+    let facts = Facts::read(&arguments.root);
+    let report = doctor::examine(&facts, &request, &outside);
+    if let Some(file) = &arguments.bundle {
+        write_bundle(file, &doctor::bundle(&report, &facts, &request, &outside))?;
+    }
     show(&report, &arguments)?;
-    if arguments.answer {
-        answer(&arguments, &request, &outside)?;
+    // What cannot be listened at was told.
+    let can_listen = !report.findings().any(|finding| PREVENT_LISTENING.contains(&finding.id));
+    if let Some(listen) = arguments.listen.as_deref().filter(|_| !arguments.once && can_listen) {
+        answer(listen, &arguments, &request, &outside)?;
     }
     let fatal = report.findings();
     let fatal = fatal.filter(|finding| finding.severity == handfast_diagnosis::Severity::Fatal);
@@ -126,8 +154,9 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         advertise: arguments.advertise.clone(),
         peer: arguments.peer.clone(),
         metadata: arguments.metadata.clone(),
+        segment: arguments.segment.clone(),
         memory_bytes: memory_bytes(&arguments.memory)?,
-        library: match availability() {
+        verbs_library: match availability() {
             Ok(names) => Library::Devices(names),
             Err(RdmaUnavailable::NotBuilt) => Library::NotBuilt,
             Err(RdmaUnavailable::NoLibrary { detail, .. }) => Library::Missing(detail),
@@ -153,26 +182,59 @@ fn memory_bytes(memory: &[String]) -> Result<u64, Failure> {
     Ok(if memory.is_empty() { MEMORY_DEFAULT_BYTES } else { total })
 }
 
+/// Nobody but its owner reads it, and nothing that is there is lost.
+fn write_bundle(file: &Path, bundle: &serde_json::Value) -> Outcome {
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    let written = written.and_then(|mut written| {
+        written.write_all(format!("{bundle:#}\n").as_bytes())?;
+        written.sync_all()
+    });
+    written.map_err(|error| Failure::NoDoctor(format!("{}: {error}", file.display())))?;
+    output::note(format_args!("wrote {}", file.display()));
+    Ok(())
+}
+
 /// Answers other doctors, one after another, with what this machine is like at that time.
-fn answer(arguments: &Doctor, request: &Request, outside: &dyn Outside) -> Outcome {
-    let listen = arguments.listen.as_deref().unwrap_or_default();
+fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Outside) -> Outcome {
     let failed = |error: std::io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
     let listener = TcpListener::bind(listen).map_err(failed)?;
-    output::note(format_args!("answering at {}", listener.local_addr().map_err(failed)?));
+    let address = listener.local_addr().map_err(failed)?;
+    let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
+    output::note(format_args!("answering at {address}"));
     // This address is now taken by this doctor itself.
     let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
     for stream in listener.incoming() {
-        let told = stream.map_err(doctor::ExchangeError::from).and_then(|mut stream| {
-            stream.set_read_timeout(Some(ANSWER_MAX))?;
-            stream.set_write_timeout(Some(ANSWER_MAX))?;
+        let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
             let facts = Facts::read(&arguments.root);
-            let (report, _) = doctor::examine(&facts, &request, outside);
-            doctor::answer(&mut stream, &doctor::half(&facts, &report, outside.unix_s()))
+            let report = doctor::examine(&facts, &request, outside);
+            let mut own = doctor::half(&facts, &report, outside.unix_s());
+            own.datagram_ports.clone_from(&datagram_ports);
+            doctor::answer(&mut Timed::new(stream, ANSWER_MAX), &own)
         });
         match told {
-            Ok(other) => output::note(format_args!("told {}", other.host)),
+            Ok(Some(other)) => output::note(format_args!("told {}", other.host)),
+            Ok(None) => {}
             Err(error) => output::note(format_args!("not told: {error}")),
         }
     }
     Ok(())
+}
+
+/// Answers datagrams at the same port, and at RoCE's, where no device of this host takes what comes
+/// there. Returns the ports; without them less is found out.
+fn answer_datagrams(address: SocketAddr, facts: &Facts) -> Vec<u16> {
+    let of_roce = facts.devices.is_empty().then_some(ROCE_PORT);
+    let answerers = [Some(address.port()), of_roce].into_iter().flatten();
+    let answerers = answerers.filter_map(|port| Answerer::bind(address.ip(), port).ok());
+    let mut ports = Vec::new();
+    for answerer in answerers {
+        ports.extend(answerer.port());
+        std::thread::spawn(move || {
+            loop {
+                // An address that cannot be answered is no matter of the next one.
+                let _ = answerer.answer_one();
+            }
+        });
+    }
+    ports
 }

@@ -1,10 +1,18 @@
 //! What the environment says, in the variables that users of Mooncake set.
 
+mod known;
+
 use crate::failure::Failure;
+use crate::output;
 use handfast::{Builder, MetadataOptions, MooncakeOptions, ProtocolVersion, RdmaOptions};
+use handfast_metadata::{Credentials, TlsFiles};
+use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
 /// What values a variable takes.
@@ -18,7 +26,12 @@ enum Values {
     Text { bytes_max: usize },
     /// Set to anything, it is on.
     Set,
+    /// Name and password, the latter never shown.
+    User,
 }
+
+/// Edits that make one name of another before it is no longer suggested.
+const SUGGESTION_EDITS_MAX: usize = 4;
 
 impl fmt::Display for Values {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,6 +41,7 @@ impl fmt::Display for Values {
             Self::Word(words) => write!(f, "one of {}", words.join(", ")),
             Self::Text { bytes_max } => write!(f, "a text of 1 to {bytes_max} bytes"),
             Self::Set => f.write_str("anything"),
+            Self::User => f.write_str("NAME:PASSWORD"),
         }
     }
 }
@@ -51,12 +65,27 @@ const FORCE_TCP: &str = "MC_FORCE_TCP";
 const IB_PORT: &str = "MC_IB_PORT";
 const SLICE: &str = "MC_SLICE_SIZE";
 const LOG: &str = "MC_LOG_LEVEL";
+const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
+const PORT_MIN: &str = "MC_MIN_RPC_PORT";
+const PORT_MAX: &str = "MC_MAX_RPC_PORT";
+const TRANSFER: &str = "MC_TRANSFER_TIMEOUT";
+const ETCD_USER: &str = "ETCDCTL_USER";
+const ETCD_AUTHORITY: &str = "ETCDCTL_CACERT";
+const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
+const ETCD_KEY: &str = "ETCDCTL_KEY";
+
+/// What the names of Mooncake's variables begin with.
+const THEIRS: &str = "MC_";
+/// Ports that Mooncake takes where only one end of its range is named.
+const PORTS: RangeInclusive<u16> = 15_000..=17_000;
+/// Longest path.
+const PATH_BYTES_MAX: usize = 4_095;
 
 /// Longest slice that lanes take.
 const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 10] = [
+const VARIABLES: [Variable; 18] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -77,45 +106,22 @@ const VARIABLES: [Variable; 10] = [
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
         default: "ERROR", what: "what is told on standard error, where -v is not given" },
-];
-
-/// Variables of Mooncake that are known and of no effect here: what they set has no counterpart, or
-/// is found out.
-const WITHOUT_EFFECT: [&str; 34] = [
-    "MC_NUM_CQ_PER_CTX",
-    "MC_NUM_COMP_CHANNELS_PER_CTX",
-    "MC_GID_INDEX",
-    "MC_AUTO_GID_MAX_RETRIES",
-    "MC_PKEY_INDEX",
-    "MC_MAX_CQE_PER_CTX",
-    "MC_MAX_EP_PER_CTX",
-    "MC_NUM_QP_PER_EP",
-    "MC_MAX_SGE",
-    "MC_MAX_WR",
-    "MC_MAX_INLINE",
-    "MC_MTU",
-    "MC_HANDSHAKE_PORT",
-    "MC_WORKERS_PER_CTX",
-    "MC_FRAGMENT_RATIO",
-    "MC_MAX_MR_SIZE",
-    "MC_RETRY_CNT",
-    "MC_DISABLE_METACACHE",
-    "MC_HANDSHAKE_LISTEN_BACKLOG",
-    "MC_HANDSHAKE_MAX_LENGTH",
-    "MC_SLICE_TIMEOUT",
-    "MC_MIN_RPC_PORT",
-    "MC_MAX_RPC_PORT",
-    "MC_USE_IPV6",
-    "MC_ENDPOINT_STORE_TYPE",
-    "MC_IB_TC",
-    "MC_IB_SL",
-    "MC_LOG_DIR",
-    "MC_LEGACY_RPC_PORT_BINDING",
-    "MC_FORCE_HCA",
-    "MC_CUSTOM_TOPO_JSON",
-    "MC_TE_FILTERS",
-    "MC_TCP_ENABLE_CONNECTION_POOL",
-    "MC_TRANSFER_TIMEOUT",
+    Variable { name: LANES_OLD, values: Values::Number { min: 1, max: 16, unit: "" }, default: "(not set)",
+        what: "older name of MC_TCP_LANES_PER_PEER, which goes before it" },
+    Variable { name: PORT_MIN, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(any free port)", what: "first port that is taken for port 0 of serve --listen" },
+    Variable { name: PORT_MAX, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(any free port)", what: "last port that is taken for port 0 of serve --listen" },
+    Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
+        default: "(none)", what: "how long a request of put and get may take, where --timeout is not given" },
+    Variable { name: ETCD_USER, values: Values::User, default: "(none)",
+        what: "name and password for an etcd" },
+    Variable { name: ETCD_AUTHORITY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the system's)",
+        what: "file of who may vouch for an etcd, where --metadata-ca is not given" },
+    Variable { name: ETCD_CERTIFICATE, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
+        what: "file of our certificate for an etcd, where --metadata-cert is not given" },
+    Variable { name: ETCD_KEY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
+        what: "file of its key, where --metadata-key is not given" },
 ];
 
 /// What applies, and who says so.
@@ -129,20 +135,47 @@ pub(crate) struct Setting {
     pub(crate) what: &'static str,
 }
 
+/// A variable of Mooncake's that sets nothing here.
+#[derive(Serialize)]
+pub(crate) struct WithoutEffect {
+    pub(crate) name: &'static str,
+    /// Whether the environment has it.
+    pub(crate) set: bool,
+    /// What stands in for it, or why nothing does.
+    pub(crate) why: &'static str,
+}
+
+/// A variable that is set, looks like Mooncake's and is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Unknown {
+    pub(crate) name: String,
+    /// The one that may be meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nearest: Option<&'static str>,
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is no variable that is known", self.name)?;
+        match self.nearest {
+            Some(nearest) => write!(f, "; did you mean {nearest}?"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The variables that are set, checked.
 pub(crate) struct Environment {
     set: BTreeMap<&'static str, String>,
-    /// Set, of Mooncake's, and of no effect here.
-    pub(crate) without_effect: Vec<String>,
-    /// Set, and of nobody we know.
-    pub(crate) unknown: Vec<String>,
+    without_effect: Vec<String>,
+    /// In order.
+    pub(crate) unknown: Vec<Unknown>,
 }
 
 impl Environment {
     pub(crate) fn read() -> Result<Self, Failure> {
         let all = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok().filter(|name| name.starts_with("MC_"))?;
-            Some((name, value.to_string_lossy().into_owned()))
+            Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         Self::of(all).map_err(Failure::Usage)
     }
@@ -153,15 +186,75 @@ impl Environment {
             if let Some(variable) = VARIABLES.iter().find(|variable| variable.name == name) {
                 variable.check(&value)?;
                 read.set.insert(variable.name, value);
-            } else if WITHOUT_EFFECT.contains(&&*name) {
+            } else if why_without_effect(&name).is_some() {
                 read.without_effect.push(name);
-            } else {
-                read.unknown.push(name);
+            } else if name.starts_with(THEIRS) {
+                read.unknown.push(Unknown { nearest: nearest(&name), name });
             }
         }
-        read.without_effect.sort();
-        read.unknown.sort();
+        read.unknown.sort_by(|one, other| one.name.cmp(&other.name));
+        read.ports()?;
         Ok(read)
+    }
+
+    /// Says which variables look like Mooncake's and are none: a letter wrong is a bound that does
+    /// not apply.
+    pub(crate) fn warn(&self) {
+        for unknown in &self.unknown {
+            output::note(format_args!("warning: {unknown}"));
+        }
+    }
+
+    /// Variables of Mooncake's that set nothing here, set or not.
+    pub(crate) fn without_effect(&self) -> Vec<WithoutEffect> {
+        let all = WITHOUT_EFFECT.iter().flat_map(|known| {
+            known.names.iter().map(|name| WithoutEffect {
+                name,
+                set: self.without_effect.iter().any(|set| set == name),
+                why: known.why,
+            })
+        });
+        all.collect()
+    }
+
+    /// The ports that may be taken where any would do.
+    pub(crate) fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
+        let port = |name| self.number(name).and_then(|port| u16::try_from(port).ok());
+        let (min, max) = (port(PORT_MIN), port(PORT_MAX));
+        if min.is_none() && max.is_none() {
+            return Ok(None);
+        }
+        let (min, max) = (min.unwrap_or(*PORTS.start()), max.unwrap_or(*PORTS.end()));
+        match min <= max {
+            true => Ok(Some(min..=max)),
+            false => Err(format!(
+                "{PORT_MIN} is {min} and {PORT_MAX} is {max}; the first must not exceed the last"
+            )),
+        }
+    }
+
+    /// How long a request may take.
+    pub(crate) fn transfer_timeout(&self) -> Option<Duration> {
+        self.number(TRANSFER).map(Duration::from_secs)
+    }
+
+    /// What an etcd may ask for.
+    pub(crate) fn etcd_credentials(&self) -> Result<Credentials, Failure> {
+        let text = |name| self.set.get(name).map(String::as_str);
+        let path = |name| text(name).map(PathBuf::from);
+        let identity = match (path(ETCD_CERTIFICATE), path(ETCD_KEY)) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                let text = format!("{ETCD_CERTIFICATE} and {ETCD_KEY} go together");
+                return Err(Failure::Usage(text));
+            }
+        };
+        let user = text(ETCD_USER).and_then(|user| user.split_once(':'));
+        Ok(Credentials {
+            user: user.map(|(name, password)| (name.to_owned(), password.to_owned())),
+            tls: TlsFiles { authority: path(ETCD_AUTHORITY), identity },
+        })
     }
 
     pub(crate) fn settings(&self) -> Vec<Setting> {
@@ -169,7 +262,7 @@ impl Environment {
             let set = self.set.get(variable.name);
             Setting {
                 name: variable.name,
-                value: set.map_or(variable.default, String::as_str).to_owned(),
+                value: set.map_or(variable.default.to_owned(), |set| variable.shown(set)),
                 source: if set.is_some() { "environment" } else { "default" },
                 accepts: variable.values.to_string(),
                 what: variable.what,
@@ -198,11 +291,12 @@ impl Environment {
 
     pub(crate) fn mooncake(&self) -> MooncakeOptions {
         let default = MooncakeOptions::default();
+        let lanes = self.number(LANES).or_else(|| self.number(LANES_OLD));
         let old = self.set.get(PROTO).is_some_and(|version| version == "1");
         MooncakeOptions {
             version_max: if old { ProtocolVersion::One } else { default.version_max },
             status_timeout_ms: self.number(STATUS).map_or(default.status_timeout_ms, |s| s * 1_000),
-            lanes_per_peer: self.number(LANES).map_or(default.lanes_per_peer, |it| it as usize),
+            lanes_per_peer: lanes.map_or(default.lanes_per_peer, |it| it as usize),
             ..default
         }
     }
@@ -245,13 +339,31 @@ impl Variable {
                 (1..=bytes_max).contains(&value.len()) && !value.contains(char::is_control)
             }
             Values::Set => true,
+            Values::User => value.split_once(':').is_some_and(|(name, _)| !name.is_empty()),
         };
         let Self { name, values, .. } = self;
         match good {
             true => Ok(()),
-            false => Err(format!("{name} is '{value}'; it must be {values}")),
+            false => Err(format!("{name} is '{}'; it must be {values}", self.shown(value))),
         }
     }
+
+    /// A value as it may be shown.
+    fn shown(&self, value: &str) -> String {
+        match (self.values, value.split_once(':')) {
+            (Values::User, Some((name, _))) => format!("{name}:..."),
+            (Values::User, None) => "...".to_owned(),
+            _ => value.to_owned(),
+        }
+    }
+}
+
+/// The known variable that a name is most like, if it is like one at all.
+fn nearest(name: &str) -> Option<&'static str> {
+    let known = WITHOUT_EFFECT.iter().flat_map(|known| known.names.iter().copied());
+    let known = VARIABLES.iter().map(|variable| variable.name).chain(known);
+    let edits = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
+    edits.filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX).min().map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -267,6 +379,10 @@ mod tests {
         for (name, good, wrong, range) in [
             (STATUS, ["1", "3600"], ["0", "3601"], "1 to 3600 s"),
             (LANES, ["1", "16"], ["0", "17"], "1 to 16"),
+            (LANES_OLD, ["1", "16"], ["0", "17"], "1 to 16"),
+            (PORT_MIN, ["1024", "17000"], ["1023", "65536"], "1024 to 65535"),
+            (PORT_MAX, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
+            (TRANSFER, ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
             (CONNECT, ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
             (IB_PORT, ["1", "255"], ["0", "256"], "1 to 255"),
             (SLICE, ["1", "1048576"], ["0", "-1"], "1 to"),
@@ -316,11 +432,66 @@ mod tests {
     }
 
     #[test]
-    fn variables_without_effect_and_unknown_ones_are_told_apart_and_refuse_nothing() {
-        let set = of(&[("MC_MTU", "9"), ("MC_PIGEON", "1")]).unwrap();
-        assert_eq!((&*set.without_effect[0], &*set.unknown[0]), ("MC_MTU", "MC_PIGEON"));
+    fn variables_without_effect_say_why_and_unknown_ones_what_may_be_meant() {
+        let set = of(&[("MC_MTU", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
+        let set = set.unwrap();
+        let told: Vec<_> = set.without_effect().into_iter().filter(|it| it.set).collect();
+        assert_eq!((told.len(), told[0].name), (1, "MC_MTU"));
+        assert!(told[0].why.contains("handshake"));
+        let unknown: Vec<_> = set.unknown.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            unknown,
+            [
+                "MC_PIGEON is no variable that is known",
+                "MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?"
+            ]
+        );
         for variable in &VARIABLES {
-            assert!(!WITHOUT_EFFECT.contains(&variable.name));
+            assert!(why_without_effect(variable.name).is_none(), "{}", variable.name);
         }
+    }
+
+    #[test]
+    fn the_documentation_has_every_variable_and_its_values() {
+        let page = include_str!("../../docs/configuration.md");
+        for Variable { name, values, .. } in &VARIABLES {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
+            assert!(row.is_some_and(|row| row.contains(&values.to_string())), "{name}: {values}");
+        }
+        for known in &WITHOUT_EFFECT {
+            let names: Vec<_> = known.names.iter().map(|name| format!("`{name}`")).collect();
+            let row = format!("| {} | {} |", names.join(", "), known.why);
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
+    fn ports_are_a_range_whose_ends_are_in_order() {
+        let ports = |set: &[(&str, &str)]| of(set).and_then(|set| set.ports());
+        assert_eq!(ports(&[]), Ok(None));
+        assert_eq!(ports(&[(PORT_MIN, "16000")]), Ok(Some(16_000..=17_000)));
+        assert_eq!(ports(&[(PORT_MIN, "20000"), (PORT_MAX, "20000")]), Ok(Some(20_000..=20_000)));
+        let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err();
+        assert!(wrong.contains("MC_MIN_RPC_PORT is 20001 and MC_MAX_RPC_PORT is 20000"), "{wrong}");
+        assert!(ports(&[(PORT_MAX, "14999")]).is_err());
+    }
+
+    #[test]
+    fn a_password_is_shown_to_nobody_and_certificates_go_with_keys() {
+        let set =
+            of(&[(ETCD_USER, "ann:secret"), (ETCD_AUTHORITY, "/ca"), (ETCD_CERTIFICATE, "/c")]);
+        let set = set.unwrap();
+        let settings = set.settings();
+        let shown = settings.iter().find(|it| it.name == ETCD_USER).unwrap();
+        assert_eq!((&*shown.value, shown.source), ("ann:...", "environment"));
+        assert!(set.etcd_credentials().is_err_and(|it| it.to_string().contains("go together")));
+        let wrong = of(&[(ETCD_USER, "secret")]).err().unwrap();
+        assert!(wrong.contains("must be NAME:PASSWORD") && !wrong.contains("secret"), "{wrong}");
+        let set =
+            of(&[(ETCD_USER, "ann:a:b"), (ETCD_CERTIFICATE, "/c"), (ETCD_KEY, "/k")]).unwrap();
+        let credentials = set.etcd_credentials().unwrap();
+        assert_eq!(credentials.user, Some(("ann".into(), "a:b".into())));
+        assert_eq!(credentials.tls.identity, Some(("/c".into(), "/k".into())));
+        assert_eq!(credentials.tls.authority, None);
     }
 }

@@ -56,6 +56,8 @@ pub(crate) enum Failure {
     Machine(#[from] handfast::topology::MachineError),
     #[error("{0}")]
     Usage(String),
+    #[error("{address} tells no state of a node: {error}; nodes do so where --metrics says")]
+    NoState { address: String, error: io::Error },
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },
     #[error("the second process ended before it was ready; what it said stands above")]
@@ -145,7 +147,7 @@ impl Failure {
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
             Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
-            Self::NotRecognised => 3,
+            Self::NotRecognised | Self::NoState { .. } => 3,
             Self::Unwell(_) => 1,
             Self::NoDoctor(_) => 2,
             Self::Interrupted => 130,

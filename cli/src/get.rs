@@ -31,7 +31,8 @@ struct Copied {
     took: Duration,
 }
 
-pub(crate) async fn run(arguments: Get) -> Outcome {
+pub(crate) async fn run(mut arguments: Get) -> Outcome {
+    arguments.copy.heed_environment()?;
     let path = &arguments.file;
     let target = Target::find(path)?;
     let engine = client(&arguments.copy).await?;

@@ -5,15 +5,14 @@ use crate::failure::Failure;
 use crate::output;
 use clap::{Args, ValueEnum};
 use handfast::{
-    Builder, Engine, Error, Fallback, MetadataOptions, RdmaOptions, Segment, TransportChoice,
+    Builder, Engine, Error, Fallback, MetadataOptions, MooncakeOptions, RdmaOptions, Segment,
+    TransportChoice,
 };
-use handfast_metadata::Source;
+use handfast_metadata::{Credentials, Source};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-
-/// Name and password for an etcd, `NAME:PASSWORD`, as etcdctl takes them.
-const ETCD_USER: &str = "ETCDCTL_USER";
+use std::path::PathBuf;
 
 /// Options of every command that moves bytes.
 #[derive(Args, Clone)]
@@ -33,10 +32,24 @@ pub(crate) struct LaneOptions {
     /// is served so is open to whoever reaches the port
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(crate) compat: Option<EngineName>,
-    /// Where nodes find each other by name: p2p (by address), http://HOST:PORT/PATH, or
-    /// etcd://HOST:PORT[,HOST:PORT]; name and password for an etcd are taken from ETCDCTL_USER
+    /// Where nodes find each other by name: p2p (by address), http[s]://HOST:PORT/PATH, or
+    /// etcd://HOST:PORT[,HOST:PORT], with https:// before each endpoint for TLS; name and password
+    /// for an etcd are taken from ETCDCTL_USER
     #[arg(long, value_name = "STORE", default_value = "p2p")]
     pub(crate) metadata: Source,
+    /// Certificates of who may vouch for a store that speaks TLS [default: for an etcd
+    /// ETCDCTL_CACERT, else those that the system trusts]
+    #[arg(long, value_name = "PEM")]
+    pub(crate) metadata_ca: Option<PathBuf>,
+    /// Certificate of ours for a store that asks who we are [default: for an etcd ETCDCTL_CERT]
+    #[arg(long, value_name = "PEM", requires = "metadata_key")]
+    pub(crate) metadata_cert: Option<PathBuf>,
+    /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
+    #[arg(long, value_name = "PEM", requires = "metadata_cert")]
+    pub(crate) metadata_key: Option<PathBuf>,
+    /// Port for the data of another engine; 0 is any.
+    #[arg(skip)]
+    pub(crate) data_port: u16,
 }
 
 /// Engines whose nodes can be peers.
@@ -69,6 +82,7 @@ impl TransportName {
 impl LaneOptions {
     pub(crate) fn apply(&self, builder: Builder) -> Result<Builder, Failure> {
         let environment = Environment::read()?;
+        environment.warn();
         let choice = match self.transport {
             _ if environment.forces_tcp() => TransportChoice::Tcp,
             TransportName::Tcp => TransportChoice::Tcp,
@@ -82,15 +96,28 @@ impl LaneOptions {
         };
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
-            builder = builder.mooncake(environment.mooncake());
+            let options = environment.mooncake();
+            builder = builder.mooncake(MooncakeOptions { data_port: self.data_port, ..options });
         }
-        let user = std::env::var(ETCD_USER).ok();
-        let user = user.as_deref().and_then(|user| user.split_once(':'));
-        let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
-        if let Some(store) = self.metadata.open(user)? {
+        if let Some(store) = self.metadata.open(self.credentials(&environment)?)? {
             builder = builder.metadata(environment.metadata(MetadataOptions::new(store)));
         }
         Ok(builder)
+    }
+
+    /// What the store may ask for: options go before variables.
+    fn credentials(&self, environment: &Environment) -> Result<Credentials, Failure> {
+        let mut credentials = match &self.metadata {
+            Source::Etcd(_) => environment.etcd_credentials()?,
+            Source::Peers | Source::Http(_) => Credentials::default(),
+        };
+        if self.metadata_ca.is_some() {
+            credentials.tls.authority.clone_from(&self.metadata_ca);
+        }
+        if let (Some(certificate), Some(key)) = (&self.metadata_cert, &self.metadata_key) {
+            credentials.tls.identity = Some((certificate.clone(), key.clone()));
+        }
+        Ok(credentials)
     }
 
     /// The same options as words of a command line.
@@ -107,6 +134,15 @@ impl LaneOptions {
         }
         if self.metadata != Source::Peers {
             words.extend(["--metadata".to_owned(), self.metadata.to_string()]);
+        }
+        for (word, path) in [
+            ("--metadata-ca", &self.metadata_ca),
+            ("--metadata-cert", &self.metadata_cert),
+            ("--metadata-key", &self.metadata_key),
+        ] {
+            // As a text, as the others are: a path that is none is refused by name.
+            let text = path.iter().flat_map(|path| [word.to_owned(), path.display().to_string()]);
+            words.extend(text);
         }
         words
     }

@@ -17,6 +17,7 @@ mod lanes;
 mod metadata;
 mod output;
 mod place;
+mod ports;
 mod progress;
 mod put;
 mod record;
@@ -26,6 +27,7 @@ mod sim;
 mod size;
 mod smoke;
 mod terminal;
+mod top;
 mod topology;
 
 use arguments::{Arguments, Command};
@@ -66,7 +68,9 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Explain(arguments) => explain::run(arguments),
         Command::Sim(arguments) => sim::run(arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Topology(arguments) => topology::run(arguments),
+        Command::BenchPeers(arguments) => bench::serve_peers(arguments),
         Command::RawSink { cores } => bench::raw_sink(&cores),
     };
     match result {

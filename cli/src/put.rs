@@ -15,7 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) async fn run(arguments: Put) -> Outcome {
+pub(crate) async fn run(mut arguments: Put) -> Outcome {
+    arguments.copy.heed_environment()?;
     let path = &arguments.file;
     if arguments.node.length.is_some() {
         let text = "the length of a put is the file's; give HOST:PORT[/SEGMENT][:OFFSET]";

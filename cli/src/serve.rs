@@ -4,6 +4,7 @@ use crate::arguments::Serve;
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::lanes::{TransportName, Warnings};
+use crate::ports::Ports;
 use crate::record::warn_if_incomplete;
 use crate::runtime::Stop;
 use crate::{Outcome, files, output, size};
@@ -16,17 +17,21 @@ use tracing::info;
 /// Served when nothing else is asked for.
 const DEFAULT_MEMORY: &str = "memory=64M";
 
-pub(crate) async fn run(arguments: Serve) -> Outcome {
+pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
     let sources = sources(&arguments)?;
-    let mut builder = Engine::builder().listen(&arguments.listen);
     let environment = Environment::read()?;
+    choose_ports(&mut arguments, &environment)?;
+    let mut builder = Engine::builder().listen(&arguments.listen);
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
     if let Some(name) = &arguments.name {
         builder = builder.name(name);
+    }
+    if let Some(metrics) = &arguments.metrics {
+        builder = builder.metrics(metrics);
     }
     let builder = arguments.record.apply(arguments.lanes.apply(builder)?);
     let engine = builder.start().await?;
@@ -48,6 +53,9 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
             engine.register(&name, memory.whole(), access)?
         };
         served.push((registration, path));
+    }
+    if let Some(metrics) = engine.metrics_address() {
+        lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
     match engine.device() {
         Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
@@ -81,6 +89,22 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     Ok(())
 }
 
+/// Takes ports of the range that the environment names, where any would do.
+fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
+    let Some(range) = environment.ports().map_err(Failure::Usage)? else { return Ok(()) };
+    let Some((host, port)) = arguments.listen.rsplit_once(':') else { return Ok(()) };
+    let mut ports = Ports::new(host, range);
+    let listen = match port {
+        "0" => Some(format!("{host}:{}", ports.take()?)),
+        _ => None,
+    };
+    if arguments.lanes.compat.is_some() {
+        arguments.lanes.data_port = ports.take()?;
+    }
+    arguments.listen = listen.unwrap_or_else(|| arguments.listen.clone());
+    Ok(())
+}
+
 fn over(engine: &Engine) -> String {
     let names: Vec<_> = engine.carriers().map(handfast::Carrier::name).collect();
     names.join(" and ")
@@ -103,7 +127,7 @@ fn tell_of_rdma() {
 
 /// Takes as many descriptors as this process may have: the usual soft limit is less than what
 /// peers may open, and each lane is a descriptor.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // Refused, the old limit stands, and connections past it are closed.

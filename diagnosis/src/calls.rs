@@ -25,6 +25,9 @@ const EHOSTUNREACH: i32 = 113;
 /// The kernel's own ENOTSUPP, which leaks out of some drivers.
 const ENOTSUPP: i32 = 524;
 
+/// `IBV_WC_RETRY_EXC_ERR`.
+const WC_RETRY: i32 = 12;
+
 /// The problem behind a call that failed: `call` as errors name it, such as `ibv_modify_qp(RTR)` or
 /// `connect`, `code` its error number or a completion's status, `detail` its words.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
@@ -63,6 +66,9 @@ pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
             ENOENT | EACCES | ENODEV => ids::DEV_NODE,
             _ => ids::DEV_FATAL,
         }),
+        // A lane was connected, so that addresses were asked for and found, and the first packet over
+        // it was never answered, while its handshake over TCP was.
+        "prove" if code == WC_RETRY => Some(ids::ROCE_UDP_FILTERED),
         // The code of these is a completion's status.
         "completion" | "prove" => {
             u32::try_from(code).ok().filter(|status| *status > 0).map(of_completion)
@@ -125,6 +131,9 @@ mod tests {
         assert_eq!(of("ibv_open_device", 13), Some("DEV-NODE"));
         assert_eq!(of("connect", 111), Some("NET-REFUSED"));
         assert_eq!(of("connect", 24), Some("LIM-NOFILE"));
+        assert_eq!(of("prove", 12), Some("ROCE-UDP-FILTERED"));
+        assert_eq!(of("completion", 12), Some("WC-RETRY"));
+        assert_eq!(of("prove", 10), Some("WC-REM-ACCESS"));
         assert_eq!(of("a call of nobody", 5), None);
     }
 

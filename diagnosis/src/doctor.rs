@@ -4,20 +4,35 @@
 //! asked goes through [`Outside`]. Probes form a graph: where a cause was found, what would follow
 //! from it is skipped, and the report says because of what. Nothing is changed.
 
+mod beside;
+mod bulk;
+mod bundle;
+mod datagrams;
 mod exchange;
 mod facts;
+mod observed;
 mod outside;
 mod probes;
 mod report;
+mod timed;
 
+pub use bulk::{BULK_BYTES_MAX, BULK_TIME};
+pub use bundle::{BUNDLE, bundle};
+pub use datagrams::{
+    Answerer, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_MAGIC, DATAGRAM_TRIES,
+    DATAGRAM_WAIT, ROCE_PORT,
+};
 pub use exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, answer, encode, read_half,
 };
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
+pub use observed::Observed;
 pub use outside::{ANSWER_MAX, AskFailure, Outside, ThisMachine};
-pub use report::{Check, Finding, Outcome, Report};
+pub use report::{Check, Finding, Halves, Outcome, Report};
+pub use timed::Timed;
 
-use crate::problem::{Id, Severity, Text};
+use crate::problem::{Id, Severity, Side, Text};
+use exchange::Told;
 use probes::PROBES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -64,10 +79,12 @@ pub struct Request {
     pub peer: Option<String>,
     /// The metadata service, such as `etcd://10.0.0.9:2379`.
     pub metadata: Option<String>,
+    /// The node whose entries in it are to be looked at, by name.
+    pub segment: Option<String>,
     /// Bytes that are to be served.
     pub memory_bytes: u64,
     /// What the verbs library says.
-    pub library: Library,
+    pub verbs_library: Library,
     /// This host's name.
     pub host: String,
     /// The environment.
@@ -83,8 +100,8 @@ struct Context<'a> {
     outside: &'a dyn Outside,
     /// Devices with a problem that was found before: nothing else is said of them.
     broken: &'a BTreeMap<String, Id>,
-    /// The other side, once it has answered.
-    peer: &'a mut Option<Half>,
+    /// Both sides, once the other has answered.
+    halves: &'a mut Option<Box<Halves>>,
 }
 
 impl Context<'_> {
@@ -129,9 +146,10 @@ enum Applies {
     ToRdma,
     /// There, and where there is a device that nothing is known against.
     ToDevices,
-    /// Where `--peer` is given, `--metadata`, `--listen` or `--advertise`.
+    /// Where `--peer` is given, `--metadata`, `--segment` too, `--listen` or `--advertise`.
     WithPeer,
     WithMetadata,
+    WithSegment,
     WithAddress,
 }
 
@@ -145,10 +163,10 @@ struct Probe {
 }
 
 /// Looks at everything, in order.
-pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> (Report, Option<Half>) {
+pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> Report {
     let mut broken = BTreeMap::new();
     let mut blocked: BTreeMap<&'static str, Id> = BTreeMap::new();
-    let mut peer = None;
+    let mut halves = None;
     let mut checks = Vec::new();
     for probe in PROBES {
         let outcome = match reason_to_skip(probe, facts, request, &broken, &blocked) {
@@ -159,7 +177,7 @@ pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> (Repo
             }
             None => {
                 let mut context =
-                    Context { facts, request, outside, broken: &broken, peer: &mut peer };
+                    Context { facts, request, outside, broken: &broken, halves: &mut halves };
                 let findings = (probe.look)(&mut context);
                 for finding in findings.iter().filter(|finding| finding.prevents) {
                     match &finding.device {
@@ -172,29 +190,26 @@ pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> (Repo
         };
         checks.push(Check { name: probe.name, title: probe.title, outcome });
     }
-    let report = Report {
+    let mut report = Report {
         host: request.host.clone(),
         version: env!("CARGO_PKG_VERSION"),
         kernel: facts.kernel.clone(),
-        peer: peer.as_ref().map(|peer| peer.host.clone()),
+        halves,
         devices: facts.devices.clone(),
         checks,
     };
-    (report, peer)
+    let own = report.findings().filter(|finding| finding.side != Side::Remote);
+    let own = own.map(Told::of).collect();
+    if let Some(halves) = &mut report.halves {
+        halves.here.findings = own;
+    }
+    report
 }
 
 /// What this side tells another doctor.
 pub fn half(facts: &Facts, report: &Report, unix_s: u64) -> Half {
-    Half {
-        host: report.host.clone(),
-        version: report.version.to_owned(),
-        unix_s,
-        devices: facts.devices.clone(),
-        interfaces: facts.interfaces.clone(),
-        addresses: facts.addresses.clone(),
-        routes: facts.routes.clone(),
-        findings: report.findings().map(exchange::Told::of).collect(),
-    }
+    let findings = report.findings().map(Told::of).collect();
+    Half { findings, ..Half::of(facts, &report.host, unix_s) }
 }
 
 enum Skip {
@@ -215,6 +230,7 @@ fn reason_to_skip(
         Applies::ToRdma | Applies::ToDevices => over_rdma,
         Applies::WithPeer => request.peer.is_some(),
         Applies::WithMetadata => request.metadata.is_some(),
+        Applies::WithSegment => request.metadata.is_some() && request.segment.is_some(),
         Applies::WithAddress => request.listen.is_some() || request.advertise.is_some(),
     };
     if !asked {

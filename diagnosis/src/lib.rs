@@ -11,11 +11,13 @@ pub mod explain;
 mod language;
 mod normal;
 mod page;
+mod printed;
 mod problem;
 
 pub use calls::{of_call, of_completion};
 pub use language::Language;
-pub use page::{COLUMNS_MIN, Style, catalogue_page, commands_of, page, page_json, wrapped};
+pub use page::{COLUMNS_MIN, Style, commands_of, page, page_json, wrapped};
+pub use printed::{PrintedPage, printed_catalogue};
 pub use problem::{Id, Problem, Role, Severity, Side, Text, problem, problems};
 
 /// The ids of the catalogue.

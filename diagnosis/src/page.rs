@@ -1,7 +1,7 @@
 //! Pages of the catalogue for terminals and for the printed catalogue.
 
 use crate::language::Language;
-use crate::problem::{Problem, Severity, problems};
+use crate::problem::{Problem, Severity};
 use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -212,58 +212,11 @@ pub(crate) fn body(problem: &Problem, style: &Style) -> String {
     out
 }
 
-/// The whole catalogue as Markdown.
-pub fn catalogue_page(language: Language) -> String {
-    let mut out = String::new();
-    let head = language.pick(
-        "# Problems, and what cures them\n\n\
-         Made from `diagnosis/catalogue`: change it there. `handfast explain ID` prints one entry, \
-         `handfast explain \"TEXT\"` finds the entry of a message, `handfast explain < LOG` the first \
-         error of a log, `handfast doctor` looks for them on this machine.\n",
-        "# 常见问题与处理方法\n\n\
-         本页由 `diagnosis/catalogue` 生成,请在那里修改。`handfast explain ID` 显示单个条目,\
-         `handfast explain \"文字\"` 根据消息查找条目,`handfast explain < 日志` 找出日志中的第一个错误,\
-         `handfast doctor` 在本机上逐项检查。\n",
-    );
-    out.push_str(head);
-    let mut section = "";
-    for problem in problems() {
-        if problem.section.en != section {
-            section = problem.section.en;
-            let _ = write!(out, "\n## {}\n", problem.section.get(language));
-        }
-        let _ = write!(
-            out,
-            "\n### {}: {}\n\n{}\n\n- {} {}\n- {} {}\n",
-            problem.id,
-            problem.title.get(language),
-            problem.what.get(language),
-            language.pick("**Why:**", "**原因:**"),
-            problem.cause.get(language),
-            language.pick("**Remedy:**", "**处理:**"),
-            problem.remedy.get(language),
-        );
-        if !problem.command.is_empty() {
-            let _ = writeln!(out, "- `{}`", commands_of(problem, |_| None));
-        }
-        let _ = writeln!(
-            out,
-            "- {} {}\n- {} {}, {}",
-            language.pick("**Check:**", "**验证:**"),
-            problem.verify.get(language),
-            language.pick("**Severity, side:**", "**级别与位置:**"),
-            problem.severity.word(language),
-            problem.side.words(language),
-        );
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ids;
-    use crate::problem::problem;
+    use crate::problem::{problem, problems};
 
     fn style(language: Language, columns: usize) -> Style {
         Style { language, columns, colour: false }

@@ -139,6 +139,8 @@ pub struct Problem {
     pub side: Side,
     /// The part of the catalogue.
     pub section: Text,
+    /// The file of that part, in the catalogue and printed, without its extension.
+    pub file: &'static str,
     /// In a few words.
     pub title: Text,
     /// What it is, and why it matters.

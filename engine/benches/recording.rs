@@ -1,77 +1,18 @@
-//! What recording costs on the smallest transfers: batches of one write of 4 KiB, with a recording
-//! and without in turns, on one thread. Printed is the median of the ratios of neighbours, by the
-//! clock and by processor time; the latter also holds on a machine that is busy with other things.
+//! What recording costs on the smallest transfers: with a recording and without in turns.
 #![allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "it measures time")]
 
-use handfast::{Access, Engine, Memory, RecordOptions, Segment};
-use rustix::time::{ClockId, clock_gettime};
-use std::time::{Duration, Instant};
+#[path = "turns/mod.rs"]
+mod turns;
 
-/// Bytes of a write.
-const BYTES: usize = 4096;
-/// Writes of one measurement: some 10 ms.
-const WRITES: u64 = 500;
-/// Pairs measured; `HANDFAST_PAIRS` sets another number.
-const PAIRS: usize = 300;
+use handfast::{Engine, RecordOptions};
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let pairs = std::env::var("HANDFAST_PAIRS").ok().and_then(|pairs| pairs.parse().ok());
-    runtime.expect("a runtime").block_on(measure(pairs.unwrap_or(PAIRS)));
-}
-
-async fn measure(pairs: usize) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let options = RecordOptions::new(folder.path().join("bench.trace"));
-    let owner = Engine::builder().listen("127.0.0.1:0").start().await.expect("an owner");
-    let memory = Memory::zeroed(BYTES).expect("memory");
-    let _served = owner.register("bench", memory.whole(), Access::READ_WRITE).expect("served");
-    let plain = Engine::builder().start().await.expect("an engine");
-    let recorded = Engine::builder().record(options).start().await.expect("an engine");
-    let block = Memory::zeroed(BYTES).expect("memory");
-    let place = format!("{}/bench", owner.address());
-    let open = async |engine: &Engine| engine.open(&place).await.expect("a segment");
-    let segments = [open(&plain).await, open(&recorded).await];
-    for segment in &segments {
-        writes(segment, &block).await;
-    }
-    let mut ratios: [Vec<f64>; 2] = Default::default();
-    let mut plain_nanos = Vec::new();
-    for pair in 0..pairs {
-        let mut took = [[Duration::ZERO; 2]; 2];
-        // Whoever comes first does so every other time.
-        for side in [pair % 2, 1 - pair % 2] {
-            took[side] = writes(&segments[side], &block).await;
-        }
-        for (clock, ratios) in ratios.iter_mut().enumerate() {
-            ratios.push(took[1][clock].as_secs_f64() / took[0][clock].as_secs_f64());
-        }
-        plain_nanos.push(took[0][1].as_nanos() as f64 / WRITES as f64);
-    }
-    let [wall, processor] = ratios.map(median);
-    println!(
-        "a write of {BYTES} bytes, {pairs} pairs of {WRITES}: {:.0} ns of processor time without; \
-         with a recording {wall:.4} times by the clock, {processor:.4} times of processor time",
-        median(plain_nanos)
-    );
-    println!("recorded: {:?}", recorded.recording().expect("it records"));
-}
-
-/// How long some writes take, by the clock and by processor time.
-async fn writes(segment: &Segment, block: &Memory) -> [Duration; 2] {
-    let (began, processor) = (Instant::now(), processor_time());
-    for _ in 0..WRITES {
-        segment.write(&block.whole(), 0).await.expect("a write");
-    }
-    [began.elapsed(), processor_time() - processor]
-}
-
-fn processor_time() -> Duration {
-    let now = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    turns::run(async |pairs| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = RecordOptions::new(folder.path().join("bench.trace"));
+        let plain = Engine::builder().start().await.expect("an engine");
+        let recorded = Engine::builder().record(options).start().await.expect("an engine");
+        turns::measure("with a recording", &plain, &recorded, pairs).await;
+        println!("recorded: {:?}", recorded.recording().expect("it records"));
+    });
 }

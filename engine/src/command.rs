@@ -1,5 +1,6 @@
 //! What the task that drives the life cycle is told.
 
+use crate::metrics::Lifecycles;
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::{Message, PlainMessage};
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     OperationDone { id: OperationId, outcome: Outcome },
     /// A lane broke, or is mute.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// Somebody asks which lifecycles there are.
+    ListLifecycles { reply: oneshot::Sender<Lifecycles> },
     /// The recording needs the node's state to go on.
     BeginSegment,
     /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
@@ -38,7 +41,7 @@ pub(crate) enum Command {
 
 /// The way to the driver. The queue itself has no limit because its writers are limited: calls by
 /// `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by one per
-/// peer until the machine asks again.
+/// peer until the machine asks again, questions by `connections_max` of whoever asks.
 #[derive(Clone)]
 pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
 

@@ -91,6 +91,8 @@ pub struct Builder {
     pub(crate) record: Option<RecordOptions>,
     pub(crate) mooncake: Option<MooncakeOptions>,
     pub(crate) metadata: Option<MetadataOptions>,
+    pub(crate) metrics: Option<String>,
+    pub(crate) uncounted: bool,
 }
 
 impl Builder {
@@ -170,6 +172,21 @@ impl Builder {
         self
     }
 
+    /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
+    /// Prometheus, `GET /state` for what [`Engine::state`] is. It tells the names of peers, and takes
+    /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
+    pub fn metrics(mut self, address: &str) -> Self {
+        self.metrics = Some(address.to_owned());
+        self
+    }
+
+    /// Does not count transfers, for the measurement of what counting them costs.
+    #[doc(hidden)]
+    pub fn uncounted(mut self) -> Self {
+        self.uncounted = true;
+        self
+    }
+
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
@@ -208,9 +225,10 @@ impl Builder {
             return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
         }
         let depth_max = handfast_transport_tcp::DEPTH_MAX;
-        if let Some(listen) = &self.listen
-            && listen.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err())
-        {
+        let has_port =
+            |at: &String| at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let mut listened = self.listen.iter().chain(&self.metrics);
+        if let Some(listen) = listened.find(|at| !has_port(at)) {
             return Err(invalid(format!("'{listen}' is no HOST:PORT to listen at")));
         }
         if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {

@@ -1,5 +1,6 @@
 //! What happened, counted.
 
+use crate::metrics::Meters;
 use handfast_core::node::Counters as LifeCycleCounters;
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::TcpCounters;
@@ -35,12 +36,96 @@ pub struct Counters {
     pub notifications_rejected: u64,
     /// Times that what this node serves could not be published to the metadata store.
     pub publications_failed: u64,
+    /// Times that the metadata store said that a peer we know takes calls elsewhere, or nowhere.
+    pub peers_moved: u64,
     /// The endpoint life cycle's own.
     pub life_cycle: LifeCycleCounters,
     /// The TCP data plane's own.
     pub tcp: TcpCounters,
     /// The RDMA device's own; all 0 without one.
     pub rdma: NicCounters,
+}
+
+/// A count with its name and what it counts.
+pub(crate) type Named = (&'static str, &'static str, u64);
+
+impl Counters {
+    /// Each count that only grows, by its name.
+    pub(crate) fn named(&self) -> Vec<Named> {
+        let mut all = self.of_connections();
+        all.extend(self.of_lanes());
+        all
+    }
+
+    fn of_connections(&self) -> Vec<Named> {
+        let data = &self.data_port;
+        vec![
+            ("connections_shed", "Connections closed to make room", self.connections_shed),
+            (
+                "connections_refused",
+                "Connections refused for want of room",
+                self.connections_refused,
+            ),
+            ("connections_overdue", "Connections that were too slow", self.connections_overdue),
+            ("connections_ended", "Connections that ended within a frame", self.connections_ended),
+            ("connections_foreign", "Connections of other protocols", self.connections_foreign),
+            ("frames_refused", "Frames that could not be used", self.frames_refused),
+            (
+                "messages_refused",
+                "Handshake messages that could not be used",
+                self.messages_refused,
+            ),
+            ("data_port_requests", "Requests of Mooncake nodes", data.requests),
+            ("data_port_refused", "Requests of Mooncake nodes for other bytes", data.refused),
+            ("data_port_overdue", "Requests of Mooncake nodes that were too slow", data.overdue),
+            ("data_port_broken", "Connections that broke within such a request", data.broken),
+            ("data_port_shed", "Data connections closed to make room", data.shed),
+            (
+                "data_port_crowded_out",
+                "Data connections refused for want of room",
+                data.crowded_out,
+            ),
+            ("notifications_rejected", "Notifications not taken", self.notifications_rejected),
+            (
+                "publications_failed",
+                "Failed writes to the metadata store",
+                self.publications_failed,
+            ),
+        ]
+    }
+
+    fn of_lanes(&self) -> Vec<Named> {
+        let (life, tcp, rdma) = (&self.life_cycle, &self.tcp, &self.rdma);
+        let hellos_refused = tcp.hellos_refused.iter().sum();
+        vec![
+            ("lanes_evicted", "Idle lanes that made way for others", self.lanes_evicted),
+            ("requests_crossed", "Requests that crossed one of ours", self.requests_crossed),
+            ("life_cycle_ignored", "Messages about pairs that are not current", life.ignored),
+            ("life_cycle_refused", "Calls refused", life.refused),
+            ("life_cycle_rejected", "Calls refused on arrival", life.rejected),
+            ("life_cycle_published", "Lanes that came up", life.published),
+            ("life_cycle_ended", "Lifecycles that ended", life.ended),
+            (
+                "life_cycle_undeclared",
+                "Undeclared transitions, errors of handfast",
+                life.undeclared,
+            ),
+            ("tcp_hellos_accepted", "Lanes that peers connected", tcp.hellos_accepted),
+            ("tcp_hellos_refused", "Lanes that peers may not connect", hellos_refused),
+            ("tcp_hellos_truncated", "Hellos that broke off", tcp.hellos_truncated),
+            ("tcp_hellos_overdue", "Hellos that were too slow", tcp.hellos_overdue),
+            ("tcp_lanes_started", "Lanes over TCP that came up", tcp.lanes_started),
+            ("tcp_lanes_failed", "Lanes over TCP that broke", tcp.lanes_failed),
+            ("tcp_lanes_retired", "Lanes over TCP that are gone", tcp.lanes_retired),
+            ("rdma_lanes_failed", "Lanes over RDMA that broke", rdma.lanes_failed),
+            ("rdma_lanes_retired", "Lanes over RDMA that are gone", rdma.lanes_retired),
+            ("rdma_slices_flushed", "Slices ended by an error before theirs", rdma.slices_flushed),
+            ("rdma_slices_abandoned", "Slices that no completion told of", rdma.slices_abandoned),
+            ("rdma_completions_stale", "Completions without a slice", rdma.completions_stale),
+            ("rdma_events", "Asynchronous events of the device", rdma.events),
+            ("rdma_probes", "Reads posted to hear from a peer", rdma.probes),
+        ]
+    }
 }
 
 /// What happened at the data port for Mooncake nodes.
@@ -98,8 +183,11 @@ pub(crate) struct Counts {
     pub(crate) requests_crossed: AtomicU64,
     pub(crate) notifications_rejected: AtomicU64,
     pub(crate) publications_failed: AtomicU64,
+    pub(crate) peers_moved: AtomicU64,
     pub(crate) data: DataCounts,
     pub(crate) lanes_evicted: AtomicU64,
+    /// Those of single peers.
+    pub(crate) meters: Meters,
     life_cycle: Mutex<LifeCycleCounters>,
 }
 
@@ -129,6 +217,7 @@ impl Counts {
             data_port: self.data.snapshot(),
             notifications_rejected: read(&self.notifications_rejected),
             publications_failed: read(&self.publications_failed),
+            peers_moved: read(&self.peers_moved),
             life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
             tcp,
             rdma,

@@ -65,13 +65,15 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
 
 fn of_store(cause: &StoreCause) -> Id {
     match cause {
-        StoreCause::Refused { status: 401 | 403, .. } => ids::ETCD_AUTH,
+        // In HTTP, and in gRPC: permission denied, unauthenticated.
+        StoreCause::Refused { status: 401 | 403 | 7 | 16, .. } => ids::ETCD_AUTH,
         StoreCause::Unreachable(_) | StoreCause::Silent { .. } | StoreCause::Refused { .. } => {
             ids::ETCD_DOWN
         }
         StoreCause::NotText => ids::META_CAPTIVE,
         StoreCause::TooLong { .. } => ids::ENGINE_LIMIT,
-        StoreCause::NotBuilt => ids::BUILD_FEATURE,
+        StoreCause::NotBuilt { .. } => ids::BUILD_FEATURE,
+        StoreCause::Certificates(_) => ids::ETCD_TLS,
     }
 }
 
@@ -218,7 +220,8 @@ mod tests {
             StoreCause::Refused { status: 401, text: "x".into() },
             StoreCause::Refused { status: 500, text: "x".into() },
             StoreCause::TooLong { what: "key", bytes: 2, limit: 1 },
-            StoreCause::NotBuilt,
+            StoreCause::NotBuilt { feature: "etcd" },
+            StoreCause::Certificates("x".into()),
             StoreCause::NotText,
         ];
         causes.extend(stores.map(|cause| {

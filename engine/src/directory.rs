@@ -4,19 +4,19 @@
 use crate::answer::Answers;
 use crate::counters::count;
 use crate::error::{Cause, Error, Stage};
-use handfast_core::mooncake::{Keys, RpcMeta, SegmentDescriptor};
+use handfast_core::mooncake::{Keys, RpcMeta, RpcMetaError, SegmentDescriptor};
 use handfast_core::wire::{DescriptorError, NodeDescriptor};
-use handfast_metadata::{Store, StoreError};
+use handfast_metadata::{Changes, Store, StoreError};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-/// Shortest pause after publishing failed.
-const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Shortest pause after publishing or watching failed.
+pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Which store, and whose entries in it.
 #[derive(Clone)]
@@ -86,13 +86,31 @@ impl Directory {
             Ok(ours) => Ok(Found::Ours(ours.address)),
             Err(DescriptorError::NoKey(_)) => {
                 let theirs = SegmentDescriptor::decode(&text).map_err(|it| failed(it.into()))?;
-                let meta = self.store.get(&self.keys.rpc_meta(name)).await.map_err(store)?;
-                let meta = RpcMeta::decode(&meta.ok_or_else(unknown)?);
+                let meta = self.published_at(name).await.map_err(store)?.ok_or_else(unknown)?;
                 let meta = meta.map_err(|error| failed(Cause::Invalid(error.to_string())))?;
                 Ok(Found::Theirs(Box::new(theirs), meta.address()))
             }
             Err(error) => Err(failed(error.into())),
         }
+    }
+
+    /// Where a node takes calls, as the store says; `None` if it says nothing.
+    pub(crate) async fn published_at(
+        &self,
+        name: &str,
+    ) -> Result<Option<Result<RpcMeta, RpcMetaError>>, StoreError> {
+        let text = self.store.get(&self.keys.rpc_meta(name)).await?;
+        Ok(text.as_deref().map(RpcMeta::decode))
+    }
+
+    /// Follows where nodes take calls, if the store can tell.
+    pub(crate) fn watch(&self) -> Option<Box<dyn Changes>> {
+        self.store.watch(&self.keys.rpc_meta(""))
+    }
+
+    /// The node of which an entry says where it takes calls.
+    pub(crate) fn name_of<'a>(&self, key: &'a str) -> Option<&'a str> {
+        key.strip_prefix(&self.keys.rpc_meta(""))
     }
 
     /// Where a node takes calls, looked up by its name.

@@ -4,6 +4,7 @@ use crate::accept::Listening;
 use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
+use crate::metrics::Lifecycles;
 use crate::mooncake::{Theirs, is_theirs};
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
@@ -209,6 +210,7 @@ impl<N: Net> Driver<N> {
             }
             Command::CallAnswered(message) => {
                 self.remember_announced(&message);
+                self.parts.counts.meters.on_answer_received(&message);
                 Input::CallAnswered(message)
             }
             Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
@@ -223,6 +225,7 @@ impl<N: Net> Driver<N> {
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
             Command::EndLanes { peer } => Input::Close(peer),
+            Command::ListLifecycles { reply } => return Lifecycles::tell(&self.parts.node, reply),
             Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::RoomWanted { made } => return self.make_room(made),
             Command::NoRoom { peer, error, limit } => {
@@ -277,6 +280,7 @@ impl<N: Net> Driver<N> {
             match output {
                 Output::Call(message) => self.call(message),
                 Output::Answer { token, message } => {
+                    self.parts.counts.meters.on_answer_sent(&message);
                     if let Some(Caller::Ours(reply)) = self.calls.remove(&token) {
                         // The caller may have hung up.
                         let _ = reply.send(message);
@@ -447,6 +451,7 @@ impl<N: Net> Driver<N> {
         };
         let carrier = self.parts.transport.carrier(lane);
         info!(%peer, ?lane, carrier = carrier.name(), "a lane is up");
+        self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
         target.on_lane_up(lane, self.parts.lane_depth, carrier, opening);
@@ -462,6 +467,7 @@ impl<N: Net> Driver<N> {
     }
 
     fn on_event(&mut self, event: Event) {
+        self.parts.counts.meters.on_event(&event);
         match &event {
             Event::OpenFailed { peer, failure } => {
                 info!(%peer, %failure, "no lane could be opened");

@@ -4,27 +4,29 @@ use crate::answer::Answers;
 use crate::command::{Command, Commands};
 use crate::config::Builder;
 use crate::control::{CallError, exchange};
-use crate::counters::{Counters, Counts};
+use crate::counters::Counters;
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
+use crate::metrics::{EngineState, View};
 use crate::mooncake::{Inbox, Links, describe_registered};
 use crate::rdma::LocalRegion;
 use crate::regions::{Reach, Registration};
-use crate::registry::{LaneTable, Registry};
+use crate::registry::Registry;
 use crate::segment::{Prepared, Segment};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
 use crate::transport::{Carrier, Transport};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
-use handfast_transport_tcp::{Net, TcpCounters};
+use handfast_transport_tcp::Net;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,28 +57,25 @@ pub(crate) struct Shared {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) commands: Commands,
-    pub(crate) counts: Arc<Counts>,
-    pub(crate) lanes: Arc<LaneTable>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) trace: Option<Trace>,
-    pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
+    pub(crate) view: Arc<View>,
+    pub(crate) metrics_address: Option<SocketAddr>,
     /// Mooncake nodes as peers, where they are spoken to.
-    pub(crate) links: Option<Box<dyn Links>>,
+    pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
     /// How nodes find each other; absent: by address.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Publishes while the engine is held by anybody.
-    pub(crate) publisher: Option<AbortHandle>,
+    /// Publish, and follow the store, while the engine is held by anybody.
+    pub(crate) store_tasks: Vec<AbortHandle>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(publisher) = &self.publisher {
-            publisher.abort();
-        }
+        self.store_tasks.iter().for_each(AbortHandle::abort);
         self.commands.send(Command::Shutdown { done: None });
     }
 }
@@ -151,9 +150,7 @@ impl Engine {
 
     /// What lanes of ours may run over, the preferred one first.
     pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
-        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
-        let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
-        all.into_iter().filter_map(|(offered, carrier)| offered.then_some(carrier))
+        self.shared.view.carriers()
     }
 
     /// Lets peers reach `span` under `name` until the registration is dropped.
@@ -365,9 +362,18 @@ impl Engine {
 
     /// What happened so far, in numbers.
     pub fn counters(&self) -> Counters {
-        let tcp = (self.shared.tcp_counters)();
-        let rdma = self.shared.transport.nic_counters();
-        self.shared.counts.snapshot(self.shared.lanes.len(), tcp, rdma)
+        self.shared.view.counters()
+    }
+
+    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::STATE_SCHEMA)).
+    /// Waits for the task that drives lanes, at most a second. Cancel-safe.
+    pub async fn state(&self) -> EngineState {
+        self.shared.view.state().await
+    }
+
+    /// Where it tells of itself over HTTP, if it does ([`Builder::metrics`]).
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.shared.metrics_address
     }
 
     /// What the recording came to so far; `None` without [`Builder::record`].
@@ -384,6 +390,7 @@ impl Engine {
             // A store that does not answer keeps our entries until somebody writes over them.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
+        self.shared.store_tasks.iter().for_each(AbortHandle::abort);
         if let Some(links) = &self.shared.links {
             links.close().await;
         }

@@ -41,6 +41,7 @@ mod engine;
 mod error;
 mod exposure;
 mod fallback;
+mod metrics;
 mod mooncake;
 mod mute;
 mod opening;
@@ -60,6 +61,7 @@ mod time;
 pub mod topology;
 mod transfer;
 mod transport;
+mod watching;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
 pub use counters::{Counters, DataPortCounters};
@@ -77,11 +79,17 @@ pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
-pub use handfast_metadata::{HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation};
+pub use handfast_metadata::{
+    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+};
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
+};
+pub use metrics::{
+    ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
+    LifecyclesState, METERED_PEERS_MAX, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;

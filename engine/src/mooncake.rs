@@ -23,6 +23,7 @@ pub(crate) use remote::describe_registered;
 pub(crate) use server::{DataServer, serve};
 
 use crate::command::Commands;
+use crate::counters::Counts;
 use crate::error::{Cause, Error, Stage};
 use crate::target::{Target, TargetParts};
 use crate::time::Clock;
@@ -54,6 +55,9 @@ pub(crate) trait Links: Send + Sync {
         call_address: &str,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
+    /// Every target that somebody holds.
+    fn targets(&self) -> Vec<Arc<Target>>;
+
     /// Ends every link and waits until none touches memory.
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
@@ -68,6 +72,7 @@ pub(crate) struct LinksParts<N> {
     pub(crate) lane_mute: Duration,
     pub(crate) connect_timeout_ms: u64,
     pub(crate) peers_max: usize,
+    pub(crate) counts: Arc<Counts>,
 }
 
 /// A run of a Mooncake node, as far as it can be told from another: name, calls, data, version.
@@ -124,9 +129,9 @@ impl<N: Net> LinkTable<N> {
         let plane = Arc::new(LinkPlane::new());
         let (commands, receiver) = Commands::channel();
         let parts = &self.parts;
-        let name = NodeName::new(name)?;
+        let path = NicPath { nic: NodeName::new("tcp")?, node: NodeName::new(name)? };
         let target = Target::start(TargetParts {
-            path: NicPath { nic: NodeName::new("tcp")?, node: name },
+            path: path.clone(),
             incarnation: Incarnation::UNKNOWN,
             address: call_address.clone(),
             runtime: parts.runtime.clone(),
@@ -137,6 +142,7 @@ impl<N: Net> LinkTable<N> {
             lane_mute: self.lane_mute(),
             // Its lanes are no part of the life cycle that is recorded.
             trace: None,
+            meters: Some(parts.counts.meters.peer(&path)),
         });
         plane.belong_to(&target);
         let link = LinkParts {
@@ -178,6 +184,10 @@ impl<N: Net> Links for LinkTable<N> {
         let target = self.target(identity).map_err(ours)?;
         target.refresh();
         Ok((node, target))
+    }
+
+    fn targets(&self) -> Vec<Arc<Target>> {
+        lock(&self.targets).values().filter_map(Weak::upgrade).collect()
     }
 
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {

@@ -89,6 +89,11 @@ impl Regions {
         Arc::new(Self { table, named: Mutex::default(), regions_max, changed })
     }
 
+    /// Regions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
     pub(crate) fn register(
         self: &Arc<Self>,
         name: &str,

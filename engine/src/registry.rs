@@ -1,6 +1,7 @@
 //! Which targets and lanes there are.
 
 use crate::command::{Command, Commands};
+use crate::counters::Counts;
 use crate::plane::Plane;
 use crate::target::{Target, TargetParts};
 use crate::time::Clock;
@@ -105,6 +106,8 @@ pub(crate) struct RegistryParts {
     pub(crate) targets_max: usize,
     pub(crate) runtime: Handle,
     pub(crate) trace: Option<Trace>,
+    /// Absent where transfers are not counted.
+    pub(crate) counts: Option<Arc<Counts>>,
 }
 
 /// The targets by NIC of a peer. More than one run of a peer is known only around a restart.
@@ -156,6 +159,7 @@ impl Registry {
             limits: self.parts.limits,
             lane_mute: self.parts.lane_mute,
             trace: self.parts.trace.clone(),
+            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(path)),
         });
         known.push(target.clone());
         Some(target)

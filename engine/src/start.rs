@@ -11,6 +11,7 @@ use crate::engine::{Engine, NetCaller, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
+use crate::metrics::{self, MetricsServer, View, ViewParts};
 use crate::mooncake::{
     self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions, Theirs,
 };
@@ -23,6 +24,7 @@ use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
 };
+use crate::watching::Watcher;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
@@ -35,6 +37,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc};
+use tokio::task::AbortHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
 const EVENTS_KEPT: usize = 256;
@@ -68,7 +71,7 @@ pub(crate) async fn start<N: Net>(
     let (listener, address, listens_at) = bind(&builder, &net).await?;
     let trace = builder.record.clone().map(Recorder::create).transpose();
     let trace = trace.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new);
-    let data = DataListener::bind(&builder, &net, &address).await?;
+    let (data, metrics) = bind_others(&builder, &net, &address).await?;
     let high = u128::from(entropy.next_u64());
     let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
     let name = node_name(&builder, &address, incarnation)?;
@@ -113,6 +116,7 @@ pub(crate) async fn start<N: Net>(
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
         trace: trace.clone(),
+        counts: (!builder.uncounted).then(|| answers.counts.clone()),
     });
     let events = broadcast::Sender::new(EVENTS_KEPT);
     let registry = Arc::new(registry);
@@ -132,7 +136,7 @@ pub(crate) async fn start<N: Net>(
         directory,
         trace,
     };
-    Ok(parts.run(listener, data, receiver))
+    Ok(parts.run(listener, data, metrics, receiver))
 }
 
 impl<N: Net> Parts<N> {
@@ -141,6 +145,7 @@ impl<N: Net> Parts<N> {
         self,
         listener: Option<N::Listener>,
         data: Option<DataListener<N>>,
+        metrics: Option<MetricsListener<N>>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Engine {
         let exposure = data.as_ref().and_then(|data| Exposure::of(data.bound));
@@ -149,15 +154,14 @@ impl<N: Net> Parts<N> {
         }
         let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
         listeners.extend(data.map(|data| self.listen_for_data(data)));
-        let publisher = self.directory.as_ref().map(|directory| {
-            let answers = Arc::downgrade(&self.answers);
-            tokio::spawn(directory.clone().keep_published(answers)).abort_handle()
-        });
+        let view = self.view();
+        let metrics_address = metrics.as_ref().map(|metrics| metrics.bound);
+        listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
         let links = self.builder.mooncake.map(|options| self.links(options));
+        let store_tasks = self.store_tasks(links.as_ref());
         let (plane, local) = self.local_target();
         let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
         tokio::spawn(driver.run(commands));
-        let (tcp, counts) = (self.tcp, self.answers.counts.clone());
         let timeout_ms = self.builder.timing.call_timeout_ms;
         Engine::new(Shared {
             local,
@@ -168,16 +172,15 @@ impl<N: Net> Parts<N> {
             entropy: self.entropy,
             events: self.events,
             commands: self.commands,
-            counts,
-            lanes: self.lanes,
             transport: self.transport,
             fallbacks: self.fallbacks,
             trace: self.trace,
-            tcp_counters: Box::new(move || tcp.counters()),
+            view,
+            metrics_address,
             links,
             exposure,
             directory: self.directory,
-            publisher,
+            store_tasks,
             close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
@@ -211,9 +214,43 @@ impl<N: Net> Parts<N> {
         Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
     }
 
+    /// Starts the tasks that publish to the metadata store, and follow it.
+    fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let watcher = Watcher {
+            directory: directory.clone(),
+            registry: Arc::downgrade(&self.registry),
+            links: links.map(Arc::downgrade),
+            counts: self.answers.counts.clone(),
+        };
+        let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
+        vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
+    }
+
+    /// What is told of the engine.
+    fn view(&self) -> Arc<View> {
+        let tcp = self.tcp.clone();
+        Arc::new(View::new(ViewParts {
+            answers: self.answers.clone(),
+            lanes: self.lanes.clone(),
+            transport: self.transport.clone(),
+            commands: self.commands.clone(),
+            clock: self.clock.clone(),
+            tcp_counters: Box::new(move || tcp.counters()),
+        }))
+    }
+
+    /// Starts the task that tells of the engine.
+    fn listen_for_metrics(&self, metrics: MetricsListener<N>, view: Arc<View>) -> Listening {
+        let accept_pause = std::time::Duration::from_millis(ACCEPT_PAUSE_MS);
+        let server = MetricsServer { view, counts: self.answers.counts.clone(), accept_pause };
+        let net = self.net.clone();
+        Listening::start(|stop| metrics::serve(net, metrics.listener, server, stop))
+    }
+
     /// Mooncake nodes as peers.
-    fn links(&self, options: MooncakeOptions) -> Box<dyn Links> {
-        Box::new(LinkTable::new(LinksParts {
+    fn links(&self, options: MooncakeOptions) -> Arc<dyn Links> {
+        Arc::new(LinkTable::new(LinksParts {
             net: self.net.clone(),
             options,
             clock: self.clock.clone(),
@@ -222,6 +259,7 @@ impl<N: Net> Parts<N> {
             lane_mute: Duration::from_millis(self.builder.timing.lane_mute_timeout_ms),
             connect_timeout_ms: self.builder.timing.call_timeout_ms,
             peers_max: self.builder.limits.peers_max,
+            counts: self.answers.counts.clone(),
         }))
     }
 
@@ -288,6 +326,7 @@ impl<N: Net> Parts<N> {
             lane_mute: Duration(u64::MAX),
             // Nor has it a lane or a peer, of which a trace tells.
             trace: None,
+            meters: Some(self.answers.counts.meters.peer(&self.path())),
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
@@ -331,6 +370,16 @@ async fn bind<N: Net>(
     Ok((Some(listener), advertised(builder, bound)?, at))
 }
 
+/// The ports beside our own.
+async fn bind_others<N: Net>(
+    builder: &Builder,
+    net: &N,
+    address: &str,
+) -> Result<(Option<DataListener<N>>, Option<MetricsListener<N>>), Error> {
+    let data = DataListener::bind(builder, net, address).await?;
+    Ok((data, MetricsListener::bind(builder, net).await?))
+}
+
 /// The port for Mooncake nodes, before anything is served at it.
 struct DataListener<N: Net> {
     listener: N::Listener,
@@ -361,6 +410,24 @@ impl<N: Net> DataListener<N> {
             RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
         let told = DataPort { host: told, port: bound.port() };
         Ok(Some(Self { listener, bound, told, options }))
+    }
+}
+
+/// The port for metrics, before anything is served at it.
+struct MetricsListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+}
+
+impl<N: Net> MetricsListener<N> {
+    async fn bind(builder: &Builder, net: &N) -> Result<Option<Self>, Error> {
+        let Some(at) = &builder.metrics else { return Ok(None) };
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
+        };
+        let listener = net.bind(at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        Ok(Some(Self { listener, bound }))
     }
 }
 

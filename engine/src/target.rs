@@ -9,12 +9,14 @@ mod fence;
 use crate::command::{Command, Commands};
 use crate::edges::Edges;
 use crate::error::Cause;
+use crate::metrics::{PeerMeters, Rail};
 use crate::mute::Mute;
 use crate::opening::LaneOpening;
 use crate::plane::Plane;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
 use crate::transport::{Carrier, Ends, RegisteredPosting};
+use handfast_core::mooncake::RpcMeta;
 use handfast_core::transfer::{
     SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
@@ -60,6 +62,8 @@ pub(crate) struct TargetParts {
     pub(crate) limits: TransferLimits,
     pub(crate) lane_mute: Duration,
     pub(crate) trace: Option<Trace>,
+    /// Absent where nothing is counted, to measure what counting costs.
+    pub(crate) meters: Option<Arc<PeerMeters>>,
 }
 
 pub(crate) struct Target {
@@ -74,6 +78,10 @@ pub(crate) struct Target {
 struct Batch {
     spans: Vec<u32>,
     report: oneshot::Sender<BatchReport>,
+    /// Of the first request.
+    direction: handfast_core::transfer::Direction,
+    /// Of all requests.
+    bytes: u64,
 }
 
 enum Dispatch {
@@ -101,6 +109,8 @@ struct State {
     carrier: Option<Carrier>,
     /// How long that took.
     opening: Option<LaneOpening>,
+    /// The counts of what goes over such lanes.
+    rail: Option<Arc<Rail>>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
     /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
@@ -116,6 +126,8 @@ struct State {
     used: Instant,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
     no_room: Option<(TransportError, LimitReached)>,
+    /// A metadata store has said that it has no entry of the node any more.
+    unpublished: bool,
     /// What ended this run for good, and ends whatever is still submitted to it.
     ended: Option<TransferInput>,
 }
@@ -135,6 +147,7 @@ impl Target {
             registered: Vec::new(),
             carrier: None,
             opening: None,
+            rail: None,
             draining: Vec::new(),
             unfenced: Vec::new(),
             doubts: fence::Doubts::default(),
@@ -145,6 +158,7 @@ impl Target {
             edges,
             used: parts.clock.now(),
             no_room: None,
+            unpublished: false,
             ended: None,
         };
         let target = Arc::new(Self {
@@ -184,8 +198,38 @@ impl Target {
 
     /// The peer has answered for this run again. One that has ended stays stale.
     pub(crate) fn refresh(&self) {
-        let state = self.lock();
+        let mut state = self.lock();
+        state.unpublished = false;
         self.stale.store(state.ended.is_some(), Ordering::Release);
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        self.parts.path.node.as_str()
+    }
+
+    /// A metadata store says where the node takes calls, or that it has no entry any more. True if
+    /// what was known is out of date by that.
+    pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
+        let mut state = self.lock();
+        let before = self.is_stale() || state.unpublished;
+        state.unpublished = at.is_none();
+        let moved = at.is_some_and(|at| {
+            RpcMeta::of_address(&self.address()).is_some_and(|known| known != *at)
+        });
+        if moved {
+            self.mark_stale();
+        }
+        self.doubt_unpublished(&state);
+        (moved || state.unpublished) && !before
+    }
+
+    /// A node that has no entry is looked up again once no lane to it is up: that it is says better
+    /// than a store whether it lives.
+    fn doubt_unpublished(&self, state: &State) {
+        if state.unpublished && state.up.is_empty() {
+            self.mark_stale();
+        }
     }
 
     pub(crate) fn watch_lanes(&self) -> watch::Receiver<LaneStatus> {
@@ -228,12 +272,15 @@ impl Target {
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
         }
+        let direction =
+            requests.first().map_or(core_direction(Direction::Write), |it| it.direction);
+        let bytes = requests.iter().fold(0, |sum: u64, it| sum.saturating_add(it.length));
         requests.clear();
         state.requests = requests;
         match submitted {
             Ok(batch) => {
                 let (report, receiver) = oneshot::channel();
-                state.batches.insert(batch, Batch { spans, report });
+                state.batches.insert(batch, Batch { spans, report, direction, bytes });
                 self.pump(state, now);
                 Ok((batch, receiver))
             }
@@ -291,6 +338,7 @@ impl Target {
                 state.registered.push(lane);
             }
             state.carrier = Some(carrier);
+            state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
             state.used = now;
             state.opening = opening;
             state.mute.on_answer(now);
@@ -320,6 +368,7 @@ impl Target {
             let over_rdma = state.registered.contains(&lane);
             state.draining.retain(|draining| *draining != lane);
             state.up.retain(|up| *up != lane);
+            self.doubt_unpublished(state);
             state.registered.retain(|registered| *registered != lane);
             state.unfenced.push(lane);
             state.doubts.on_lane_down(lane);
@@ -506,6 +555,11 @@ impl Target {
             TransferOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
                 let Some(entry) = state.batches.remove(&batch) else { return };
+                match (&state.rail, &self.parts.meters) {
+                    (Some(rail), _) => rail.on_finished(entry.direction, entry.bytes, &report),
+                    (None, Some(meters)) => meters.on_unplaced(),
+                    (None, None) => {}
+                }
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
                 // Nobody may be waiting any more: a dropped transfer was cancelled.
                 let _ = entry.report.send(report);

@@ -61,6 +61,9 @@ pub enum Carrier {
 }
 
 impl Carrier {
+    /// All there are, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
+
     /// In one word, as reports name it.
     pub fn name(self) -> &'static str {
         match self {

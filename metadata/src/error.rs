@@ -13,6 +13,8 @@ pub enum StoreOperation {
     Put,
     /// To remove.
     Remove,
+    /// To tell of changes.
+    Watch,
 }
 
 impl fmt::Display for StoreOperation {
@@ -22,6 +24,7 @@ impl fmt::Display for StoreOperation {
             Self::Get => "reading from",
             Self::Put => "writing to",
             Self::Remove => "removing from",
+            Self::Watch => "watching",
         })
     }
 }
@@ -57,8 +60,14 @@ pub enum StoreCause {
         limit: usize,
     },
     /// This program was built without it.
-    #[error("this program was built without etcd; build with `--features etcd`")]
-    NotBuilt,
+    #[error("this program was built without {feature}; build with `--features {feature}`")]
+    NotBuilt {
+        /// The feature that it needs.
+        feature: &'static str,
+    },
+    /// Files with certificates or keys cannot be used.
+    #[error("the certificates for it cannot be used: {0}")]
+    Certificates(String),
     /// A value is no text.
     #[error("the value is not UTF-8")]
     NotText,
@@ -85,6 +94,19 @@ pub(crate) fn words(mut text: String) -> String {
         text.pop();
     }
     text
+}
+
+/// An error and what led to it, in one line; each step that says the same as the one before once.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let (mut text, mut next) = (error.to_string(), error.source());
+    while let Some(error) = next.filter(|_| text.len() <= WORDS_BYTES_MAX) {
+        let step = error.to_string();
+        if !text.ends_with(&step) {
+            text = format!("{text}: {step}");
+        }
+        next = error.source();
+    }
+    words(text)
 }
 
 /// Checks what is asked against the limits of every store.

@@ -1,8 +1,15 @@
 //! A store in an etcd.
 
-use crate::error::{StoreCause, StoreError, StoreOperation, check, words};
-use crate::store::{Pending, Store};
-use etcd_client::{Client, ConnectOptions, Error, PutOptions};
+mod watch;
+
+use crate::Tls;
+use crate::error::{StoreCause, StoreError, StoreOperation, chain, check, words};
+use crate::store::{Changes, Pending, Store};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error, Identity, PutOptions,
+    TlsOptions, Txn, TxnOp,
+};
+use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Weak};
@@ -13,12 +20,17 @@ use tracing::{debug, warn};
 
 /// Shortest time that an entry outlives its writer, in seconds.
 const LEASE_SECONDS_MIN: u64 = 3;
+/// How often a connection with something under way, such as a watch, must show that it lives; twice
+/// as long as an etcd puts up with by default (its `--grpc-keepalive-min-time`).
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How an etcd is spoken to.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct EtcdOptions {
     /// Name and password, where it asks for them.
     pub user: Option<(String, String)>,
+    /// With which certificates TLS is spoken to every endpoint; to none where absent.
+    pub tls: Option<Tls>,
     /// How long an operation may take, connecting included, in milliseconds.
     pub timeout_ms: u64,
     /// How long an entry outlives its writer, in seconds; at least 3. It is kept alive while the
@@ -29,7 +41,7 @@ pub struct EtcdOptions {
 impl Default for EtcdOptions {
     fn default() -> Self {
         // Mooncake's own client waits for five seconds.
-        Self { user: None, timeout_ms: 5_000, lease_seconds: 15 }
+        Self { user: None, tls: None, timeout_ms: 5_000, lease_seconds: 15 }
     }
 }
 
@@ -61,7 +73,8 @@ struct State {
 }
 
 impl EtcdStore {
-    /// A store at `endpoints`, `host:port` each.
+    /// A store at `endpoints`, `host:port` each; with `https://` before it or not where TLS is
+    /// spoken.
     pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
         let options = EtcdOptions {
             lease_seconds: options.lease_seconds.max(LEASE_SECONDS_MIN),
@@ -114,9 +127,17 @@ impl Shared {
             return Ok(client.clone());
         }
         let wait = Duration::from_millis(self.options.timeout_ms);
-        let mut options = ConnectOptions::new().with_connect_timeout(wait).with_timeout(wait);
+        // A member that has lost the others must not be believed.
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(wait)
+            .with_timeout(wait)
+            .with_keep_alive(PING_INTERVAL, wait)
+            .with_require_leader(true);
         if let Some((name, password)) = &self.options.user {
             options = options.with_user(name, password);
+        }
+        if let Some(tls) = &self.options.tls {
+            options = options.with_tls(tls_options(tls));
         }
         let client = Client::connect(&self.endpoints, Some(options)).await?;
         Ok(state.client.insert(client).clone())
@@ -124,6 +145,11 @@ impl Shared {
 
     async fn forget(&self) {
         self.state.lock().await.client = None;
+    }
+
+    /// Another may have taken its place meanwhile, which stays.
+    async fn forget_lease(&self, lease: i64) {
+        self.state.lock().await.lease.take_if(|current| *current == lease);
     }
 
     /// The lease that entries of this process are bound to.
@@ -148,8 +174,8 @@ impl Shared {
     }
 }
 
-/// Keeps a lease alive while its store is there. A lease that is gone is forgotten, and the next
-/// entry is written under a new one.
+/// Keeps a lease alive while its store is there and writes under it. A lease that is gone is
+/// forgotten, and the next entry is written under a new one.
 async fn keep_alive(store: Weak<Shared>, lease: i64) {
     loop {
         let Some(alive) = store.upgrade() else { return };
@@ -157,12 +183,15 @@ async fn keep_alive(store: Weak<Shared>, lease: i64) {
         drop(alive);
         sleep(Duration::from_secs(options.lease_seconds) / 3).await;
         let Some(alive) = store.upgrade() else { return };
+        if alive.state.lock().await.lease != Some(lease) {
+            return;
+        }
         let limit = Duration::from_millis(options.timeout_ms);
         match timeout(limit, alive.keep_alive(lease)).await {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => {
                 warn!("the lease of our entries is gone; they are written again under another");
-                alive.state.lock().await.lease = None;
+                alive.forget_lease(lease).await;
                 return;
             }
             failed => {
@@ -193,15 +222,21 @@ impl Store for EtcdStore {
             let asked = async {
                 let mut client = self.shared.client().await?;
                 let lease = self.shared.lease(&mut client).await?;
-                let options = PutOptions::new().with_lease(lease);
-                client.put(key, value, Some(options)).await
+                let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+                let same = [
+                    Compare::value(key, CompareOp::Equal, value),
+                    Compare::lease(key, CompareOp::Equal, lease),
+                ];
+                // What is there already is not written again: an etcd keeps all that was ever
+                // written until it is compacted, and tells whoever watches.
+                let put = client.txn(Txn::new().when(same).or_else([put])).await;
+                if put.as_ref().is_err_and(is_lease_gone) {
+                    // It is of no use for the next try.
+                    self.shared.forget_lease(lease).await;
+                }
+                put
             };
-            let put = self.within(operation, asked).await.map(drop);
-            if matches!(&put, Err(error) if matches!(error.cause, StoreCause::Refused { .. })) {
-                // A lease that the etcd does not know any more is of no use for the next try.
-                self.shared.state.lock().await.lease = None;
-            }
-            put
+            self.within(operation, asked).await.map(drop)
         })
     }
 
@@ -214,9 +249,31 @@ impl Store for EtcdStore {
         })
     }
 
+    fn watch(&self, prefix: &str) -> Option<Box<dyn Changes>> {
+        Some(Box::new(watch::Watch::new(self.name.clone(), self.shared.clone(), prefix)))
+    }
+
     fn name(&self) -> &str {
         &self.name
     }
+}
+
+fn tls_options(tls: &Tls) -> TlsOptions {
+    let mut options = TlsOptions::new();
+    match &tls.texts.authority {
+        Some(authority) => options = options.ca_certificate(Certificate::from_pem(authority)),
+        None => options = options.with_native_roots(),
+    }
+    if let Some((certificate, key)) = &tls.texts.identity {
+        options = options.identity(Identity::from_pem(certificate, key));
+    }
+    options
+}
+
+/// Whether a put was refused because the etcd does not know its lease: nothing else that a put names
+/// has to be there before.
+fn is_lease_gone(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
 }
 
 fn cause(error: &Error) -> StoreCause {
@@ -225,10 +282,17 @@ fn cause(error: &Error) -> StoreCause {
             let text = words(status.message().to_owned());
             StoreCause::Refused { status: status.code() as u16, text }
         }
+        Error::GRpcStatus(status) => StoreCause::Unreachable(match status.source() {
+            Some(source) => chain(source),
+            None => words(status.message().to_owned()),
+        }),
+        Error::TransportError(error) => StoreCause::Unreachable(chain(error)),
         other => StoreCause::Unreachable(words(other.to_string())),
     }
 }
 
+/// The code of gRPC for what is not there.
+const NOT_FOUND: i32 = 5;
 /// Codes of gRPC that say that the etcd was not reached, or not in time: cancelled, unknown, deadline
 /// exceeded, unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

@@ -1,6 +1,6 @@
 //! A store behind an HTTP metadata server.
 
-use crate::error::{StoreCause, StoreError, StoreOperation, check, words};
+use crate::error::{StoreCause, StoreError, StoreOperation, chain, check, words};
 use crate::store::{Pending, Store, VALUE_BYTES_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -20,35 +20,56 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// What a key needs no escape for: RFC 3986, section 2.3.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A store at `http://HOST:PORT/PATH`.
+/// A store at `http://HOST:PORT/PATH`, or with the feature `tls` at `https://HOST:PORT/PATH`.
 pub struct HttpStore {
     base: String,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Connections,
+}
+
+/// The client with its connections.
+enum Connections {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    #[cfg(feature = "tls")]
+    Encrypted(Client<hyper_rustls::HttpsConnector<HttpConnector>, Full<Bytes>>),
 }
 
 impl HttpStore {
     /// A store that is connected to when it is asked.
     ///
     /// # Errors
-    /// [`StoreCause::Unreachable`] for what is no such URL.
+    /// [`StoreCause::Unreachable`] for what is no such URL; for one with `https` also
+    /// [`StoreCause::Certificates`] if nobody can vouch for it, and [`StoreCause::NotBuilt`] if that
+    /// is not spoken.
     pub fn new(base: &str) -> Result<Self, StoreError> {
-        let wrong = |text: String| StoreError {
-            store: base.to_owned(),
-            operation: StoreOperation::Connect,
-            cause: StoreCause::Unreachable(text),
-        };
-        let uri: Uri = base.parse().map_err(|error| wrong(format!("no URL: {error}")))?;
-        let whole = uri.authority().is_some_and(|it| {
-            !it.host().is_empty() && (it.as_str() == it.host() || it.port_u16().is_some())
-        });
-        if uri.scheme_str() != Some("http") || !whole || uri.query().is_some() {
-            return Err(wrong("it is no http://HOST:PORT/PATH".into()));
+        if base.starts_with("https://") {
+            #[cfg(not(feature = "tls"))]
+            return Err(unusable(base, StoreCause::NotBuilt { feature: "tls" }));
+            #[cfg(feature = "tls")]
+            return match crate::Tls::load(&crate::TlsFiles::default()) {
+                Ok(tls) => Self::with_tls(base, &tls),
+                Err(cause) => Err(unusable(base, cause)),
+            };
         }
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_nodelay(true);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
-        Ok(Self { base: base.trim_end_matches('/').to_owned(), client })
+        check_url(base, "http")?;
+        let client = Client::builder(TokioExecutor::new()).build(connector());
+        Ok(Self::over(base, Connections::Plain(client)))
+    }
+
+    /// A store at an `https` URL that is connected to when it is asked.
+    ///
+    /// # Errors
+    /// [`StoreCause::Unreachable`] for what is no such URL.
+    #[cfg(feature = "tls")]
+    pub fn with_tls(base: &str, tls: &crate::Tls) -> Result<Self, StoreError> {
+        check_url(base, "https")?;
+        let mut tcp = connector();
+        tcp.enforce_http(false);
+        let client = Client::builder(TokioExecutor::new()).build((tcp, tls.config.clone()).into());
+        Ok(Self::over(base, Connections::Encrypted(client)))
+    }
+
+    fn over(base: &str, client: Connections) -> Self {
+        Self { base: base.trim_end_matches('/').to_owned(), client }
     }
 
     async fn send(
@@ -71,14 +92,11 @@ impl HttpStore {
         key: &str,
         value: Option<&str>,
     ) -> Result<(StatusCode, Bytes), StoreCause> {
-        let unreachable = |error: &dyn std::error::Error| {
-            let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            StoreCause::Unreachable(words(format!("{error}{source}")))
-        };
+        let unreachable = |error: &dyn std::error::Error| StoreCause::Unreachable(chain(error));
         let method = match operation {
             StoreOperation::Put => Method::PUT,
             StoreOperation::Remove => Method::DELETE,
-            StoreOperation::Get | StoreOperation::Connect => Method::GET,
+            StoreOperation::Get | StoreOperation::Connect | StoreOperation::Watch => Method::GET,
         };
         let uri = format!("{}?key={}", self.base, utf8_percent_encode(key, PLAIN));
         let body = value.map(|value| Bytes::copy_from_slice(value.trim_end().as_bytes()));
@@ -89,7 +107,12 @@ impl HttpStore {
         };
         let request = request.body(Full::new(body.unwrap_or_default()));
         let request = request.map_err(|error| unreachable(&error))?;
-        let answer = self.client.request(request).await.map_err(|error| unreachable(&error))?;
+        let answer = match &self.client {
+            Connections::Plain(client) => client.request(request),
+            #[cfg(feature = "tls")]
+            Connections::Encrypted(client) => client.request(request),
+        };
+        let answer = answer.await.map_err(|error| unreachable(&error))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, VALUE_BYTES_MAX).collect().await;
         let body = body.map_err(|error| unreachable(&*error))?;
@@ -104,6 +127,29 @@ impl HttpStore {
         let text = words(String::from_utf8_lossy(body).into_owned());
         self.failed(operation, StoreCause::Refused { status: status.as_u16(), text })
     }
+}
+
+fn connector() -> HttpConnector {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_nodelay(true);
+    connector
+}
+
+fn check_url(base: &str, scheme: &str) -> Result<(), StoreError> {
+    let wrong = |text: String| unusable(base, StoreCause::Unreachable(text));
+    let uri: Uri = base.parse().map_err(|error| wrong(format!("no URL: {error}")))?;
+    let whole = uri.authority().is_some_and(|it| {
+        !it.host().is_empty() && (it.as_str() == it.host() || it.port_u16().is_some())
+    });
+    match uri.scheme_str() == Some(scheme) && whole && uri.query().is_none() {
+        true => Ok(()),
+        false => Err(wrong(format!("it is no {scheme}://HOST:PORT/PATH"))),
+    }
+}
+
+fn unusable(base: &str, cause: StoreCause) -> StoreError {
+    StoreError { store: base.to_owned(), operation: StoreOperation::Connect, cause }
 }
 
 impl Store for HttpStore {

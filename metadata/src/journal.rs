@@ -61,22 +61,26 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(failed("open", error)),
         };
-        let file = write_anew(path, &table).map_err(|error| failed("write", error))?;
+        let written = TableLines::of(&table).and_then(|lines| write_anew(path, &lines));
+        let file = written.map_err(|error| failed("write", error))?;
         Ok((Self { path: path.to_owned(), file, lines: table.len() }, table))
     }
 
-    /// Writes a change that `table` has already, and waits for the disk.
-    pub(crate) fn append(
-        &mut self,
-        table: &BTreeMap<String, String>,
-        key: &str,
-        value: Option<&str>,
-    ) -> io::Result<()> {
-        if self.lines >= 2 * table.len() + PAST_LINES_MIN {
-            self.file = write_anew(&self.path, table)?;
-            self.lines = table.len();
-            return Ok(());
-        }
+    /// Whether most lines are of the past, for a table of `entries`, or the last change was not
+    /// written whole: then it is to be compacted before the next one.
+    pub(crate) fn is_overgrown(&self, entries: usize) -> bool {
+        self.lines >= 2 * entries + PAST_LINES_MIN
+    }
+
+    /// Replaces all that was written by a table, and waits for the disk.
+    pub(crate) fn compact(&mut self, table: &TableLines) -> io::Result<()> {
+        self.file = write_anew(&self.path, table)?;
+        self.lines = table.lines;
+        Ok(())
+    }
+
+    /// Writes a change, and waits for the disk.
+    pub(crate) fn append(&mut self, key: &str, value: Option<&str>) -> io::Result<()> {
         let change = Change { key: key.to_owned(), value: value.map(str::to_owned) };
         // Half a line may be left behind, so that after a failure all is written anew.
         let lines = std::mem::replace(&mut self.lines, usize::MAX);
@@ -84,6 +88,22 @@ impl Journal {
         self.file.sync_data()?;
         self.lines = lines + 1;
         Ok(())
+    }
+}
+
+/// A table as it stands in the file.
+pub(crate) struct TableLines {
+    content: Vec<u8>,
+    lines: usize,
+}
+
+impl TableLines {
+    pub(crate) fn of(table: &BTreeMap<String, String>) -> io::Result<Self> {
+        let mut content = Vec::new();
+        for (key, value) in table {
+            content.extend(line(&Change { key: key.clone(), value: Some(value.clone()) })?);
+        }
+        Ok(Self { content, lines: table.len() })
     }
 }
 
@@ -119,16 +139,12 @@ fn read(path: &Path, file: File) -> Result<BTreeMap<String, String>, JournalErro
 }
 
 /// Writes the table beside `path`, renames it and returns it open for more.
-fn write_anew(path: &Path, table: &BTreeMap<String, String>) -> io::Result<File> {
+fn write_anew(path: &Path, table: &TableLines) -> io::Result<File> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let fresh = path.with_file_name(name);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&fresh)?;
-    let mut content = Vec::new();
-    for (key, value) in table {
-        content.extend(line(&Change { key: key.clone(), value: Some(value.clone()) })?);
-    }
-    file.write_all(&content)?;
+    file.write_all(&table.content)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -150,7 +166,7 @@ mod tests {
                 Some(value) => drop(table.insert(key.into(), value.into())),
                 None => drop(table.remove(key)),
             }
-            journal.append(&table, key, value).unwrap();
+            journal.append(key, value).unwrap();
         }
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"key\":\"c").unwrap();
         let (_, again) = Journal::open(&path).unwrap();
@@ -174,15 +190,18 @@ mod tests {
         let path = folder.path().join("table");
         let (mut journal, mut table) = Journal::open(&path).unwrap();
         table.insert("key".into(), "1".into());
-        journal.append(&table, "key", Some("1")).unwrap();
-        journal.append(&table, "key", Some("1")).unwrap();
+        journal.append("key", Some("1")).unwrap();
+        journal.append("key", Some("1")).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 2);
+        journal.lines = 1 + PAST_LINES_MIN;
+        assert!(!journal.is_overgrown(table.len()));
         journal.lines = 2 + PAST_LINES_MIN;
-        journal.append(&table, "key", Some("1")).unwrap();
+        assert!(journal.is_overgrown(table.len()));
+        journal.compact(&TableLines::of(&table).unwrap()).unwrap();
         assert_eq!((journal.lines, fs::read_to_string(&path).unwrap().lines().count()), (1, 1));
-        journal.append(&table, "key", Some("1")).unwrap();
+        journal.append("key", Some("1")).unwrap();
         assert_eq!(journal.lines, 2);
         let (_, again) = Journal::open(&path).unwrap();
-        assert_eq!(again.len(), 1);
+        assert_eq!(again, table);
     }
 }

@@ -1,6 +1,6 @@
 //! An HTTP metadata server: texts under keys for nodes of a fleet, in memory or in a file.
 
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, TableLines};
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -78,14 +78,16 @@ pub struct HttpServer {
 }
 
 struct Shared {
-    table: Mutex<Table>,
+    /// Changes, one after another: whoever changes an entry holds this until it is on disk.
+    journal: Mutex<Option<Journal>>,
+    /// What is on disk. Never locked while a disk is waited for; written only with `journal` held.
+    table: RwLock<Table>,
     limits: ServerLimits,
 }
 
 struct Table {
     entries: BTreeMap<String, String>,
     bytes: usize,
-    journal: Option<Journal>,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -108,8 +110,8 @@ impl HttpServer {
             None => (None, BTreeMap::new()),
         };
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let table = Mutex::new(Table { entries, bytes, journal });
-        Ok(Self { listener, address: bound, shared: Arc::new(Shared { table, limits }) })
+        let (journal, table) = (Mutex::new(journal), RwLock::new(Table { entries, bytes }));
+        Ok(Self { listener, address: bound, shared: Arc::new(Shared { journal, table, limits }) })
     }
 
     /// Where it listens.
@@ -119,7 +121,7 @@ impl HttpServer {
 
     /// Entries there are.
     pub fn entries(&self) -> usize {
-        self.shared.lock().entries.len()
+        self.shared.table().entries.len()
     }
 
     /// Serves until dropped; connections end with it.
@@ -203,7 +205,7 @@ impl Shared {
     }
 
     fn get(&self, key: &str) -> Answer {
-        match self.lock().entries.get(key) {
+        match self.table().entries.get(key) {
             Some(value) => {
                 let mut answer = say(StatusCode::OK, value);
                 let json = hyper::header::HeaderValue::from_static("application/json");
@@ -216,52 +218,74 @@ impl Shared {
 
     /// Changes an entry; on disk as well before it is answered.
     async fn change(self: Arc<Self>, key: String, value: Option<String>) -> Answer {
-        // A disk may take its time, and others are answered meanwhile.
-        let changed =
-            tokio::task::spawn_blocking(move || self.lock().change(&key, value, &self.limits));
+        // A disk may take its time: other changes wait for it, and those who only read do not.
+        let changed = tokio::task::spawn_blocking(move || self.change_on_disk(&key, value));
         changed
             .await
             .unwrap_or_else(|error| say(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn change_on_disk(&self, key: &str, value: Option<String>) -> Answer {
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match self.table().bytes_after(key, value.as_deref(), &self.limits) {
+            Ok(bytes) => bytes,
+            Err((status, why)) => return say(status, why),
+        };
+        if let Some(journal) = journal.as_mut()
+            && let Err(error) = self.write(journal, key, value.as_deref())
+        {
+            warn!(%error, "a change cannot be written to disk");
+            return say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"));
+        }
+        let told = if value.is_some() { "metadata updated" } else { "metadata deleted" };
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        table.bytes = bytes;
+        match value {
+            Some(value) => drop(table.entries.insert(key.to_owned(), value)),
+            None => drop(table.entries.remove(key)),
+        }
+        say(StatusCode::OK, told)
+    }
+
+    fn write(&self, journal: &mut Journal, key: &str, value: Option<&str>) -> io::Result<()> {
+        let overgrown = {
+            let table = self.table();
+            let overgrown = journal.is_overgrown(table.entries.len());
+            overgrown.then(|| TableLines::of(&table.entries)).transpose()?
+        };
+        if let Some(lines) = overgrown {
+            journal.compact(&lines)?;
+        }
+        journal.append(key, value)
+    }
+
+    fn table(&self) -> RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
-    fn change(&mut self, key: &str, value: Option<String>, limits: &ServerLimits) -> Answer {
-        let before = self.entries.get(key).cloned();
-        let size = |value: &Option<String>| value.as_ref().map_or(0, |it| key.len() + it.len());
-        let bytes = self.bytes - size(&before) + size(&value);
+    /// Bytes of all keys and values once the entry is changed, or why not.
+    fn bytes_after(
+        &self,
+        key: &str,
+        value: Option<&str>,
+        limits: &ServerLimits,
+    ) -> Result<usize, (StatusCode, &'static str)> {
+        let before = self.entries.get(key).map(String::as_str);
+        let size = |value: Option<&str>| value.map_or(0, |it| key.len() + it.len());
+        let bytes = self.bytes - size(before) + size(value);
         let grows = value.is_some() && before.is_none();
         if bytes > limits.bytes_max || grows && self.entries.len() >= limits.entries_max {
-            return say(
+            return Err((
                 StatusCode::INSUFFICIENT_STORAGE,
                 "the limit of entries or bytes is reached",
-            );
+            ));
         }
         if value.is_none() && before.is_none() {
-            return say(StatusCode::NOT_FOUND, "metadata not found");
+            return Err((StatusCode::NOT_FOUND, "metadata not found"));
         }
-        let told = if value.is_some() { "metadata updated" } else { "metadata deleted" };
-        self.set(key, value.clone());
-        if let Some(journal) = &mut self.journal
-            && let Err(error) = journal.append(&self.entries, key, value.as_deref())
-        {
-            warn!(%error, "a change cannot be written to disk");
-            self.set(key, before);
-            return say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"));
-        }
-        self.bytes = bytes;
-        say(StatusCode::OK, told)
-    }
-
-    fn set(&mut self, key: &str, value: Option<String>) {
-        match value {
-            Some(value) => drop(self.entries.insert(key.to_owned(), value)),
-            None => drop(self.entries.remove(key)),
-        }
+        Ok(bytes)
     }
 }
 
@@ -276,4 +300,34 @@ fn say(status: StatusCode, text: &str) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::copy_from_slice(text.as_bytes())));
     *answer.status_mut() = status;
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HttpStore, Store};
+
+    #[expect(clippy::await_holding_lock, reason = "so does a disk that takes its time")]
+    #[tokio::test]
+    async fn a_change_that_waits_for_the_disk_holds_up_nobody_who_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("table");
+        let server = HttpServer::bind("127.0.0.1:0", Some(&file), ServerLimits::default());
+        let server = server.await.unwrap();
+        let shared = server.shared.clone();
+        let url = format!("http://{}/metadata", server.address());
+        let serving = tokio::spawn(server.run());
+        let store = HttpStore::new(&url).unwrap();
+        store.put("k", "before").await.unwrap();
+        // As a write does that the disk keeps.
+        let held = shared.journal.lock().unwrap();
+        let mut changing = Box::pin(store.put("k", "after"));
+        let waited = timeout(Duration::from_millis(100), &mut changing).await;
+        assert!(waited.is_err(), "it is told once it is on disk");
+        assert_eq!(store.get("k").await, Ok(Some("before".to_owned())));
+        drop(held);
+        changing.await.unwrap();
+        assert_eq!(store.get("k").await, Ok(Some("after".to_owned())));
+        serving.abort();
+    }
 }

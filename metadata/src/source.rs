@@ -2,6 +2,7 @@
 
 use crate::{HttpStore, Store, StoreError};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -10,10 +11,42 @@ use std::sync::Arc;
 pub enum Source {
     /// By asking them: `P2PHANDSHAKE`, or `p2p`.
     Peers,
-    /// An HTTP metadata server, by its URL.
+    /// An HTTP metadata server, by its URL, `http` or `https`.
     Http(String),
-    /// An etcd, by its endpoints: `etcd://host:port,host:port`, or the endpoints alone.
+    /// An etcd, by its endpoints: `etcd://host:port,host:port`, or the endpoints alone; all with
+    /// `https://` before them if it speaks TLS.
     Etcd(Vec<String>),
+}
+
+/// What stands before an endpoint of an etcd that speaks TLS.
+const ENCRYPTED: &str = "https://";
+/// What may stand before one that does not.
+const PLAIN: &str = "http://";
+
+/// What a store may ask for, and what it is asked for.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Credentials {
+    /// Name and password, for an etcd.
+    pub user: Option<(String, String)>,
+    /// Certificates, for a store that speaks TLS.
+    pub tls: TlsFiles,
+}
+
+impl fmt::Debug for Credentials {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        write!(f, "Credentials({user:?}, {:?})", self.tls)
+    }
+}
+
+/// Files with certificates and a key, in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates of those who may vouch for a store; those that the system trusts where absent.
+    pub authority: Option<PathBuf>,
+    /// Our certificate, the ones in between after it, and its key, for a store that asks for them.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Why a text names no store.
@@ -21,43 +54,62 @@ pub enum Source {
 pub enum SourceError {
     /// A kind of store that is not spoken to.
     #[error(
-        "'{0}' is no metadata store that handfast speaks to: p2p, http://HOST:PORT/PATH or \
+        "'{0}' is no metadata store that handfast speaks to: p2p, http[s]://HOST:PORT/PATH or \
          etcd://HOST:PORT[,HOST:PORT]"
     )]
     Unknown(String),
+    /// An etcd some of whose endpoints speak TLS.
+    #[error(
+        "'{0}' has {ENCRYPTED} before some of its endpoints, and must have it before all or none"
+    )]
+    Mixed(String),
     /// No host in it.
     #[error("'{0}' names no HOST:PORT")]
     NoHost(String),
 }
 
 impl Source {
-    /// The store; `None` where nodes are asked themselves. `user` is name and password for an etcd.
+    /// The store; `None` where nodes are asked themselves.
     ///
     /// # Errors
-    /// A URL that is none, or [`StoreCause::NotBuilt`](crate::StoreCause::NotBuilt).
-    pub fn open(
-        &self,
-        user: Option<(String, String)>,
-    ) -> Result<Option<Arc<dyn Store>>, StoreError> {
+    /// A URL that is none, certificates that cannot be used, or
+    /// [`StoreCause::NotBuilt`](crate::StoreCause::NotBuilt).
+    pub fn open(&self, credentials: Credentials) -> Result<Option<Arc<dyn Store>>, StoreError> {
         match self {
             Self::Peers => Ok(None),
+            #[cfg(feature = "tls")]
+            Self::Http(base) if base.starts_with(ENCRYPTED) => {
+                let tls = self.load(&credentials)?;
+                Ok(Some(Arc::new(HttpStore::with_tls(base, &tls)?)))
+            }
             Self::Http(base) => Ok(Some(Arc::new(HttpStore::new(base)?))),
             #[cfg(feature = "etcd")]
             Self::Etcd(endpoints) => {
-                let options = crate::EtcdOptions { user, ..crate::EtcdOptions::default() };
+                let encrypted = endpoints.iter().all(|it| it.starts_with(ENCRYPTED));
+                let asked = encrypted || credentials.tls != TlsFiles::default();
+                let tls = if asked { Some(self.load(&credentials)?) } else { None };
+                let user = credentials.user;
+                let options = crate::EtcdOptions { user, tls, ..crate::EtcdOptions::default() };
                 Ok(Some(Arc::new(crate::EtcdStore::new(endpoints, options))))
             }
             #[cfg(not(feature = "etcd"))]
-            Self::Etcd(endpoints) => {
+            Self::Etcd(_) => {
                 // Nobody is told the password.
-                drop(user);
-                Err(StoreError {
-                    store: format!("etcd://{}", endpoints.join(",")),
-                    operation: crate::StoreOperation::Connect,
-                    cause: crate::StoreCause::NotBuilt,
-                })
+                drop(credentials);
+                Err(self.failed(crate::StoreCause::NotBuilt { feature: "etcd" }))
             }
         }
+    }
+
+    #[cfg(feature = "tls")]
+    fn load(&self, credentials: &Credentials) -> Result<crate::Tls, StoreError> {
+        crate::Tls::load(&credentials.tls).map_err(|cause| self.failed(cause))
+    }
+
+    #[cfg(any(feature = "tls", not(feature = "etcd")))]
+    fn failed(&self, cause: crate::StoreCause) -> StoreError {
+        let operation = crate::StoreOperation::Connect;
+        StoreError { store: self.to_string(), operation, cause }
     }
 }
 
@@ -81,25 +133,34 @@ impl FromStr for Source {
         }
         let (scheme, rest) = text.split_once("://").unwrap_or(("etcd", text));
         match scheme {
-            "http" if rest.is_empty() || rest.starts_with('/') => {
+            "http" | "https" if rest.is_empty() || rest.starts_with('/') => {
                 Err(SourceError::NoHost(text.to_owned()))
             }
-            "http" => Ok(Self::Http(text.to_owned())),
-            "etcd" => {
-                let endpoints: Vec<String> =
-                    rest.split([',', ';']).map(str::trim).map(str::to_owned).collect();
-                let named = |endpoint: &String| {
-                    endpoint
-                        .rsplit_once(':')
-                        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-                };
-                match endpoints.iter().all(named) {
-                    true => Ok(Self::Etcd(endpoints)),
-                    false => Err(SourceError::NoHost(text.to_owned())),
-                }
-            }
+            "http" | "https" => Ok(Self::Http(text.to_owned())),
+            "etcd" => endpoints(rest, text).map(Self::Etcd),
             _ => Err(unknown()),
         }
+    }
+}
+
+/// The endpoints of an etcd; `text` is what names it, for errors.
+fn endpoints(rest: &str, text: &str) -> Result<Vec<String>, SourceError> {
+    let bare = |endpoint: &str| endpoint.strip_prefix(PLAIN).unwrap_or(endpoint).to_owned();
+    let endpoints: Vec<String> = rest.split([',', ';']).map(str::trim).map(bare).collect();
+    let named = |endpoint: &String| {
+        let endpoint = endpoint.strip_prefix(ENCRYPTED).unwrap_or(endpoint);
+        let parts = endpoint.rsplit_once(':');
+        parts.is_some_and(|(host, port)| {
+            !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok()
+        })
+    };
+    if !endpoints.iter().all(named) {
+        return Err(SourceError::NoHost(text.to_owned()));
+    }
+    match endpoints.iter().filter(|it| it.starts_with(ENCRYPTED)).count() {
+        0 => Ok(endpoints),
+        all if all == endpoints.len() => Ok(endpoints),
+        _ => Err(SourceError::Mixed(text.to_owned())),
     }
 }
 
@@ -115,15 +176,22 @@ mod tests {
         for text in ["a:1,b:2", "etcd://a:1;b:2", "a:1, b:2"] {
             assert_eq!(text.parse(), Ok(two.clone()), "{text}");
         }
+        let encrypted = Source::Etcd(vec!["https://a:1".into(), "https://b:2".into()]);
+        assert_eq!("etcd://https://a:1,https://b:2".parse(), Ok(encrypted.clone()));
+        assert_eq!(encrypted.to_string().parse(), Ok(encrypted));
+        assert_eq!("etcd://http://a:1,b:2".parse(), Ok(two));
+        assert_eq!("https://h:1/m".parse(), Ok(Source::Http("https://h:1/m".into())));
     }
 
     #[test]
     fn what_names_no_store_is_refused_in_words() {
-        for text in ["redis://h:1", "https://h:1/metadata", "file:///tmp"] {
+        for text in ["redis://h:1", "file:///tmp"] {
             assert_eq!(text.parse::<Source>(), Err(SourceError::Unknown(text.into())));
         }
-        for text in ["", "http://", "http:///metadata", "etcd://", "a:1,,b:2", "host"] {
+        for text in ["", "http://", "https:///metadata", "etcd://", "a:1,,b:2", "host", "a/b:1"] {
             assert_eq!(text.parse::<Source>(), Err(SourceError::NoHost(text.into())), "{text}");
         }
+        let mixed = "etcd://https://a:1,b:2";
+        assert_eq!(mixed.parse::<Source>(), Err(SourceError::Mixed(mixed.into())));
     }
 }

@@ -25,6 +25,37 @@ pub trait Store: Send + Sync + 'static {
     /// Removes; nothing to remove is no error.
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()>;
 
+    /// Follows what happens under keys that begin with `prefix`; `None` where a store cannot tell.
+    fn watch(&self, _prefix: &str) -> Option<Box<dyn Changes>> {
+        None
+    }
+
     /// Which store it is, for messages.
     fn name(&self) -> &str;
+}
+
+/// One word of a store that is watched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Written.
+    Put {
+        /// The key.
+        key: String,
+        /// What is under it now.
+        value: String,
+    },
+    /// Removed, or gone with its writer.
+    Removed {
+        /// The key.
+        key: String,
+    },
+    /// From here on everything is told; what happened before may not have been.
+    Missed,
+}
+
+/// What happens in a store, in order.
+pub trait Changes: Send {
+    /// The next change. The first is [`Change::Missed`], and so is the one after an error, which is
+    /// when the store is connected to again. Cancel-safe: nothing is lost.
+    fn next(&mut self) -> Pending<'_, Change>;
 }

@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Read-ahead: how much of small frames one system call brings.
 const BUFFER_BYTES: usize = 256 << 10;
+/// How much of it there is before that was ever full: a node has thousands of lanes, and most of them
+/// never see as much at once.
+const BUFFER_FIRST_BYTES: usize = 4 << 10;
 /// Payloads from this size on are worth a system call of their own, straight into place.
 const DIRECT_BYTES: usize = 32 << 10;
 /// Read-ahead behind such a payload: the next header, and little that would be copied twice.
@@ -68,7 +71,7 @@ impl<R: StreamReader> Inbound<R> {
             lane,
             half,
             depth,
-            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            buffer: vec![0; BUFFER_FIRST_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
             ahead: BUFFER_BYTES,
@@ -109,7 +112,8 @@ impl<R: StreamReader> Inbound<R> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        let spare = &mut self.buffer[self.end..self.ahead];
+        let ahead = self.ahead.min(self.buffer.len());
+        let spare = &mut self.buffer[self.end..ahead];
         let count = match self.half.try_fill(target.as_ref(), spare) {
             Ok(0) => return Err(End::Failed(peer_error("receive", 0, self.end_of_stream()))),
             Ok(count) => count,
@@ -123,9 +127,21 @@ impl<R: StreamReader> Inbound<R> {
         };
         let direct = count.min(target.map_or(0, |span| span.len()));
         self.end += count - direct;
+        if self.end == self.buffer.len() {
+            self.grow();
+        }
         self.consumed(direct);
         self.parse()?;
         Ok(true)
+    }
+
+    /// The buffer was filled once, so that more of it is of use.
+    fn grow(&mut self) {
+        if self.buffer.len() < BUFFER_BYTES {
+            let mut longer = vec![0; BUFFER_BYTES].into_boxed_slice();
+            longer[..self.end].copy_from_slice(&self.buffer[..self.end]);
+            self.buffer = longer;
+        }
     }
 
     fn end_of_stream(&self) -> String {

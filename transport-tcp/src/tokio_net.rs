@@ -4,11 +4,10 @@ use crate::net::{Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
 use handfast_memory::Span;
 use socket2::{SockRef, TcpKeepalive};
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -111,10 +110,12 @@ impl TcpReader {
             return false;
         }
         for _ in 0..SPINS_MAX {
+            // Who shares this processor may be the one to send, or the one that waits for what came.
+            std::thread::yield_now();
             tokio::task::yield_now().await;
-            let mut ready = std::pin::pin!(self.socket.readable());
-            let now = std::future::poll_fn(|context| Poll::Ready(ready.as_mut().poll(context)));
-            if now.await.is_ready() {
+            let socket = &self.socket;
+            let look = |context: &mut Context<'_>| Poll::Ready(socket.poll_read_ready(context));
+            if std::future::poll_fn(look).await.is_ready() {
                 self.rest = 0;
                 return true;
             }

@@ -100,6 +100,22 @@ pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str
     command
 }
 
+/// The same command at low priority: it takes the processors that nobody else wants.
+pub(crate) fn modest(command: Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    nice
+}
+
 /// Kills a child and everything it has started: cargo's own end leaves its test binaries running.
 fn kill_tree(root: u32) {
     let mut processes = vec![root];

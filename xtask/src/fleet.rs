@@ -4,7 +4,7 @@ use crate::command::{cargo, run as run_command};
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
-use crate::stages::judged;
+use crate::stages::{NIGHTLY, judged};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,6 +17,9 @@ const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
 /// One with all of the protocol, and one before version 2 of the data protocol, the ready message
 /// and GIDs in handshakes. The stories name them too.
 const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
+/// Both packages whichever of them is asked for: what they depend on is built once then.
+const PACKAGES_OF_TESTS: [&str; 5] =
+    ["test", "--package", "handfast-metadata", "--package", "handfast-cli"];
 /// Tells the stories where this folder is.
 pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
 /// Written last.
@@ -44,27 +47,27 @@ pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
     RELEASES.into_iter().map(step).collect()
 }
 
-/// The stories, and those of the store in an etcd.
-pub(crate) fn steps(project: &Project) -> Vec<Step<'_>> {
+/// The stories, and those of the store in an etcd. Nightly both releases do everything.
+pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     vec![
-        Step::new("etcd", |deadline| {
+        Step::new("etcd", move |deadline| {
             let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
             if let Some(missing) = missing {
                 return Outcome::Skipped(format!("not unpacked: {}", missing.packages.join(", ")));
             }
-            tests(
-                project,
-                "etcd",
-                &["--package", "handfast-metadata", "--test", "stores"],
-                deadline,
-            )
+            tests(project, "etcd", &["--test", "stores"], nightly, deadline)
         }),
-        Step::new("released-nodes", |deadline| {
+        Step::new("released-nodes", move |deadline| {
             if let Some(why) = absent(project) {
                 return Outcome::Skipped(why);
             }
-            let stories = ["--package", "handfast-cli", "--test", "stories", "mooncake::"];
-            tests(project, "released-nodes", &stories, deadline)
+            tests(
+                project,
+                "released-nodes",
+                &["--test", "program", "mooncake::"],
+                nightly,
+                deadline,
+            )
         }),
     ]
 }
@@ -79,9 +82,15 @@ pub(crate) fn absent(project: &Project) -> Option<String> {
 }
 
 /// Runs tests that may use what is installed, with the store in an etcd where that can be built.
-fn tests(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Outcome {
-    let mut command = cargo(project.root(), ["test"].iter().chain(arguments).copied());
-    command.env(FOLDER, project.scratch());
+fn tests(
+    project: &Project,
+    name: &str,
+    arguments: &[&str],
+    nightly: bool,
+    deadline: Instant,
+) -> Outcome {
+    let mut command = cargo(project.root(), PACKAGES_OF_TESTS.iter().chain(arguments).copied());
+    command.env(FOLDER, project.scratch()).envs(nightly.then_some((NIGHTLY, "1")));
     if PROTOC.is_present(project) {
         let unpacked = PROTOC.folder(project).join("usr");
         command.args(["--features", "etcd"]);

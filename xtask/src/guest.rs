@@ -24,20 +24,25 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use verbs::{HEADERS, VerbsBuild};
 
-const PACKAGE: &str = "handfast-transport-rdma";
-/// The program, whose stories over RDMA are told in the guest.
+/// Tests of the verbs backend.
+const BACKEND: [&str; 2] = ["--test", "rdma"];
+/// The program's package.
 const PROGRAM: &str = "handfast-cli";
+/// Its stories; those over RDMA are told in the guest.
+const STORIES: [&str; 2] = ["--test", "program"];
 /// Scenarios that are played on the simulated fabric and on the kernel's.
-const CONFORMANCE: &str = "conformance";
+const CONFORMANCE: [&str; 2] = ["--test", "conformance"];
 /// Its name as a command.
 const COMMAND: &str = "handfast";
-/// Every package with the feature.
-const PACKAGES: [&str; 8] =
-    ["--package", PACKAGE, "--package", "handfast", "--package", PROGRAM, "--package", CONFORMANCE];
+/// Of every package that has the feature. All packages are built together, whatever part of them is
+/// asked for: what they depend on is then built once, with the features that they add up to.
+const VERBS: [&str; 3] = ["--workspace", "--features", "verbs"];
 /// Stories of the program and of the engine in one guest, by the beginnings of their names.
 const ONE_HOST: [&str; 3] = ["rdma::", "rdma_engine::", "rdma_limits::"];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
+/// Moves bytes between two hosts.
+const TWO_HOSTS: &str = "two_hosts";
 /// The step that plays the scenarios on the backports' kernel.
 const NEWER: &str = "conformance-backports";
 /// Of a failure to boot, as opposed to one of the command.
@@ -165,9 +170,8 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
         if !setup::CLIPPY.is_present() {
             return setup::CLIPPY.missing();
         }
-        let arguments = ["clippy", "--all-targets", "--features", "verbs"];
-        let arguments = [&arguments[..], &PACKAGES, &["--", "-D", "warnings"]].concat();
-        let linted = built(project, "verbs-lints", &arguments, deadline);
+        let words = [&["clippy", "--all-targets"], &VERBS[..], &["--", "-D", "warnings"]].concat();
+        let linted = built(project, "verbs-lints", &words, deadline);
         either(linted.map(|done| done.outcome(|_| String::new())))
     })
 }
@@ -175,19 +179,8 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
 /// Builds what runs in the guest, so that its stage spends its time there.
 pub(crate) fn builds(project: &Project) -> Step<'_> {
     Step::new("verbs-builds", |deadline| {
-        for (name, arguments) in [
-            ("verbs-build-examples", &["build", "--package", PACKAGE, "--examples"][..]),
-            ("verbs-build-tests", &["test", "--package", PACKAGE, "--test", "rdma", "--no-run"]),
-            (
-                "verbs-build-program",
-                &["test", "--package", PROGRAM, "--test", "stories", "--no-run"],
-            ),
-            (
-                "verbs-build-conformance",
-                &["test", "--package", CONFORMANCE, "--test", "conformance", "--no-run"],
-            ),
-        ] {
-            let arguments = [arguments, &["--features", "verbs"]].concat();
+        let tests = [&tests_of(&BACKEND)[..], &CONFORMANCE, &STORIES, &["--no-run"]].concat();
+        for (name, arguments) in [("verbs-examples", examples()), ("verbs-build-tests", tests)] {
             match built(project, name, &arguments, deadline) {
                 Ok(done) if done.succeeded() => {}
                 Ok(done) => return done.outcome(str::to_owned),
@@ -201,20 +194,27 @@ pub(crate) fn builds(project: &Project) -> Step<'_> {
 /// Tests with that feature which need no device.
 pub(crate) fn modules(project: &Project) -> Step<'_> {
     Step::new("verbs-modules", |deadline| {
-        let arguments =
-            ["test", "--package", PACKAGE, "--package", "handfast", "--features", "verbs", "--lib"];
-        either(built(project, "verbs-modules", &arguments, deadline).map(|done| judged(&done)))
+        let done = built(project, "verbs-modules", &tests_of(&["--lib"]), deadline);
+        either(done.map(|done| judged(&done)))
     })
 }
 
+/// `cargo test` of such targets, with the feature.
+fn tests_of<'a>(targets: &[&'a str]) -> Vec<&'a str> {
+    [&["test"], &VERBS[..], targets].concat()
+}
+
+/// `cargo build` of what the guests run beside tests.
+fn examples() -> Vec<&'static str> {
+    [&["build"], &VERBS[..], &["--example", EXAMPLE, "--example", TWO_HOSTS]].concat()
+}
+
 fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let examples = ["build", "--package", PACKAGE, "--features", "verbs", "--examples"];
-    let examples = built(project, "verbs-examples", &examples, deadline)?;
+    let examples = built(project, "verbs-examples", &examples(), deadline)?;
     if !examples.succeeded() {
         return Ok(examples.outcome(str::to_owned));
     }
-    let tests = ["test", "--package", PACKAGE, "--features", "verbs", "--test", "rdma"];
-    in_guest(project, "verbs-tests", &[], &tests, deadline)
+    in_guest(project, "verbs-tests", &[], &tests_of(&BACKEND), deadline)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
@@ -224,7 +224,7 @@ fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
-    command.arg(project.target().join("debug/examples/two_hosts"));
+    command.arg(project.target().join("debug/examples").join(TWO_HOSTS));
     let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
     Ok(done.outcome(|_| "two hosts".to_owned()))
 }
@@ -234,8 +234,7 @@ fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outco
     if kernel == "backports" {
         NEWER_KERNEL.ensure(project, deadline).map_err(not_to_be_had)?;
     }
-    let tests = ["test", "--package", CONFORMANCE, "--features", "verbs", "--test", "conformance"];
-    let stories = [&tests[..], &["--", "guest::"]].concat();
+    let stories = [&tests_of(&CONFORMANCE)[..], &["--", "guest::"]].concat();
     in_guest(project, &format!("conformance-{kernel}"), &["--kernel", kernel], &stories, deadline)
 }
 
@@ -255,14 +254,12 @@ fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Result<Out
         return Err(Outcome::Skipped(why.to_owned()));
     }
     let options = ["--nics", "siw"];
-    let driver = ["test", "--package", CONFORMANCE, "--features", "verbs", "--test", "conformance"];
-    let driver = [&driver[..], &["--", "siw::"]].concat();
+    let driver = [&tests_of(&CONFORMANCE)[..], &["--", "siw::"]].concat();
     let driver = in_guest(project, "siw-driver", &options, &driver, deadline)?;
     if !matches!(driver, Outcome::Passed(_)) {
         return Ok(driver);
     }
-    let program = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
-    let program = [&program[..], &["--", "siw::"]].concat();
+    let program = [&tests_of(&STORIES)[..], &["--", "siw::"]].concat();
     in_guest(project, "siw-program", &options, &program, deadline)
 }
 
@@ -292,8 +289,7 @@ fn program(
     stories: &[&str],
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
-    let tests = ["test", "--package", PROGRAM, "--features", "verbs", "--test", "stories"];
-    let tests = [&tests[..], &["--"], stories].concat();
+    let tests = [&tests_of(&STORIES)[..], &["--"], stories].concat();
     let name = format!("verbs-program-{}", stories[0].trim_end_matches(':'));
     in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
 }
@@ -310,7 +306,7 @@ fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
     outcome.unwrap_or_else(|outcome| outcome)
 }
 
-/// Runs cargo on the verbs backend, or says why that is skipped.
+/// Runs cargo with what the verbs backend is built with, or says why that is skipped.
 fn built(
     project: &Project,
     name: &str,

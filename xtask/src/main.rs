@@ -1,5 +1,6 @@
 //! What people who work on handfast do with one command each: `cargo xtask --help`.
 
+mod bench;
 mod checks;
 mod command;
 mod demo;
@@ -31,6 +32,7 @@ enum Task {
     ///
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
+    Bench(bench::Arguments),
     Fuzz(fuzz::Arguments),
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Task::Nightly(arguments) => {
             stages::run(project, &arguments, stages::Depth::Nightly).map(passed)
         }
+        Task::Bench(arguments) => bench::run(project, &arguments).map(passed),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),

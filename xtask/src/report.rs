@@ -2,6 +2,8 @@
 
 use anstyle::{AnsiColor, Style};
 use std::io::Write;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a step came to.
@@ -35,11 +37,14 @@ impl Outcome {
 /// One thing that passes, fails or is skipped. It must end before the instant it is given.
 pub(crate) struct Step<'a> {
     name: &'static str,
-    run: Box<dyn FnOnce(Instant) -> Outcome + 'a>,
+    run: Box<dyn FnOnce(Instant) -> Outcome + Send + 'a>,
 }
 
 impl<'a> Step<'a> {
-    pub(crate) fn new(name: &'static str, run: impl FnOnce(Instant) -> Outcome + 'a) -> Self {
+    pub(crate) fn new(
+        name: &'static str,
+        run: impl FnOnce(Instant) -> Outcome + Send + 'a,
+    ) -> Self {
         Self { name, run: Box::new(run) }
     }
 }
@@ -52,6 +57,46 @@ pub(crate) struct Stage<'a> {
     pub(crate) steps: Vec<Step<'a>>,
 }
 
+/// What the steps of a stage came to.
+struct Run {
+    name: &'static str,
+    what: &'static str,
+    budget: Duration,
+    took: Duration,
+    passed: usize,
+    notes: Vec<String>,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+    /// What those that failed printed.
+    details: Vec<String>,
+}
+
+impl Stage<'_> {
+    /// Runs every step, also after a failed one.
+    fn run(self) -> Run {
+        let started = Instant::now();
+        let Stage { name, what, budget, steps } = self;
+        let (mut passed, mut notes) = (0, Vec::new());
+        let (mut failed, mut skipped, mut details) = (Vec::new(), Vec::new(), Vec::new());
+        for Step { name: step, run } in steps {
+            let whole_name = format!("{name}: {step}");
+            match run(started + budget) {
+                Outcome::Passed(note) => {
+                    passed += 1;
+                    notes.extend((!note.is_empty()).then_some(note));
+                }
+                Outcome::Failed { why, tail } => {
+                    details.push(format!("{whole_name}: {why}\n{}", indented(&tail)));
+                    failed.push(format!("{whole_name}: {why}"));
+                }
+                Outcome::Skipped(reason) => skipped.push(format!("{whole_name}: {reason}")),
+            }
+        }
+        let took = started.elapsed();
+        Run { name, what, budget, took, passed, notes, failed, skipped, details }
+    }
+}
+
 /// How many steps passed, and which did not.
 #[derive(Default)]
 pub(crate) struct Summary {
@@ -61,46 +106,49 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Runs every step of a stage, also after a failed one, and prints the stage's line.
+    /// Runs a stage and prints its line.
     pub(crate) fn run(&mut self, stage: Stage<'_>) {
-        anstream::print!("{:<9} {:<58} ", stage.name, stage.what);
+        begin_line(stage.name, stage.what);
         // Only a courtesy to whoever waits: the line is complete when the stage is.
         drop(anstream::stdout().flush());
-        let started = Instant::now();
-        let deadline = started + stage.budget;
-        let mut passed = 0;
-        let mut notes = Vec::new();
-        let (failed_before, skipped_before) = (self.failed.len(), self.skipped.len());
-        let mut details = Vec::new();
-        for Step { name, run } in stage.steps {
-            let whole_name = format!("{}: {name}", stage.name);
-            match run(deadline) {
-                Outcome::Passed(note) => {
-                    passed += 1;
-                    notes.extend((!note.is_empty()).then_some(note));
-                }
-                Outcome::Failed { why, tail } => {
-                    details.push(format!("{whole_name}: {why}\n{}", indented(&tail)));
-                    self.failed.push(format!("{whole_name}: {why}"));
-                }
-                Outcome::Skipped(reason) => self.skipped.push(format!("{whole_name}: {reason}")),
+        self.end_line(stage.run());
+    }
+
+    /// Runs the stages of each list one after the other, both lists at the same time, and prints the
+    /// line of a stage when it ends.
+    pub(crate) fn run_beside(&mut self, one: Vec<Stage<'_>>, other: Vec<Stage<'_>>) {
+        let (ended, ends) = mpsc::channel();
+        thread::scope(|scope| {
+            for stages in [one, other] {
+                let ended = ended.clone();
+                scope.spawn(move || {
+                    // Nobody has stopped to listen: the other end is read until all of these are gone.
+                    stages.into_iter().for_each(|stage| drop(ended.send(stage.run())));
+                });
             }
-        }
-        self.passed += passed;
-        let failed = self.failed.len() - failed_before;
-        let skipped = self.skipped.len() - skipped_before;
-        let (style, result) = result_of(passed, failed);
-        let seconds = format!("{:.1} s", started.elapsed().as_secs_f64());
-        let counts = counts(passed, failed, skipped);
-        let notes =
-            if notes.is_empty() { String::new() } else { format!("; {}", notes.join("; ")) };
+            drop(ended);
+            for run in ends {
+                begin_line(run.name, run.what);
+                self.end_line(run);
+            }
+        });
+    }
+
+    fn end_line(&mut self, run: Run) {
+        let (style, result) = result_of(run.passed, run.failed.len());
+        let seconds = format!("{:.1} s", run.took.as_secs_f64());
+        let counts = counts(run.passed, run.failed.len(), run.skipped.len());
+        let notes = run.notes.iter().map(|note| format!("; {note}")).collect::<String>();
         anstream::println!(
             "{style}{result:<7}{style:#} {seconds:>8} of {:>4} s  {counts}{notes}",
-            stage.budget.as_secs()
+            run.budget.as_secs()
         );
-        for detail in details {
+        for detail in run.details {
             anstream::println!("\n{detail}");
         }
+        self.passed += run.passed;
+        self.failed.extend(run.failed);
+        self.skipped.extend(run.skipped);
     }
 
     /// Prints the sum of all stages and says whether nothing failed.
@@ -116,6 +164,10 @@ impl Summary {
         }
         self.failed.is_empty()
     }
+}
+
+fn begin_line(name: &str, what: &str) {
+    anstream::print!("{name:<9} {what:<58} ");
 }
 
 fn result_of(passed: usize, failed: usize) -> (Style, &'static str) {
@@ -159,6 +211,31 @@ mod tests {
         assert_eq!(summary.failed, ["s: one: broken"]);
         assert_eq!(summary.skipped, ["s: two: no device"]);
         assert_eq!(summary.passed, 1);
+    }
+
+    #[test]
+    fn stages_beside_each_other_run_at_the_same_time_and_all_count() {
+        let stage = |name, run: Box<dyn FnOnce() -> Outcome + Send>| Stage {
+            name,
+            what: "w",
+            budget: Duration::from_secs(20),
+            steps: vec![Step::new("step", |_| run())],
+        };
+        let (first, second) = (mpsc::channel(), mpsc::channel());
+        // Each waits for what the other sends: one after the other neither would end.
+        let meet = |to: mpsc::Sender<()>, from: mpsc::Receiver<()>| {
+            Box::new(move || match (to.send(()), from.recv_timeout(Duration::from_secs(10))) {
+                (Ok(()), Ok(())) => Outcome::Passed(String::new()),
+                missed => Outcome::failed(format!("{missed:?}"), ""),
+            })
+        };
+        let broken = Box::new(|| Outcome::failed("broken", "why"));
+        let mut summary = Summary::default();
+        summary.run_beside(
+            vec![stage("a", meet(first.0, second.1)), stage("b", broken)],
+            vec![stage("c", meet(second.0, first.1))],
+        );
+        assert_eq!((summary.passed, &*summary.failed), (2, &["b: step: broken".to_owned()][..]));
     }
 
     #[test]

@@ -4,10 +4,10 @@ mod determinism;
 mod rust_tests;
 mod sanitizer;
 
-pub(crate) use rust_tests::judged;
+pub(crate) use rust_tests::{NIGHTLY, judged};
 
 use crate::checks::{core_source, graph, program, texts};
-use crate::command::{Finished, cargo, run as run_command};
+use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary};
 use crate::{fleet, fuzz, guest, setup};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Check everything: build, lints, tests, exploration, fuzzing. This is what CI runs.
 ///
-/// Sets up what is missing (see `cargo xtask setup`), then runs the stages one after the other,
-/// each within its budget of time, past which it is killed and failed. One line per stage; the
-/// output of what failed follows it. A step that cannot run here is skipped and the summary says
+/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer` and `seeds` beside
+/// the others, each within its budget of time, past which it is killed and failed. One line per
+/// stage; the output of what failed follows it. A step that cannot run here is skipped and the summary says
 /// why.
 ///
 /// Exit code: 0 if nothing failed, 1 if something did.
@@ -32,6 +32,11 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
+/// Stages that run beside all others, at low priority: they need a processor and nothing else, build
+/// with another profile, and measure no time. The others build, download, wait for sockets and for
+/// an emulated machine, and leave a processor idle for a third of their time.
+const BESIDE: [&str; 2] = ["explorer", "seeds"];
+
 /// How long a run may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
@@ -40,6 +45,11 @@ pub(crate) enum Depth {
 }
 
 impl Depth {
+    /// Whether stages run beside each other. At night there is time, and explorations need the memory.
+    fn is_crowded(self) -> bool {
+        self == Self::EveryChange
+    }
+
     fn budget(self, seconds: u64) -> Duration {
         Duration::from_secs(if self == Self::Nightly { 6 * seconds } else { seconds })
     }
@@ -76,10 +86,15 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
         stages.retain(|stage| arguments.stages.iter().any(|name| name == stage.name));
     }
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+    let setup = setup::stage_for(&project, &names);
+    let is_beside = |stage: &Stage<'_>| depth.is_crowded() && BESIDE.contains(&stage.name);
+    let (beside, mut others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_beside);
+    others.insert(0, setup);
     let mut summary = Summary::default();
-    summary.run(setup::stage_for(&project, &names));
-    for stage in stages {
-        summary.run(stage);
+    if beside.is_empty() {
+        others.into_iter().for_each(|stage| summary.run(stage));
+    } else {
+        summary.run_beside(others, beside);
     }
     Ok(summary.finish())
 }
@@ -103,7 +118,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "checks",
             what: "format, lints, licences, what the core may use, texts",
             budget: depth.budget(900),
-            steps: checks(project),
+            steps: checks(project, depth == Depth::Nightly),
         },
         Stage {
             name: "tests",
@@ -114,7 +129,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "explorer",
             what: "every interleaving up to the bounds, random sweeps",
-            budget: depth.budget(900),
+            budget: depth.budget(1200),
             steps: explorer(project, depth == Depth::Nightly),
         },
         Stage {
@@ -134,18 +149,18 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             what: "released Mooncake nodes as peers, a real etcd",
             // Sixty seconds of tests, and two builds with another feature.
             budget: depth.budget(600),
-            steps: fleet::steps(project),
+            steps: fleet::steps(project, depth == Depth::Nightly),
         },
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(360),
+            budget: depth.budget(480),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }
 
-fn checks(project: &Project) -> Vec<Step<'_>> {
+fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     vec![
         cargo_step(project, "format", Some(&setup::RUSTFMT), &["fmt", "--all", "--check"]),
         cargo_step(
@@ -161,7 +176,6 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             &["deny", "check", "licenses", "bans", "sources"],
         ),
         guest::lints(project),
-        guest::builds(project),
         Step::new("documentation", |deadline| {
             let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
             command.env("RUSTDOCFLAGS", "-D warnings");
@@ -172,15 +186,15 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),
         Step::new("mutants-absent", |_| graph::mutants_absent(project)),
+        Step::new("program-without-variants", move |deadline| {
+            program::without_variants(project, nightly, deadline)
+        }),
         Step::new("texts", |_| texts::check(project.root())),
     ]
 }
 
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = rust_tests::explorer(project, nightly);
-    steps.push(Step::new("program-without-variants", |deadline| {
-        program::without_variants(project, deadline)
-    }));
     steps.push(Step::new("lane-gate", |deadline| {
         // Loom replaces the atomics, so it needs a build of its own.
         let target = project.scratch().join("loom");
@@ -188,7 +202,8 @@ fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             cargo(project.root(), ["test", "--release", "-p", "handfast-core", "--test", "gate"]);
         command.env("RUSTFLAGS", "--cfg core_loom").env("CARGO_TARGET_DIR", target);
         let log = project.scratch().join("lane-gate.log");
-        run_command(command, log, deadline).outcome(|_| "the lane gate in every order".to_owned())
+        run_command(modest(command), log, deadline)
+            .outcome(|_| "the lane gate in every order".to_owned())
     }));
     steps
 }
@@ -201,7 +216,7 @@ fn seeds(project: &Project) -> Vec<Step<'_>> {
 
 fn fuzzing(project: &Project, seconds: u64) -> Vec<Step<'_>> {
     vec![
-        rust_tests::step(project, "replay", &["test", "--package", "handfast-fuzz-checks"]),
+        rust_tests::step(project, "replay", &["test", "--workspace", "--test", "replay"]),
         Step::new("fuzzing", move |deadline| fuzz::step(project, seconds, deadline)),
     ]
 }

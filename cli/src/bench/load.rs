@@ -1,14 +1,18 @@
 //! What is measured: batches, one after the other, from some threads.
 
-use super::Operation;
+use super::processor::Meter;
+use super::{Operation, raw};
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
-use handfast::{Direction, Engine, LaneOpening, Memory, Segment};
+use handfast::{Direction, Engine, LaneOpening, Memory, Segment, Span};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Batches before the clock starts.
+/// Batches before the clock starts, and bytes after which they are enough.
 const WARM_UP_BATCHES: u32 = 4;
+const WARM_UP_BYTES: u64 = 64 << 20;
+/// Requests before the clock of single ones starts.
+const WARM_UP_REQUESTS: u32 = 64;
 /// New peers measured for the first transfer.
 const FIRST_TRANSFERS: usize = 51;
 /// Bytes of a first transfer.
@@ -38,21 +42,38 @@ pub(super) struct Load<'a> {
     pub(super) engine: &'a Engine,
     pub(super) segment: &'a Segment,
     pub(super) duration: Duration,
+    /// Of this process and of the serving one, if that is ours.
+    pub(super) meter: Meter,
+}
+
+/// One measurement of a workload.
+#[derive(Clone, Copy)]
+pub(super) struct Moved {
+    pub(super) bytes_per_s: f64,
+    /// Processor time of both processes, in seconds for each byte.
+    pub(super) processor_s_per_byte: Option<f64>,
+}
+
+/// What one submitter did, and what the meter said at both ends of it.
+struct Submitted {
+    bytes: u64,
+    took: Duration,
+    processor: [Option<Duration>; 2],
 }
 
 impl Load<'_> {
-    /// Bytes per second of one measurement, after which the bytes are compared. One submitter has a
-    /// thread of its own as each of many has, so that their numbers compare like with like.
-    pub(super) fn run(&self, workload: &Workload) -> Result<f64, Failure> {
+    /// One measurement, after which the bytes are compared. One submitter has a thread of its own
+    /// as each of many has, so that their numbers compare like with like.
+    pub(super) fn run(&self, workload: &Workload) -> Result<Moved, Failure> {
         let memory = &block(workload)?;
         let _prepared = self.runtime.block_on(self.engine.prepare(&memory.whole()))?;
-        std::thread::scope(|scope| {
+        let submitted = std::thread::scope(|scope| {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
             for _ in 0..workload.threads {
                 let sender = sender.clone();
                 let handle = self.runtime.handle().clone();
                 scope.spawn(move || {
-                    let work = submit(self.segment, workload, memory, self.duration);
+                    let work = self.submit(workload, memory);
                     // The receiver waits for every sender.
                     let _ = sender.send(handle.block_on(work));
                 });
@@ -60,15 +81,101 @@ impl Load<'_> {
             drop(sender);
             // This thread must run the runtime where that has no thread of its own.
             self.runtime.block_on(async {
-                let mut rate = 0.0;
+                let mut all = Vec::new();
                 while let Some(result) = receiver.recv().await {
-                    let (bytes, took) = result?;
-                    rate += bytes as f64 / took.as_secs_f64();
+                    all.push(result?);
                 }
-                Ok(rate)
+                Ok::<_, Failure>(all)
             })
-        })
+        })?;
+        self.runtime.block_on(compare(self.segment, memory))?;
+        let rate = |one: &Submitted| one.bytes as f64 / one.took.as_secs_f64();
+        let bytes: u64 = submitted.iter().map(|one| one.bytes).sum();
+        let spent = || {
+            let began = submitted.iter().map(|one| one.processor[0]).min()??;
+            let ended = submitted.iter().map(|one| one.processor[1]).max()??;
+            Some(ended.saturating_sub(began).as_secs_f64() / bytes as f64)
+        };
+        let bytes_per_s = submitted.iter().map(rate).sum();
+        Ok(Moved { bytes_per_s, processor_s_per_byte: spent() })
     }
+
+    async fn submit(&self, workload: &Workload, memory: &Memory) -> Result<Submitted, Failure> {
+        let bytes = workload.batch_bytes();
+        let direction = workload.operation.direction();
+        let pieces: Result<Vec<_>, _> = (0..u64::from(workload.batch))
+            .map(|index| {
+                let start = (index * workload.size) as usize;
+                memory.span(start, workload.size as usize).map(|span| (span, start as u64))
+            })
+            .collect();
+        let pieces = pieces.map_err(handfast::Error::from)?;
+        let once = async || {
+            let batch = self.segment.batch();
+            let batch = pieces.iter().fold(batch, |batch, (span, offset)| match direction {
+                Direction::Write => batch.write(span, *offset),
+                Direction::Read => batch.read(span, *offset),
+            });
+            batch.submit().await?.await
+        };
+        for batch in 0..WARM_UP_BATCHES {
+            if batch > 0 && u64::from(batch).saturating_mul(bytes) > WARM_UP_BYTES {
+                break;
+            }
+            once().await?;
+        }
+        let (started, before) = (Instant::now(), self.meter.read());
+        let mut moved = 0;
+        while started.elapsed() < self.duration {
+            once().await?;
+            moved += bytes;
+        }
+        let took = started.elapsed();
+        Ok(Submitted { bytes: moved, took, processor: [before, self.meter.read()] })
+    }
+
+    /// How long single requests take, one after the other, asked by a task of the runtime as an
+    /// application's would be; the bytes are compared afterwards.
+    pub(super) fn latencies(
+        &self,
+        operation: Operation,
+        size: u64,
+    ) -> Result<Vec<Duration>, Failure> {
+        let memory = block(&Workload { operation, size, batch: 1, threads: 1 })?;
+        let _prepared = self.runtime.block_on(self.engine.prepare(&memory.whole()))?;
+        let (segment, span, duration) = (self.segment.clone(), memory.whole(), self.duration);
+        let asking = self.runtime.spawn(async move {
+            let mut times = Vec::new();
+            for _ in 0..WARM_UP_REQUESTS {
+                request(&segment, operation, &span).await?;
+            }
+            let started = Instant::now();
+            let mut began = started;
+            while began - started < duration {
+                request(&segment, operation, &span).await?;
+                let ended = Instant::now();
+                times.push(ended - began);
+                began = ended;
+            }
+            Ok::<_, Failure>(times)
+        });
+        let ended = |error| Failure::System { what: "measuring requests", error };
+        let times = self.runtime.block_on(asking).map_err(|error| ended(error.into()))??;
+        self.runtime.block_on(compare(self.segment, &memory))?;
+        Ok(times)
+    }
+}
+
+async fn request(
+    segment: &Segment,
+    operation: Operation,
+    span: &Span,
+) -> Result<(), handfast::Error> {
+    let batch = match operation {
+        Operation::Write => segment.write(span, 0),
+        Operation::Read => segment.read(span, 0),
+    };
+    batch.await.map(drop)
 }
 
 /// Memory for the batches of a workload. Its threads share it, so that more of them means more
@@ -84,45 +191,14 @@ fn block(workload: &Workload) -> Result<Memory, Failure> {
     Ok(memory)
 }
 
-async fn submit(
-    segment: &Segment,
-    workload: &Workload,
-    memory: &Memory,
-    duration: Duration,
-) -> Result<(u64, Duration), Failure> {
-    let bytes = workload.batch_bytes();
-    let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let direction = workload.operation.direction();
-    let pieces: Result<Vec<_>, _> = (0..u64::from(workload.batch))
-        .map(|index| {
-            let start = (index * workload.size) as usize;
-            memory.span(start, workload.size as usize).map(|span| (span, start as u64))
-        })
-        .collect();
-    let pieces = pieces.map_err(handfast::Error::from)?;
-    let once = async || {
-        let batch = pieces.iter().fold(segment.batch(), |batch, (span, offset)| match direction {
-            Direction::Write => batch.write(span, *offset),
-            Direction::Read => batch.read(span, *offset),
-        });
-        batch.submit().await?.await
-    };
-    for _ in 0..WARM_UP_BATCHES {
-        once().await?;
+/// Fails unless memory and segment begin with the same bytes.
+async fn compare(segment: &Segment, memory: &Memory) -> Result<(), Failure> {
+    let local = memory.crc32c(0, memory.len()).map_err(handfast::Error::from)?;
+    let remote = crate::copy::remote_checksum(segment, 0, memory.len() as u64, None).await?;
+    match local == remote {
+        true => Ok(()),
+        false => Err(Failure::Checksum { local, remote }),
     }
-    let started = Instant::now();
-    let mut moved = 0;
-    while started.elapsed() < duration {
-        once().await?;
-        moved += bytes;
-    }
-    let took = started.elapsed();
-    let local = memory.crc32c(0, length).map_err(handfast::Error::from)?;
-    let remote = crate::copy::remote_checksum(segment, 0, bytes, None).await?;
-    if local != remote {
-        return Err(Failure::Checksum { local, remote });
-    }
-    Ok((moved, took))
 }
 
 /// How long the steps of a first transfer took, in the order in which they happen.
@@ -145,31 +221,49 @@ impl FirstTransfer {
     }
 }
 
+/// First transfers, and in turns with them what a raw connection and one round trip over it take.
+pub(super) struct FirstTransfers {
+    pub(super) transfers: Vec<FirstTransfer>,
+    /// Empty without a yardstick.
+    pub(super) raw: Vec<Duration>,
+}
+
 /// From an engine that knows no peer to the end of its first write, for many engines.
 pub(super) fn first_transfers(
     runtime: &Runtime,
     address: &str,
     lanes: &LaneOptions,
-) -> Result<Vec<FirstTransfer>, Failure> {
+    sink: Option<&raw::Sink>,
+) -> Result<FirstTransfers, Failure> {
     let memory = Memory::zeroed(FIRST_TRANSFER_BYTES).map_err(handfast::Error::from)?;
-    let mut transfers = Vec::with_capacity(FIRST_TRANSFERS);
+    let mut measured = FirstTransfers { transfers: Vec::new(), raw: Vec::new() };
     for _ in 0..FIRST_TRANSFERS {
-        transfers.push(runtime.block_on(async {
-            let engine = lanes.apply(Engine::builder())?.start().await?;
-            let started = Instant::now();
-            let segment = engine.open(address).await?;
-            let look_up = started.elapsed();
-            let prepared = engine.prepare(&memory.whole()).await?;
-            let register = started.elapsed() - look_up;
-            segment.write(&memory.whole(), 0).await?;
-            let took = started.elapsed();
-            let lane = segment.opening().unwrap_or_default();
-            let before = look_up + register + lane.bring_up + lane.wire + lane.exchange;
-            drop(prepared);
-            engine.close().await;
-            let write = took.saturating_sub(before);
-            Ok::<_, Failure>(FirstTransfer { look_up, register, lane, write })
-        })?);
+        if let Some(sink) = sink {
+            measured.raw.push(sink.connect_and_ask(FIRST_TRANSFER_BYTES as u64)?);
+        }
+        let first = first_transfer(address, lanes, memory.whole());
+        measured.transfers.push(runtime.block_on(first)?);
     }
-    Ok(transfers)
+    Ok(measured)
+}
+
+async fn first_transfer(
+    address: &str,
+    lanes: &LaneOptions,
+    span: Span,
+) -> Result<FirstTransfer, Failure> {
+    let engine = lanes.apply(Engine::builder())?.start().await?;
+    let started = Instant::now();
+    let segment = engine.open(address).await?;
+    let look_up = started.elapsed();
+    let prepared = engine.prepare(&span).await?;
+    let register = started.elapsed() - look_up;
+    segment.write(&span, 0).await?;
+    let took = started.elapsed();
+    let lane = segment.opening().unwrap_or_default();
+    let before = look_up + register + lane.bring_up + lane.wire + lane.exchange;
+    drop(prepared);
+    engine.close().await;
+    let write = took.saturating_sub(before);
+    Ok(FirstTransfer { look_up, register, lane, write })
 }

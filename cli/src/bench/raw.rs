@@ -1,18 +1,77 @@
-//! The yardstick: a one-way stream over one TCP socket between two processes, in blocks.
+//! The yardsticks: one TCP socket between two processes, and nothing else. A one-way stream of
+//! blocks, and a ping-pong of messages.
 
+use super::load::Moved;
+use super::processor::Meter;
 use super::server::{start, stop};
 use crate::Outcome;
 use crate::failure::Failure;
 use crate::output;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
 
 /// Largest block that a sink reads into; larger ones are a mistake of the caller.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
+/// How long who waits adaptively looks for bytes before it sleeps: about as long as a lane's reader
+/// does (64 turns of a runtime).
+const LOOK_MAX: Duration = Duration::from_micros(100);
+/// Round trips before the clock starts.
+const WARM_UP_TRIPS: u32 = 16;
+/// Bytes that say what a connection is for.
+const ORDER_BYTES: usize = 24;
 
-/// A process that takes streams.
+/// How both ends of a ping-pong wait for the next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// They sleep in the kernel.
+    Blocking,
+    /// They look for a while first.
+    Adaptive,
+}
+
+/// What a connection is for; the same words on both sides.
+#[derive(Clone, Copy)]
+enum Order {
+    /// Blocks of so many bytes come until the end; it is answered with the number of bytes.
+    Stream { block: u64 },
+    /// Each message of `out` bytes is answered with `back` bytes.
+    PingPong { waiting: Waiting, out: u64, back: u64 },
+}
+
+impl Order {
+    fn encode(self) -> [u8; ORDER_BYTES] {
+        let words = match self {
+            Self::Stream { block } => [0, block, 0],
+            Self::PingPong { waiting: Waiting::Blocking, out, back } => [1, out, back],
+            Self::PingPong { waiting: Waiting::Adaptive, out, back } => [2, out, back],
+        };
+        let mut bytes = [0; ORDER_BYTES];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: [u8; ORDER_BYTES]) -> Result<Self> {
+        let mut words = bytes
+            .chunks_exact(8)
+            .map(|word| word.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte)));
+        let mut next = || words.next().unwrap_or(0);
+        let (kind, out, back) = (next(), next(), next());
+        let bounded = |bytes: u64| bytes.clamp(1, BLOCK_BYTES_MAX);
+        let (out, back) = (bounded(out), bounded(back));
+        match kind {
+            0 => Ok(Self::Stream { block: out }),
+            1 => Ok(Self::PingPong { waiting: Waiting::Blocking, out, back }),
+            2 => Ok(Self::PingPong { waiting: Waiting::Adaptive, out, back }),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// A process that takes what the yardsticks send.
 pub(super) struct Sink {
     child: Child,
     _input: Option<ChildStdin>,
@@ -20,31 +79,96 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    pub(super) fn start(core: Option<usize>) -> Result<Self, Failure> {
+    pub(super) fn start(core: Option<usize>) -> std::result::Result<Self, Failure> {
         let (child, input, lines) = start(&["raw-sink"], core)?;
         let address = lines.first().cloned().unwrap_or_default();
         Ok(Self { child, _input: input, address })
     }
 
-    /// Bytes per second of a stream of `block`-byte writes, received and acknowledged.
-    pub(super) fn measure(&self, block: u64, duration: Duration) -> Result<f64, Failure> {
+    /// A stream of `block`-byte writes, received and acknowledged.
+    pub(super) fn measure(
+        &self,
+        block: u64,
+        duration: Duration,
+    ) -> std::result::Result<Moved, Failure> {
         self.stream(block, duration)
             .map_err(|error| Failure::System { what: "measuring the raw stream", error })
     }
 
-    fn stream(&self, block: u64, duration: Duration) -> std::io::Result<f64> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_nodelay(true)?;
-        stream.write_all(&block.to_le_bytes())?;
-        let bytes = vec![7; usize::try_from(block).map_err(std::io::Error::other)?];
-        let started = Instant::now();
+    fn stream(&self, block: u64, duration: Duration) -> Result<Moved> {
+        let mut stream = self.connect(Order::Stream { block })?;
+        let bytes = buffer(block)?;
+        let meter = Meter::new(Some(self.child.id()));
+        let (started, processor) = (Instant::now(), meter.read());
         while started.elapsed() < duration {
             stream.write_all(&bytes)?;
         }
         stream.shutdown(Shutdown::Write)?;
         let mut received = [0; 8];
         stream.read_exact(&mut received)?;
-        Ok(u64::from_le_bytes(received) as f64 / started.elapsed().as_secs_f64())
+        let received = u64::from_le_bytes(received) as f64;
+        let bytes_per_s = received / started.elapsed().as_secs_f64();
+        let spent = meter.since(processor);
+        let processor_s_per_byte = spent.map(|spent| spent.as_secs_f64() / received);
+        Ok(Moved { bytes_per_s, processor_s_per_byte })
+    }
+
+    /// How long round trips of `out` bytes there and `back` bytes here take, one after the other.
+    pub(super) fn round_trips(
+        &self,
+        waiting: Waiting,
+        (out, back): (u64, u64),
+        duration: Duration,
+    ) -> std::result::Result<Vec<Duration>, Failure> {
+        self.ping_pong(waiting, (out, back), duration)
+            .map_err(|error| Failure::System { what: "measuring raw round trips", error })
+    }
+
+    fn ping_pong(
+        &self,
+        waiting: Waiting,
+        (out, back): (u64, u64),
+        duration: Duration,
+    ) -> Result<Vec<Duration>> {
+        let mut stream = self.connect(Order::PingPong { waiting, out, back })?;
+        let (message, mut answer) = (buffer(out)?, buffer(back)?);
+        let mut end = End::new(&stream, waiting)?;
+        for _ in 0..WARM_UP_TRIPS {
+            end.send(&mut stream, &message)?;
+            end.receive(&mut stream, &mut answer)?;
+        }
+        let mut trips = Vec::new();
+        let started = Instant::now();
+        let mut began = started;
+        while began - started < duration {
+            end.send(&mut stream, &message)?;
+            end.receive(&mut stream, &mut answer)?;
+            let ended = Instant::now();
+            trips.push(ended - began);
+            began = ended;
+        }
+        Ok(trips)
+    }
+
+    /// How long it takes to connect and have `out` bytes answered.
+    pub(super) fn connect_and_ask(&self, out: u64) -> std::result::Result<Duration, Failure> {
+        let ask = || -> Result<Duration> {
+            let (message, mut answer) = (buffer(out)?, [0; 8]);
+            let started = Instant::now();
+            let order = Order::PingPong { waiting: Waiting::Blocking, out, back: 8 };
+            let mut stream = self.connect(order)?;
+            stream.write_all(&message)?;
+            stream.read_exact(&mut answer)?;
+            Ok(started.elapsed())
+        };
+        ask().map_err(|error| Failure::System { what: "measuring raw connections", error })
+    }
+
+    fn connect(&self, order: Order) -> Result<TcpStream> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        stream.write_all(&order.encode())?;
+        Ok(stream)
     }
 }
 
@@ -54,7 +178,62 @@ impl Drop for Sink {
     }
 }
 
-/// Takes streams, one after the other, until standard input ends.
+/// One end of a ping-pong.
+struct End {
+    waiting: Waiting,
+}
+
+impl End {
+    fn new(stream: &TcpStream, waiting: Waiting) -> Result<Self> {
+        stream.set_nonblocking(waiting == Waiting::Adaptive)?;
+        Ok(Self { waiting })
+    }
+
+    fn send(&mut self, stream: &mut TcpStream, mut message: &[u8]) -> Result<()> {
+        while !message.is_empty() {
+            match stream.write(message) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(sent) => message = &message[sent..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives a whole message; the end of the stream is an error.
+    fn receive(&mut self, stream: &mut TcpStream, message: &mut [u8]) -> Result<()> {
+        if self.waiting == Waiting::Blocking {
+            return stream.read_exact(message);
+        }
+        let mut filled = 0;
+        let mut looking_since = Instant::now();
+        while filled < message.len() {
+            match stream.read(&mut message[filled..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => {
+                    filled += count;
+                    looking_since = Instant::now();
+                }
+                Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
+                Err(_) if looking_since.elapsed() < LOOK_MAX => std::hint::spin_loop(),
+                Err(_) => {
+                    stream.set_nonblocking(false)?;
+                    stream.read_exact(&mut message[filled..])?;
+                    stream.set_nonblocking(true)?;
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn buffer(bytes: u64) -> Result<Vec<u8>> {
+    Ok(vec![7; usize::try_from(bytes).map_err(std::io::Error::other)?])
+}
+
+/// Takes connections, one after the other, until standard input ends.
 pub(crate) fn sink(cores: &[usize]) -> Outcome {
     super::pin(cores)?;
     let failed = |error| Failure::System { what: "taking raw streams", error };
@@ -71,11 +250,25 @@ pub(crate) fn sink(cores: &[usize]) -> Outcome {
     Ok(())
 }
 
-fn take(mut stream: TcpStream) -> std::io::Result<()> {
-    let mut block = [0; 8];
-    stream.read_exact(&mut block)?;
-    let block = u64::from_le_bytes(block).clamp(1, BLOCK_BYTES_MAX) as usize;
-    let mut buffer = vec![0; block];
+fn take(mut stream: TcpStream) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut order = [0; ORDER_BYTES];
+    stream.read_exact(&mut order)?;
+    match Order::decode(order)? {
+        Order::Stream { block } => take_stream(stream, block),
+        Order::PingPong { waiting, out, back } => {
+            let (mut message, answer) = (buffer(out)?, buffer(back)?);
+            let mut end = End::new(&stream, waiting)?;
+            loop {
+                end.receive(&mut stream, &mut message)?;
+                end.send(&mut stream, &answer)?;
+            }
+        }
+    }
+}
+
+fn take_stream(mut stream: TcpStream, block: u64) -> Result<()> {
+    let mut buffer = buffer(block)?;
     let mut received = 0u64;
     loop {
         match stream.read(&mut buffer)? {

@@ -1,7 +1,9 @@
 //! The result, as a table or as JSON.
 
-use super::load::{FirstTransfer, Workload};
-use super::{Bench, Operation};
+use super::Bench;
+use super::latency::{self, Latency, ShownLatency};
+use super::load::{FirstTransfer, FirstTransfers, Moved, Workload};
+use super::peers::Peers;
 use crate::Outcome;
 use crate::lanes::FallbackReport;
 use crate::output;
@@ -11,39 +13,47 @@ use std::time::Duration;
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// One workload with its measurements, in bytes per second.
+/// One workload with its measurements.
 pub(super) struct Row {
     pub(super) workload: Workload,
-    pub(super) rates: Vec<f64>,
-    pub(super) raw: Vec<f64>,
+    pub(super) moved: Vec<Moved>,
+    pub(super) raw: Vec<Moved>,
+    /// In bytes per second.
     pub(super) iperf3: Vec<f64>,
 }
 
 impl Row {
     pub(super) fn new(workload: Workload) -> Self {
-        Self { workload, rates: Vec::new(), raw: Vec::new(), iperf3: Vec::new() }
+        Self { workload, moved: Vec::new(), raw: Vec::new(), iperf3: Vec::new() }
     }
 
     fn show(self) -> ShownRow {
-        let ratio = median_ratio(&self.rates, &self.raw);
-        let raw_to_iperf3 = median_ratio(&self.raw, &self.iperf3);
+        let rates = |moved: &[Moved]| moved.iter().map(|it| it.bytes_per_s).collect::<Vec<f64>>();
+        let (moved, raw) = (rates(&self.moved), rates(&self.raw));
         let gib = |rates: &[f64]| rates.iter().map(|rate| rate / GIB).collect::<Vec<f64>>();
+        let processor = |moved: &[Moved]| {
+            let spent = moved.iter().filter_map(|it| it.processor_s_per_byte);
+            median(spent.map(|spent| spent * GIB).collect())
+        };
+        let processors = self.moved.iter().zip(&self.raw).filter_map(|(moved, raw)| {
+            Some(moved.processor_s_per_byte? / raw.processor_s_per_byte?)
+        });
         let Workload { operation, size, batch, threads } = self.workload;
-        let (rates, raw, iperf3) = (gib(&self.rates), gib(&self.raw), gib(&self.iperf3));
         ShownRow {
-            operation: match operation {
-                Operation::Write => "write",
-                Operation::Read => "read",
-            },
+            operation: operation.name(),
             size,
             batch,
             threads,
-            gib_per_s: median(rates.clone()).unwrap_or(0.0),
-            raw_gib_per_s: median(raw),
-            ratio,
-            iperf3_gib_per_s: median(iperf3),
-            raw_to_iperf3,
-            measurements_gib_per_s: rates,
+            gib_per_s: median(gib(&moved)).unwrap_or(0.0),
+            processor_s_per_gib: processor(&self.moved),
+            raw_gib_per_s: median(gib(&raw)),
+            raw_processor_s_per_gib: processor(&self.raw),
+            processor_ratio: median(processors.collect()),
+            ratio: median_ratio(&moved, &raw),
+            iperf3_gib_per_s: median(gib(&self.iperf3)),
+            raw_to_iperf3: median_ratio(&raw, &self.iperf3),
+            measurements_gib_per_s: gib(&moved),
+            raw_measurements_gib_per_s: gib(&raw),
         }
     }
 }
@@ -56,7 +66,13 @@ struct ShownRow {
     threads: u32,
     gib_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    processor_s_per_gib: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     raw_gib_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_processor_s_per_gib: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processor_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,6 +80,8 @@ struct ShownRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     raw_to_iperf3: Option<f64>,
     measurements_gib_per_s: Vec<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    raw_measurements_gib_per_s: Vec<f64>,
 }
 
 #[derive(Serialize)]
@@ -76,8 +94,12 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     fallbacks: Vec<FallbackReport>,
     workloads: Vec<ShownRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    latencies: Vec<ShownLatency>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_transfer_us: Option<ShownFirstTransfer>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peers: Option<Peers>,
 }
 
 #[derive(Serialize)]
@@ -85,6 +107,8 @@ struct ShownFirstTransfer {
     median: u128,
     slowest: u128,
     measurements: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<f64>,
     stages: FirstTransferStages,
 }
 
@@ -100,7 +124,8 @@ struct FirstTransferStages {
 }
 
 impl ShownFirstTransfer {
-    fn new(transfers: &[FirstTransfer]) -> Self {
+    fn new(measured: &FirstTransfers) -> Self {
+        let transfers = &measured.transfers;
         let sorted = |of: fn(&FirstTransfer) -> Duration| {
             let mut times: Vec<_> = transfers.iter().map(|one| of(one).as_micros()).collect();
             times.sort_unstable();
@@ -114,6 +139,7 @@ impl ShownFirstTransfer {
             median: median(FirstTransfer::whole),
             slowest: sorted(FirstTransfer::whole).last().copied().unwrap_or(0),
             measurements: transfers.len(),
+            raw: self::median(measured.raw.iter().map(|it| it.as_secs_f64() * 1e6).collect()),
             stages: FirstTransferStages {
                 look_up: median(|one| one.look_up),
                 register: median(|one| one.register),
@@ -126,11 +152,29 @@ impl ShownFirstTransfer {
     }
 }
 
+impl ShownFirstTransfer {
+    fn lines(&self) -> Vec<String> {
+        let Self { median, slowest, measurements, raw, stages } = self;
+        let FirstTransferStages { look_up, register, bring_up, exchange, wire, write } = stages;
+        let raw = raw.map(|raw| format!("; a raw connection and round trip {raw:.0} us"));
+        vec![
+            format!(
+                "first transfer to a new peer, {measurements} times: median {median} us, slowest \
+                 {slowest} us{}",
+                raw.unwrap_or_default()
+            ),
+            format!(
+                "  medians of its steps, us: look-up {look_up}, registration {register}, bring-up \
+                 {bring_up}, exchange {exchange}, wire {wire}, the write itself {write}"
+            ),
+        ]
+    }
+}
+
 impl Report {
     pub(super) fn new(
         arguments: &Bench,
         rows: Vec<Row>,
-        first: Option<Vec<FirstTransfer>>,
         (transport, fallbacks): (Option<&'static str>, Vec<FallbackReport>),
     ) -> Self {
         let placement = match arguments.cores.as_slice() {
@@ -145,8 +189,25 @@ impl Report {
             transport,
             fallbacks,
             workloads: rows.into_iter().map(Row::show).collect(),
-            first_transfer_us: first.map(|transfers| ShownFirstTransfer::new(&transfers)),
+            latencies: Vec::new(),
+            first_transfer_us: None,
+            peers: None,
         }
+    }
+
+    pub(super) fn with_latencies(mut self, latencies: Vec<Latency>) -> Self {
+        self.latencies = latencies.into_iter().map(Latency::show).collect();
+        self
+    }
+
+    pub(super) fn with_first_transfer(mut self, first: Option<FirstTransfers>) -> Self {
+        self.first_transfer_us = first.as_ref().map(ShownFirstTransfer::new);
+        self
+    }
+
+    pub(super) fn with_peers(mut self, peers: Option<Peers>) -> Self {
+        self.peers = peers;
+        self
     }
 
     pub(super) fn print(&self, json: bool) -> Outcome {
@@ -188,18 +249,11 @@ impl Report {
             }
             lines.push(line);
         }
-        if let Some(first) = &self.first_transfer_us {
-            let ShownFirstTransfer { median, slowest, measurements, stages } = first;
-            let FirstTransferStages { look_up, register, bring_up, exchange, wire, write } = stages;
-            lines.push(format!(
-                "first transfer to a new peer, {measurements} times: median {median} us, slowest \
-                 {slowest} us"
-            ));
-            lines.push(format!(
-                "  medians of its steps, us: look-up {look_up}, registration {register}, bring-up \
-                 {bring_up}, exchange {exchange}, wire {wire}, the write itself {write}"
-            ));
+        if !self.latencies.is_empty() {
+            lines.extend(latency::table(&self.latencies));
         }
+        lines.extend(self.first_transfer_us.iter().flat_map(ShownFirstTransfer::lines));
+        lines.extend(self.peers.iter().flat_map(Peers::lines));
         lines.join("\n")
     }
 }
@@ -209,7 +263,7 @@ fn median_ratio(rates: &[f64], yardstick: &[f64]) -> Option<f64> {
     median(rates.iter().zip(yardstick).map(|(rate, yardstick)| rate / yardstick).collect())
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

@@ -31,6 +31,10 @@ impl Server {
         Ok(Self { child, _input: input, address })
     }
 
+    pub(super) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(super) fn segment(&self) -> String {
         format!("{}/bench", self.address)
     }

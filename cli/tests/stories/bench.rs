@@ -40,6 +40,31 @@ fn the_json_has_the_documented_fields() {
 }
 
 #[test]
+fn single_requests_and_many_peers_stand_beside_their_raw_limits() {
+    let result = json(&["--limit", "--latency", "--peers", "60", "--first-transfer"]);
+    for workload in result["workloads"].as_array().unwrap() {
+        assert!(workload["processor_s_per_gib"].as_f64().unwrap() > 0.0, "{workload}");
+        assert!(workload["raw_processor_s_per_gib"].as_f64().unwrap() > 0.0, "{workload}");
+        assert_eq!(workload["raw_measurements_gib_per_s"].as_array().unwrap().len(), 2);
+    }
+    let latencies = result["latencies"].as_array().unwrap();
+    assert_eq!(latencies.len(), 2 * 2, "sizes and directions");
+    for latency in latencies {
+        for way in ["us", "raw_blocking_us", "raw_adaptive_us"] {
+            let of = |name: &str| latency[way][name].as_f64().unwrap();
+            assert!(0.0 < of("p50") && of("p50") <= of("p99"), "{way} in {latency}");
+        }
+        assert!(latency["p50_ratio"].as_f64().unwrap() > 0.0, "{latency}");
+    }
+    assert!(result["first_transfer_us"]["raw"].as_f64().unwrap() > 0.0);
+    let peers = &result["peers"];
+    assert_eq!((&peers["count"], &peers["processes"]), (&60.into(), &2.into()));
+    assert_eq!((&peers["lanes_opened"], &peers["lifecycles_ended"]), (&60.into(), &0.into()));
+    assert_eq!(peers["warm_measurements_ms"].as_array().unwrap().len(), 3);
+    assert!(peers["calls_per_s"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn fields_that_were_not_measured_are_left_out() {
     let server = Server::start(&["--memory", "scratch=1M"]);
     let result = json(&[&*server.at("scratch")]);
@@ -91,6 +116,7 @@ fn what_cannot_be_measured_is_refused_in_words() {
     bench(&["--limit", "--iperf3", "--size", "2M"]).failed(2, &["1048576 bytes"]);
     bench(&["--batch", "0"]).failed(2, &["--batch", "1..=4096"]);
     bench(&["--batch", "5000"]).failed(2, &["--batch", "1..=4096"]);
+    bench(&["--peers", "0"]).failed(2, &["--peers", "1..=10000"]);
     bench(&["--threads", "0"]).failed(2, &["--threads"]);
     bench(&["--duration", "0"]).failed(2, &["no time at all"]);
     bench(&["--size", "16000000T", "--batch", "32"]).failed(1, &["cannot be made"]);

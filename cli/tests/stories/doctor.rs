@@ -1,5 +1,7 @@
 //! `handfast doctor` as users run it, on this machine.
 
+mod namespaces;
+
 use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, run, succeed};
 use crate::output::on_terminal;
 use serde_json::Value;
@@ -18,8 +20,15 @@ pub(crate) fn findings(report: &str) -> Vec<Value> {
     checks.iter().flat_map(|check| check["findings"].as_array().unwrap()).cloned().collect()
 }
 
-fn doctor(arguments: &[&str]) -> Ended {
-    run(&[&["doctor", "--json"], arguments].concat())
+/// It ends with its report, whatever it is to listen at.
+pub(crate) fn doctor(arguments: &[&str]) -> Ended {
+    doctor_of(Command::new(PROGRAM), arguments)
+}
+
+/// The same, started so.
+fn doctor_of(mut command: Command, arguments: &[&str]) -> Ended {
+    command.args(["doctor", "--json", "--once"]).args(arguments);
+    Client::spawn(command).end()
 }
 
 #[test]
@@ -51,15 +60,19 @@ fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
     let ended = doctor(&[&["--transport", "tcp"], &serve[..]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(doctor(&["--memory", "none"]).code, Some(2));
-    assert_eq!(doctor(&["--answer"]).code, Some(2), "without --listen");
+    assert_eq!(run(&["doctor", "--answer"]).code, Some(2), "without --listen");
     let folder = Folder::new();
     doctor(&["--root", &folder.name("nothing")]).failed(2, &["/proc"]);
 }
 
 /// A doctor that answers.
 fn answering() -> (Process, String) {
-    let mut command = Command::new(PROGRAM);
-    command.args(["doctor", "--answer", "--listen", "127.0.0.1:0", "--transport", "tcp", "--json"]);
+    answering_of(Command::new(PROGRAM), "127.0.0.1:0")
+}
+
+/// The same, started so.
+fn answering_of(mut command: Command, listen: &str) -> (Process, String) {
+    command.args(["doctor", "--listen", listen, "--transport", "tcp", "--json"]);
     let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
@@ -92,6 +105,55 @@ fn two_doctors_compare_and_one_survives_whoever_speaks_otherwise() {
     drop(server);
     let ended = doctor(&["--transport", "tcp", "--peer", "127.0.0.1:1"]).failed(1, &[]);
     assert!(ids(&ended.output).contains(&"NET-REFUSED".to_owned()), "{ended:?}");
+}
+
+#[test]
+fn both_hosts_stand_beside_each_other_and_the_one_at_fault_is_named() {
+    let (_process, address) = answering();
+    let ask = |more: &[&str]| {
+        run(&[&["doctor", "--transport", "tcp", "--peer", &address], more].concat()).output
+    };
+    let report: Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    let host = report["peer"].as_str().unwrap();
+    let halves = &report["halves"];
+    assert_eq!(halves["here"]["kernel"], halves["there"]["kernel"], "it is one machine");
+    let words = ask(&["--lang", "en"]);
+    assert!(words.contains("this host") && words.contains("the other host"), "{words}");
+    assert!(words.matches(host).count() >= 2, "{host} twice in {words}");
+    let words = ask(&["--lang", "zh"]);
+    assert!(words.contains("本机") && words.contains("对端主机"), "{words}");
+}
+
+#[test]
+fn what_was_seen_is_told_in_chinese_too() {
+    let server = Server::start(&["--memory", "m=1M"]);
+    let ended = run(&["doctor", "--once", "--transport", "tcp", "--listen", &server.address]);
+    assert!(ended.output.contains("is listened at by handfast"), "{ended:?}");
+    let chinese = ["doctor", "--once", "--transport", "tcp", "--lang", "zh", "--listen"];
+    let ended = run(&[&chinese[..], &[&server.address]].concat());
+    assert!(ended.output.contains(&format!("{} 由 handfast", server.address)), "{ended:?}");
+    // What cannot be listened at is not answered at either: it ends by itself.
+    let ended = run(&["doctor", "--transport", "tcp", "--listen", &server.address]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+}
+
+#[test]
+fn what_others_need_is_written_to_a_file_of_ones_own_and_never_over_another() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let file = folder.name("bundle.json");
+    let ask = ["doctor", "--transport", "tcp", "--bundle", &file];
+    let ended = run(&ask);
+    assert!(ended.errors.contains("wrote"), "{ended:?}");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let bundle: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(bundle["bundle"], 1);
+    assert!(bundle["facts"]["interfaces"].is_array() && bundle["report"]["checks"].is_array());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(bundle["report"]["host"] == host.trim(), host.trim().len() < 3, "{host}");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    run(&ask).failed(2, &["bundle.json", "exists"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
 }
 
 #[test]

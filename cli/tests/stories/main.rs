@@ -14,6 +14,7 @@ mod idle;
 mod loss;
 #[cfg(feature = "verbs")]
 mod meeting;
+mod metrics;
 mod mooncake;
 #[cfg(feature = "verbs")]
 mod mooncake_rdma;

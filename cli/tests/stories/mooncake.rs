@@ -2,11 +2,13 @@
 //!
 //! `cargo xtask test --stage fleet` installs them and tells these stories; elsewhere they are skipped.
 
+mod crossing;
+mod doctor;
 pub(crate) mod peer;
 pub(crate) mod stores;
 
 use crate::helpers::{Client, Folder, MIB, Server, memory_bytes, skipped, succeed, until};
-use peer::{ABSENT, OLD, RELEASE, Release};
+use peer::{ABSENT, OLD, RELEASE, Release, releases};
 use std::fs;
 use std::time::Instant;
 
@@ -111,7 +113,13 @@ fn probes_and_notifications_of_a_released_node_are_taken() {
 
 #[test]
 fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_works() {
-    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    for version in releases() {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        put_into_a_node_that_is_killed(&release);
+    }
+}
+
+fn put_into_a_node_that_is_killed(release: &Release) {
     let folder = Folder::new();
     let source = folder.patterned("source", 64 * MIB, 5);
     let put_and_kill = || {
@@ -140,7 +148,13 @@ fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_work
 
 #[test]
 fn a_released_node_goes_on_when_the_server_was_killed_and_is_back() {
-    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    for version in releases() {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        kill_the_server_of_a_node(&release);
+    }
+}
+
+fn kill_the_server_of_a_node(release: &Release) {
     let folder = Folder::new();
     let options = ["--memory", "65M", "--compat", "mooncake"];
     let server = Server::start(&options);

@@ -3,7 +3,9 @@
 //! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
 //! who connects speaks first.
 
-use super::facts::{Device, Interface, Route};
+use super::bulk::{self, BULK_MAGIC};
+use super::facts::{Device, Facts, Interface, Route};
+use super::observed::{Observed, said};
 use super::report::Finding;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
@@ -23,6 +25,8 @@ pub struct Half {
     pub host: String,
     /// The program's version.
     pub version: String,
+    /// The kernel's release.
+    pub kernel: String,
     /// Seconds since 1970.
     pub unix_s: u64,
     /// RDMA devices.
@@ -35,6 +39,26 @@ pub struct Half {
     pub routes: Vec<Route>,
     /// What the doctor found there, by id and what was observed.
     pub findings: Vec<Told>,
+    /// UDP ports at which it answers datagrams.
+    pub datagram_ports: Vec<u16>,
+}
+
+impl Half {
+    /// What a host is like, without findings.
+    pub(super) fn of(facts: &Facts, host: &str, unix_s: u64) -> Self {
+        Self {
+            host: host.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: facts.kernel.clone(),
+            unix_s,
+            devices: facts.devices.clone(),
+            interfaces: facts.interfaces.clone(),
+            addresses: facts.addresses.clone(),
+            routes: facts.routes.clone(),
+            findings: Vec::new(),
+            datagram_ports: Vec::new(),
+        }
+    }
 }
 
 /// A finding as the other side tells it.
@@ -45,7 +69,24 @@ pub struct Told {
     /// How bad it is there.
     pub is_fatal: bool,
     /// What was seen.
-    pub observed: String,
+    pub observed: Observed,
+}
+
+impl ExchangeError {
+    /// In both languages.
+    pub(super) fn told(&self) -> Observed {
+        match self {
+            Self::Io(error) => said!("the connection ended: {error}", "连接中断:{error}"),
+            Self::Foreign => said!("what answers is no doctor", "应答的不是 doctor"),
+            Self::TooLong(bytes) => said!(
+                "a report of {bytes} bytes is longer than {FRAME_BYTES_MAX}",
+                "报告有 {bytes} 字节,超过 {FRAME_BYTES_MAX}"
+            ),
+            Self::Malformed(error) => {
+                said!("the report cannot be read: {error}", "报告无法读取:{error}")
+            }
+        }
+    }
 }
 
 impl Told {
@@ -106,15 +147,22 @@ pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     Ok(serde_json::from_slice(&json)?)
 }
 
-/// Answers one doctor: reads its half and writes our own.
+/// Answers one doctor: reads its half and writes our own, or sends it bytes for a while, as it asks.
+/// Returns its half, if it told one.
 ///
 /// # Errors
 /// What is wrong with the connection or the other half.
-pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Half, ExchangeError> {
-    let other = read_half(stream)?;
+pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Option<Half>, ExchangeError> {
+    let mut header = [0; HEADER_BYTES];
+    stream.read_exact(&mut header)?;
+    if header.starts_with(BULK_MAGIC) {
+        bulk::send(stream)?;
+        return Ok(None);
+    }
+    let other = read_half(&mut header.chain(&mut *stream))?;
     stream.write_all(&encode(own)?)?;
     stream.flush()?;
-    Ok(other)
+    Ok(Some(other))
 }
 
 #[cfg(test)]

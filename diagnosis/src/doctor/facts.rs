@@ -1,14 +1,15 @@
 //! What the kernel tells of a machine, read once from a root that tests choose.
 
+mod kubelet;
 mod network;
 mod rdma;
 
 pub use network::{Interface, Listener, Neighbour, Route};
-pub(super) use network::{is_reached, owner};
+pub(super) use network::{is_reached, owner, way_to};
 pub use rdma::{Device, Gid, Port};
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::IpAddr;
@@ -52,6 +53,9 @@ pub struct Facts {
     pub annotations: String,
     /// Whether Koordinator's agent runs on this host.
     pub has_koordlet: bool,
+    /// What device plugins have registered with this host's kubelet, by resource and number of
+    /// devices; none where there is no kubelet.
+    pub plugin_resources: Option<BTreeMap<String, usize>>,
 }
 
 /// A function of the PCI bus.
@@ -132,6 +136,7 @@ impl Facts {
                 || tree.exists("run/secrets/kubernetes.io"),
             annotations: tree.text("etc/podinfo/annotations"),
             has_koordlet: tree.exists("var/run/koordlet"),
+            plugin_resources: kubelet::resources(&tree),
         }
     }
 }

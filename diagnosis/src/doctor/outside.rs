@@ -1,15 +1,22 @@
 //! What the doctor asks of the world beyond files: names, sockets, device nodes, the time. Tests
 //! answer in its place.
 
+use super::bulk::{self, BULK_MAGIC};
+use super::datagrams;
+use super::timed::Timed;
+use socket2::{Domain, Socket, Type};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for a connection, or for the next bytes of an answer.
+/// Longest wait for a connection, and for all that is then said on it, both ways.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Of questions and answers: what every host takes (RFC 1122), so that they pass where long packets
+/// are lost.
+const SEGMENT_BYTES: u32 = 536;
 /// Of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
@@ -53,6 +60,21 @@ pub trait Outside {
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure>;
 
+    /// Whether a datagram with so many bytes of payload reaches a doctor there without being cut.
+    ///
+    /// # Errors
+    /// The error number, 0 for no answer in time.
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32>;
+
+    /// Bytes in a second that another doctor sends; none if too few came to tell.
+    ///
+    /// # Errors
+    /// How that failed.
+    fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure>;
+
+    /// Waits.
+    fn pause(&self, time: Duration);
+
     /// Seconds since 1970.
     fn unix_s(&self) -> u64;
 
@@ -74,6 +96,22 @@ impl ThisMachine {
 
 fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
+}
+
+/// Within [`ANSWER_MAX`], as what is said then; in segments of so many bytes at most.
+fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFailure> {
+    let failed = |error: io::Error| {
+        AskFailure::Connect(match error.kind() {
+            ErrorKind::TimedOut => 0,
+            _ => code_of(&error),
+        })
+    };
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(failed)?;
+    if let Some(bytes) = segments {
+        socket.set_tcp_mss(bytes).map_err(failed)?;
+    }
+    socket.connect_timeout(&address.into(), ANSWER_MAX).map_err(failed)?;
+    Ok(Timed::new(socket.into(), ANSWER_MAX))
 }
 
 impl Outside for ThisMachine {
@@ -104,35 +142,28 @@ impl Outside for ThisMachine {
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
-        let failed = |error: io::Error| {
-            AskFailure::Connect(match error.kind() {
-                ErrorKind::TimedOut => 0,
-                _ => code_of(&error),
-            })
-        };
-        let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).map_err(failed)?;
-        let broken = |_| AskFailure::Broken;
-        stream.set_write_timeout(Some(ANSWER_MAX)).map_err(broken)?;
-        stream.write_all(request).map_err(broken)?;
+        let mut stream = connected(address, Some(SEGMENT_BYTES))?;
+        stream.write_all(request).map_err(|_| AskFailure::Broken)?;
         let mut answer = Vec::new();
-        let mut piece = [0; 4096];
-        let started = Instant::now();
-        while answer.len() < bytes_max {
-            let left = ANSWER_MAX.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                break;
-            }
-            stream.set_read_timeout(Some(left)).map_err(broken)?;
-            let room = piece.len().min(bytes_max - answer.len());
-            match stream.read(&mut piece[..room]) {
-                Ok(0) => break,
-                Ok(bytes) => answer.extend_from_slice(&piece[..bytes]),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => break,
-            }
-        }
+        // What came before an error is looked at below.
+        let _ = stream.take(bytes_max as u64).read_to_end(&mut answer);
         // A part may be all that a keep-alive connection brings.
         if answer.is_empty() { Err(AskFailure::Broken) } else { Ok(answer) }
+    }
+
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
+        datagrams::pass(address, bytes)
+    }
+
+    fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure> {
+        let mut stream = connected(address, None)?;
+        let broken = |_| AskFailure::Broken;
+        stream.write_all(&[&BULK_MAGIC[..], &[0; 4]].concat()).map_err(broken)?;
+        bulk::receive(&mut stream).map_err(broken)
+    }
+
+    fn pause(&self, time: Duration) {
+        std::thread::sleep(time);
     }
 
     fn unix_s(&self) -> u64 {

@@ -2,11 +2,16 @@
 
 mod addresses;
 mod devices;
+mod kubernetes;
 mod machine;
 mod metadata;
 mod names;
 mod pair;
+mod segment;
 mod settings;
+mod way;
+
+pub(super) use settings::{is_foreign, without_secrets};
 
 use super::{Applies, Probe};
 use crate::problem::Text;
@@ -57,6 +62,13 @@ pub(super) static PROBES: &[Probe] = &[
         applies: Applies::ToRdma,
         after: &["namespace", "cards", "modules", "firmware"],
         look: devices::names,
+    },
+    Probe {
+        name: "kubernetes",
+        title: text("Device plugins", "设备插件"),
+        applies: Applies::ToRdma,
+        after: &["device-names"],
+        look: kubernetes::plugins,
     },
     Probe {
         name: "kinds",
@@ -143,6 +155,13 @@ pub(super) static PROBES: &[Probe] = &[
         look: metadata::metadata,
     },
     Probe {
+        name: "segment",
+        title: text("Entries of a node", "节点的元数据"),
+        applies: Applies::WithSegment,
+        after: &["metadata"],
+        look: segment::segment,
+    },
+    Probe {
         name: "peer",
         title: text("The other host", "对端主机"),
         applies: Applies::WithPeer,
@@ -155,5 +174,12 @@ pub(super) static PROBES: &[Probe] = &[
         applies: Applies::WithPeer,
         after: &["peer"],
         look: pair::pair,
+    },
+    Probe {
+        name: "way",
+        title: text("The way between the two", "双方之间的网络"),
+        applies: Applies::WithPeer,
+        after: &["peer"],
+        look: way::way,
     },
 ];

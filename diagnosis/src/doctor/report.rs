@@ -1,6 +1,9 @@
 //! What the doctor found, for people and for programs.
 
+use super::beside;
+use super::exchange::Half;
 use super::facts::Device;
+use super::observed::Observed;
 use crate::language::Language;
 use crate::page::{Style, filled, wrapped};
 use crate::problem::{Id, Problem, Severity, Side, Text, problem};
@@ -21,7 +24,7 @@ pub struct Finding {
     /// Which side is at fault.
     pub side: Side,
     /// What was seen, with its values.
-    pub observed: String,
+    pub observed: Observed,
     /// The device it is about, if it is about one.
     pub device: Option<String>,
     /// Whether what follows makes no sense with it.
@@ -31,7 +34,7 @@ pub struct Finding {
 
 impl Finding {
     /// With what the catalogue says of it.
-    pub(super) fn new(id: Id, severity: Severity, observed: impl Into<String>) -> Self {
+    pub(super) fn new(id: Id, severity: Severity, observed: impl Into<Observed>) -> Self {
         let side = problem(id).side;
         let prevents = matches!(severity, Severity::Fatal | Severity::Degraded);
         let observed = observed.into();
@@ -108,15 +111,29 @@ pub struct Report {
     pub version: &'static str,
     /// The kernel's release.
     pub kernel: String,
-    /// The other host's name, if it answered.
-    pub peer: Option<String>,
+    /// What both hosts are like, if the other answered.
+    pub halves: Option<Box<Halves>>,
     /// RDMA devices.
     pub devices: Vec<Device>,
     /// What was looked at.
     pub checks: Vec<Check>,
 }
 
+/// Two hosts beside each other.
+#[derive(Clone, Debug)]
+pub struct Halves {
+    /// This one.
+    pub here: Half,
+    /// The other.
+    pub there: Half,
+}
+
 impl Report {
+    /// The other host's name, if it answered.
+    pub fn peer(&self) -> Option<&str> {
+        self.halves.as_ref().map(|halves| halves.there.host.as_str())
+    }
+
     /// All findings, in order.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.checks.iter().flat_map(|check| match &check.outcome {
@@ -140,7 +157,7 @@ impl Report {
             };
             let findings: Vec<_> = match &check.outcome {
                 Outcome::Found(findings) => {
-                    findings.iter().map(|finding| finding_json(finding, language)).collect()
+                    findings.iter().map(|finding| self.finding_json(finding, language)).collect()
                 }
                 _ => Vec::new(),
             };
@@ -157,10 +174,13 @@ impl Report {
             "host": self.host,
             "version": self.version,
             "kernel": self.kernel,
-            "peer": self.peer,
+            "peer": self.peer(),
             "fatal": self.is_fatal(),
             "checks": checks.collect::<Vec<_>>(),
             "devices": self.devices,
+            "halves": self.halves.as_ref().map(|halves| {
+                json!({ "here": halves.here, "there": halves.there })
+            }),
         })
     }
 
@@ -168,8 +188,11 @@ impl Report {
     pub fn words(&self, style: &Style) -> String {
         let language = style.language;
         let mut out = String::new();
-        for device in &self.devices {
-            out.push_str(&device_words(device, style));
+        match &self.halves {
+            Some(halves) => out.push_str(&beside::words(halves, style)),
+            None => self.devices.iter().for_each(|device| {
+                out.push_str(&device_words(device, style));
+            }),
         }
         for check in &self.checks {
             let title = check.title.get(language);
@@ -184,7 +207,7 @@ impl Report {
                     let _ = writeln!(out, "{title}: {word}");
                     findings
                         .iter()
-                        .for_each(|finding| out.push_str(&finding_words(finding, style)));
+                        .for_each(|finding| out.push_str(&self.finding_words(finding, style)));
                 }
                 Outcome::Skipped { .. } => {}
             }
@@ -244,48 +267,65 @@ impl Report {
     }
 }
 
-fn finding_json(finding: &Finding, language: Language) -> Value {
-    let entry = problem(finding.id);
-    json!({
-        "id": finding.id,
-        "severity": finding.severity,
-        "side": finding.side,
-        "device": finding.device,
-        "title": entry.title.get(language),
-        "observed": finding.observed,
-        "why": entry.what.get(language),
-        "remedy": entry.remedy.get(language),
-        "command": finding.command(),
-        "verify": entry.verify.get(language),
-    })
-}
+impl Report {
+    /// The host at fault, where two were compared and it is one of them.
+    fn host_at_fault(&self, side: Side) -> Option<&str> {
+        let halves = self.halves.as_ref()?;
+        match side {
+            Side::Local => Some(&halves.here.host),
+            Side::Remote => Some(&halves.there.host),
+            Side::Both | Side::Unknown => None,
+        }
+    }
 
-fn finding_words(finding: &Finding, style: &Style) -> String {
-    let language = style.language;
-    let entry: &Problem = problem(finding.id);
-    let severity = style.of_severity(finding.severity, finding.severity.word(language));
-    let mut out = format!("\n{}  {severity}\n", style.bold(finding.id.as_str()));
-    for line in wrapped(entry.title.get(language), style.columns) {
-        let _ = writeln!(out, "{line}");
+    fn finding_json(&self, finding: &Finding, language: Language) -> Value {
+        let entry = problem(finding.id);
+        json!({
+            "id": finding.id,
+            "severity": finding.severity,
+            "side": finding.side,
+            "host": self.host_at_fault(finding.side),
+            "device": finding.device,
+            "title": entry.title.get(language),
+            "observed": finding.observed.get(language),
+            "why": entry.what.get(language),
+            "remedy": entry.remedy.get(language),
+            "command": finding.command(),
+            "verify": entry.verify.get(language),
+        })
     }
-    for (english, chinese, text) in [
-        ("Seen", "观察到", finding.observed.as_str()),
-        ("Why", "影响", entry.what.get(language)),
-        ("Remedy", "处理", entry.remedy.get(language)),
-    ] {
-        out.push_str(&style.entry(language.pick(english, chinese), text));
+
+    fn finding_words(&self, finding: &Finding, style: &Style) -> String {
+        let language = style.language;
+        let entry: &Problem = problem(finding.id);
+        let severity = style.of_severity(finding.severity, finding.severity.word(language));
+        let mut out = format!("\n{}  {severity}\n", style.bold(finding.id.as_str()));
+        for line in wrapped(entry.title.get(language), style.columns) {
+            let _ = writeln!(out, "{line}");
+        }
+        for (english, chinese, text) in [
+            ("Seen", "观察到", finding.observed.get(language)),
+            ("Why", "影响", entry.what.get(language)),
+            ("Remedy", "处理", entry.remedy.get(language)),
+        ] {
+            out.push_str(&style.entry(language.pick(english, chinese), text));
+        }
+        if !entry.command.is_empty() {
+            out.push_str(&style.command(&finding.command()));
+        }
+        out.push_str(&style.entry(language.pick("Check", "验证"), entry.verify.get(language)));
+        let host = self.host_at_fault(finding.side);
+        if finding.side != Side::Local || host.is_some() {
+            let mut side = side_words(finding.side, language).to_owned();
+            if let Some(host) = host {
+                side.push_str(language.pick(", ", ","));
+                side.push_str(host);
+            }
+            out.push_str(&style.entry(language.pick("Side", "哪一侧"), &side));
+        }
+        out.push('\n');
+        out
     }
-    if !entry.command.is_empty() {
-        out.push_str(&style.command(&finding.command()));
-    }
-    out.push_str(&style.entry(language.pick("Check", "验证"), entry.verify.get(language)));
-    if finding.side != Side::Local {
-        out.push_str(
-            &style.entry(language.pick("Side", "哪一侧"), side_words(finding.side, language)),
-        );
-    }
-    out.push('\n');
-    out
 }
 
 fn side_words(side: Side, language: Language) -> &'static str {

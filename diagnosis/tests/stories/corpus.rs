@@ -26,6 +26,11 @@ fn cases() -> Vec<Case<'static>> {
     cases
 }
 
+/// What excerpts are there of.
+pub(crate) fn ids_of_excerpts() -> std::collections::BTreeSet<&'static str> {
+    cases().iter().map(|case| case.id).collect()
+}
+
 #[test]
 fn every_excerpt_is_taken_for_what_it_is() {
     let mut wrong = Vec::new();
@@ -57,7 +62,7 @@ fn the_corpus_speaks_both_languages_and_names_every_problem_that_guides_name() {
 }
 
 /// What troubleshooting guides in both languages name.
-const NAMED_BY_GUIDES: [&str; 62] = [
+pub(crate) const NAMED_BY_GUIDES: [&str; 62] = [
     "NET-LOOPBACK",
     "NET-NOT-LOCAL",
     "NET-UNRESOLVED",

@@ -1,8 +1,12 @@
 //! The doctor on machines made of files: one problem each, and the healthy state beside it.
 
+mod bundle;
 mod hosts;
 mod network;
+mod pods;
 mod schema;
+mod segments;
+mod way;
 
 use crate::scene::{NIC, SECOND, Scene};
 use handfast_diagnosis::doctor::{Library, Wanted};
@@ -45,9 +49,9 @@ fn where_rdma_is_only_preferred_its_absence_is_not_fatal_and_in_ci_expected() {
 #[test]
 fn a_build_without_rdma_and_a_library_that_cannot_be_loaded_are_told_apart() {
     let mut scene = Scene::healthy();
-    scene.request.library = Library::NotBuilt;
+    scene.request.verbs_library = Library::NotBuilt;
     assert!(scene.finding("BUILD-FEATURE").command().contains("--features verbs"));
-    scene.request.library = Library::Missing("cannot open shared object file".into());
+    scene.request.verbs_library = Library::Missing("cannot open shared object file".into());
     scene.finding("PROV-MISSING");
     assert_eq!(scene.skipped().get("providers"), Some(&"PROV-MISSING"));
 }
@@ -150,7 +154,7 @@ fn a_node_that_cannot_be_opened_is_named_with_its_numbers() {
 #[test]
 fn a_device_that_the_library_leaves_out_lacks_its_driver() {
     let mut scene = Scene::with_two();
-    scene.request.library = Library::Devices(vec!["mlx5_1".into()]);
+    scene.request.verbs_library = Library::Devices(vec!["mlx5_1".into()]);
     assert!(scene.finding("PROV-MISSING").observed.contains("mlx5_0"));
 }
 

@@ -1,7 +1,12 @@
 //! What users get from the catalogue: messages recognised, pages that are current.
 
 mod corpus;
+mod coverage;
 mod doctor;
+#[path = "../../../transport-sim/tests/stories/helpers.rs"]
+#[allow(dead_code, reason = "the fabric's own stories use all of it")]
+mod fabric;
 mod generated;
 mod noise;
 mod scene;
+mod simulated;

@@ -22,9 +22,15 @@ pub(crate) struct World {
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
     pub(crate) opens: BTreeMap<String, i32>,
     pub(crate) answers: Vec<Answer>,
+    /// What an address answers to a request that has such a part; before the others.
+    pub(crate) bodies: Vec<(SocketAddr, &'static str, Vec<u8>)>,
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
     pub(crate) asked: RefCell<Vec<SocketAddr>>,
+    /// The longest datagram that passes; an address without an entry takes none.
+    pub(crate) passes: BTreeMap<SocketAddr, usize>,
+    /// Bytes in a second.
+    pub(crate) rate: Option<u64>,
 }
 
 impl Outside for World {
@@ -42,11 +48,28 @@ impl Outside for World {
 
     fn ask(&self, address: SocketAddr, request: &[u8], _: usize) -> Result<Vec<u8>, AskFailure> {
         self.asked.borrow_mut().push(address);
+        let text = String::from_utf8_lossy(request);
+        let by_part =
+            self.bodies.iter().find(|(at, part, _)| *at == address && text.contains(part));
+        if let Some((_, _, answer)) = by_part {
+            return Ok(answer.clone());
+        }
         let is_it =
             |(at, start, _): &&Answer| *at == address && request.starts_with(start.as_bytes());
         let answer = self.answers.iter().find(is_it).map(|(_, _, answer)| answer.clone());
         answer.unwrap_or(Err(AskFailure::Connect(111)))
     }
+
+    fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
+        let longest = self.passes.get(&address);
+        if longest.is_some_and(|longest| bytes <= *longest) { Ok(()) } else { Err(0) }
+    }
+
+    fn rate(&self, _: SocketAddr) -> Result<Option<u64>, AskFailure> {
+        Ok(self.rate)
+    }
+
+    fn pause(&self, _: std::time::Duration) {}
 
     fn unix_s(&self) -> u64 {
         self.unix_s
@@ -84,7 +107,7 @@ impl Scene {
             wanted: Wanted::Rdma,
             host: "node-a".to_owned(),
             memory_bytes: 64 << 20,
-            library: Library::Devices(Vec::new()),
+            verbs_library: Library::Devices(Vec::new()),
             ..Request::default()
         };
         let mut scene =
@@ -244,7 +267,7 @@ impl Scene {
         self.file(&format!("sys/class/infiniband_verbs/{node}/ibdev"), name);
         self.file(&format!("sys/class/infiniband_verbs/{node}/dev"), "231:192");
         self.file(&format!("dev/infiniband/{node}"), "");
-        if let Library::Devices(names) = &mut self.request.library {
+        if let Library::Devices(names) = &mut self.request.verbs_library {
             names.push(name.to_owned());
         }
     }
@@ -270,7 +293,7 @@ impl Scene {
     }
 
     pub(crate) fn report(&self) -> Report {
-        examine(&Facts::read(self.root.path()), &self.request, &self.world).0
+        examine(&Facts::read(self.root.path()), &self.request, &self.world)
     }
 
     /// What is found above what is only worth knowing.

@@ -33,7 +33,10 @@ impl Target {
     /// What a lane reports, before [`Target::on_completions`] takes it: slices may be given back of
     /// which the peer may have got some, and has not said so.
     pub(crate) fn note_doubts(&self, lane: Lifecycle, completions: &[LaneCompletion]) {
-        let sent = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { sent, .. } if *sent != Sent::None);
+        let sent = |ended: &LaneCompletion| match ended {
+            LaneCompletion::Released { sent, .. } => *sent != Sent::None,
+            _ => false,
+        };
         if completions.iter().any(sent) {
             let mut state = self.lock();
             if !state.doubts.up.contains(&lane) {

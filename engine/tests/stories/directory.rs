@@ -2,14 +2,15 @@
 
 use crate::helpers::{PATIENCE, content, counted, failed_open, pattern, until, write_and_check};
 use handfast::{
-    Access, Cause, Engine, EngineTiming, Memory, MetadataOptions, MooncakeOptions, Registration,
-    Stage, Store, StoreCause, StoreError, StoreOperation,
+    Access, Cause, Change, Changes, Engine, EngineTiming, Memory, MetadataOptions, MooncakeOptions,
+    Registration, Stage, Store, StoreCause, StoreError, StoreOperation,
 };
 use handfast_core::mooncake::{RpcMeta, SegmentDescriptor};
 use handfast_metadata::Pending;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tokio::sync::broadcast;
 use tokio::time::timeout;
 
 /// A store of the test's own, which can be down.
@@ -17,6 +18,8 @@ use tokio::time::timeout;
 pub(crate) struct Table {
     pub(crate) entries: Mutex<BTreeMap<String, String>>,
     pub(crate) down: AtomicBool,
+    /// Who is told of changes; `None` in one that cannot tell.
+    watched: Option<broadcast::Sender<Change>>,
 }
 
 impl Table {
@@ -34,6 +37,15 @@ impl Table {
         Box::pin(std::future::ready(ended))
     }
 
+    fn watched() -> Self {
+        Self { watched: Some(broadcast::Sender::new(16)), ..Self::default() }
+    }
+
+    /// Tells, if this is watched by anybody.
+    fn tell(&self, change: Change) {
+        self.watched.as_ref().map(|watched| watched.send(change));
+    }
+
     fn keys(&self) -> Vec<String> {
         self.entries.lock().unwrap().keys().cloned().collect()
     }
@@ -45,15 +57,39 @@ impl Store for Table {
     }
 
     fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
+        self.tell(Change::Put { key: key.into(), value: value.into() });
         self.ask(StoreOperation::Put, |entries| drop(entries.insert(key.into(), value.into())))
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
+        self.tell(Change::Removed { key: key.into() });
         self.ask(StoreOperation::Remove, |entries| drop(entries.remove(key)))
+    }
+
+    fn watch(&self, prefix: &str) -> Option<Box<dyn Changes>> {
+        assert_eq!(prefix, "mooncake/rpc_meta/");
+        let told = self.watched.as_ref()?.subscribe();
+        Some(Box::new(Told { told, begun: false }))
     }
 
     fn name(&self) -> &str {
         "table"
+    }
+}
+
+struct Told {
+    told: broadcast::Receiver<Change>,
+    begun: bool,
+}
+
+impl Changes for Told {
+    fn next(&mut self) -> Pending<'_, Change> {
+        Box::pin(async move {
+            if !std::mem::replace(&mut self.begun, true) {
+                return Ok(Change::Missed);
+            }
+            Ok(self.told.recv().await.unwrap_or(Change::Missed))
+        })
     }
 }
 
@@ -130,6 +166,33 @@ async fn a_segment_finds_its_node_again_that_restarted_elsewhere_under_its_name(
         assert!(tries < 3, "it is found again");
     }
     assert!(content(&second.memory, 0, 1_000) == content(&block, 0, 1_000));
+    user.close().await;
+    second.engine.close().await;
+}
+
+#[tokio::test]
+async fn a_node_that_a_store_says_has_moved_is_found_again_before_a_transfer_fails() {
+    let table = Arc::new(Table::watched());
+    let first = named("kv-7", &table).await;
+    let user = user_of(&table).await;
+    let segment = user.open("kv-7/cache").await.unwrap();
+    write_and_check(&segment, &first.memory, 1_000, 1).await;
+    let entry = table.entries.lock().unwrap()["mooncake/rpc_meta/kv-7"].clone();
+    // What is published again says nothing new, nor does what is no entry of a node.
+    table.put("mooncake/rpc_meta/kv-7", &entry).await.unwrap();
+    table.put("mooncake/rpc_meta/kv-8", "{").await.unwrap();
+    table.remove("mooncake/rpc_meta/kv-8").await.unwrap();
+    write_and_check(&segment, &first.memory, 1_000, 2).await;
+    // A lane that is up says better than a store whether its peer lives.
+    table.remove("mooncake/rpc_meta/kv-7").await.unwrap();
+    counted(&user, "the entry is missed", |all| all.peers_moved == 1).await;
+    write_and_check(&segment, &first.memory, 1_000, 3).await;
+    first.engine.close().await;
+    counted(&user, "the lane is gone", |all| all.lanes == 0).await;
+    let error = segment.write(&pattern(8, 1).whole(), 0).await.err().expect("it is gone");
+    assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
+    let second = named("kv-7", &table).await;
+    write_and_check(&segment, &second.memory, 1_000, 4).await;
     user.close().await;
     second.engine.close().await;
 }

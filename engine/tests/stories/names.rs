@@ -63,6 +63,7 @@ async fn a_node_that_took_over_an_address_under_another_name_is_found_soon() {
         while let Err(error) = segment.write(&block, 0).await {
             let text = error.to_string();
             assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");
+            assert_eq!(error.diagnosis_id().as_str(), "HS-FAILED", "{text}");
         }
     });
     reached.await.expect("a refusal is taken at its word");

@@ -197,6 +197,7 @@ async fn a_checksum_question_that_meets_a_new_run_says_so_and_the_next_is_answer
     let owner = Owner::start_at(&address, 4096).await;
     let error = segment.checksum(0, 4096).await.unwrap_err();
     assert_eq!(error.cause(), &Cause::PeerRestarted, "no lane has noticed before");
+    assert_eq!(error.diagnosis_id().as_str(), "PEER-RESTARTED");
     let sum = segment.checksum(0, 4096).await.unwrap();
     assert_eq!(sum, owner.memory.crc32c(0, 4096).unwrap());
 }

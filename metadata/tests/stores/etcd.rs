@@ -1,20 +1,26 @@
 //! The store in a real etcd, which is killed and comes back.
 
-use etcd_client::Client;
+mod server;
+mod watched;
+
+use crate::certificates::Certificates;
+use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
-use handfast_metadata::{EtcdOptions, EtcdStore, Store, StoreCause, StoreError};
+use handfast_metadata::{
+    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFiles,
+};
+use server::Etcd;
 use std::io::Write;
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Codes of gRPC.
+const NOT_FOUND: u16 = 5;
+const PERMISSION_DENIED: u16 = 7;
 const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
 
 #[tokio::test]
@@ -56,21 +62,50 @@ async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() 
 #[tokio::test]
 async fn a_password_is_asked_for_and_given() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
-    let mut client = etcd.client().await;
-    client.role_add("root").await.unwrap();
-    client.user_add("root", "secret", None).await.unwrap();
-    client.user_grant_role("root", "root").await.unwrap();
-    client.auth_enable().await.unwrap();
-    let user = |password: &str| EtcdOptions {
-        user: Some(("root".to_owned(), password.to_owned())),
-        ..EtcdOptions::default()
-    };
-    etcd.store(user("secret")).put("k", "{}").await.unwrap();
-    for wrong in [EtcdOptions::default(), user("guess")] {
+    etcd.ask_for_passwords().await;
+    etcd.store(known_as("root", "secret")).put("k", "{}").await.unwrap();
+    for wrong in [EtcdOptions::default(), known_as("root", "guess")] {
         assert!(!format!("{wrong:?}").contains("guess"), "a password is told to nobody");
         let error = etcd.store(wrong).put("k", "{}").await.unwrap_err();
         assert!(matches!(error.cause, StoreCause::Refused { .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn writes_that_are_refused_leave_one_lease_behind_and_not_one_each() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let mut client = etcd.client().await;
+    client.role_add("reader").await.unwrap();
+    let all = Permission::read("").with_all_keys();
+    client.role_grant_permission("reader", all).await.unwrap();
+    client.user_add("reader", "open", None).await.unwrap();
+    client.user_grant_role("reader", "reader").await.unwrap();
+    etcd.ask_for_passwords().await;
+    let store = etcd.store(known_as("reader", "open"));
+    assert_eq!(store.get("k").await, Ok(None), "it may read");
+    for _ in 0..3 {
+        let error = store.put("k", "{}").await.unwrap_err();
+        let denied = matches!(error.cause, StoreCause::Refused { status: PERMISSION_DENIED, .. });
+        assert!(denied, "{error}");
+    }
+    let root = ConnectOptions::new().with_user("root", "secret");
+    let mut root = Client::connect([&etcd.endpoint], Some(root)).await.unwrap();
+    assert_eq!(root.leases().await.unwrap().leases().len(), 1);
+}
+
+#[tokio::test]
+async fn a_lease_that_was_revoked_is_replaced_at_the_second_write() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions::default());
+    store.put("k", "{}").await.unwrap();
+    let mut client = etcd.client().await;
+    let lease = client.leases().await.unwrap().leases()[0].id();
+    client.lease_revoke(lease).await.unwrap();
+    let error = store.put("k", "[]").await.unwrap_err();
+    assert!(matches!(error.cause, StoreCause::Refused { status: NOT_FOUND, .. }), "{error}");
+    store.put("k", "[]").await.unwrap();
+    let leases = client.leases().await.unwrap();
+    assert!(leases.leases().len() == 1 && leases.leases()[0].id() != lease);
 }
 
 #[tokio::test]
@@ -132,80 +167,42 @@ async fn transfers_go_on_while_the_etcd_is_killed_and_opens_work_again_when_it_i
     owner.close().await;
 }
 
-/// An etcd of this test, which ends with it.
-struct Etcd {
-    program: PathBuf,
-    folder: TempDir,
-    endpoint: String,
-    peers: String,
-    child: Child,
+#[tokio::test]
+async fn an_etcd_that_speaks_tls_is_spoken_to_by_whom_its_authority_vouches_for() {
+    let certificates = Certificates::make();
+    let Some(mut etcd) = Etcd::start_encrypted(&certificates).await else { return skipped(ABSENT) };
+    let source: Source = format!("etcd://https://{}", etcd.endpoint).parse().unwrap();
+    let open = |tls: TlsFiles| source.open(Credentials { user: None, tls }).map(Option::unwrap);
+    let store = open(certificates.client()).unwrap();
+    store.put("k", "{}").await.unwrap();
+    assert_eq!(store.get("k").await, Ok(Some("{}".to_owned())));
+    etcd.kill();
+    etcd.restart();
+    eventually("it is read again", async || store.get("k").await.is_ok()).await;
+
+    let stranger = Certificates::make();
+    for (tls, why) in [
+        (TlsFiles { identity: None, ..certificates.client() }, "connection"),
+        (TlsFiles { identity: stranger.client().identity, ..certificates.client() }, "connection"),
+        (
+            TlsFiles { authority: stranger.client().authority, ..certificates.client() },
+            "UnknownIssuer",
+        ),
+    ] {
+        let tls = Tls::load(&tls).unwrap();
+        let options = EtcdOptions { tls: Some(tls), timeout_ms: 2_000, ..EtcdOptions::default() };
+        let error = etcd.store(options).get("k").await.unwrap_err();
+        let StoreCause::Unreachable(text) = &error.cause else { panic!("{error}") };
+        assert!(text.contains(why), "{error}");
+    }
+    let plain = EtcdOptions { timeout_ms: 2_000, ..EtcdOptions::default() };
+    let error = etcd.store(plain).get("k").await.unwrap_err();
+    assert!(!matches!(error.cause, StoreCause::Refused { .. }), "{error}");
 }
 
-impl Etcd {
-    /// One that serves, where there is one at all.
-    async fn start() -> Option<Self> {
-        let unpacked = std::env::var_os("HANDFAST_FLEET")
-            .map(|folder| PathBuf::from(folder).join("packages/fleet/usr/bin/etcd"));
-        let program = unpacked.filter(|it| it.exists()).unwrap_or_else(|| "etcd".into());
-        let present = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
-        present.ok().filter(|status| status.success())?;
-        let folder = tempfile::tempdir().unwrap();
-        let (endpoint, peers) = (free(), free());
-        let child = spawn(&program, &folder, &endpoint, &peers);
-        let etcd = Self { program, folder, endpoint, peers, child };
-        // It listens before it has elected itself.
-        let store = etcd.store(EtcdOptions::default());
-        eventually("it serves", async || store.get("k").await.is_ok()).await;
-        Some(etcd)
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    fn restart(&mut self) {
-        self.child = spawn(&self.program, &self.folder, &self.endpoint, &self.peers);
-    }
-
-    fn store(&self, options: EtcdOptions) -> EtcdStore {
-        EtcdStore::new(std::slice::from_ref(&self.endpoint), options)
-    }
-
-    async fn client(&self) -> Client {
-        Client::connect([&self.endpoint], None).await.unwrap()
-    }
-}
-
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        // Either fails only when it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(program: &PathBuf, folder: &TempDir, endpoint: &str, peers: &str) -> Child {
-    let (clients, peers) = (format!("http://{endpoint}"), format!("http://{peers}"));
-    let mut command = Command::new(program);
-    command.arg("--data-dir").arg(folder.path().join("data")).args(["--log-level", "error"]);
-    command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
-    command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
-    command.args(["--initial-cluster", &format!("default={peers}")]);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let started = std::net::TcpStream::connect;
-    for _ in 0..2_000 {
-        if started(endpoint).is_ok() {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-    child
-}
-
-/// A port that was free a moment ago.
-fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+fn known_as(name: &str, password: &str) -> EtcdOptions {
+    let user = Some((name.to_owned(), password.to_owned()));
+    EtcdOptions { user, ..EtcdOptions::default() }
 }
 
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {

@@ -193,7 +193,7 @@ async fn a_server_that_is_gone_or_mute_is_named_with_its_cause_in_time() {
     let base = format!("http://{}", mute.local_addr().unwrap());
     let error = HttpStore::new(&base).unwrap().get("k").await.unwrap_err();
     assert_eq!(error.cause, StoreCause::Silent { timeout_ms: 3_000 });
-    for wrong in ["https://h:1/m", "h:1", "http://", "http://h/m?key=k", "http://h:x/"] {
+    for wrong in ["https://h:x/m", "h:1", "http://", "http://h/m?key=k", "http://h:x/"] {
         assert!(HttpStore::new(wrong).is_err(), "{wrong}");
     }
 }
@@ -203,7 +203,7 @@ async fn served(file: Option<&Path>, limits: ServerLimits) -> (HttpStore, JoinHa
     (HttpStore::new(&base).unwrap(), task)
 }
 
-async fn server(file: Option<&Path>, limits: ServerLimits) -> (JoinHandle<()>, String) {
+pub(crate) async fn server(file: Option<&Path>, limits: ServerLimits) -> (JoinHandle<()>, String) {
     let server = HttpServer::bind("127.0.0.1:0", file, limits).await.unwrap();
     let base = format!("http://{}/metadata", server.address());
     (tokio::spawn(server.run()), base)
@@ -217,4 +217,15 @@ async fn stop(server: JoinHandle<()>) {
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden")
+}
+
+#[cfg(not(feature = "tls"))]
+#[test]
+fn what_is_not_built_in_says_which_feature_it_needs() {
+    for (text, feature) in [("https://h:1/metadata", "tls"), ("etcd://h:1", "etcd")] {
+        let source: handfast_metadata::Source = text.parse().unwrap();
+        let error = source.open(handfast_metadata::Credentials::default()).err().unwrap();
+        assert_eq!(error.cause, StoreCause::NotBuilt { feature });
+        assert!(error.to_string().contains(&format!("--features {feature}")), "{error}");
+    }
 }

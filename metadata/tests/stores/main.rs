@@ -2,6 +2,10 @@
 //!
 //! A story that cannot be told here prints a line that starts with `skipped:` on standard error.
 
+#[cfg(feature = "tls")]
+mod certificates;
+#[cfg(feature = "tls")]
+mod encrypted;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod http;

@@ -1,6 +1,6 @@
 //! The same seeds in different processes and builds lead to the same worlds, event by event.
 
-use crate::command::{cargo, run as run_command};
+use crate::command::{cargo, modest, run as run_command};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use std::process::Command;
@@ -82,10 +82,13 @@ fn planted(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
 }
 
 fn build(project: &Project, release: bool, deadline: Instant) -> Result<(), Outcome> {
-    let words = ["build", "--package", "sim-tests", "--example", EXAMPLE];
-    let release = release.then_some("--release");
-    let command = cargo(project.root(), words.into_iter().chain(release));
-    let built = run_command(command, project.scratch().join("prefixes-build.log"), deadline);
+    // As the tests of each kind were built, so that little is left to do.
+    let like: &[&str] =
+        if release { &["--release", "--package", "sim-tests"] } else { &["--workspace"] };
+    let words = ["build", "--example", EXAMPLE];
+    let command = cargo(project.root(), words.iter().chain(like).copied());
+    let built =
+        run_command(modest(command), project.scratch().join("prefixes-build.log"), deadline);
     if built.succeeded() { Ok(()) } else { Err(built.outcome(|_| String::new())) }
 }
 
@@ -100,7 +103,7 @@ fn prefixes(
     let mut command = Command::new(program);
     command.arg(SEEDS).args(options);
     let log = project.scratch().join(format!("prefixes-{build}.log"));
-    let run = run_command(command, log, deadline);
+    let run = run_command(modest(command), log, deadline);
     if run.succeeded() { Ok(run.output()) } else { Err(run.outcome(|_| String::new())) }
 }
 

@@ -1,7 +1,7 @@
 //! Steps that run Rust tests and count them.
 
 use super::run_cargo;
-use crate::command::{Finished, cargo, run as run_command};
+use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::guest;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -12,8 +12,8 @@ use std::time::Instant;
 const EXPLORER: &str = "sim-tests";
 /// Tests of that package whose output is a function of their seeds have this in their name.
 const SEEDED: &str = "seeds";
-/// Set for that package's explorations that take minutes.
-const NIGHTLY: &str = "HANDFAST_NIGHTLY";
+/// Set for tests that take minutes: explorations of that package, and stories of released nodes.
+pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
 /// Every test of the workspace, with cargo-nextest where it is installed.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
@@ -32,7 +32,12 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
         let finished = run_cargo(project, "examples", &arguments, deadline);
         finished.outcome(|output| format!("{} examples", count(output)))
     };
-    vec![Step::new("tests", tests), Step::new("examples", examples), guest::modules(project)]
+    vec![
+        Step::new("tests", tests),
+        Step::new("examples", examples),
+        guest::modules(project),
+        guest::builds(project),
+    ]
 }
 
 /// The explorer and the sweeps, optimised; some explorations are for the night only.
@@ -43,7 +48,7 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let run = move |deadline| {
         let mut command = cargo(project.root(), ["test", "--release", "--package", EXPLORER]);
         command.envs(nightly.then_some((NIGHTLY, "1")));
-        judged(&run_command(command, project.scratch().join("explorer.log"), deadline))
+        judged(&run_command(modest(command), project.scratch().join("explorer.log"), deadline))
     };
     vec![Step::new("explorer", run)]
 }
@@ -82,8 +87,9 @@ fn without_explorer(name: &'static str) -> Step<'static> {
 fn seeds_twice(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     let command = ["test", "--release", "--package", EXPLORER, "--", SEEDED];
     let output = |name: &str, options: &[&str]| {
-        let arguments: Vec<_> = command.iter().chain(options).copied().collect();
-        let finished = run_cargo(project, &format!("seeds-{name}"), &arguments, deadline);
+        let command = cargo(project.root(), command.iter().chain(options).copied());
+        let log = project.scratch().join(format!("seeds-{name}.log"));
+        let finished = run_command(modest(command), log, deadline);
         if finished.succeeded() {
             Ok(finished.output())
         } else {

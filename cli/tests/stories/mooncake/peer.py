@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import sys
+import time
 
 # The engine's own words go elsewhere: standard output is for answers.
 answers = os.fdopen(os.dup(1), "w")
@@ -35,7 +36,9 @@ def target(told):
 
 def move(told):
     way = engine.transfer_sync_write if told["cmd"] == "write" else engine.transfer_sync_read
-    return {"rc": way(told["peer"], base + told["here"], target(told), told["bytes"])}
+    began = time.time_ns()
+    rc = way(told["peer"], base + told["here"], target(told), told["bytes"])
+    return {"rc": rc, "began": began, "ended": time.time_ns()}
 
 
 def batch(told):

@@ -1,6 +1,7 @@
 //! Fleets that find each other through a metadata store, with released nodes among them.
 
-use super::peer::{ABSENT, Peer, RELEASE, Release};
+use super::SIZES;
+use super::peer::{ABSENT, Peer, RELEASE, Release, is_night, releases};
 use crate::helpers::{Folder, MIB, PROGRAM, Process, Server, run, skipped, succeed, until};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,16 +11,24 @@ use std::process::{Command, Stdio};
 /// Where released nodes say that they are: they would look for an address of the machine.
 const LOOPBACK: [(&str, &str); 1] = [("MC_TCP_BIND_ADDRESS", "127.0.0.1")];
 const BYTES: u64 = 3 * MIB + 7;
+/// Bytes of memory of every node: room for the longest, twice.
+const MEMORY: u64 = 136 * MIB;
 const THEIRS: &str = "mooncake-node:1";
 const OURS: &str = "handfast-node:2";
 
 #[test]
 fn nodes_of_both_kinds_find_each_other_through_our_metadata_server_and_again_after_crashes() {
-    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    for version in releases() {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        meet_through_our_metadata_server(&release);
+    }
+}
+
+fn meet_through_our_metadata_server(release: &Release) {
     let folder = Folder::new();
     let table = folder.name("table");
     let store = Metadata::start("127.0.0.1:0", &table);
-    let (peer, server) = fleet(&release, &store.url);
+    let (peer, server) = fleet(release, &store.url);
     both_ways(&folder, peer, &server, &store.url, 1);
     // Everybody crashes; the table is on disk, and names are taken by new runs.
     server.process.signal(rustix::process::Signal::KILL);
@@ -27,7 +36,7 @@ fn nodes_of_both_kinds_find_each_other_through_our_metadata_server_and_again_aft
     drop((server, store));
     let store = Metadata::start(&address, &table);
     assert_eq!(store.url, url);
-    let (peer, server) = fleet(&release, &store.url);
+    let (peer, server) = fleet(release, &store.url);
     both_ways(&folder, peer, &server, &store.url, 2);
 }
 
@@ -56,7 +65,14 @@ fn a_fleet_with_a_released_metadata_server_is_joined_and_joined_again_after_a_cr
 #[cfg(feature = "etcd")]
 #[test]
 fn nodes_of_both_kinds_find_each_other_through_an_etcd() {
-    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    for version in releases() {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        meet_through_an_etcd(&release);
+    }
+}
+
+#[cfg(feature = "etcd")]
+fn meet_through_an_etcd(release: &Release) {
     let folder = Folder::new();
     let (clients, peers) = (free(), free());
     let mut command = Command::new(release.etcd());
@@ -69,7 +85,7 @@ fn nodes_of_both_kinds_find_each_other_through_an_etcd() {
     until("the etcd listens", || TcpStream::connect(&clients).is_ok());
     let url = format!("etcd://{clients}");
     for run in 1..=2 {
-        let (peer, server) = fleet(&release, &url);
+        let (peer, server) = fleet(release, &url);
         both_ways(&folder, peer, &server, &url, run);
         server.process.signal(rustix::process::Signal::KILL);
     }
@@ -95,6 +111,27 @@ fn a_metadata_server_that_is_gone_is_named_and_one_that_cannot_start_says_why() 
 }
 
 #[test]
+fn ports_are_taken_from_the_range_that_the_environment_names() {
+    let range = [("MC_MIN_RPC_PORT", "15200"), ("MC_MAX_RPC_PORT", "15900")];
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--until-stdin-ends", "--listen", "127.0.0.1:0"]);
+    let server = Server::spawn({
+        command.args(["--memory", "1M", "--compat", "mooncake"]).envs(range);
+        command
+    });
+    let port = |address: &str| address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    let data =
+        server.lines.iter().find_map(|line| line.trim().strip_prefix("for Mooncake nodes at "));
+    let data = data.unwrap().split(',').next().unwrap();
+    let (calls, data) = (port(&server.address), port(data));
+    assert!(
+        (15_200..=15_900).contains(&calls) && (15_200..=15_900).contains(&data),
+        "{calls} {data}"
+    );
+    assert_ne!(calls, data);
+}
+
+#[test]
 fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_their_range() {
     let with = |name: &str, value: &str, arguments: &[&str]| {
         let mut command = Command::new(PROGRAM);
@@ -108,7 +145,20 @@ fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_t
     assert!(said.contains("MC_TCP_PROTO = 2 (default; one of 1, 2)"), "{said}");
     let (_, said, _) = with("MC_PIGEON", "1", &["config", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(report["unknown"], serde_json::json!(["MC_PIGEON"]));
+    assert_eq!(report["unknown"], serde_json::json!([{"name": "MC_PIGEON"}]));
+    let why = report["without_effect"].as_array().unwrap().iter();
+    assert!(why.clone().any(|it| it["name"] == "MC_GID_INDEX" && it["set"] == false));
+    let missing = ["get", "127.0.0.1:1", "x"];
+    let (_, _, said) = with("MC_SLICESIZE", "1", &missing);
+    let warned = "warning: MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?";
+    assert!(said.contains(warned), "{said}");
+    let (_, _, said) = with("MC_MTU", "1", &missing);
+    assert!(!said.contains("MC_MTU"), "{said}");
+    let (_, said, _) = with("MC_MTU", "1", &["config"]);
+    assert!(said.contains("MC_MTU (set)\n    agreed on by both sides in the handshake"), "{said}");
+    let (_, said, said_too) = with("ETCDCTL_USER", "ann:secret", &["config"]);
+    assert!(said.contains("ETCDCTL_USER = ann:... (environment"), "{said}");
+    assert!(!said.contains("secret") && !said_too.contains("secret"));
     for arguments in [&["config"][..], &["get", "127.0.0.1:1", "x"]] {
         let (code, _, said) = with("MC_TCP_LANES_PER_PEER", "17", arguments);
         assert_eq!(code, Some(2), "{said}");
@@ -118,11 +168,11 @@ fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_t
 
 /// A released node and one of ours, both published.
 fn fleet(release: &Release, url: &str) -> (Peer, Server) {
-    (release.start_named(THEIRS, url, 16 * MIB, &LOOPBACK), serve(url))
+    (release.start_named(THEIRS, url, MEMORY, &LOOPBACK), serve(url))
 }
 
 fn serve(url: &str) -> Server {
-    let words = ["--memory", "16M", "--compat", "mooncake", "--name", OURS, "--metadata", url];
+    let words = ["--memory", "136M", "--compat", "mooncake", "--name", OURS, "--metadata", url];
     Server::start(&words)
 }
 
@@ -130,18 +180,25 @@ fn serve(url: &str) -> Server {
 #[track_caller]
 fn both_ways(folder: &Folder, mut peer: Peer, server: &Server, url: &str, seed: u8) -> Peer {
     assert!(server.lines[0].contains(OURS), "{:?}", server.lines);
-    let source = folder.patterned("source", BYTES, seed);
+    let sizes: &[u64] = if is_night() { &SIZES } else { &[BYTES] };
+    for bytes in sizes.iter().copied() {
+        move_both_ways(folder, &mut peer, url, (seed, bytes));
+    }
+    peer
+}
+
+fn move_both_ways(folder: &Folder, peer: &mut Peer, url: &str, (seed, bytes): (u8, u64)) {
+    let source = folder.patterned("source", bytes, seed);
     // A released node that comes back after a crash publishes the buffers of its dead run first.
     let place = format!("{THEIRS}/absolute:{}", peer.memory + 64);
     succeed(&["put", &source, &place, "--compat", "mooncake", "--metadata", url]);
-    assert!(peer.dump(folder, 64, BYTES) == fs::read(&source).unwrap());
-    peer.moves("write", OURS, 64, 512, BYTES);
-    let (place, copy) = (format!("{OURS}/memory:512,{BYTES}"), folder.name("copy"));
+    assert!(peer.dump(folder, 64, bytes) == fs::read(&source).unwrap());
+    peer.moves("write", OURS, 64, 512, bytes);
+    let (place, copy) = (format!("{OURS}/memory:512,{bytes}"), folder.name("copy"));
     succeed(&["get", &place, &copy, "--metadata", url]);
     assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
-    peer.moves("read", OURS, 8 * MIB, 512, BYTES);
-    assert!(peer.dump(folder, 8 * MIB, BYTES) == fs::read(&source).unwrap());
-    peer
+    peer.moves("read", OURS, MEMORY / 2, 512, bytes);
+    assert!(peer.dump(folder, MEMORY / 2, bytes) == fs::read(&source).unwrap());
 }
 
 /// `handfast metadata`.
@@ -168,6 +225,6 @@ impl Metadata {
 }
 
 /// An address that was free a moment ago.
-fn free() -> String {
+pub(super) fn free() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

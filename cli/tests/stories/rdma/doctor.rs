@@ -15,7 +15,7 @@ const DEVICE: &str = "rxe7";
 const INTERFACE: &str = "fault0";
 const ADDRESS: &str = "10.7.0.1";
 /// A machine of which all is emulated takes this long to show what was done to it.
-const DOCTOR: [&str; 5] = ["doctor", "--json", "--transport", "rdma", "--device"];
+const DOCTOR: [&str; 6] = ["doctor", "--json", "--once", "--transport", "rdma", "--device"];
 
 /// Runs a line of the shell, with `handfast` found as a command.
 fn shell(line: &str) -> Ended {

@@ -20,6 +20,8 @@ pub struct Interface {
     pub has_carrier: bool,
     /// Largest packet, in bytes.
     pub mtu: u32,
+    /// Megabits that pass in a second; 0 where not told.
+    pub speed_mbps: u32,
 }
 
 /// A route over IPv4.
@@ -43,6 +45,12 @@ impl Route {
 /// Whether a route out of the interface leads to the address.
 pub(in crate::doctor) fn is_reached(routes: &[Route], interface: &str, address: Ipv4Addr) -> bool {
     routes.iter().any(|route| route.interface == interface && route.leads_to(address))
+}
+
+/// The interface that the most exact route to the address leads out of.
+pub(in crate::doctor) fn way_to(routes: &[Route], address: Ipv4Addr) -> Option<&str> {
+    let leading = routes.iter().filter(|route| route.leads_to(address));
+    leading.max_by_key(|route| route.mask.to_bits()).map(|route| route.interface.as_str())
 }
 
 /// A neighbour over IPv4.
@@ -78,6 +86,7 @@ pub(super) fn interfaces(tree: &Tree<'_>) -> Vec<Interface> {
             is_up: tree.number(&format!("{folder}/flags")) & UP != 0,
             has_carrier: tree.number(&format!("{folder}/carrier")) == 1,
             mtu,
+            speed_mbps: u32::try_from(tree.number(&format!("{folder}/speed"))).unwrap_or(0),
             name,
         })
     };

@@ -1,8 +1,10 @@
 //! Ports, addresses and MTU of devices.
 
 use crate::doctor::facts::Gid;
-use crate::doctor::{Context, Device, Finding, Port};
+use crate::doctor::observed::said;
+use crate::doctor::{Context, Device, Finding, Observed, Port};
 use crate::ids;
+use crate::language::Language;
 use crate::problem::Severity;
 
 pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
@@ -11,14 +13,24 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
         let Some(port) = device.ports.first() else { continue };
         findings.extend(not_active(context, device, port));
         if port.is_active() && port.is_infiniband() && port.partition & 0x8000 == 0 {
-            let observed =
-                format!("{} port {}: key {:#06x}", device.name, port.number, port.partition);
+            let observed = said!(
+                "{name} port {number}: key {key:#06x}",
+                "{name} 端口 {number}:分区键 {key:#06x}",
+                name = &device.name,
+                number = port.number,
+                key = port.partition
+            );
             let finding = Finding::new(ids::IB_PKEY, context.without(&device.name), observed);
             findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
         }
         if port.errors > 0 {
-            let observed =
-                format!("{} port {}: {} errors counted", device.name, port.number, port.errors);
+            let observed = said!(
+                "{name} port {number}: {errors} errors counted",
+                "{name} 端口 {number}:计数 {errors} 个错误",
+                name = &device.name,
+                number = port.number,
+                errors = port.errors
+            );
             let finding = Finding::new(ids::LINK_ERRORS, Severity::Risk, observed);
             findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
         }
@@ -44,8 +56,12 @@ fn wrong_number(context: &Context<'_>) -> Option<Finding> {
     let number = value.parse::<u32>().unwrap_or(0);
     let lacks = |device: &&Device| device.ports.iter().all(|port| port.number != number);
     let device = context.devices().find(lacks)?;
-    let observed =
-        format!("{VARIABLE}={value}; {} has ports 1 to {}", device.name, device.ports.len());
+    let observed = said!(
+        "{VARIABLE}={value}; {name} has ports 1 to {last}",
+        "{VARIABLE}={value};{name} 的端口是 1 到 {last}",
+        name = &device.name,
+        last = device.ports.len()
+    );
     Some(Finding::new(ids::PORT_NUMBER, Severity::Risk, observed).of_device(&device.name))
 }
 
@@ -58,18 +74,32 @@ fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
     let active = others.filter(|other| other.ports.first().is_some_and(Port::is_active));
     let active = active.map(|other| other.name.as_str()).collect::<Vec<_>>().join(", ");
     let interface = context.facts.interfaces.iter().find(|known| known.name == port.interface);
-    let interface = interface.map_or(String::new(), |interface| {
-        let up = if interface.is_up { "up" } else { "set down" };
-        let carrier = if interface.has_carrier { "" } else { ", no carrier" };
-        format!(", {} is {up}{carrier}", interface.name)
-    });
-    let observed = format!(
-        "{} port {}: {} ({}){interface}; active: {}",
-        device.name,
-        port.number,
-        port.state,
-        port.physical,
-        if active.is_empty() { "no other" } else { &active },
+    let state = |language: Language| {
+        let Some(interface) = interface else { return String::new() };
+        let (name, up, carrier) = (&interface.name, interface.is_up, interface.has_carrier);
+        let up = if up {
+            language.pick("up", "已启用")
+        } else {
+            language.pick("set down", "已停用")
+        };
+        let carrier = if carrier { "" } else { language.pick(", no carrier", ",无载波") };
+        format!("{}{name}{}{up}{carrier}", language.pick(", ", ","), language.pick(" is ", " "))
+    };
+    let (name, number) = (&device.name, port.number);
+    let (english, chinese) = (state(Language::English), state(Language::Chinese));
+    let observed = Observed::new(
+        format!(
+            "{name} port {number}: {} ({}){english}; active: {}",
+            port.state,
+            port.physical,
+            if active.is_empty() { "no other" } else { &active },
+        ),
+        format!(
+            "{name} 端口 {number}:{}({}){chinese};可用的有:{}",
+            port.state,
+            port.physical,
+            if active.is_empty() { "没有其他" } else { &active },
+        ),
     );
     let waits_for_manager =
         port.is_infiniband() && (port.state == "INIT" || port.physical == "LinkUp");
@@ -93,7 +123,11 @@ pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
         };
         if findings.is_empty() && !context.devices().any(is_there) {
             let all: Vec<_> = context.devices().map(table).collect();
-            let observed = format!("--gid {wanted} is on no device; there are: {}", all.join("; "));
+            let observed = said!(
+                "--gid {wanted} is on no device; there are: {all}",
+                "没有设备具有 --gid {wanted};现有:{all}",
+                all = all.join("; ")
+            );
             findings.push(Finding::new(ids::GID_ZERO, context.without_rdma(), observed));
         }
     }
@@ -105,7 +139,7 @@ fn table(device: &Device) -> String {
     let gids = device.ports.first().into_iter().flat_map(|port| &port.gids);
     let entries: Vec<_> =
         gids.map(|gid| format!("{} {} {}", gid.index, gid.ip(), gid.kind)).collect();
-    let entries = if entries.is_empty() { "none".to_owned() } else { entries.join(", ") };
+    let entries = if entries.is_empty() { "-".to_owned() } else { entries.join(", ") };
     format!("{}: {entries}", device.name)
 }
 
@@ -130,7 +164,7 @@ fn no_address(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
         (ids::GID_ZERO, severity)
     };
     let netdev = if port.interface.is_empty() { "NETDEV" } else { &port.interface };
-    let finding = Finding::new(id, severity, format!("{}, on {netdev}", table(device)));
+    let finding = Finding::new(id, severity, format!("{} ({netdev})", table(device)));
     Some(finding.of_device(&device.name).with("netdev", netdev).with("address", "ADDRESS/PREFIX"))
 }
 
@@ -177,8 +211,13 @@ pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
     let fixed = context.variable("MC_MTU").and_then(|value| value.parse::<u32>().ok());
     for (device, port) in ports() {
         if let Some(fixed) = fixed.filter(|fixed| *fixed > port.mtu) {
-            let observed =
-                format!("MC_MTU={fixed}; {}: {} over {}", device.name, port.mtu, port.interface);
+            let observed = said!(
+                "MC_MTU={fixed}; {name}: {mtu} over {interface}",
+                "MC_MTU={fixed};{name} 经 {interface} 为 {mtu}",
+                name = &device.name,
+                mtu = port.mtu,
+                interface = &port.interface
+            );
             let finding = Finding::new(ids::MTU_OVER_ACTIVE, Severity::Risk, observed);
             findings.push(finding.of_device(&device.name).with("netdev", &*port.interface));
         }

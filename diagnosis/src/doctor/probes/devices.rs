@@ -1,5 +1,6 @@
 //! From the bus to what programs can open.
 
+use crate::doctor::observed::said;
 use crate::doctor::{Context, Device, Finding, Library, Port};
 use crate::explain::explain;
 use crate::ids;
@@ -7,9 +8,10 @@ use crate::problem::Severity;
 
 pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
     let severity = context.without_rdma();
-    match &context.request.library {
+    match &context.request.verbs_library {
         Library::NotBuilt => {
-            vec![Finding::new(ids::BUILD_FEATURE, severity, "this build has no verbs")]
+            let observed = said!("this build has no verbs", "此程序构建时没有包含 verbs");
+            vec![Finding::new(ids::BUILD_FEATURE, severity, observed)]
         }
         Library::Missing(detail) => {
             vec![Finding::new(ids::PROV_MISSING, severity, format!("libibverbs.so.1: {detail}"))]
@@ -26,8 +28,11 @@ pub(super) fn namespace(context: &mut Context<'_>) -> Vec<Finding> {
     if !facts.devices.is_empty() || nodes.is_empty() {
         return Vec::new();
     }
-    let observed =
-        format!("/dev/infiniband has {}, /sys/class/infiniband nothing", nodes.join(", "));
+    let observed = said!(
+        "/dev/infiniband has {nodes}, /sys/class/infiniband nothing",
+        "/dev/infiniband 中有 {nodes},/sys/class/infiniband 为空",
+        nodes = nodes.join(", ")
+    );
     let id = match facts.is_exclusive {
         Some(true) => ids::NETNS_EXCLUSIVE,
         _ => ids::SYSFS_HIDDEN,
@@ -44,13 +49,22 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
     }
     for card in cards {
         if card.errors > 0 {
-            let observed = format!("{}: {} errors", card.address, card.errors);
+            let observed = said!(
+                "{address}: {errors} errors",
+                "{address}:{errors} 个错误",
+                address = &card.address,
+                errors = card.errors
+            );
             let finding = Finding::new(ids::HW_PCI_ERRORS, Severity::Risk, observed);
             findings.push(finding.with("pci", &*card.address));
         }
         let (current, max) = card.lanes;
         if current > 0 && current < max {
-            let observed = format!("{}: {current} of {max} lanes", card.address);
+            let observed = said!(
+                "{address}: {current} of {max} lanes",
+                "{address}:{max} 条通道中只用了 {current} 条",
+                address = &card.address
+            );
             let finding = Finding::new(ids::PCIE_SLOW, Severity::Risk, observed);
             findings.push(finding.with("pci", &*card.address));
         }
@@ -61,17 +75,25 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
 fn no_card(context: &Context<'_>) -> Finding {
     let facts = context.facts;
     if facts.is_pod {
-        let observed = "this is a pod, and no RDMA device is in it";
+        let observed =
+            said!("this is a pod, and no RDMA device is in it", "这是一个 Pod,其中没有 RDMA 设备");
         return Finding::new(no_resource(context), context.without_rdma(), observed);
     }
     if facts.modules.contains("erdma") {
-        let observed = "the module erdma is loaded, and no function 1ded:107f is on the bus";
+        let observed = said!(
+            "the module erdma is loaded, and no function 1ded:107f is on the bus",
+            "模块 erdma 已加载,但总线上没有 1ded:107f"
+        );
         return Finding::new(ids::ERDMA_UNBOUND, context.without_rdma(), observed);
     }
     let interfaces: Vec<_> =
         facts.interfaces.iter().filter(|interface| interface.name != "lo").collect();
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let observed = format!("network interfaces: {}; none of an RDMA card", names.join(", "));
+    let observed = said!(
+        "network interfaces: {all}; none of an RDMA card",
+        "网络接口:{all};都不属于 RDMA 网卡",
+        all = names.join(", ")
+    );
     if context.variable("CI").is_some() && context.without_rdma() != Severity::Fatal {
         return Finding::new(ids::ENV_NO_RDMA_CI, Severity::Info, observed).preventing();
     }
@@ -96,7 +118,10 @@ pub(super) fn modules(context: &mut Context<'_>) -> Vec<Finding> {
         if has_nodes || !missing("ib_uverbs") {
             return Vec::new();
         }
-        let observed = "devices are there, and no node for programs: ib_uverbs is not loaded";
+        let observed = said!(
+            "devices are there, and no node for programs: ib_uverbs is not loaded",
+            "有设备,但没有供程序使用的节点:ib_uverbs 没有加载"
+        );
         let finding = Finding::new(ids::MOD_MISSING, context.without_rdma(), observed);
         return vec![finding.with("module", "ib_uverbs")];
     }
@@ -110,10 +135,14 @@ pub(super) fn modules(context: &mut Context<'_>) -> Vec<Finding> {
             explained.seen.into_iter().find(|seen| seen.id == ids::MOD_MISMATCH)
         });
     let (id, observed) = match said {
-        Some(said) => (ids::MOD_MISMATCH, said.text),
+        Some(said) => (ids::MOD_MISMATCH, said.text.into()),
         None => {
-            let driver = if card.driver.is_empty() { "no driver" } else { &card.driver };
-            let text = format!("{} ({driver}): the module {module} is not loaded", card.address);
+            let driver = if card.driver.is_empty() { "-" } else { &card.driver };
+            let text = said!(
+                "{address} ({driver}): the module {module} is not loaded",
+                "{address}({driver}):模块 {module} 没有加载",
+                address = &card.address
+            );
             (ids::MOD_MISSING, text)
         }
     };
@@ -129,11 +158,22 @@ pub(super) fn firmware(context: &mut Context<'_>) -> Vec<Finding> {
     let cards = facts.cards.iter().filter(|card| !card.is_gpu && !card.has_rdma);
     let finding = |card: &crate::doctor::Card| {
         let (id, what) = match card.module() {
-            Some("erdma") => (ids::ERDMA_NETDEV_DOWN, "no RDMA device was made of it"),
-            _ => (ids::FW_RDMA_OFF, "its drivers are loaded, and it has no RDMA device"),
+            Some("erdma") => (
+                ids::ERDMA_NETDEV_DOWN,
+                said!("no RDMA device was made of it", "没有据此创建 RDMA 设备"),
+            ),
+            _ => (
+                ids::FW_RDMA_OFF,
+                said!(
+                    "its drivers are loaded, and it has no RDMA device",
+                    "驱动已加载,但没有 RDMA 设备"
+                ),
+            ),
         };
         let interface = card.interfaces.first().map_or("NETDEV", String::as_str);
-        let observed = format!("{} ({}): {what}", card.address, card.driver);
+        let (address, driver) = (&card.address, &card.driver);
+        let observed =
+            what.after(&format!("{address} ({driver}): "), &format!("{address}({driver}):"));
         let finding = Finding::new(id, context.without_rdma(), observed);
         finding.with("pci", &*card.address).with("netdev", interface)
     };
@@ -172,7 +212,11 @@ pub(super) fn names(context: &mut Context<'_>) -> Vec<Finding> {
 fn unknown_name(context: &Context<'_>, name: &str, from: &str, severity: Severity) -> Finding {
     let devices = &context.facts.devices;
     let known: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-    let observed = format!("{from} names {name}; there are: {}", known.join(", "));
+    let observed = said!(
+        "{from} names {name}; there are: {known}",
+        "{from} 指定了 {name};现有:{known}",
+        known = known.join(", ")
+    );
     let nearest = nearest(name, devices).unwrap_or("DEVICE");
     Finding::new(ids::DEV_NAME, severity, observed).with("nearest", nearest)
 }
@@ -228,8 +272,12 @@ pub(super) fn kinds(context: &mut Context<'_>) -> Vec<Finding> {
             _ => ids::IWARP_NO_OOB,
         };
         let places = device.ports.first().map_or(0, |port: &Port| port.places);
-        let observed =
-            format!("{}: {}, {places} places for addresses", device.name, device.recognised_by);
+        let observed = said!(
+            "{name}: {why}, {places} places for addresses",
+            "{name}:{why},地址表有 {places} 项",
+            name = &device.name,
+            why = &device.recognised_by
+        );
         Some(Finding::new(id, context.without(&device.name), observed).of_device(&device.name))
     };
     context.devices().filter_map(finding).collect()
@@ -253,11 +301,15 @@ pub(super) fn nodes(context: &mut Context<'_>) -> Vec<Finding> {
 }
 
 pub(super) fn providers(context: &mut Context<'_>) -> Vec<Finding> {
-    let Library::Devices(known) = &context.request.library else { return Vec::new() };
+    let Library::Devices(known) = &context.request.verbs_library else { return Vec::new() };
     let hidden = context.devices().filter(|device| !known.contains(&device.name));
     let finding = |device: &Device| {
-        let listed = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
-        let observed = format!("the kernel has {}, the library lists {listed}", device.name);
+        let observed = said!(
+            "the kernel has {name}, the library lists {listed}",
+            "内核有 {name},库列出的是 {listed}",
+            name = &device.name,
+            listed = if known.is_empty() { "-".to_owned() } else { known.join(", ") }
+        );
         Finding::new(ids::PROV_MISSING, context.without(&device.name), observed)
             .of_device(&device.name)
     };

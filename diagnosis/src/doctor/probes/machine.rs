@@ -1,5 +1,6 @@
 //! Limits of this process, and GPUs.
 
+use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
@@ -24,28 +25,35 @@ pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
         let needed = context.request.memory_bytes.saturating_add(RINGS_BYTES);
         let severity = if bytes < needed { context.without_rdma() } else { Severity::Risk };
         let id = if context.facts.is_pod { ids::K8S_CAPS } else { ids::LIM_MEMLOCK };
-        let observed = format!("{bytes} bytes may be locked, {needed} are needed; no CAP_IPC_LOCK");
+        let observed = said!(
+            "{bytes} bytes may be locked, {needed} are needed; no CAP_IPC_LOCK",
+            "可锁定 {bytes} 字节,需要 {needed} 字节;没有 CAP_IPC_LOCK"
+        );
         findings.push(Finding::new(id, severity, observed));
     }
     if let Some(files) = limits.files.filter(|files| *files < FILES_GOOD) {
         let severity = if files < FILES_MIN { Severity::Degraded } else { Severity::Risk };
-        findings.push(Finding::new(ids::LIM_NOFILE, severity, format!("{files} files at most")));
+        let observed = said!("{files} files at most", "最多打开 {files} 个文件");
+        findings.push(Finding::new(ids::LIM_NOFILE, severity, observed));
     }
     for (group, used, max) in
         limits.rdma_objects.iter().filter(|(_, used, max)| over_rdma && used >= max)
     {
         let (folder, device) = group.split_once(' ').unwrap_or((group, "DEVICE"));
-        let observed = format!("/{folder}: {device} has {used} of {max} objects in use");
+        let observed = said!(
+            "/{folder}: {device} has {used} of {max} objects in use",
+            "/{folder}:{device} 已用 {used} 个对象,上限 {max}"
+        );
         let finding = Finding::new(ids::LIM_CGROUP, context.without_rdma(), observed);
         findings.push(finding.with("device", device).with("cgroup", format!("/{folder}")));
     }
     if limits.mappings > 0 && limits.mappings < MAPPINGS_MIN {
-        let observed = format!("vm.max_map_count is {}", limits.mappings);
+        let observed = format!("vm.max_map_count = {}", limits.mappings);
         findings.push(Finding::new(ids::LIM_MAPCOUNT, Severity::Risk, observed));
     }
     let (first, last) = limits.local_ports;
     if last > 0 && last.saturating_sub(first) < LOCAL_PORTS_MIN {
-        let observed = format!("ip_local_port_range is {first} to {last}");
+        let observed = format!("ip_local_port_range = {first} {last}");
         findings.push(Finding::new(ids::LIM_EPHEMERAL, Severity::Risk, observed));
     }
     findings
@@ -58,11 +66,19 @@ pub(super) fn gpu(context: &mut Context<'_>) -> Vec<Finding> {
     let Some(gpu) = facts.cards.iter().find(|card| card.is_gpu) else { return findings };
     let modules = ["nvidia_peermem", "nv_peer_mem"];
     if !modules.iter().any(|name| facts.modules.contains(*name)) {
-        let observed = format!("GPU {}: no module for peer memory is loaded", gpu.address);
+        let observed = said!(
+            "GPU {address}: no module for peer memory is loaded",
+            "GPU {address}:没有加载对等内存模块",
+            address = &gpu.address
+        );
         findings.push(Finding::new(ids::GPU_NOPEER, Severity::Risk, observed));
     }
     if facts.limits.iommu_translates {
-        let observed = format!("GPU {}: the IOMMU translates", gpu.address);
+        let observed = said!(
+            "GPU {address}: the IOMMU translates",
+            "GPU {address}:IOMMU 处于地址转换模式",
+            address = &gpu.address
+        );
         findings.push(Finding::new(ids::GPU_IOMMU, Severity::Risk, observed));
     }
     findings

@@ -1,7 +1,9 @@
 //! The metadata service: its address, whether it answers, and whether it is one.
 
 use super::names::{addresses_of, split};
-use crate::doctor::{AskFailure, Context, Finding};
+use super::settings::without_user;
+use crate::doctor::observed::said;
+use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::ids;
 use crate::problem::Severity;
 use serde_json::Value;
@@ -20,11 +22,60 @@ enum Kind {
     Http,
 }
 
-struct Service<'a> {
+pub(super) struct Service<'a> {
     kind: Kind,
     /// Host and port of each endpoint.
-    endpoints: Vec<(&'a str, u16)>,
-    path: &'a str,
+    pub(super) endpoints: Vec<(&'a str, u16)>,
+    pub(super) path: &'a str,
+}
+
+impl Service<'_> {
+    pub(super) fn is_etcd(&self) -> bool {
+        self.kind == Kind::Etcd
+    }
+
+    /// Asks one endpoint over HTTP.
+    pub(super) fn ask(
+        &self,
+        context: &Context<'_>,
+        address: SocketAddr,
+        host: &str,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<String, AskFailure> {
+        let (port, length) = (address.port(), body.len());
+        let request = format!(
+            "{method} /{path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        let answer = context.outside.ask(address, request.as_bytes(), ANSWER_BYTES_MAX)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+}
+
+/// The status of an answer and its body.
+pub(super) fn body_of(answer: &str) -> Option<(u16, String)> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    let is_chunked = head.to_lowercase().contains("transfer-encoding: chunked");
+    Some((status, if is_chunked { unchunked(body) } else { body.to_owned() }))
+}
+
+/// A body that was sent in pieces, each after its length.
+fn unchunked(body: &str) -> String {
+    let mut out = String::new();
+    let mut rest = body;
+    while let Some((length, after)) = rest.split_once("\r\n") {
+        let Some(piece) = usize::from_str_radix(length.trim(), 16)
+            .ok()
+            .and_then(|length| after.get(..length).filter(|piece| !piece.is_empty()))
+        else {
+            break;
+        };
+        out.push_str(piece);
+        rest = after[piece.len()..].trim_start_matches("\r\n");
+    }
+    out
 }
 
 pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
@@ -32,7 +83,8 @@ pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     let service = match parse(&url) {
         Ok(service) => service,
         Err(why) => {
-            let observed = format!("{url}: {why}");
+            let url = without_user(&url);
+            let observed = why.after(&format!("{url}: "), &format!("{url}:"));
             let host =
                 url.split([':', '/', ',', ' ']).find(|part| part.contains('.')).unwrap_or("HOST");
             return vec![Finding::new(ids::ETCD_URL, Severity::Fatal, observed).with("host", host)];
@@ -51,31 +103,55 @@ pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-fn parse(url: &str) -> Result<Service<'_>, String> {
+pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("etcd", url));
     let kind = match scheme {
         "etcd" => Kind::Etcd,
         "http" => Kind::Http,
-        "https" => return Err("https is not spoken here; use http or etcd".to_owned()),
-        _ => return Err(format!("the scheme '{scheme}' is none of etcd, http")),
+        "https" => {
+            return Err(said!(
+                "https is not spoken here; use http or etcd",
+                "不支持 https,请用 http 或 etcd"
+            ));
+        }
+        _ => {
+            return Err(said!(
+                "the scheme '{scheme}' is none of etcd, http",
+                "协议“{scheme}”不是 etcd 或 http"
+            ));
+        }
     };
     let (hosts, path) = match kind {
         Kind::Http => rest.split_once('/').unwrap_or((rest, "")),
         Kind::Etcd => (rest.trim_end_matches('/'), ""),
     };
+    if hosts.contains('@') {
+        return Err(said!(
+            "a name and a password are not taken from the address",
+            "不从地址中读取用户名和密码"
+        ));
+    }
     if hosts.contains(char::is_whitespace) {
-        return Err("endpoints are separated by commas, not blanks".to_owned());
+        return Err(said!(
+            "endpoints are separated by commas, not blanks",
+            "多个端点用逗号分隔,不能用空格"
+        ));
     }
     let mut endpoints = Vec::new();
     for text in hosts.split([',', ';']).take(ENDPOINTS_MAX) {
         if text.contains("://") {
-            return Err("the scheme stands once, before the first endpoint".to_owned());
+            return Err(said!(
+                "the scheme stands once, before the first endpoint",
+                "协议只写一次,在第一个端点之前"
+            ));
         }
         match split(text) {
-            ("", _) => return Err("an endpoint is empty".to_owned()),
+            ("", _) => return Err(said!("an endpoint is empty", "有一个端点为空")),
             (host, Some(port)) => endpoints.push((host, port)),
             (host, None) if kind == Kind::Http && !host.contains(':') => endpoints.push((host, 80)),
-            (host, None) => return Err(format!("the endpoint '{host}' has no port")),
+            (host, None) => {
+                return Err(said!("the endpoint '{host}' has no port", "端点“{host}”没有端口"));
+            }
         }
     }
     Ok(Service { kind, endpoints, path })
@@ -87,61 +163,62 @@ fn endpoint(
     host: &str,
     port: u16,
 ) -> Option<Finding> {
-    let fatal =
-        |id, observed: String| Some(Finding::new(id, Severity::Fatal, observed).with("host", host));
+    let fatal = |id, observed: Observed| {
+        Some(Finding::new(id, Severity::Fatal, observed).with("host", host))
+    };
     let ip = match addresses_of(context, host) {
         Ok(found) => *found.first()?,
         Err(error) => {
-            return fatal(ids::NET_UNRESOLVED, format!("{host}: {error}"))
+            return fatal(ids::NET_UNRESOLVED, format!("{host}: {error}").into())
                 .map(|f| f.with("name", host));
         }
     };
     let address = SocketAddr::new(ip, port);
     let ask = |method: &str, path: &str, body: &str| {
-        let length = body.len();
-        let request = format!(
-            "{method} /{path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        context.outside.ask(address, request.as_bytes(), ANSWER_BYTES_MAX)
+        service.ask(context, address, host, method, path, body)
     };
     let path = if service.kind == Kind::Etcd { "version" } else { service.path };
     let answer = match ask("GET", path, "") {
-        Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
+        Ok(answer) => answer,
         Err(failure) => return Some(silent(context, address, host, &failure)),
     };
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.lines().next().unwrap_or_default();
     if !status.starts_with("HTTP/") {
-        return fatal(ids::NET_RESET, format!("{address} answers without HTTP"))
-            .map(|f| f.with("peer", address.to_string()));
+        return fatal(
+            ids::NET_RESET,
+            said!("{address} answers without HTTP", "{address} 的应答不是 HTTP"),
+        )
+        .map(|f| f.with("peer", address.to_string()));
     }
     if body.trim_start().to_lowercase().starts_with("<!doctype")
         || body.trim_start().starts_with("<html")
     {
         let url = format!("http://{address}/{path}");
-        return fatal(ids::META_CAPTIVE, format!("{url}: {status}, a web page"))
-            .map(|f| f.with("url", url));
+        return fatal(
+            ids::META_CAPTIVE,
+            said!("{url}: {status}, a web page", "{url}:{status},是一个网页"),
+        )
+        .map(|f| f.with("url", url));
     }
     if service.kind == Kind::Http {
         return None;
     }
     if !body.contains("etcdserver") {
         let url = format!("http://{address}/version");
-        return fatal(ids::META_CAPTIVE, format!("{url}: {status}, not etcd's answer"))
-            .map(|f| f.with("url", url));
+        return fatal(
+            ids::META_CAPTIVE,
+            said!("{url}: {status}, not etcd's answer", "{url}:{status},不是 etcd 的应答"),
+        )
+        .map(|f| f.with("url", url));
     }
-    let body_of = |answer: Result<Vec<u8>, AskFailure>| {
-        let answer = String::from_utf8_lossy(&answer.ok()?).into_owned();
-        answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())
-    };
-    if let Some(health) =
-        body_of(ask("GET", "health", "")).filter(|health| health.contains("false"))
-    {
-        return fatal(ids::ETCD_DOWN, format!("{address}: {}", health.trim()));
+    let body = |answer: Result<String, AskFailure>| Some(body_of(&answer.ok()?)?.1);
+    if let Some(health) = body(ask("GET", "health", "")).filter(|health| health.contains("false")) {
+        return fatal(ids::ETCD_DOWN, format!("{address}: {}", health.trim()).into());
     }
-    let members = body_of(ask("POST", "v3/cluster/member/list", "{}")).unwrap_or_default();
+    let members = body(ask("POST", "v3/cluster/member/list", "{}")).unwrap_or_default();
     let useless = useless_address(&members)?;
-    let observed = format!("{address} tells clients {useless}");
+    let observed = said!("{address} tells clients {useless}", "{address} 告知客户端 {useless}");
     Some(Finding::new(ids::ETCD_ADVERTISE, Severity::Degraded, observed).with("host", host))
 }
 
@@ -164,18 +241,23 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
     });
     let refused = *failure == AskFailure::Connect(ECONNREFUSED);
     let finding =
-        |id, observed: String| Finding::new(id, Severity::Fatal, observed).with("host", host);
+        |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     if refused && is_here && on_loopback {
-        let observed =
-            format!("{address} refuses, and 127.0.0.1:{} is listened at", address.port());
+        let observed = said!(
+            "{address} refuses, and 127.0.0.1:{port} is listened at",
+            "{address} 拒绝连接,而 127.0.0.1:{port} 有监听",
+            port = address.port()
+        );
         return finding(ids::ETCD_LOOPBACK, observed).at(crate::Side::Local);
     }
     let words = match failure {
-        AskFailure::Connect(0) => "no answer in time".to_owned(),
-        AskFailure::Connect(code) => std::io::Error::from_raw_os_error(*code).to_string(),
-        AskFailure::Broken => "the connection ended without an answer".to_owned(),
+        AskFailure::Connect(0) => said!("no answer in time", "在时限内没有应答"),
+        AskFailure::Connect(code) => std::io::Error::from_raw_os_error(*code).to_string().into(),
+        AskFailure::Broken => {
+            said!("the connection ended without an answer", "连接没有应答就结束了")
+        }
     };
-    finding(ids::ETCD_DOWN, format!("{address}: {words}"))
+    finding(ids::ETCD_DOWN, words.after(&format!("{address}: "), &format!("{address}:")))
 }
 
 #[cfg(test)]
@@ -188,9 +270,15 @@ mod tests {
         assert_eq!(endpoints("etcd://a:1,b:2;c:3"), Ok(vec![("a", 1), ("b", 2), ("c", 3)]));
         assert_eq!(endpoints("10.0.0.9:2379"), Ok(vec![("10.0.0.9", 2379)]));
         assert_eq!(endpoints("http://h/metadata"), Ok(vec![("h", 80)]));
-        for wrong in
-            ["etc://a:1", "a", "etcd://a:1 b:2", "etcd://a:1,http://b:2", "etcd://", "https://a:1"]
-        {
+        for wrong in [
+            "etc://a:1",
+            "etcd://u:p@a:1",
+            "a",
+            "etcd://a:1 b:2",
+            "etcd://a:1,http://b:2",
+            "etcd://",
+            "https://a:1",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

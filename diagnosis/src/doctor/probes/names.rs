@@ -1,6 +1,7 @@
 //! The name told to peers, and the port to listen at.
 
 use crate::doctor::facts::{Tree, owner};
+use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
@@ -81,7 +82,7 @@ fn reachable_by_peers(
     };
     let is_any = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
     if is_loopback(host) || is_any {
-        let observed = format!("peers are told {host}");
+        let observed = said!("peers are told {host}", "告知对端的是 {host}");
         return vec![filled(Finding::new(ids::NET_LOOPBACK, severity, observed))];
     }
     match addresses_of(context, host) {
@@ -90,12 +91,13 @@ fn reachable_by_peers(
             vec![filled(Finding::new(ids::NET_UNRESOLVED, Severity::Fatal, observed))]
         }
         Ok(found) if found.iter().all(IpAddr::is_loopback) => {
-            let observed = format!("{host} is {} here", words(&found));
+            let observed =
+                said!("{host} is {found} here", "{host} 在本机是 {found}", found = words(&found));
             let finding = Finding::new(ids::NET_RESOLVES_LOOPBACK, Severity::Fatal, observed);
             vec![finding.with("address", &*proposed).with("name", host)]
         }
         Ok(found) if found.len() > 1 => {
-            let observed = format!("{host} is {}", words(&found));
+            let observed = format!("{host} = {}", words(&found));
             vec![filled(Finding::new(ids::NET_MULTI, Severity::Risk, observed))]
         }
         Ok(_) => Vec::new(),
@@ -113,7 +115,12 @@ fn is_ours(context: &Context<'_>, host: &str, port: u16) -> Option<Finding> {
     if found.iter().any(is_own) {
         return None;
     }
-    let observed = format!("{} is none of {}", words(&found), words(own));
+    let observed = said!(
+        "{found} is none of {own}",
+        "{found} 不在 {own} 之中",
+        found = words(&found),
+        own = words(own)
+    );
     let proposed =
         proposal(context).map_or("ADDRESS".to_owned(), |ip| SocketAddr::new(ip, port).to_string());
     let finding = Finding::new(ids::NET_NOT_LOCAL, Severity::Fatal, observed);
@@ -132,11 +139,17 @@ pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
     vec![match code {
         EADDRINUSE => in_use(context, address),
         EADDRNOTAVAIL => {
-            let observed = format!("{address} is no address of this network namespace");
+            let observed = said!(
+                "{address} is no address of this network namespace",
+                "{address} 不是此网络命名空间的地址"
+            );
             Finding::new(ids::NET_NOT_LOCAL, Severity::Fatal, observed).with("advertise", host)
         }
         EACCES => {
-            let observed = format!("{address}: this user may not listen at ports below 1024");
+            let observed = said!(
+                "{address}: this user may not listen at ports below 1024",
+                "{address}:当前用户不能监听 1024 以下的端口"
+            );
             Finding::new(ids::CONFIG_INVALID, Severity::Fatal, observed)
         }
         code => {
@@ -157,20 +170,37 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
     let other = SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024));
     let Some(holder) = holder else {
         if PORTS_ERDMA.contains(&address.port()) && facts.modules.contains("erdma") {
-            let observed =
-                format!("{address}: no process holds it, and the module erdma is loaded");
+            let observed = said!(
+                "{address}: no process holds it, and the module erdma is loaded",
+                "{address}:没有进程占用,而模块 erdma 已加载"
+            );
             let finding = Finding::new(ids::PORT_RESERVED_ERDMA, Severity::Fatal, observed);
             return finding.with("other", other.to_string());
         }
-        let observed = format!("{address}: no listener is seen; a connection may hold it");
+        let observed = said!(
+            "{address}: no listener is seen; a connection may hold it",
+            "{address}:看不到监听者,可能被某个连接占用"
+        );
         return Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed);
     };
     let owner = owner(&Tree(&context.request.root), holder.inode);
-    let (pid, by) = match &owner {
-        Some((pid, name)) => (pid.to_string(), format!("{name}, process {pid}")),
-        None => ("PID".to_owned(), "a process that may not be seen".to_owned()),
+    let address = holder.address;
+    let (pid, observed) = match &owner {
+        Some((pid, name)) => {
+            let observed = said!(
+                "{address} is listened at by {name}, process {pid}",
+                "{address} 由 {name}(进程 {pid})监听"
+            );
+            (pid.to_string(), observed)
+        }
+        None => {
+            let observed = said!(
+                "{address} is listened at by a process that may not be seen",
+                "{address} 由看不到的进程监听"
+            );
+            ("PID".to_owned(), observed)
+        }
     };
-    let observed = format!("{} is listened at by {by}", holder.address);
     Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed).with("pid", pid)
 }
 

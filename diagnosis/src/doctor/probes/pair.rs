@@ -2,9 +2,13 @@
 
 use super::addresses::reachable;
 use super::names::{addresses_of, split};
-use crate::doctor::exchange::{FRAME_BYTES_MAX, HEADER_BYTES, Half, encode, read_half};
+use crate::doctor::exchange::{
+    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, encode, read_half,
+};
 use crate::doctor::facts::is_reached;
-use crate::doctor::{AskFailure, Context, Device, Finding};
+use crate::doctor::observed::said;
+use crate::doctor::{AskFailure, Context, Device, Finding, Halves, Observed};
+use crate::language::Language;
 use crate::problem::{Id, Severity, Side};
 use crate::{ids, of_call};
 use std::net::{IpAddr, SocketAddr};
@@ -14,10 +18,20 @@ const CLOCKS_APART_S: u64 = 5;
 /// Where doctors answer if the port is not said.
 const PORT_DEFAULT: u16 = 7_411;
 
+fn host_and_port(text: &str) -> (&str, u16) {
+    let (host, port) = split(text);
+    (host, port.unwrap_or(PORT_DEFAULT))
+}
+
+/// Where the other doctor answers.
+pub(super) fn address_of_peer(context: &Context<'_>) -> Option<SocketAddr> {
+    let (host, port) = host_and_port(context.request.peer.as_deref()?);
+    Some(SocketAddr::new(*addresses_of(context, host).ok()?.first()?, port))
+}
+
 pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     let text = context.request.peer.clone().unwrap_or_default();
-    let (host, port) = split(&text);
-    let port = port.unwrap_or(PORT_DEFAULT);
+    let (host, port) = host_and_port(&text);
     let found = match addresses_of(context, host) {
         Ok(found) => found,
         Err(error) => {
@@ -28,28 +42,20 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     };
     let Some(ip) = found.first() else { return Vec::new() };
     let address = SocketAddr::new(*ip, port);
-    let own = Half {
-        host: context.request.host.clone(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        unix_s: context.outside.unix_s(),
-        devices: context.facts.devices.clone(),
-        interfaces: context.facts.interfaces.clone(),
-        addresses: context.facts.addresses.clone(),
-        routes: context.facts.routes.clone(),
-        findings: Vec::new(),
-    };
+    let own = Half::of(context.facts, &context.request.host, context.outside.unix_s());
     let Ok(request) = encode(&own) else {
-        return vec![cannot_compare(address, "this machine's report is too long to be sent")];
+        let why = said!("this machine's report is too long to be sent", "本机的报告过长,无法发送");
+        return vec![cannot_compare(address, &why)];
     };
     let answer = context.outside.ask(address, &request, FRAME_BYTES_MAX + HEADER_BYTES);
     let half = match answer {
-        Ok(answer) => read_half(&mut &answer[..]).map_err(|error| error.to_string()),
-        Err(AskFailure::Broken) => Err("what answers is no doctor".to_owned()),
+        Ok(answer) => read_half(&mut &answer[..]).map_err(|error| error.told()),
+        Err(AskFailure::Broken) => Err(ExchangeError::Foreign.told()),
         Err(AskFailure::Connect(code)) => return vec![unreachable(address, code)],
     };
     match half {
         Ok(half) => {
-            *context.peer = Some(half);
+            *context.halves = Some(Box::new(Halves { here: own, there: half }));
             Vec::new()
         }
         Err(why) => vec![cannot_compare(address, &why)],
@@ -57,9 +63,15 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
 }
 
 /// The port takes connections, which is all that can be said.
-fn cannot_compare(address: SocketAddr, why: &str) -> Finding {
-    let observed = format!(
-        "{address} takes connections; {why}: run `handfast doctor --answer` there to compare"
+fn cannot_compare(address: SocketAddr, why: &Observed) -> Finding {
+    let observed = Observed::new(
+        format!(
+            "{address} takes connections; {why}: run `handfast doctor --listen` there to compare"
+        ),
+        format!(
+            "{address} 接受连接;{}:请在那里运行 `handfast doctor --listen` 再对照",
+            why.get(Language::Chinese)
+        ),
     );
     let finding = Finding::new(ids::NET_RESET, Severity::CannotTell, observed).preventing();
     finding.with("peer", address.to_string())
@@ -76,16 +88,19 @@ fn unreachable(address: SocketAddr, code: i32) -> Finding {
 }
 
 pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {
-    let Some(other) = context.peer.clone() else { return Vec::new() };
+    let Some(other) = context.halves.as_ref().map(|halves| halves.there.clone()) else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
     for told in other.findings.iter().filter(|told| told.is_fatal) {
         let Some(id) = Id::parse(&told.id) else { continue };
-        let observed = format!("at {}: {}", other.host, told.observed);
+        let (english, chinese) = (format!("at {}: ", other.host), format!("{}:", other.host));
+        let observed = told.observed.after(&english, &chinese);
         findings.push(Finding::new(id, Severity::Fatal, observed).at(Side::Remote));
     }
     let apart_s = context.outside.unix_s().abs_diff(other.unix_s);
     if apart_s > CLOCKS_APART_S {
-        let observed = format!("the clocks are {apart_s} s apart");
+        let observed = said!("the clocks are {apart_s} s apart", "时钟相差 {apart_s} 秒");
         findings.push(Finding::new(ids::CLOCK_SKEW, Severity::Risk, observed));
     }
     if context.request.wanted == crate::doctor::Wanted::Tcp {
@@ -100,7 +115,7 @@ pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {
         } else {
             (Side::Remote, &other.host)
         };
-        let observed = format!("{host} has no device for lanes");
+        let observed = said!("{host} has no device for lanes", "{host} 没有可用的设备");
         findings.push(Finding::new(ids::DEV_NONE, context.without_rdma(), observed).at(side));
         return findings;
     }
@@ -120,7 +135,7 @@ fn layers(context: &Context<'_>, ours: &[&Device], theirs: &[&Device]) -> Option
     };
     let (own, other) = (of(ours), of(theirs));
     own.is_disjoint(&other).then(|| {
-        let observed = format!("here {own:?}, there {other:?}");
+        let observed = said!("here {own:?}, there {other:?}", "本端 {own:?},对端 {other:?}");
         Finding::new(ids::LINK_LAYER, context.without_rdma(), observed)
     })
 }
@@ -142,7 +157,8 @@ fn addresses(
         } else {
             (Side::Remote, &*other.host)
         };
-        let observed = format!("{host} has no address that the other can reach");
+        let observed =
+            said!("{host} has no address that the other can reach", "{host} 没有对方能到达的地址");
         let devices = if own.is_empty() { ours } else { theirs };
         let interface =
             devices.iter().find_map(|device| Some(device.ports.first()?.interface.clone()));
@@ -154,7 +170,13 @@ fn addresses(
     let joined = own.iter().any(|own| peers.iter().any(|peer| own.is_ipv4() == peer.is_ipv4()));
     let words = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
     if !joined {
-        let observed = format!("here {}; at {} {}", words(&own), other.host, words(&peers));
+        let observed = said!(
+            "here {own}; at {host} {peers}",
+            "本端 {own};{host} 端 {peers}",
+            own = words(&own),
+            host = &other.host,
+            peers = words(&peers)
+        );
         return Some(Finding::new(ids::GID_FAMILY, context.without_rdma(), observed));
     }
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
@@ -177,7 +199,12 @@ fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<F
     });
     let is_own = peers.iter().any(|peer| context.facts.addresses.contains(&IpAddr::V4(*peer)));
     (!reached && !is_own).then(|| {
-        let observed = format!("no route out of {} leads to {}", interfaces.join(", "), first.0);
+        let observed = said!(
+            "no route out of {from} leads to {to}",
+            "没有从 {from} 到 {to} 的路由",
+            from = interfaces.join(", "),
+            to = first.0
+        );
         let finding = Finding::new(ids::IP_SUBNET, context.without_rdma(), observed);
         finding.with("peer", first.0.to_string()).with("netdev", first.1)
     })
@@ -192,8 +219,12 @@ fn neighbours(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Opti
             && is_ours(&neighbour.interface)
             && peers.contains(&IpAddr::V4(neighbour.address))
     })?;
-    let observed =
-        format!("{} was asked for on {} and has not answered", silent.address, silent.interface);
+    let observed = said!(
+        "{address} was asked for on {interface} and has not answered",
+        "在 {interface} 上查询 {address} 没有得到应答",
+        address = silent.address,
+        interface = &silent.interface
+    );
     let finding = Finding::new(ids::NEIGH_FAILED, Severity::Risk, observed);
     Some(finding.with("netdev", &*silent.interface).with("peer", silent.address.to_string()))
 }
@@ -208,9 +239,14 @@ fn mtus(ours: &[&Device], theirs: &[&Device], other: &Half) -> Option<Finding> {
     (own.mtu != peer.mtu).then(|| {
         let (side, small) =
             if own.mtu < peer.mtu { (Side::Local, &own) } else { (Side::Remote, &peer) };
-        let observed = format!(
-            "here {} over {}, at {} {} over {}",
-            own.mtu, own.interface, other.host, peer.mtu, peer.interface
+        let observed = said!(
+            "here {mtu} over {interface}, at {host} {other_mtu} over {other_interface}",
+            "本端 {interface} 为 {mtu},{host} 端 {other_interface} 为 {other_mtu}",
+            mtu = own.mtu,
+            interface = &own.interface,
+            host = &other.host,
+            other_mtu = peer.mtu,
+            other_interface = &peer.interface
         );
         let interface = |half: &[crate::doctor::Interface], name: &str| {
             half.iter().find(|known| known.name == name).map(|known| known.mtu)

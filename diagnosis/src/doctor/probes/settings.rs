@@ -5,6 +5,8 @@ use crate::ids;
 use crate::problem::Severity;
 
 const FOREIGN: [&str; 7] = ["MC_", "NCCL_IB_", "UCX_", "FI_", "RDMAV_", "IBV_", "MLX5_"];
+/// Of the name of a variable whose value nobody is to see.
+const SECRETS: [&str; 6] = ["PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH", "PRIVATE"];
 /// Variables shown at most.
 const SHOWN_MAX: usize = 16;
 const PROXIES: [&str; 6] =
@@ -18,13 +20,18 @@ pub(super) fn environment(context: &mut Context<'_>) -> Vec<Finding> {
         .filter(|(name, _)| FOREIGN.iter().any(|prefix| name.starts_with(prefix)));
     for (name, value) in foreign.clone() {
         if allowed(name).is_some_and(|allowed| !allowed(value)) {
-            let finding =
-                Finding::new(ids::ENV_VALUE, Severity::Risk, format!("{name}={}", short(value)));
+            let finding = Finding::new(
+                ids::ENV_VALUE,
+                Severity::Risk,
+                format!("{name}={}", without_secrets(name, value)),
+            );
             findings.push(finding.with("variable", &**name));
         }
     }
-    let shown: Vec<_> =
-        foreign.map(|(name, value)| format!("{name}={}", short(value))).take(SHOWN_MAX).collect();
+    let shown: Vec<_> = foreign
+        .map(|(name, value)| format!("{name}={}", without_secrets(name, value)))
+        .take(SHOWN_MAX)
+        .collect();
     if !shown.is_empty() {
         findings.push(Finding::new(ids::ENV_FOREIGN, Severity::Info, shown.join(", ")));
     }
@@ -42,7 +49,20 @@ fn allowed(name: &str) -> Option<fn(&str) -> bool> {
     }
 }
 
-/// Of which a secret may be part: the beginning.
+/// A value without what is secret in it, if its name says so, and of it the beginning.
+pub(in crate::doctor) fn without_secrets(name: &str, value: &str) -> String {
+    let name = name.to_uppercase();
+    if SECRETS.iter().any(|word| name.contains(word)) {
+        return "(left out)".to_owned();
+    }
+    short(&without_user(value))
+}
+
+/// Whether other engines, or libraries, go by it.
+pub(in crate::doctor) fn is_foreign(name: &str) -> bool {
+    FOREIGN.iter().any(|prefix| name.starts_with(prefix)) || PROXIES.contains(&name)
+}
+
 fn short(value: &str) -> String {
     value.chars().filter(|c| !c.is_control()).take(40).collect()
 }
@@ -67,7 +87,7 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
         return None;
     }
     let values: Vec<_> =
-        set.iter().map(|(name, value)| format!("{name}={}", without_user(value))).collect();
+        set.iter().map(|(name, value)| format!("{name}={}", short(&without_user(value)))).collect();
     // Without a metadata service nobody here asks over HTTP.
     let severity = if host.is_some() { Severity::Risk } else { Severity::Info };
     Some(Finding::new(
@@ -77,13 +97,13 @@ fn proxies(context: &Context<'_>) -> Option<Finding> {
     ))
 }
 
-/// A proxy's address without name and password.
-fn without_user(value: &str) -> String {
+/// An address without name and password.
+pub(super) fn without_user(value: &str) -> String {
     let (scheme, rest) =
         value.split_once("://").map_or(("", value), |(scheme, rest)| (scheme, rest));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     let separator = if scheme.is_empty() { "" } else { "://" };
-    short(&format!("{scheme}{separator}{rest}"))
+    format!("{scheme}{separator}{rest}")
 }
 
 /// The first host of a metadata service's address.

@@ -5,11 +5,11 @@ use handfast_diagnosis::doctor::{AskFailure, Facts, encode, half};
 use handfast_diagnosis::{Severity, Side};
 use std::net::SocketAddr;
 
-const PEER: &str = "10.1.0.8:7412";
+pub(super) const PEER: &str = "10.1.0.8:7412";
 /// The other host's NIC.
 const OTHER: Nic<'_> = Nic { ip: "10.1.0.8", ..NIC };
 
-fn other() -> Scene {
+pub(super) fn other() -> Scene {
     let mut scene = Scene::empty();
     scene.roce(&OTHER);
     scene.request.host = "node-b".into();
@@ -17,7 +17,7 @@ fn other() -> Scene {
 }
 
 /// A machine whose peer answers as the other would.
-fn beside(other: &Scene) -> Scene {
+pub(super) fn beside(other: &Scene) -> Scene {
     let mut scene = Scene::healthy();
     answers(&mut scene, other, 0);
     scene
@@ -33,7 +33,7 @@ fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
 fn two_healthy_hosts_get_no_complaint() {
     let scene = beside(&other());
     scene.is_healthy();
-    assert_eq!(scene.report().peer.as_deref(), Some("node-b"));
+    assert_eq!(scene.report().peer(), Some("node-b"));
 }
 
 #[test]

@@ -78,18 +78,18 @@ fn a_port_that_needs_a_right_is_told() {
     assert!(scene.finding("CONFIG-INVALID").observed.contains("below 1024"));
 }
 
-fn with_metadata(url: &str) -> Scene {
+pub(super) fn with_metadata(url: &str) -> Scene {
     let mut scene = Scene::healthy();
     scene.request.metadata = Some(url.to_owned());
     scene
 }
 
-fn http(body: &str) -> Vec<u8> {
+pub(super) fn http(body: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\nContent-Type: x\r\n\r\n{body}").into_bytes()
 }
 
 /// An etcd that is well, but for what is answered before.
-fn etcd(scene: &mut Scene, before: Vec<(&'static str, &str)>) {
+pub(super) fn etcd(scene: &mut Scene, before: Vec<(&'static str, &str)>) {
     let address: SocketAddr = ETCD.parse().unwrap();
     scene.world.answers =
         before.into_iter().map(|(start, body)| (address, start, Ok(http(body)))).collect();

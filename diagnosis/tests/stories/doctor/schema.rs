@@ -52,7 +52,8 @@ fn conforms(value: &Value, schema: &Value, place: &str) -> Result<(), String> {
     if schema["enum"].as_array().is_some_and(|allowed| !allowed.contains(value)) {
         return wrong("is not allowed");
     }
-    for required in schema["required"].as_array().into_iter().flatten() {
+    let required = schema["required"].as_array().filter(|_| value.is_object());
+    for required in required.into_iter().flatten() {
         if value.get(required.as_str().unwrap()).is_none() {
             return wrong(&format!("lacks {required}"));
         }

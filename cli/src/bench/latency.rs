@@ -1,0 +1,167 @@
+//! How long single requests take, beside a ping-pong of the same bytes.
+
+use super::load::Load;
+use super::raw::{Sink, Waiting};
+use super::{Operation, report};
+use crate::failure::Failure;
+use crate::size;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Bytes of the ping-pong's short way: a header of the lane protocol.
+const SHORT_BYTES: u64 = 24;
+
+/// The times of one kind of request, round by round, in nanoseconds.
+pub(super) struct Latency {
+    operation: Operation,
+    size: u64,
+    rounds: Vec<Times>,
+    blocking: Vec<Times>,
+    adaptive: Vec<Times>,
+}
+
+/// What is kept of one measurement, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Times {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+impl Times {
+    fn new(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let at = |percent: usize| {
+            let place = (times.len() * percent).div_ceil(100).saturating_sub(1);
+            times.get(place).copied().map_or(0.0, us)
+        };
+        let sum = us(times.iter().sum());
+        Self { mean: sum / times.len().max(1) as f64, p50: at(50), p99: at(99) }
+    }
+
+    /// The median of each figure over the rounds.
+    fn median(rounds: &[Self]) -> Option<Self> {
+        let of = |figure: fn(&Self) -> f64| report::median(rounds.iter().map(figure).collect());
+        let (mean, p50, p99) = (of(|it| it.mean)?, of(|it| it.p50)?, of(|it| it.p99)?);
+        Some(Self { mean, p50, p99 })
+    }
+}
+
+impl Latency {
+    /// One for each direction and size.
+    pub(super) fn all(operations: &[Operation], sizes: &[u64]) -> Vec<Self> {
+        let of_size = |size: &u64| {
+            let size = *size;
+            let new = move |operation: &Operation| Self {
+                operation: *operation,
+                size,
+                rounds: Vec::new(),
+                blocking: Vec::new(),
+                adaptive: Vec::new(),
+            };
+            operations.iter().map(new).collect::<Vec<_>>()
+        };
+        sizes.iter().flat_map(of_size).collect()
+    }
+
+    /// Measures once, the yardstick first.
+    pub(super) fn measure(&mut self, load: &Load<'_>, sink: Option<&Sink>) -> Result<(), Failure> {
+        let ways = match self.operation {
+            Operation::Write => (self.size, SHORT_BYTES),
+            Operation::Read => (SHORT_BYTES, self.size),
+        };
+        if let Some(sink) = sink {
+            let raw = |waiting| sink.round_trips(waiting, ways, load.duration).map(Times::new);
+            self.blocking.push(raw(Waiting::Blocking)?);
+            self.adaptive.push(raw(Waiting::Adaptive)?);
+        }
+        self.rounds.push(Times::new(load.latencies(self.operation, self.size)?));
+        Ok(())
+    }
+
+    pub(super) fn show(self) -> ShownLatency {
+        let ratio = |of: fn(&Times) -> f64| {
+            let raw = self.blocking.iter().zip(&self.adaptive).map(|(a, b)| of(a).min(of(b)));
+            report::median(self.rounds.iter().zip(raw).map(|(us, raw)| of(us) / raw).collect())
+        };
+        ShownLatency {
+            operation: self.operation.name(),
+            size: self.size,
+            us: Times::median(&self.rounds),
+            raw_blocking_us: Times::median(&self.blocking),
+            raw_adaptive_us: Times::median(&self.adaptive),
+            p50_ratio: ratio(|it| it.p50),
+            p99_ratio: ratio(|it| it.p99),
+            mean_ratio: ratio(|it| it.mean),
+        }
+    }
+}
+
+/// The medians over the rounds; a ratio is to the faster of the two raw ways of waiting.
+#[derive(Serialize)]
+pub(super) struct ShownLatency {
+    operation: &'static str,
+    size: u64,
+    us: Option<Times>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_blocking_us: Option<Times>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_adaptive_us: Option<Times>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p50_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    p99_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_ratio: Option<f64>,
+}
+
+/// The table, at most 80 columns wide.
+pub(super) fn table(latencies: &[ShownLatency]) -> Vec<String> {
+    let head = "single requests, us; raw: a ping-pong that sleeps, one that looks before it sleeps";
+    let columns = "operation   size     p50     p99   raw p50    p99   looking    p99   p50 ratio";
+    let mut lines = vec![head.to_owned(), columns.to_owned()];
+    for one in latencies {
+        let shown = |times: Option<Times>| match times {
+            Some(Times { p50, p99, .. }) => (format!("{p50:.1}"), format!("{p99:.1}")),
+            None => ("-".to_owned(), "-".to_owned()),
+        };
+        let [(p50, p99), (sleeps, sleeps_99), (looks, looks_99)] =
+            [one.us, one.raw_blocking_us, one.raw_adaptive_us].map(shown);
+        let ratio = one.p50_ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        lines.push(format!(
+            "{:9} {:>6} {p50:>7} {p99:>7} {sleeps:>9} {sleeps_99:>6} {looks:>9} {looks_99:>6} \
+             {ratio:>11}",
+            one.operation,
+            size::short(one.size)
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_hundred_times_the_fiftieth_and_the_ninety_ninth_are_named() {
+        let times = Times::new((1..=100).rev().map(Duration::from_micros).collect());
+        let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
+        assert!(near(times.p50, 50.0) && near(times.p99, 99.0), "{times:?}");
+        assert!(near(times.mean, 50.5), "{times:?}");
+        let one = Times::new(vec![Duration::from_micros(7)]);
+        assert!(near(one.p50, 7.0) && near(one.p99, 7.0), "{one:?}");
+    }
+
+    #[test]
+    fn a_ratio_is_to_the_faster_way_of_waiting_round_by_round() {
+        let times = |p50: f64| Times { mean: p50, p50, p99: p50 };
+        let mut latency = Latency::all(&[Operation::Write], &[4096]).remove(0);
+        latency.rounds = vec![times(20.0), times(30.0), times(60.0)];
+        latency.blocking = vec![times(40.0), times(10.0), times(20.0)];
+        latency.adaptive = vec![times(10.0), times(40.0), times(15.0)];
+        let shown = latency.show();
+        assert!((shown.p50_ratio.unwrap() - 3.0).abs() < 1e-9);
+        assert!((shown.us.unwrap().p50 - 30.0).abs() < 1e-9);
+    }
+}

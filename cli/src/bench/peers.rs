@@ -1,0 +1,217 @@
+//! Many peers at once: engines with listeners of their own in a few processes, and one that opens
+//! to all of them.
+
+use super::server::{self, stop};
+use super::{pin, report};
+use crate::failure::Failure;
+use crate::lanes::LaneOptions;
+use crate::serve::{raise_descriptor_limit, stdin_ends};
+use crate::{Outcome, output, runtime};
+use clap::Args;
+use handfast::Engine;
+use serde::Serialize;
+use std::process::{Child, ChildStdin};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+/// Processes that the peers are spread over, and most peers of one before there is another.
+const PROCESSES_MAX: u32 = 20;
+const PEERS_PER_PROCESS: u32 = 50;
+/// Times that all are opened to, by an engine that knows none of them.
+const ROUNDS: usize = 3;
+/// Calls under way at once when they are counted.
+const CALLS_MAX: usize = 64;
+
+/// The peers of one process.
+#[derive(Args)]
+pub(crate) struct BenchPeers {
+    /// Engines to start
+    #[arg(long)]
+    count: u32,
+    #[arg(long, value_delimiter = ',')]
+    cores: Vec<usize>,
+    #[command(flatten)]
+    lanes: LaneOptions,
+}
+
+/// Starts engines, prints where they listen, and keeps them until standard input ends.
+pub(crate) fn serve(arguments: BenchPeers) -> Outcome {
+    pin(&arguments.cores)?;
+    raise_descriptor_limit();
+    runtime::block_on(async {
+        let mut engines = Vec::new();
+        let mut addresses = String::new();
+        for _ in 0..arguments.count {
+            let builder = Engine::builder().listen("127.0.0.1:0");
+            let engine = arguments.lanes.apply(builder)?.start().await?;
+            addresses += &format!("{}\n", engine.address());
+            engines.push(engine);
+        }
+        output::say(format_args!("{addresses}ready"))?;
+        stdin_ends().await;
+        Ok(())
+    })
+}
+
+/// What opening to many peers took.
+#[derive(Serialize)]
+pub(super) struct Peers {
+    count: u32,
+    processes: usize,
+    /// From an engine that knows none to lanes to all, in milliseconds.
+    warm_ms: f64,
+    warm_measurements_ms: Vec<f64>,
+    /// Questions to all of them over the control channel, each over a connection of its own.
+    calls_per_s: f64,
+    /// Resident memory that a lane took here and at the peers' side, in bytes.
+    bytes_per_peer: u64,
+    their_bytes_per_peer: u64,
+    /// Lanes that came up and lifecycles that ended while all were opened to, in the worst round.
+    lanes_opened: u64,
+    lifecycles_ended: u64,
+}
+
+impl Peers {
+    pub(super) fn lines(&self) -> Vec<String> {
+        let kib = |bytes: u64| bytes as f64 / 1024.0;
+        vec![
+            format!(
+                "{} peers in {} processes: lanes to all in {:.0} ms; {:.0} calls a second",
+                self.count, self.processes, self.warm_ms, self.calls_per_s
+            ),
+            format!(
+                "  memory per peer: {:.0} KiB here, {:.0} KiB there; {} lanes opened, {} \
+                 lifecycles ended",
+                kib(self.bytes_per_peer),
+                kib(self.their_bytes_per_peer),
+                self.lanes_opened,
+                self.lifecycles_ended
+            ),
+        ]
+    }
+}
+
+struct Process {
+    child: Child,
+    _input: Option<ChildStdin>,
+    addresses: Vec<String>,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        stop(&mut self.child);
+    }
+}
+
+/// Peers that wait to be opened to.
+pub(super) struct Waiting {
+    count: u32,
+    processes: Vec<Process>,
+}
+
+impl Waiting {
+    /// Starts `count` peers in processes of their own, on processor `core`.
+    pub(super) fn start(
+        count: u32,
+        core: Option<usize>,
+        lanes: &LaneOptions,
+    ) -> Result<Self, Failure> {
+        Ok(Self { count, processes: start(count, core, lanes)? })
+    }
+}
+
+/// Opens to all of them, a few times over.
+pub(super) fn measure(
+    runtime: &Runtime,
+    waiting: &Waiting,
+    lanes: &LaneOptions,
+) -> Result<Peers, Failure> {
+    raise_descriptor_limit();
+    let Waiting { count, processes } = waiting;
+    let count = *count;
+    let all = processes.iter().flat_map(|process| &process.addresses);
+    let addresses: Vec<&str> = all.map(String::as_str).collect();
+    let resident = || -> u64 {
+        processes.iter().filter_map(|process| resident_bytes(&process.child.id().to_string())).sum()
+    };
+    let (own_before, their_before) = (resident_bytes("self").unwrap_or(0), resident());
+    let mut memory = (0, 0);
+    let (mut warm, mut calls) = (Vec::new(), Vec::new());
+    let (mut opened, mut ended) = (0, 0);
+    for round in 0..ROUNDS {
+        runtime.block_on(async {
+            let builder = lanes.apply(Engine::builder().listen("127.0.0.1:0"))?;
+            let engine = builder.start().await?;
+            let started = Instant::now();
+            let failures = engine.warm(&addresses).await;
+            warm.push(started.elapsed());
+            if let Some(error) = failures.into_iter().next() {
+                return Err(Failure::from(error));
+            }
+            if round == 0 {
+                let own = resident_bytes("self").unwrap_or(0).saturating_sub(own_before);
+                memory = (own, resident().saturating_sub(their_before));
+            }
+            let counters = engine.counters().life_cycle;
+            opened = opened.max(counters.published);
+            ended = ended.max(counters.ended);
+            calls.push(calls_per_s(&engine, &addresses).await?);
+            engine.close().await;
+            Ok(())
+        })?;
+    }
+    let warm: Vec<f64> = warm.iter().map(|took: &Duration| took.as_secs_f64() * 1e3).collect();
+    Ok(Peers {
+        count,
+        processes: processes.len(),
+        warm_ms: report::median(warm.clone()).unwrap_or(0.0),
+        warm_measurements_ms: warm,
+        calls_per_s: report::median(calls).unwrap_or(0.0),
+        bytes_per_peer: memory.0 / u64::from(count),
+        their_bytes_per_peer: memory.1 / u64::from(count),
+        lanes_opened: opened,
+        lifecycles_ended: ended,
+    })
+}
+
+fn start(count: u32, core: Option<usize>, lanes: &LaneOptions) -> Result<Vec<Process>, Failure> {
+    let processes = count.div_ceil(PEERS_PER_PROCESS).clamp(1, PROCESSES_MAX);
+    let start_one = |index: u32| {
+        // The first ones take what cannot be shared evenly.
+        let share = count / processes + u32::from(index < count % processes);
+        let mut words = vec!["bench-peers".to_owned(), "--count".to_owned(), share.to_string()];
+        words.extend(lanes.words());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (child, input, addresses) = server::start(&words, core)?;
+        Ok(Process { child, _input: input, addresses })
+    };
+    (0..processes).map(start_one).collect()
+}
+
+async fn calls_per_s(engine: &Engine, addresses: &[&str]) -> Result<f64, Failure> {
+    let mut waiting = addresses.iter().map(|address| (*address).to_owned());
+    let mut calls = JoinSet::new();
+    let started = Instant::now();
+    loop {
+        while calls.len() < CALLS_MAX
+            && let Some(address) = waiting.next()
+        {
+            let engine = engine.clone();
+            calls.spawn(async move { engine.probe(&address).await });
+        }
+        match calls.join_next().await {
+            Some(Ok(answered)) => answered?,
+            Some(Err(error)) => {
+                return Err(Failure::System { what: "counting calls", error: error.into() });
+            }
+            None => return Ok(addresses.len() as f64 / started.elapsed().as_secs_f64()),
+        }
+    }
+}
+
+fn resident_bytes(process: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}

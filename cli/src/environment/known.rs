@@ -1,0 +1,66 @@
+//! Variables of the Mooncake Transfer Engine that set nothing here, and why.
+
+/// What stands in for a variable here.
+pub(super) struct Known {
+    pub(super) names: &'static [&'static str],
+    pub(super) why: &'static str,
+}
+
+/// Names are those of the engine's own table of variables, `src/config.cpp` of its sources and what
+/// other files read with getenv, at commit 3b5a59413.
+#[rustfmt::skip]
+pub(super) const WITHOUT_EFFECT: [Known; 24] = [
+    Known { names: &["MC_NUM_CQ_PER_CTX", "MC_NUM_COMP_CHANNELS_PER_CTX", "MC_MAX_CQE_PER_CTX", "MC_WORKERS_PER_CTX"],
+        why: "a device has one completion queue and one thread here, as deep as its lanes need" },
+    Known { names: &["MC_GID_INDEX", "MC_AUTO_GID_MAX_RETRIES"],
+        why: "an index may mean another address after a reboot: --gid takes the address" },
+    Known { names: &["MC_PKEY_INDEX", "MC_IB_TC", "MC_IB_SL", "MC_IB_PCI_RELAXED_ORDERING", "MC_MLX5_QP_UDP_SPORTS", "MC_MLX5_QP_LAG_PORT_BALANCE"],
+        why: "queue pairs have the default of the device" },
+    Known { names: &["MC_MTU"],
+        why: "agreed on by both sides in the handshake" },
+    Known { names: &["MC_MAX_SGE", "MC_MAX_WR", "MC_MAX_INLINE", "MC_NUM_QP_PER_EP", "MC_MAX_EP_PER_CTX", "MC_ENDPOINT_STORE_TYPE"],
+        why: "bounds of the library, EngineLimits; what both sides must agree on is in the handshake" },
+    Known { names: &["MC_FRAGMENT_RATIO", "MC_TCP_SLICE_SIZE"],
+        why: "slices are cut by MC_SLICE_SIZE alone" },
+    Known { names: &["MC_MAX_MR_SIZE", "MC_MIN_REG_SIZE", "MC_ENABLE_PARALLEL_REG_MR", "MC_MAX_CONCURRENT_REG_MR", "WITH_NVIDIA_PEERMEM"],
+        why: "memory is registered as a whole, when it is served or first used" },
+    Known { names: &["MC_HANDSHAKE_PORT", "MC_LEGACY_RPC_PORT_BINDING"],
+        why: "an address names its port here, --listen and HOST:PORT" },
+    Known { names: &["MC_HANDSHAKE_LISTEN_BACKLOG", "MC_HANDSHAKE_MAX_LENGTH"],
+        why: "connections are accepted at once, and frames have 1 MiB, as every release takes" },
+    Known { names: &["MC_RETRY_CNT", "MC_SLICE_TIMEOUT"],
+        why: "a transfer is tried again until its deadline or the loss of its peer: --timeout, --retries" },
+    Known { names: &["MC_DISABLE_METACACHE", "MC_TE_METADATA_REFRESH_INTERVAL_SECONDS"],
+        why: "what is known of a node is asked for again when it is lost, or an etcd says that it moved" },
+    Known { names: &["MC_RDMA_RAIL_PAUSE_SECONDS", "MC_CONN_PAUSE_TTL_MS"],
+        why: "failed lanes are opened again after pauses that grow" },
+    Known { names: &["MC_USE_IPV6"],
+        why: "addresses of both families are spoken to" },
+    Known { names: &["MC_RDMA_BIND_ADDRESS"],
+        why: "nodes are known by their names, and RDMA ports by their addresses" },
+    Known { names: &["MC_FORCE_HCA"],
+        why: "--transport rdma" },
+    Known { names: &["MC_TE_FILTERS", "MC_CUSTOM_TOPO_JSON", "MC_PATH_ROUNDROBIN"],
+        why: "--device" },
+    Known { names: &["MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY", "MC_NIC_PEER_AFFINITY"],
+        why: "the devices of two nodes that reach each other are paired in the handshake" },
+    Known { names: &["MC_LOG_DIR", "MC_LOG_RDMA_SLICE_AFFINITY", "MC_TRACK_RDMA_POSTED_SLICES", "MC_YLT_LOG_LEVEL", "MC_TE_METRIC", "MC_TE_METRIC_INTERVAL_SECONDS"],
+        why: "what happens is told on standard error, -v, and recorded with --record" },
+    Known { names: &["MC_TCP_ENABLE_CONNECTION_POOL"],
+        why: "connections to Mooncake nodes are always kept" },
+    Known { names: &["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "MC_TCP_ADMISSION_TIMEOUT_MS"],
+        why: "bounds of the library, EngineLimits::batches_max; a deadline counts from submission" },
+    Known { names: &["MC_REDIS_USERNAME", "MC_REDIS_PASSWORD", "MC_REDIS_DB_INDEX"],
+        why: "Redis is not spoken to" },
+    Known { names: &["MC_USE_TENT", "MC_USE_TEV1", "MC_TE_RPC_CLIENT_IO_THREADS"],
+        why: "the first generation of the protocol alone is spoken" },
+    Known { names: &["MC_FORCE_MNNVL", "MC_INTRANODE_NVLINK", "MC_FORCE_MUSA", "MC_MACA_HOST_TRANSPORT", "MC_DISABLE_HIP", "MC_DISABLE_MACA", "MC_DISABLE_MUSA", "MC_CXL_DEV_PATH"],
+        why: "memory of accelerators and of CXL is not served" },
+    Known { names: &["MC_EFA_NIC_SELECTION"],
+        why: "EFA is not spoken" },
+];
+
+/// Why a variable sets nothing here, if it is one of theirs.
+pub(super) fn why_without_effect(name: &str) -> Option<&'static str> {
+    WITHOUT_EFFECT.iter().find(|known| known.names.contains(&name)).map(|known| known.why)
+}

@@ -1,0 +1,60 @@
+//! Ports of the range that the environment names, where any would do.
+
+use crate::failure::Failure;
+use std::net::TcpListener;
+use std::ops::RangeInclusive;
+
+/// Ports of a host that are free, each offered once.
+pub(crate) struct Ports<'a> {
+    host: &'a str,
+    range: RangeInclusive<u16>,
+    tried: u32,
+}
+
+impl<'a> Ports<'a> {
+    pub(crate) fn new(host: &'a str, range: RangeInclusive<u16>) -> Self {
+        Self { host, range, tried: 0 }
+    }
+
+    /// One that was free a moment ago. Where to begin depends on the process, so that several that
+    /// start at once seldom ask for the same.
+    pub(crate) fn take(&mut self) -> Result<u16, Failure> {
+        let (first, count) = (u32::from(*self.range.start()), self.range.len() as u32);
+        while self.tried < count {
+            let port = first + (std::process::id() + self.tried) % count;
+            self.tried += 1;
+            let port = u16::try_from(port).unwrap_or(u16::MAX);
+            if TcpListener::bind(format!("{}:{port}", self.host)).is_ok() {
+                return Ok(port);
+            }
+        }
+        let text = format!(
+            "no port from {} to {} of {} is free, and MC_MIN_RPC_PORT and MC_MAX_RPC_PORT allow \
+             no other",
+            self.range.start(),
+            self.range.end(),
+            self.host
+        );
+        Err(Failure::Usage(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_free_port_of_a_range_is_offered_once_and_then_there_is_none() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let mut ports = Ports::new("127.0.0.1", port..=port);
+        let refused = ports.take().unwrap_err().to_string();
+        assert!(refused.contains(&format!("no port from {port} to {port}")), "{refused}");
+        let mut ports = Ports::new("127.0.0.1", 15_000..=15_003);
+        let mut offered: Vec<u16> = std::iter::from_fn(|| ports.take().ok()).collect();
+        let count = offered.len();
+        offered.sort_unstable();
+        offered.dedup();
+        assert!((1..=4).contains(&count) && offered.len() == count, "{offered:?}");
+    }
+}

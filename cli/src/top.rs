@@ -1,0 +1,76 @@
+//! `handfast top`: what a node does, peer by peer, as it happens.
+
+mod ask;
+mod table;
+
+use crate::failure::Failure;
+use crate::{Outcome, output, size, terminal};
+use clap::Args;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+use table::Window;
+
+const EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast serve --metrics 127.0.0.1:9464 &
+  handfast top 127.0.0.1:9464
+  handfast top 127.0.0.1:9464 --interval 5s > five-seconds.txt
+
+Rates are of the interval; p50 and p99 are since the node started. In a terminal it goes
+on until it is interrupted; elsewhere it prints one table and ends.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Show what a node moves, peer by peer
+///
+/// Asks a node that was started with --metrics, again and again.
+#[derive(Args)]
+#[command(after_long_help = EPILOGUE)]
+pub(crate) struct Top {
+    /// Where the node tells of itself: what was given with --metrics
+    #[arg(value_name = "HOST:PORT")]
+    node: String,
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = size::parse_duration)]
+    interval: Duration,
+    /// End after that many tables [default: 1, in a terminal no end]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+}
+
+pub(crate) fn run(arguments: &Top) -> Outcome {
+    let shows = std::io::stdout().is_terminal();
+    let rounds = arguments.rounds.or((!shows).then_some(1));
+    let mut before = ask::state(&arguments.node)?;
+    let mut since = Instant::now();
+    let mut shown = 0;
+    while rounds.is_none_or(|rounds| shown < rounds) {
+        std::thread::sleep(arguments.interval);
+        let now = ask::state(&arguments.node)?;
+        let elapsed = since.elapsed();
+        since = Instant::now();
+        let window = match shows {
+            true => Window::of_terminal(),
+            false => Window { columns: terminal::style(None).columns, rows: usize::MAX },
+        };
+        let table = table::draw(&before, &now, elapsed, window);
+        if shows {
+            // Home, and away with what was below: less flicker than an empty screen between two.
+            print_whole(&format!("\x1b[H{}\x1b[J", table.replace('\n', "\x1b[K\n")))?;
+        } else {
+            output::say(format_args!("{table}"))?;
+        }
+        before = now;
+        shown += 1;
+    }
+    Ok(())
+}
+
+fn print_whole(text: &str) -> Outcome {
+    let mut output = std::io::stdout().lock();
+    let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    written.map_err(|error| Failure::System { what: "writing to standard output", error })
+}

@@ -1,0 +1,89 @@
+//! Asks a node for its state: one HTTP request.
+
+use crate::failure::Failure;
+use serde_json::Value;
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// From the connection to the end of the answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer: a thousand peers and four thousand lifecycles are a tenth of it.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+
+/// The state of the node that tells of itself at `address`.
+pub(super) fn state(address: &str) -> std::result::Result<Value, Failure> {
+    let failed = |error| Failure::NoState { address: address.to_owned(), error };
+    let answer = ask(address).map_err(failed)?;
+    parse(&answer).map_err(|what| failed(Error::new(ErrorKind::InvalidData, what)))
+}
+
+fn ask(address: &str) -> Result<Vec<u8>> {
+    let started = Instant::now();
+    let left = || match TIMEOUT.checked_sub(started.elapsed()) {
+        Some(left) if !left.is_zero() => Ok(left),
+        _ => Err(Error::from(ErrorKind::TimedOut)),
+    };
+    let mut stream = connect(address, left()?)?;
+    stream.set_write_timeout(Some(left()?))?;
+    let request = format!("GET /state HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 16 << 10];
+    loop {
+        // A deadline for all of it, not for each piece.
+        stream.set_read_timeout(Some(left()?))?;
+        match stream.read(&mut piece)? {
+            0 => return Ok(answer),
+            _ if answer.len() > ANSWER_BYTES_MAX => {
+                return Err(Error::other("the answer is longer than any state"));
+            }
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+fn connect(address: &str, timeout: Duration) -> Result<TcpStream> {
+    let mut last = Error::new(ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn parse(answer: &[u8]) -> std::result::Result<Value, String> {
+    let text = String::from_utf8_lossy(answer);
+    let (head, body) = text.split_once("\r\n\r\n").ok_or("no answer in HTTP")?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if status != "200" {
+        return Err(format!("it answered with status {status}"));
+    }
+    let state: Value = serde_json::from_str(body).map_err(|error| error.to_string())?;
+    match state["schema"].as_u64() {
+        Some(1) => Ok(state),
+        Some(other) => Err(format!("its state has version {other}, and 1 is known here")),
+        None => Err("it is no node of handfast".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn only_a_state_of_a_known_version_is_taken() {
+        let answer = |body: &str| format!("HTTP/1.1 200 OK\r\nA: b\r\n\r\n{body}").into_bytes();
+        assert_eq!(parse(&answer(r#"{"schema":1,"lanes":3}"#)).unwrap()["lanes"], 3);
+        for (body, words) in
+            [(r#"{"schema":2}"#, "version 2"), ("{}", "no node"), ("<html>", "expected")]
+        {
+            let error = parse(&answer(body)).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(parse(b"HTTP/1.1 404 Not Found\r\n\r\n").unwrap_err().contains("404"));
+        assert!(parse(b"\x00\x01").is_err());
+    }
+}

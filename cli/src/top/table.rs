@@ -1,0 +1,283 @@
+//! The table: a node and the busiest of its peers.
+
+use crate::size;
+use serde_json::Value;
+use std::time::Duration;
+
+/// From so many columns on there is room for everything.
+const WIDE: usize = 96;
+/// Columns of a peer's name.
+const NAME_WIDE: usize = 30;
+const NAME_NARROW: usize = 20;
+/// What a terminal that says nothing of itself has.
+const USUAL: Window = Window { columns: 80, rows: 24 };
+
+/// How much room there is.
+#[derive(Clone, Copy)]
+pub(super) struct Window {
+    pub(super) columns: usize,
+    pub(super) rows: usize,
+}
+
+impl Window {
+    pub(super) fn of_terminal() -> Self {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+        let size = size.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
+        match size {
+            Some((columns, rows)) if columns > 0 && rows > 0 => Self { columns, rows },
+            _ => USUAL,
+        }
+    }
+}
+
+/// What one peer did in the interval, and since the start.
+struct Peer<'a> {
+    name: &'a str,
+    write: u64,
+    read: u64,
+    batches: u64,
+    failed: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    lanes_ended: u64,
+    repaired: u64,
+    refusals: u64,
+}
+
+/// The sum of a map of counts.
+fn sum(counts: &Value) -> u64 {
+    counts.as_object().into_iter().flat_map(|map| map.values()).filter_map(Value::as_u64).sum()
+}
+
+impl<'a> Peer<'a> {
+    fn new(name: &'a str, now: &Value, before: &Value) -> Self {
+        let ways = |state: &Value, of: &dyn Fn(&Value) -> u64| -> u64 {
+            let rails = state["rails"].as_object();
+            rails.into_iter().flat_map(|rails| rails.values()).map(of).sum()
+        };
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let both = |name: &'static str| {
+            move |rail: &Value| number(&rail["write"][name]) + number(&rail["read"][name])
+        };
+        let grown = |of: &dyn Fn(&Value) -> u64| ways(now, of).saturating_sub(ways(before, of));
+        let slowest = |percentile: &'static str| -> u64 {
+            let rails = now["rails"].as_object();
+            let rails = rails.into_iter().flat_map(|rails| rails.values());
+            let ways = rails.flat_map(|rail| [&rail["write"], &rail["read"]]);
+            ways.map(|way| number(&way["latency"][percentile])).max().unwrap_or(0)
+        };
+        Self {
+            name,
+            write: grown(&|rail: &Value| number(&rail["write"]["bytes"])),
+            read: grown(&|rail: &Value| number(&rail["read"]["bytes"])),
+            batches: grown(&both("batches")),
+            failed: grown(&both("failed")),
+            p50_ns: slowest("p50_ns"),
+            p99_ns: slowest("p99_ns"),
+            lanes_ended: sum(&now["lanes_ended"]),
+            repaired: sum(&now["repaired"]),
+            refusals: sum(&now["refusals_sent"]) + sum(&now["refusals_received"]),
+        }
+    }
+
+    fn line(&self, elapsed: Duration, wide: bool) -> String {
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        let rate = |bytes: u64| format!("{}/s", size::show((bytes as f64 / seconds) as u64));
+        let (write, read) = (rate(self.write), rate(self.read));
+        let p99 = time(self.p99_ns);
+        if !wide {
+            let name = cut(self.name, NAME_NARROW);
+            return format!("{name:NAME_NARROW$} {write:>13} {read:>13} {p99:>8}");
+        }
+        let name = cut(self.name, NAME_WIDE);
+        let batches = (self.batches as f64 / seconds) as u64;
+        format!(
+            "{name:NAME_WIDE$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
+            self.failed,
+            time(self.p50_ns),
+        )
+    }
+
+    /// What happened to its lanes, where that is worth a line.
+    fn trouble(&self) -> Option<String> {
+        let parts = [
+            (self.lanes_ended, "lanes ended"),
+            (self.repaired, "re-pairs"),
+            (self.refusals, "refusals"),
+        ];
+        let some = parts.iter().filter(|(count, _)| *count > 0);
+        let words: Vec<String> = some.map(|(count, what)| format!("{count} {what}")).collect();
+        (!words.is_empty()).then(|| format!("  {}", words.join(", ")))
+    }
+}
+
+/// A time in the unit that it is read best in.
+fn time(nanos: u64) -> String {
+    match nanos {
+        0 => "-".to_owned(),
+        1..1_000_000 => format!("{:.1} us", nanos as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanos as f64 / 1e6),
+        _ => format!("{:.1} s", nanos as f64 / 1e9),
+    }
+}
+
+/// A name, its middle left out where it is too long: hosts differ at the beginning, ports at the end.
+fn cut(name: &str, columns: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= columns {
+        return name.to_owned();
+    }
+    let head = (columns - 1) / 2;
+    let tail = columns - 1 - head;
+    let text = |part: &[char]| part.iter().collect::<String>();
+    format!("{}…{}", text(&letters[..head]), text(&letters[letters.len() - tail..]))
+}
+
+/// Draws what happened between two states of a node.
+pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Window) -> String {
+    let mut lines = head(now);
+    let wide = window.columns >= WIDE;
+    lines.push(match wide {
+        true => format!(
+            "{:NAME_WIDE$} {:>13} {:>13} {:>9} {:>7} {:>8} {:>8}",
+            "peer", "written", "read", "batches/s", "failed", "p50", "p99"
+        ),
+        false => format!("{:NAME_NARROW$} {:>13} {:>13} {:>8}", "peer", "written", "read", "p99"),
+    });
+    let peers = now["peers"].as_object();
+    let all = peers
+        .into_iter()
+        .flatten()
+        .map(|(name, peer)| (name.as_str(), peer, &before["peers"][name.as_str()]));
+    let other = [("other", &now["other"], &before["other"])];
+    let of = |(name, now, before)| Peer::new(name, now, before);
+    let mut peers: Vec<Peer<'_>> = all.chain(other).map(of).collect();
+    peers.sort_by_key(|peer| std::cmp::Reverse((peer.write + peer.read, peer.batches)));
+    let idle = peers.iter().filter(|peer| peer.batches + peer.failed == 0).count();
+    let (known, mut hidden) = (peers.len(), 0);
+    for peer in &peers {
+        let quiet = peer.batches + peer.failed == 0 && known - idle > 0;
+        // Room for the last line is kept.
+        if lines.len() + 2 >= window.rows || quiet && peer.trouble().is_none() {
+            hidden += 1;
+            continue;
+        }
+        lines.push(peer.line(elapsed, wide));
+        lines.extend(peer.trouble().filter(|_| lines.len() + 1 < window.rows));
+    }
+    if hidden > 0 {
+        lines.push(format!("{hidden} more"));
+    }
+    for line in &mut lines {
+        *line = cut_end(line, window.columns);
+    }
+    lines.join("\n")
+}
+
+/// A line that fits, without what would move the cursor: names are another's words.
+fn cut_end(line: &str, columns: usize) -> String {
+    let plain = |letter: char| if letter.is_control() { '?' } else { letter };
+    line.trim_end().chars().take(columns).map(plain).collect()
+}
+
+/// Who it is, and how its lanes stand.
+fn head(now: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let node = &now["node"];
+    let carriers = node["carriers"].as_array().into_iter().flatten();
+    let carriers: Vec<&str> = carriers.filter_map(Value::as_str).collect();
+    let states = now["lifecycles"]["by_state"].as_object();
+    let states: Vec<String> =
+        states.into_iter().flatten().map(|(state, count)| format!("{count} {state}")).collect();
+    let states = if states.is_empty() { "none".to_owned() } else { states.join(", ") };
+    vec![
+        format!(
+            "{} at {}, over {}",
+            text(&node["name"]),
+            text(&node["address"]),
+            carriers.join(", ")
+        ),
+        format!("{} lanes; lifecycles: {states}; {} segments", now["lanes"], node["segments"]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn way(bytes: u64, batches: u64, failed: u64) -> Value {
+        let latency = json!({ "p50_ns": 12_000, "p99_ns": 3_400_000 });
+        json!({ "bytes": bytes, "batches": batches, "failed": failed, "latency": latency })
+    }
+
+    fn peer(bytes: u64, batches: u64) -> Value {
+        json!({
+            "rails": { "tcp": { "write": way(bytes, batches, 1), "read": way(0, 0, 0) } },
+            "lanes_ended": { "transport": 2 }, "repaired": { "peer_restarted": 1 },
+            "refusals_sent": {}, "refusals_received": { "busy": 4 },
+        })
+    }
+
+    fn state(bytes: u64, batches: u64) -> Value {
+        let long = "a-very-long-name-of-a-host.example.org:17411@tcp";
+        let quiet = json!({ "rails": {}, "lanes_ended": {}, "repaired": {} });
+        json!({
+            "schema": 1,
+            "node": {
+                "name": "cache", "address": "10.0.0.7:7411", "carriers": ["rdma", "tcp"],
+                "segments": 2,
+            },
+            "lanes": 3,
+            "lifecycles": { "by_state": { "established": 3, "retiring": 1 } },
+            "peers": { long: peer(bytes, batches), "quiet@tcp": quiet },
+            "other": quiet,
+        })
+    }
+
+    fn drawn(columns: usize, rows: usize) -> String {
+        let (before, now) = (state(1 << 20, 10), state(11 << 20, 110));
+        draw(&before, &now, Duration::from_secs(2), Window { columns, rows })
+    }
+
+    #[test]
+    fn a_wide_terminal_sees_everything_and_a_narrow_one_what_fits() {
+        let wide = drawn(120, 40);
+        assert!(wide.contains("5.0 MiB/s") && wide.contains(" 50 "), "{wide}");
+        assert!(wide.contains("12.0 us") && wide.contains("3.4 ms"), "{wide}");
+        assert!(wide.contains("2 lanes ended, 1 re-pairs, 4 refusals"), "{wide}");
+        assert!(wide.contains("3 established, 1 retiring"), "{wide}");
+        assert!(!wide.contains("quiet@tcp") && wide.ends_with("2 more"), "{wide}");
+        for columns in [20, 60, 80, 96, 120] {
+            let table = drawn(columns, 40);
+            assert!(table.lines().all(|line| line.chars().count() <= columns), "{table}");
+        }
+        let narrow = drawn(60, 40);
+        assert!(narrow.contains("5.0 MiB/s") && !narrow.contains("batches/s"), "{narrow}");
+        assert!(narrow.contains("…") && narrow.contains("11@tcp"), "{narrow}");
+    }
+
+    #[test]
+    fn names_cannot_move_the_cursor() {
+        let mut now = state(5, 5);
+        now["node"]["name"] = "a\u{1b}[2J\nb".into();
+        let window = Window { columns: 100, rows: 40 };
+        let table = draw(&now, &now, Duration::from_secs(1), window);
+        assert!(table.starts_with("a?[2J?b at "), "{table:?}");
+    }
+
+    #[test]
+    fn a_low_terminal_is_not_overrun() {
+        for rows in 4..10 {
+            assert!(drawn(100, rows).lines().count() <= rows, "{rows}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_moves_every_peer_is_shown() {
+        let still = state(5, 5);
+        let table = draw(&still, &still, Duration::from_secs(1), Window { columns: 100, rows: 40 });
+        assert!(table.contains("quiet@tcp") && table.contains("other"), "{table}");
+        assert!(table.contains("0 bytes/s"), "{table}");
+    }
+}

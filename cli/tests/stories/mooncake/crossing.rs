@@ -1,0 +1,74 @@
+//! A released node and one of ours that open each other at the same time.
+
+use super::peer::{ABSENT, OLD, Peer, RELEASE, Release};
+use crate::helpers::{Folder, skipped, until};
+use handfast::{Access, Engine, Memory, MooncakeOptions};
+use serde_json::json;
+use std::fs;
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::runtime::Runtime;
+
+/// How often they meet.
+const ROUNDS: u8 = 100;
+/// At least so many of them must have been at the same time, or little was seen.
+const CROSSED_MIN: usize = 50;
+const BYTES: u64 = 64 << 10;
+/// Where what a released node sends lies in its memory; what it is sent lies at the beginning.
+const SENT: u64 = 1 << 20;
+
+#[test]
+fn a_released_node_and_ours_open_each_other_a_hundred_times_at_the_same_time() {
+    for version in [RELEASE, OLD] {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        let (runtime, folder) = (Runtime::new().unwrap(), Folder::new());
+        let mut peer = release.start(2 * SENT);
+        let mut met = |round: &u8| runtime.block_on(meet(&mut peer, &folder, *round));
+        let crossed = (0..ROUNDS).filter(|round| met(round)).count();
+        let told = format!("{version}: {crossed} of {ROUNDS} openings crossed\n");
+        // The macros that print would print into the capture.
+        std::io::stderr().write_all(told.as_bytes()).unwrap();
+        assert!(crossed >= CROSSED_MIN, "{told}");
+    }
+}
+
+/// Both write to each other for the first time, at once; true if neither had ended when the other
+/// began.
+async fn meet(peer: &mut Peer, folder: &Folder, round: u8) -> bool {
+    // A new run at a new port: neither knows anything of the other.
+    let builder = Engine::builder().listen("127.0.0.1:0").mooncake(MooncakeOptions::default());
+    let engine = builder.start().await.unwrap();
+    let memory = Memory::zeroed(BYTES as usize).unwrap();
+    let _served = engine.register_by_address("memory", memory.whole(), Access::READ_WRITE).unwrap();
+    let theirs = folder.patterned("theirs", BYTES, round);
+    peer.load(&theirs, SENT);
+    let (theirs, mut ours) = (fs::read(theirs).unwrap(), vec![0; BYTES as usize]);
+    ours.iter_mut().zip(&theirs).for_each(|(ours, theirs)| *ours = !theirs);
+    let block = Memory::zeroed(BYTES as usize).unwrap();
+    block.copy_in(0, &ours).unwrap();
+    peer.say(&json!({
+        "cmd": "write", "peer": engine.address(), "here": SENT, "there": 0, "bytes": BYTES,
+    }));
+    let began = now();
+    let segment = engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
+    segment.write(&block.whole(), 0).await.unwrap();
+    let ended = now();
+    let answer = peer.hear();
+    assert_eq!(answer["rc"], 0, "round {round}: {answer}");
+    // Version 1 of the data protocol acknowledges no write: it may still be on its way.
+    let came = || {
+        let mut came = vec![0; BYTES as usize];
+        memory.copy_out(0, &mut came).unwrap();
+        came == theirs
+    };
+    until("what it wrote is there", came);
+    assert!(peer.dump(folder, 0, BYTES) == ours, "round {round}: what we wrote");
+    engine.close().await;
+    let at = |name: &str| u128::from(answer[name].as_u64().expect("a time"));
+    began < at("ended") && at("began") < ended
+}
+
+/// Nanoseconds of the clock that both processes have.
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
+}

@@ -1,0 +1,148 @@
+//! All that others need to look into a problem, in one document without secrets and names.
+
+use super::facts::Tree;
+use super::probes::is_foreign;
+use super::{Facts, Outside, Report, Request, Wanted};
+use crate::language::Language;
+use redact::Redactor;
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+mod redact;
+
+/// The form of the document; another number is another form.
+pub const BUNDLE: u32 = 1;
+/// Between the two looks at the counters.
+const COUNTERS_APART: Duration = Duration::from_secs(1);
+/// Lines of the kernel's log, the last ones.
+const LOG_LINES_MAX: usize = 200;
+/// Counters of one device.
+const COUNTERS_MAX: usize = 512;
+/// Of which lines of the kernel's log are about RDMA and what carries it.
+const LOG_WORDS: [&str; 14] = [
+    "rdma",
+    "infiniband",
+    "ib_",
+    "mlx",
+    "irdma",
+    "bnxt",
+    "erdma",
+    "efa",
+    "rxe",
+    "siw",
+    "roce",
+    "uverbs",
+    "aer:",
+    "link",
+];
+/// What else is of interest of the environment.
+const VARIABLES: [&str; 6] =
+    ["CI", "LANG", "LC_ALL", "KUBERNETES_SERVICE_HOST", "LD_LIBRARY_PATH", "RUST_LOG"];
+
+/// The document. Passwords and tokens are left out; hosts and addresses have other names, the same
+/// ones wherever they stand.
+pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn Outside) -> Value {
+    let tree = Tree(&request.root);
+    let before = counters(&tree, facts);
+    outside.pause(COUNTERS_APART);
+    let after = counters(&tree, facts);
+    let mut told = json!(facts);
+    // What else the owner of a pod writes there concerns nobody.
+    told["annotations"] = json!(facts.annotations.len());
+    let mut document = json!({
+        "bundle": BUNDLE,
+        "program": {
+            "version": report.version,
+            "verbs_library": format!("{:?}", request.verbs_library),
+            "machine": std::env::consts::ARCH,
+            "system": std::env::consts::OS,
+        },
+        "asked": asked(request),
+        "report": report.json(Language::English),
+        "facts": told,
+        "devices": details(&tree, facts),
+        "counters": { "apart_ms": 1_000, "before": before, "after": after },
+        "environment": environment(request),
+        "kernel_log": log(outside),
+    });
+    let hosts = [Some(report.host.as_str()), report.peer()];
+    Redactor::new(hosts.into_iter().flatten()).redact(&mut document);
+    document
+}
+
+fn asked(request: &Request) -> Value {
+    json!({
+        "transport": match request.wanted {
+            Wanted::Tcp => "tcp",
+            Wanted::Auto => "auto",
+            Wanted::Rdma => "rdma",
+        },
+        "device": request.device,
+        "gid": request.gid,
+        "listen": request.listen,
+        "advertise": request.advertise,
+        "peer": request.peer,
+        "metadata": request.metadata,
+        "segment": request.segment,
+        "memory_bytes": request.memory_bytes,
+    })
+}
+
+/// What sysfs tells of each device beside its ports.
+fn details(tree: &Tree<'_>, facts: &Facts) -> Value {
+    let details = facts.devices.iter().map(|device| {
+        let folder = format!("sys/class/infiniband/{}", device.name);
+        let line = |name: &str| tree.line(&format!("{folder}/{name}"));
+        let ports = device.ports.iter().map(|port| {
+            json!({ "number": port.number, "rate": line(&format!("ports/{}/rate", port.number)) })
+        });
+        let value = json!({
+            "firmware": line("fw_ver"),
+            "board": line("board_id"),
+            "kind": line("hca_type"),
+            "processor_node": line("device/numa_node"),
+            "ports": ports.collect::<Vec<_>>(),
+        });
+        (device.name.clone(), value)
+    });
+    Value::Object(details.collect())
+}
+
+/// All counters, by device, port and name.
+fn counters(tree: &Tree<'_>, facts: &Facts) -> Value {
+    let mut all = Map::new();
+    for device in &facts.devices {
+        let mut found = Map::new();
+        for port in &device.ports {
+            for kind in ["counters", "hw_counters"] {
+                let folder =
+                    format!("sys/class/infiniband/{}/ports/{}/{kind}", device.name, port.number);
+                for name in tree.names(&folder).into_iter().take(COUNTERS_MAX) {
+                    let value = tree.number(&format!("{folder}/{name}"));
+                    found.insert(format!("{}/{name}", port.number), value.into());
+                }
+            }
+        }
+        all.insert(device.name.clone(), found.into());
+    }
+    Value::Object(all)
+}
+
+fn environment(request: &Request) -> Value {
+    let is_told = |name: &str| is_foreign(name) || VARIABLES.contains(&name);
+    let told = request.environment.iter().filter(|(name, _)| is_told(name));
+    Value::Object(
+        told.map(|(name, value)| (name.clone(), redact::value_of(name, value).into())).collect(),
+    )
+}
+
+/// None if it may not be read.
+fn log(outside: &dyn Outside) -> Value {
+    let Some(log) = outside.kernel_log() else { return Value::Null };
+    let is_told = |line: &&str| {
+        let line = line.to_lowercase();
+        LOG_WORDS.iter().any(|word| line.contains(word))
+    };
+    let lines: Vec<&str> = log.lines().filter(is_told).collect();
+    json!(&lines[lines.len().saturating_sub(LOG_LINES_MAX)..])
+}

@@ -1,0 +1,63 @@
+//! What was seen, in both languages.
+
+use crate::language::Language;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::Deref;
+
+/// What was seen, with its values, in both languages. As a string it is the English one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    en: String,
+    /// Empty where the values say all.
+    #[serde(default)]
+    zh: String,
+}
+
+impl Observed {
+    pub(super) fn new(en: String, zh: String) -> Self {
+        Self { en, zh }
+    }
+
+    /// In one of them.
+    pub fn get(&self, language: Language) -> &str {
+        let zh = if self.zh.is_empty() { &self.en } else { &self.zh };
+        language.pick(&self.en, zh)
+    }
+
+    /// With the same text before both.
+    pub(super) fn after(&self, en: &str, zh: &str) -> Self {
+        let told = |before, language| format!("{before}{}", self.get(language));
+        Self::new(told(en, Language::English), told(zh, Language::Chinese))
+    }
+}
+
+impl From<String> for Observed {
+    /// Of values that need no words.
+    fn from(values: String) -> Self {
+        Self { en: values, zh: String::new() }
+    }
+}
+
+impl Deref for Observed {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.en
+    }
+}
+
+impl fmt::Display for Observed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.en)
+    }
+}
+
+/// An [`Observed`] of two formats that name the same values.
+macro_rules! said {
+    ($en:literal, $zh:literal $(, $name:ident = $value:expr)* $(,)?) => {{
+        $(let $name = $value;)*
+        $crate::doctor::observed::Observed::new(format!($en), format!($zh))
+    }};
+}
+pub(super) use said;

@@ -1,0 +1,40 @@
+//! What pods of this host can be given.
+
+use crate::doctor::{Context, Finding};
+use crate::ids;
+use crate::problem::Severity;
+
+/// Parts of the names that sites give to resources of RDMA.
+const RESOURCES: [&str; 9] =
+    ["rdma", "roce", "infiniband", "sriov", "hca", "efa", "mlnx", "mellanox", "ib_"];
+/// What the shared device plugin looks for beside the devices.
+const MODULES: [&str; 2] = ["ib_umad", "rdma_ucm"];
+
+/// Whether a plugin has offered the host's devices to its kubelet. In a pod there is no kubelet.
+pub(super) fn plugins(context: &mut Context<'_>) -> Vec<Finding> {
+    let facts = context.facts;
+    let Some(resources) = facts.plugin_resources.as_ref().filter(|_| !facts.devices.is_empty())
+    else {
+        return Vec::new();
+    };
+    let is_rdma = |name: &String| RESOURCES.iter().any(|part| name.to_lowercase().contains(part));
+    let of_rdma: Vec<_> = resources.iter().filter(|(name, _)| is_rdma(name)).collect();
+    if of_rdma.iter().any(|(_, devices)| **devices > 0) {
+        return Vec::new();
+    }
+    let offered: Vec<_> =
+        resources.iter().map(|(name, devices)| format!("{name} = {devices}")).collect();
+    let missing: Vec<_> =
+        MODULES.into_iter().filter(|name| !facts.modules.contains(*name)).collect();
+    let list = |words: String| if words.is_empty() { "-".to_owned() } else { words };
+    let observed = crate::doctor::observed::said!(
+        "the host has {devices}; its kubelet was offered: {offered}; modules not loaded: {missing}",
+        "本机有 {devices};kubelet 得到的资源:{offered};没有加载的模块:{missing}",
+        devices = facts.devices.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", "),
+        offered = list(offered.join(", ")),
+        missing = list(missing.join(", "))
+    );
+    // Pods may not be meant to have any, unless there is a plugin for it.
+    let severity = if of_rdma.is_empty() { Severity::Risk } else { Severity::Degraded };
+    vec![Finding::new(ids::K8S_PLUGIN, severity, observed).alone()]
+}

@@ -1,0 +1,89 @@
+//! A connection that has to be done with by a deadline, however the other side spreads its bytes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// A connection whose reads and writes fail, [`ErrorKind::TimedOut`], once its time is up.
+pub struct Timed {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Timed {
+    /// For so long from now.
+    pub fn new(stream: TcpStream, limit: Duration) -> Self {
+        Self { stream, deadline: Instant::now() + limit }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+/// A socket says of its own timeout that it would block.
+fn timed_out(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
+        _ => error,
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(into).map_err(timed_out)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// Far more than scheduling takes, far less than the bytes of the test would.
+    const LIMIT: Duration = Duration::from_millis(300);
+
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (ours, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_peer_that_trickles_is_read_until_the_deadline_and_no_longer() {
+        let (ours, mut theirs) = connected();
+        let trickling = std::thread::Builder::new().spawn(move || {
+            // Ends when the other end is gone.
+            while theirs.write_all(b"x").is_ok() {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+        });
+        let started = Instant::now();
+        let mut read = Vec::new();
+        let error = Timed::new(ours, LIMIT).take(1_000).read_to_end(&mut read).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(!read.is_empty() && started.elapsed() >= LIMIT);
+        assert!(started.elapsed() < 10 * LIMIT, "{:?}", started.elapsed());
+        trickling.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_written_to_until_the_deadline() {
+        let (ours, _theirs) = connected();
+        let error = Timed::new(ours, LIMIT).write_all(&vec![0; 64 << 20]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+    }
+}

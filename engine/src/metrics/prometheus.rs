@@ -1,0 +1,188 @@
+//! The state of an engine as Prometheus reads it: the text form of OpenMetrics.
+
+use super::state::{ByCause, EngineState, PeerState, WayState};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::time::Duration;
+
+/// What the text is, for whoever asks over HTTP.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What stands for the peers that are not counted one by one. Names of peers have an `@`.
+const OTHER: &str = "other";
+
+/// The page for one moment.
+///
+/// # Errors
+/// None that writing to a string can give.
+pub(super) fn text(state: &EngineState) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("handfast");
+    registry.register_collector(Box::new(Page(state.clone())));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Page(EngineState);
+
+/// A label: its name and its value.
+type Label<'a> = (&'static str, &'a str);
+
+/// Counts of a way by outcome, where they are of one.
+type OfWay = fn(&WayState) -> Vec<(Option<&'static str>, u64)>;
+
+/// Something of a peer that is counted by its own labels.
+type Of = fn(&PeerState) -> Vec<(Vec<Label<'static>>, u64)>;
+
+/// Counts of each peer: name, help, and where they are.
+const PEERS: [(&str, &str, Of); 10] = [
+    ("peer_handshakes", "Handshakes with a peer, by how they ended", |peer| {
+        let mut all = by("outcome", &peer.handshakes_failed);
+        all.push((vec![("outcome", "established")], peer.handshakes_established));
+        all
+    }),
+    ("peer_lanes_ended", "Lanes to a peer that ended, by cause", |peer| {
+        by("cause", &peer.lanes_ended)
+    }),
+    ("peer_repairs", "Lanes in place of one before, by how that one ended", |peer| {
+        by("cause", &peer.repaired)
+    }),
+    ("peer_refusals_sent", "Calls of a peer that we refused, by reason", |peer| {
+        by("reason", &peer.refusals_sent)
+    }),
+    ("peer_refusals_received", "Calls of ours that a peer refused, by reason", |peer| {
+        by("reason", &peer.refusals_received)
+    }),
+    ("peer_opens_failed", "Demands for a lane that could not be met", |peer| {
+        vec![(Vec::new(), peer.opens_failed)]
+    }),
+    ("peer_restarts", "New runs of a peer", |peer| vec![(Vec::new(), peer.restarts)]),
+    ("peer_retires_troubled", "Lanes that did not retire as they should, by how", |peer| {
+        vec![
+            (vec![("how", "overdue")], peer.retires_overdue),
+            (vec![("how", "failed")], peer.retires_failed),
+            (vec![("how", "forced")], peer.retires_forced),
+        ]
+    }),
+    ("peer_batches_without_lane", "Batches that ended before there was a lane", |peer| {
+        vec![(Vec::new(), peer.batches_without_lane)]
+    }),
+    ("rail_bytes", "Bytes that batches moved, by carrier and direction", |peer| {
+        ways(peer, |way| vec![(None, way.bytes)])
+    }),
+];
+
+const BATCHES: (&str, &str, Of) =
+    ("rail_batches", "Batches, by carrier, direction and outcome", |peer| {
+        ways(peer, |way| vec![(Some("succeeded"), way.batches), (Some("failed"), way.failed)])
+    });
+
+fn by(label: &'static str, counts: &ByCause) -> Vec<(Vec<Label<'static>>, u64)> {
+    counts.iter().map(|(name, count)| (vec![(label, *name)], *count)).collect()
+}
+
+/// Counts of the ways that were used.
+fn ways(peer: &PeerState, counts: OfWay) -> Vec<(Vec<Label<'static>>, u64)> {
+    let mut all = Vec::new();
+    for (carrier, direction, way) in used(peer) {
+        for (outcome, count) in counts(way) {
+            let mut labels = vec![("carrier", carrier), ("direction", direction)];
+            labels.extend(outcome.map(|outcome| ("outcome", outcome)));
+            all.push((labels, count));
+        }
+    }
+    all
+}
+
+fn used(peer: &PeerState) -> impl Iterator<Item = (&'static str, &'static str, &WayState)> {
+    let both = peer.rails.iter().flat_map(|(carrier, rail)| {
+        [(*carrier, "write", &rail.write), (*carrier, "read", &rail.read)]
+    });
+    both.filter(|(_, _, way)| way.batches > 0 || way.failed > 0)
+}
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = &self.0;
+        let node = &state.node;
+        let labels = [
+            ("name", node.name.as_str()),
+            ("incarnation", node.incarnation.as_str()),
+            ("address", node.address.as_str()),
+            ("version", node.version),
+        ];
+        let mut info = encoder.encode_descriptor("node", "Who this is", None, MetricType::Info)?;
+        info.encode_info(&labels)?;
+        for (name, help, count) in &state.named {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Counter)?
+                .encode_counter::<NoLabelSet, _, f64>(count, None)?;
+        }
+        encoder
+            .encode_descriptor("lanes", "Lanes that are up", None, MetricType::Gauge)?
+            .encode_gauge(&gauge(state.lanes as u64))?;
+        let help = "Lifecycles there are, by state; what retires is not gone yet";
+        let mut lifecycles =
+            encoder.encode_descriptor("lifecycles", help, None, MetricType::Gauge)?;
+        for (name, count) in state.lifecycles.iter().flat_map(|known| &known.by_state) {
+            lifecycles.encode_family(&[("state", *name)])?.encode_gauge(&gauge(*count))?;
+        }
+        for family in PEERS.iter().chain([&BATCHES]) {
+            self.encode_family(&mut encoder, family)?;
+        }
+        self.encode_times(&mut encoder)
+    }
+}
+
+fn gauge(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+impl Page {
+    fn peers(&self) -> impl Iterator<Item = (&str, &PeerState)> {
+        let each = self.0.peers.iter().map(|(name, peer)| (name.as_str(), peer));
+        each.chain([(OTHER, &self.0.other)])
+    }
+
+    fn encode_family(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        (name, help, of): &(&'static str, &'static str, Of),
+    ) -> fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (peer, state) in self.peers() {
+            for (mut labels, count) in of(state) {
+                labels.insert(0, ("peer", peer));
+                let mut metric = family.encode_family(&labels)?;
+                metric.encode_counter::<NoLabelSet, _, f64>(&count, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let (name, help) = ("rail_batch", "From the submission of a batch to its success");
+        let mut family =
+            encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for (peer, state) in self.peers() {
+            for (carrier, direction, way) in used(state) {
+                let labels = [("peer", peer), ("carrier", carrier), ("direction", direction)];
+                let buckets = way.latency.buckets.iter();
+                let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
+                let mut buckets: Vec<(f64, u64)> =
+                    buckets.map(|(nanos, count)| (seconds(*nanos), *count)).collect();
+                let placed: u64 = buckets.iter().map(|(_, count)| count).sum();
+                let all = way.latency.count;
+                buckets.push((f64::MAX, all.saturating_sub(placed)));
+                let sum = seconds(way.latency.sum_ns);
+                let mut metric = family.encode_family(&labels)?;
+                metric.encode_histogram::<NoLabelSet>(sum, all, &buckets, None)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! What happens in an etcd, as it tells it.
+
+use super::{Shared, cause};
+use crate::error::{StoreCause, StoreError, StoreOperation, words};
+use crate::store::{Change, Changes, Pending, VALUE_BYTES_MAX};
+use etcd_client::{Error, Event, EventType, WatchOptions, WatchResponse, WatchStream};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest answer that is taken, in bytes: several times the longest entry. Past it the watch breaks,
+/// and what happened counts as missed.
+const ANSWER_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
+
+pub(super) struct Watch {
+    name: String,
+    shared: Arc<Shared>,
+    prefix: String,
+    stream: Option<WatchStream>,
+    /// What one answer said and was not asked for yet.
+    told: VecDeque<Change>,
+}
+
+impl Watch {
+    pub(super) fn new(name: String, shared: Arc<Shared>, prefix: &str) -> Self {
+        Self { name, shared, prefix: prefix.to_owned(), stream: None, told: VecDeque::new() }
+    }
+
+    async fn next_change(&mut self) -> Result<Change, StoreError> {
+        loop {
+            if let Some(change) = self.told.pop_front() {
+                return Ok(change);
+            }
+            let heard = match &mut self.stream {
+                Some(stream) => hear(stream).await,
+                None => self.connect().await,
+            };
+            match heard {
+                Ok(answer) => self.told.extend(answer.events().iter().filter_map(change)),
+                Err(cause) => {
+                    self.stream = None;
+                    if !matches!(cause, StoreCause::Refused { .. }) {
+                        self.shared.forget().await;
+                    }
+                    let operation = StoreOperation::Watch;
+                    return Err(StoreError { store: self.name.clone(), operation, cause });
+                }
+            }
+        }
+    }
+
+    /// Begins to watch. What is told from here on comes after [`Change::Missed`].
+    async fn connect(&mut self) -> Result<WatchResponse, StoreCause> {
+        let timeout_ms = self.shared.options.timeout_ms;
+        let begun = timeout(Duration::from_millis(timeout_ms), async {
+            let client = self.shared.client().await.map_err(|error| cause(&error))?;
+            let mut client = client.watch_client().max_decoding_message_size(ANSWER_BYTES_MAX);
+            let options = WatchOptions::new().with_prefix();
+            let stream = client.watch(self.prefix.as_str(), Some(options)).await;
+            let mut stream = stream.map_err(|error| cause(&error))?;
+            let answer = hear(&mut stream).await?;
+            Ok((stream, answer))
+        });
+        let (stream, answer) = begun.await.unwrap_or(Err(StoreCause::Silent { timeout_ms }))?;
+        self.stream = Some(stream);
+        self.told.push_back(Change::Missed);
+        Ok(answer)
+    }
+}
+
+impl Changes for Watch {
+    fn next(&mut self) -> Pending<'_, Change> {
+        Box::pin(self.next_change())
+    }
+}
+
+/// The next answer, if it is not that there will be no other.
+async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
+    let ended = || Error::WatchError("the etcd ended the watch".into());
+    let answer = stream.message().await.and_then(|it| it.ok_or_else(ended));
+    let answer = answer.map_err(|error| cause(&error))?;
+    match answer.canceled() {
+        true => {
+            let text = words(answer.cancel_reason().to_owned());
+            Err(StoreCause::Refused { status: 0, text })
+        }
+        false => Ok(answer),
+    }
+}
+
+/// An event; one whose key is no text is none of ours.
+fn change(event: &Event) -> Option<Change> {
+    let entry = event.kv()?;
+    let key = entry.key_str().ok()?.to_owned();
+    match event.event_type() {
+        EventType::Put => {
+            let value = entry.value_str().ok()?.to_owned();
+            Some(Change::Put { key, value })
+        }
+        EventType::Delete => Some(Change::Removed { key }),
+    }
+}

@@ -1,0 +1,112 @@
+//! Who a store must prove to be, and who we say that we are.
+
+use crate::TlsFiles;
+use crate::error::{StoreCause, words};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Longest file of certificates or keys, in bytes: several times that of all the authorities that a
+/// system trusts.
+pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Certificates and keys that were read and fit together. Cheap to clone.
+#[derive(Clone)]
+pub struct Tls {
+    pub(crate) config: Arc<ClientConfig>,
+    #[cfg(feature = "etcd")]
+    pub(crate) texts: Arc<Texts>,
+}
+
+/// The files as they were read, for a client that takes them so.
+#[cfg(feature = "etcd")]
+pub(crate) struct Texts {
+    pub(crate) authority: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for Tls {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// Reads the files, of at most [`TLS_FILE_BYTES_MAX`] bytes each, and what the system trusts.
+    ///
+    /// # Errors
+    /// [`StoreCause::Certificates`].
+    pub fn load(files: &TlsFiles) -> Result<Self, StoreCause> {
+        let authority = files.authority.as_deref().map(read).transpose()?;
+        let identity = match &files.identity {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        let mut roots = RootCertStore::empty();
+        match (&files.authority, &authority) {
+            (Some(path), Some(text)) => {
+                for certificate in certificates(path, text)? {
+                    roots.add(certificate).map_err(|error| wrong(path, &error))?;
+                }
+            }
+            // Not every certificate of a system is one that is understood, or still good.
+            _ => drop(
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
+            ),
+        }
+        if roots.is_empty() {
+            let text = "the system trusts nobody, and no file says who may vouch for the store";
+            return Err(StoreCause::Certificates(text.into()));
+        }
+        let builder =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| StoreCause::Certificates(error.to_string()))?;
+        let builder = builder.with_root_certificates(roots);
+        let config = match (&files.identity, &identity) {
+            (Some((path, key_path)), Some((certificate, key))) => {
+                let key = PrivateKeyDer::from_pem_slice(key);
+                let key = key.map_err(|error| wrong(key_path, &error))?;
+                let certificates = certificates(path, certificate)?;
+                let config = builder.with_client_auth_cert(certificates, key);
+                config.map_err(|error| wrong(path, &error))?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        Ok(Self {
+            config: Arc::new(config),
+            #[cfg(feature = "etcd")]
+            texts: Arc::new(Texts { authority, identity }),
+        })
+    }
+}
+
+fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoreCause> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    let all = all.map_err(|error| wrong(path, &error))?;
+    match all.is_empty() {
+        true => Err(wrong(path, &"no certificate in it")),
+        false => Ok(all),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, StoreCause> {
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(|error| wrong(path, &error))?;
+    let bytes = file.take(TLS_FILE_BYTES_MAX + 1).read_to_end(&mut text);
+    let bytes = bytes.map_err(|error| wrong(path, &error))?;
+    match bytes as u64 > TLS_FILE_BYTES_MAX {
+        true => Err(wrong(path, &format!("it is longer than {TLS_FILE_BYTES_MAX} bytes"))),
+        false => Ok(text),
+    }
+}
+
+fn wrong(path: &Path, why: &dyn fmt::Display) -> StoreCause {
+    StoreCause::Certificates(words(format!("{}: {why}", path.display())))
+}

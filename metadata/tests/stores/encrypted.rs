@@ -1,0 +1,110 @@
+//! A metadata server behind TLS, and what goes wrong with certificates.
+
+use crate::certificates::Certificates;
+use crate::http::server;
+use handfast_metadata::{
+    Credentials, HttpStore, ServerLimits, Source, Store, StoreCause, TLS_FILE_BYTES_MAX, Tls,
+    TlsFiles,
+};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+#[tokio::test]
+async fn a_server_behind_tls_is_spoken_to_when_both_are_vouched_for() {
+    let certificates = Certificates::make();
+    let (base, _running) = served(&certificates).await;
+    let source: Source = base.parse().unwrap();
+    let credentials = Credentials { user: None, tls: certificates.client() };
+    let store = source.open(credentials).unwrap().unwrap();
+    store.put("a/b:1", "{}").await.unwrap();
+    assert_eq!(store.get("a/b:1").await, Ok(Some("{}".to_owned())));
+    store.remove("a/b:1").await.unwrap();
+    assert_eq!(store.get("a/b:1").await, Ok(None));
+
+    let stranger = Certificates::make();
+    let client = certificates.client();
+    for (tls, why) in [
+        (TlsFiles { identity: None, ..client.clone() }, "CertificateRequired"),
+        (TlsFiles { authority: stranger.client().authority, ..client.clone() }, "UnknownIssuer"),
+        (TlsFiles { identity: stranger.client().identity, ..client }, "UnknownCA"),
+    ] {
+        let store = HttpStore::with_tls(&base, &Tls::load(&tls).unwrap()).unwrap();
+        let error = store.get("k").await.unwrap_err();
+        let StoreCause::Unreachable(text) = &error.cause else { panic!("{error}") };
+        assert!(text.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn files_that_are_no_certificates_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = Certificates::make();
+    let (letter, long) = (folder.path().join("letter"), folder.path().join("long"));
+    fs::write(&letter, "Dear Sir\n").unwrap();
+    fs::write(&long, vec![b'x'; TLS_FILE_BYTES_MAX as usize + 1]).unwrap();
+    let (certificate, key) = certificates.server();
+    let other = Certificates::make();
+    let (_, other_key) = other.server();
+    let missing = folder.path().join("missing");
+    let authority = |path: &Path| TlsFiles { authority: Some(path.into()), identity: None };
+    let identity = |certificate: &Path, key: &Path| TlsFiles {
+        authority: Some(certificates.authority()),
+        identity: Some((certificate.into(), key.into())),
+    };
+    for (files, why) in [
+        (authority(&missing), "missing: No such file"),
+        (authority(&letter), "letter: no certificate in it"),
+        (authority(&long), "long: it is longer than 1048576 bytes"),
+        (identity(&certificate, &certificate), "server.pem: no"),
+        (identity(&certificate, &missing), "missing: No such file"),
+        (identity(&key, &key), "server.key: no certificate in it"),
+        (identity(&certificate, &other_key), "server.pem: "),
+    ] {
+        let error = Tls::load(&files).expect_err(why);
+        let StoreCause::Certificates(text) = &error else { panic!("{error}") };
+        assert!(text.contains(why), "{text}");
+    }
+}
+
+/// A metadata server, and in front of it one that speaks TLS and asks who its clients are.
+async fn served(certificates: &Certificates) -> (String, JoinHandle<()>) {
+    let (running, plain) = server(None, ServerLimits::default()).await;
+    let plain =
+        plain.strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap().to_owned();
+    let read = |path: &Path| CertificateDer::pem_file_iter(path).unwrap().map(Result::unwrap);
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(read(&certificates.authority()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+    let config = ServerConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let config = config.with_client_cert_verifier(clients.build().unwrap());
+    let (certificate, key) = certificates.server();
+    let key = PrivateKeyDer::from_pem_file(key).unwrap();
+    let config = config.with_single_cert(read(&certificate).collect(), key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("https://{}/metadata", listener.local_addr().unwrap());
+    let front = tokio::spawn(async move {
+        let _behind = running;
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (acceptor, plain) = (acceptor.clone(), plain.clone());
+            tokio::spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let mut behind = TcpStream::connect(plain).await.unwrap();
+                // Either side may end it.
+                let _ = tokio::io::copy_bidirectional(&mut stream, &mut behind).await;
+            });
+        }
+    });
+    (base, front)
+}

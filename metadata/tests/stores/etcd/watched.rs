@@ -1,0 +1,118 @@
+//! A real etcd that tells what happens in it.
+
+use super::server::Etcd;
+use super::{ABSENT, PATIENCE, eventually, skipped};
+use handfast::{Access, Cause, Engine, Memory, MetadataOptions, Registration};
+use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreError};
+use std::sync::Arc;
+use tokio::time::timeout;
+
+#[tokio::test]
+async fn changes_are_told_in_order_and_again_after_the_etcd_was_killed() {
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    let mut changes = store.watch("p/").expect("an etcd can be watched");
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
+    store.put("p/a", "1").await.unwrap();
+    store.put("q/a", "1").await.unwrap();
+    store.put("p/a", "1").await.unwrap();
+    store.put("p/a", "2").await.unwrap();
+    store.remove("p/a").await.unwrap();
+    let put = |value: &str| Change::Put { key: "p/a".into(), value: value.into() };
+    let told = "what is there already is not written again";
+    assert_eq!(heard(&mut changes).await, Ok(put("1")));
+    assert_eq!(heard(&mut changes).await, Ok(put("2")), "{told}");
+    assert_eq!(heard(&mut changes).await, Ok(Change::Removed { key: "p/a".into() }));
+    etcd.kill();
+    heard(&mut changes).await.expect_err("it is gone");
+    etcd.restart();
+    eventually("it is watched again", async || heard(&mut changes).await == Ok(Change::Missed))
+        .await;
+    eventually("it is written again", async || store.put("p/a", "3").await.is_ok()).await;
+    assert_eq!(heard(&mut changes).await, Ok(put("3")));
+}
+
+#[tokio::test]
+async fn entries_that_go_with_their_writer_are_told_after_longer_than_an_operation_may_take() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let options = EtcdOptions { lease_seconds: 3, timeout_ms: 1_000, ..EtcdOptions::default() };
+    let (dying, watching) = (etcd.store(options.clone()), etcd.store(options));
+    dying.put("p/a", "1").await.unwrap();
+    let mut changes = watching.watch("p/").unwrap();
+    assert_eq!(heard(&mut changes).await, Ok(Change::Missed));
+    drop(dying);
+    assert_eq!(heard(&mut changes).await, Ok(Change::Removed { key: "p/a".into() }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_moved_is_followed_without_a_transfer_that_fails() {
+    let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let first = Owner::start(&etcd).await;
+    let user = Engine::builder().metadata(options(&etcd)).start().await.unwrap();
+    let segment = user.open("owner/cache").await.unwrap();
+    let block = Memory::zeroed(4_096).unwrap();
+    for seed in 1..=3 {
+        block.copy_in(0, &[seed; 4_096]).unwrap();
+        segment.write(&block.whole(), 0).await.unwrap();
+    }
+    first.engine.close().await;
+    let moved = async || user.counters().peers_moved == 1;
+    eventually("it is told that the node is gone", moved).await;
+    eventually("no lane is left", async || user.counters().lanes == 0).await;
+    let error = segment.write(&block.whole(), 0).await.err().expect("it is gone");
+    assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
+    let second = Owner::start(&etcd).await;
+    segment.write(&block.whole(), 0).await.expect("it is found where it is now");
+    let mut there = vec![0; 4_096];
+    second.memory.copy_out(0, &mut there).unwrap();
+    assert!(there == [3; 4_096]);
+    user.close().await;
+    second.engine.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_moved_while_the_etcd_was_away_is_followed_when_it_is_back() {
+    let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
+    let first = Owner::start(&etcd).await;
+    let user = Engine::builder().metadata(options(&etcd)).start().await.unwrap();
+    let segment = user.open("owner/cache").await.unwrap();
+    let block = Memory::zeroed(4_096).unwrap();
+    segment.write(&block.whole(), 0).await.unwrap();
+    // With all it knew, so that nothing of the first one is ever told as removed.
+    etcd.forget();
+    first.engine.close().await;
+    etcd.restart();
+    let second = Owner::start(&etcd).await;
+    eventually("it is told", async || user.counters().peers_moved >= 1).await;
+    segment.write(&block.whole(), 0).await.expect("it is found where it is now");
+    user.close().await;
+    second.engine.close().await;
+}
+
+struct Owner {
+    engine: Engine,
+    memory: Memory,
+    _served: Registration,
+}
+
+impl Owner {
+    /// A node named `owner`, at a port of its own.
+    async fn start(etcd: &Etcd) -> Self {
+        let builder = Engine::builder().listen("127.0.0.1:0").name("owner").metadata(options(etcd));
+        let engine = builder.start().await.unwrap();
+        let memory = Memory::zeroed(1 << 16).unwrap();
+        let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+        eventually("it is published", async || engine.publish().await.is_ok()).await;
+        Self { engine, memory, _served }
+    }
+}
+
+fn options(etcd: &Etcd) -> MetadataOptions {
+    let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
+    MetadataOptions::new(Arc::new(store))
+}
+
+/// The next change, which must come before patience ends.
+async fn heard(changes: &mut Box<dyn Changes>) -> Result<Change, StoreError> {
+    timeout(PATIENCE, changes.next()).await.expect("a word")
+}

@@ -1,0 +1,224 @@
+//! `cargo xtask bench`: the speed of handfast beside what the machine can do without it.
+
+// Rates and ratios for people.
+#![allow(clippy::float_arithmetic)]
+
+mod figures;
+mod page;
+mod plot;
+mod targets;
+
+use crate::command::cargo;
+use crate::project::Project;
+use anyhow::{Context, Result, bail, ensure};
+use figures::Figures;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use targets::Target;
+
+/// Peers that are opened to at once.
+const PEERS: &str = "1000";
+
+/// Measure handfast and the raw limits of this machine in turns, and hold them against the targets
+///
+/// Writes and reads of 4 KiB to 16 MiB, alone and 32 at a time, from one thread and from four; how
+/// long single requests take; the first transfer to a new peer; processor time; and a thousand
+/// peers. Beside each stands what one TCP socket between two processes does in the same round:
+/// ratios are medians of the rounds' ratios, so that they also hold, roughly, where the machine is
+/// busy with other things. One process runs on the first processor, the other on the last.
+///
+/// Writes `bench.json`, `README.md` and a plot. Takes about six minutes after the build, with
+/// --quick less than one.
+///
+/// Exit code: 0 if all was measured; with --check, 1 if a target was missed.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Fewer and shorter rounds, and the result into cargo's target folder: to see that it works
+    #[arg(long)]
+    quick: bool,
+    /// Fail if a target is missed
+    #[arg(long)]
+    check: bool,
+    /// Where to write to [default: docs/bench, with --quick target/xtask/bench]
+    #[arg(long)]
+    folder: Option<PathBuf>,
+}
+
+/// One start of `handfast bench`.
+struct Part {
+    what: &'static str,
+    words: &'static [&'static str],
+    /// Killed past it.
+    limit: Duration,
+}
+
+const FULL: [Part; 2] = [
+    Part {
+        what: "small and middle sizes, and single requests",
+        words: &[
+            "--size",
+            "4K,64K,1M",
+            "--batch",
+            "1,32",
+            "--threads",
+            "1,4",
+            "--latency",
+            "--rounds",
+            "7",
+            "--duration",
+            "200ms",
+        ],
+        limit: Duration::from_secs(240),
+    },
+    Part {
+        what: "16 MiB, the first transfer and a thousand peers",
+        words: &[
+            "--size",
+            "16M",
+            "--batch",
+            "1,32",
+            "--threads",
+            "1,4",
+            "--rounds",
+            "5",
+            "--duration",
+            "300ms",
+            "--first-transfer",
+            "--peers",
+            PEERS,
+        ],
+        limit: Duration::from_secs(300),
+    },
+];
+
+const QUICK: [Part; 2] = [
+    Part {
+        what: "small and middle sizes, and single requests",
+        words: &[
+            "--size",
+            "4K,64K,1M",
+            "--batch",
+            "1,32",
+            "--threads",
+            "1,4",
+            "--latency",
+            "--rounds",
+            "3",
+            "--duration",
+            "40ms",
+        ],
+        limit: Duration::from_secs(60),
+    },
+    Part {
+        what: "16 MiB, the first transfer and a thousand peers",
+        words: &[
+            "--size",
+            "16M",
+            "--batch",
+            "1",
+            "--threads",
+            "1,4",
+            "--rounds",
+            "3",
+            "--duration",
+            "100ms",
+            "--first-transfer",
+            "--peers",
+            PEERS,
+        ],
+        limit: Duration::from_secs(60),
+    },
+];
+
+pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
+    println!("building handfast");
+    let built = cargo(project.root(), ["build", "--quiet", "--release", "-p", "handfast-cli"])
+        .status()
+        .context("cargo build")?;
+    ensure!(built.success(), "handfast does not build: {built}");
+    let program = project.target().join("release/handfast");
+    let folder = match (&arguments.folder, arguments.quick) {
+        (Some(folder), _) => folder.clone(),
+        (None, true) => project.scratch().join("bench"),
+        (None, false) => project.root().join("docs/bench"),
+    };
+    let began = Instant::now();
+    let mut figures = Figures::new(arguments.quick, commit(&project));
+    let cores = cores();
+    for part in if arguments.quick { &QUICK } else { &FULL } {
+        println!("measuring {}", part.what);
+        let mut command = Command::new(&program);
+        command.args(["bench", "--json", "--limit"]).args(&cores).args(part.words);
+        figures.add(&output(command, part.limit)?)?;
+    }
+    figures.took(began.elapsed());
+    let targets = targets::judge(&figures);
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    let write = |name: &str, text: String| {
+        fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))
+    };
+    write("bench.json", figures.to_json(&targets)?)?;
+    write("README.md", page::page(&figures, &targets))?;
+    write("ratios.svg", plot::ratios(&figures))?;
+    print!("\n{}", page::terminal(&targets));
+    println!("\nwritten to {}", folder.display());
+    let missed = targets.iter().filter(|target| !target.is_met()).count();
+    println!(
+        "ok: measured in {} s; {missed} of {} targets missed",
+        began.elapsed().as_secs(),
+        targets.len()
+    );
+    Ok(!arguments.check || missed == 0)
+}
+
+/// The first processor this process may use for one side, the last for the other.
+fn cores() -> Vec<String> {
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let allowed = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let numbers = |text: &str| -> Vec<usize> {
+        text.split([',', '-']).filter_map(|number| number.trim().parse().ok()).collect()
+    };
+    match allowed.map(numbers).as_deref() {
+        Some([first, .., last]) => vec!["--cores".to_owned(), format!("{first},{last}")],
+        Some([one]) => vec!["--cores".to_owned(), one.to_string()],
+        _ => Vec::new(),
+    }
+}
+
+/// Runs a command to its end and returns what it printed.
+fn output(mut command: Command, limit: Duration) -> Result<String> {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting handfast bench")?;
+    let mut stdout = child.stdout.take().context("the output of handfast bench")?;
+    let reader = std::thread::spawn(move || std::io::read_to_string(&mut stdout));
+    let began = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if began.elapsed() > limit {
+            // Its own children end with their standard input.
+            child.kill()?;
+            child.wait()?;
+            bail!("handfast bench did not end within {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let text = reader.join().ok().context("reading from handfast bench")??;
+    ensure!(status.success(), "handfast bench failed: {status}");
+    Ok(text)
+}
+
+/// What was measured, as git names it.
+fn commit(project: &Project) -> Option<String> {
+    let mut command = Command::new("git");
+    command.current_dir(project.root()).args(["rev-parse", "--short", "HEAD"]);
+    let output = command.stderr(Stdio::null()).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,156 @@
+//! The result as a page, and in short for the terminal.
+
+use super::figures::{Figures, Machine, Row};
+use super::targets::Target;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// The page in `docs/bench`.
+pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
+    let Machine { processor, processors, kernel, load } = &figures.machine;
+    let commit = figures.commit.as_deref().unwrap_or("unknown");
+    let quick = if figures.quick { " (`--quick`: few and short rounds)" } else { "" };
+    let mut page = format!(
+        "# Speed\n\nMade by `cargo xtask bench`{quick}; not edited. Commit {commit}; {processors} \
+         processors, {processor}; Linux {kernel}; loopback TCP; {}; load at the start {load:.1}; \
+         {} s.\n\nHandfast and the raw limit, one TCP socket between two processes, are measured \
+         in turns; a ratio is the median of the rounds' ratios. Ratios hold for other machines \
+         better than rates do.\n\n![ratios](ratios.svg)\n\n## Targets\n\n| figure | wanted | found | \
+         |\n| --- | --- | --- | --- |\n",
+        figures.placement,
+        figures.took.as_secs(),
+    );
+    for target in targets {
+        let (what, wanted) = (&target.what, target.wanted());
+        // Writing to a String cannot fail.
+        let _ = writeln!(page, "| {what} | {wanted} | {} | {} |", target.found(), target.verdict());
+    }
+    page.push_str(
+        "\n## Rates\n\nGiB/s; processor seconds of both sides per GiB.\n\n| | size | batch | threads \
+         | rate | raw | ratio | processor | raw |\n| --- | --- | --- | --- | --- | --- | --- | --- | \
+         --- |\n",
+    );
+    for row in &figures.rows {
+        let _ = writeln!(page, "{}", rate_line(row));
+    }
+    page.push_str(&waits(figures));
+    page.push_str(&others(figures));
+    page
+}
+
+fn rate_line(row: &Row) -> String {
+    let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let one = |rates: &[f64]| super::targets::median(rates);
+    let workload = row.workload;
+    format!(
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        workload.operation,
+        size(workload.size),
+        workload.batch,
+        workload.threads,
+        shown(one(&row.rates)),
+        shown(one(&row.raw)),
+        shown(row.ratio()),
+        shown(row.processor_s_per_gib),
+        shown(row.raw_processor_s_per_gib)
+    )
+}
+
+fn waits(figures: &Figures) -> String {
+    let mut text = "\n## Single requests\n\nMicroseconds. *Sleeping* and *looking* are raw \
+                    ping-pongs of the same bytes: their ends sleep until a message comes, or look \
+                    for one for 100 us before they do, as handfast does. The ratio is to the \
+                    faster of the two.\n\n| | size | p50 | p99 | sleeping p50 | p99 | looking p50 \
+                    | p99 | ratio p50 |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
+    for one in &figures.latencies {
+        let times = |way: &str| {
+            let of = |percentile: &str| match one[way][percentile].as_f64() {
+                Some(us) => format!("{us:.1}"),
+                None => "-".to_owned(),
+            };
+            format!("{} | {}", of("p50"), of("p99"))
+        };
+        let [own, sleeping, looking] = ["us", "raw_blocking_us", "raw_adaptive_us"].map(times);
+        let operation = one["operation"].as_str().unwrap_or_default();
+        let ratio = one["p50_ratio"].as_f64().map_or("-".to_owned(), |it| format!("{it:.2}"));
+        let size = size(one["size"].as_u64().unwrap_or(0));
+        let _ =
+            writeln!(text, "| {operation} | {size} | {own} | {sleeping} | {looking} | {ratio} |");
+    }
+    text
+}
+
+fn others(figures: &Figures) -> String {
+    let (first, peers) = (&figures.first_transfer, &figures.peers);
+    let whole = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0).round();
+    let stage = |name: &str| whole(&first["stages"], name);
+    format!(
+        "\n## First transfer to a new peer\n\nMedian {} us, slowest {} us; look-up {}, bring-up {}, \
+         messages {}, wire {}, the write itself {}. A raw connection with one round trip: {} us.\n\n\
+         ## Many peers\n\n{} peers in {} processes: lanes to all of them in {} ms, {} KiB of memory \
+         a lane here and {} there; {} calls a second.\n",
+        whole(first, "median"),
+        whole(first, "slowest"),
+        stage("look_up"),
+        stage("bring_up"),
+        stage("exchange"),
+        stage("wire"),
+        stage("write"),
+        whole(first, "raw"),
+        whole(peers, "count"),
+        whole(peers, "processes"),
+        whole(peers, "warm_ms"),
+        (whole(peers, "bytes_per_peer") / 1024.0).round(),
+        (whole(peers, "their_bytes_per_peer") / 1024.0).round(),
+        whole(peers, "calls_per_s")
+    )
+}
+
+pub(super) fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
+}
+
+/// The targets for whoever watches.
+pub(super) fn terminal(targets: &[Target]) -> String {
+    let mut text = String::new();
+    for target in targets {
+        let (verdict, wanted) = (target.verdict(), target.wanted());
+        let _ = writeln!(text, "{verdict:12} {:10} {}: {}", wanted, target.what, target.found());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::tests::measured;
+    use super::super::targets::judge;
+    use super::*;
+
+    #[test]
+    fn every_table_of_the_page_has_rows_of_one_width() {
+        let figures = measured();
+        let page = page(&figures, &judge(&figures));
+        let mut columns = None;
+        let mut rows = 0;
+        for line in page.lines() {
+            let here = line.starts_with('|').then(|| line.matches('|').count());
+            if let (Some(before), Some(here)) = (columns, here) {
+                assert_eq!(before, here, "{line}");
+                rows += 1;
+            }
+            columns = here;
+        }
+        assert!(rows > 32 + 2 + 10, "{rows} rows");
+        assert!(page.contains("| write | 16 MiB | 32 | 4 | 1.80 | 2.00 | 0.90 | 0.50 | 0.50 |"));
+        assert!(!page.contains("| - "), "{page}");
+    }
+
+    #[test]
+    fn the_terminal_sees_one_line_a_target() {
+        let targets = judge(&measured());
+        let text = terminal(&targets);
+        assert_eq!(text.lines().count(), targets.len());
+        assert!(text.lines().all(|line| line.starts_with("met")), "{text}");
+    }
+}
