@@ -20,10 +20,10 @@ pub(crate) struct LaneOptions {
     /// What bytes move over
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
-    /// RDMA device to use, by name [default: one with the address listened at, or else the first
-    /// usable one]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) device: Option<String>,
+    /// RDMA devices to use, by name, with commas between; bytes are striped over all of them
+    /// [default: one with the address listened at, or else the first usable one]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) device: Vec<String>,
     /// Address of the RDMA device's port to use, its GID; IPv4 addresses as such [default: the best
     /// there is]
     #[arg(long, value_name = "ADDRESS")]
@@ -90,7 +90,7 @@ impl LaneOptions {
             TransportName::Auto => TransportChoice::Auto,
         };
         let options = RdmaOptions {
-            device: self.device.clone(),
+            devices: self.device.clone(),
             address: self.gid,
             ..environment.rdma(RdmaOptions::default())
         };
@@ -123,8 +123,8 @@ impl LaneOptions {
     /// The same options as words of a command line.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = vec!["--transport".to_owned(), self.transport.name().to_owned()];
-        if let Some(device) = &self.device {
-            words.extend(["--device".to_owned(), device.clone()]);
+        if !self.device.is_empty() {
+            words.extend(["--device".to_owned(), self.device.join(",")]);
         }
         if let Some(gid) = &self.gid {
             words.extend(["--gid".to_owned(), gid.to_string()]);

@@ -23,7 +23,8 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let sources = sources(&arguments)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
-    let mut builder = Engine::builder().listen(&arguments.listen);
+    // Whoever comes before the segments are there waits, instead of being told of none.
+    let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
@@ -57,11 +58,13 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     if let Some(metrics) = engine.metrics_address() {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
-    match engine.device() {
-        Some(device) => lines += &format!("lanes over {} by {device}\n", over(&engine)),
-        None if arguments.lanes.transport == TransportName::Tcp => tell_of_rdma(),
-        None => {}
+    let devices: Vec<&str> = engine.devices().collect();
+    if !devices.is_empty() {
+        lines += &format!("lanes over {} by {}\n", over(&engine), devices.join(" and "));
+    } else if arguments.lanes.transport == TransportName::Tcp {
+        tell_of_rdma();
     }
+    engine.take_calls();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));

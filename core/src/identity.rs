@@ -67,7 +67,14 @@ pub enum NameError {
     NoSeparator,
 }
 
+/// Between the two NICs of a rail.
+const BETWEEN_NICS: char = '~';
+
 /// One NIC of one node, written `node@nic` on the wire.
+///
+/// Between two nodes with several NICs there may be several lanes, each over a *rail*: one NIC of
+/// either. It is named by both, the NIC of the node whose path it is first, as in
+/// `node@mlx5_1~mlx5_0`, so that each rail is an endpoint of its own and all of them are one node's.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NicPath {
     /// The node that owns the NIC.
@@ -81,6 +88,31 @@ impl NicPath {
     pub fn parse(text: &str) -> Result<Self, NameError> {
         let (node, nic) = text.split_once('@').ok_or(NameError::NoSeparator)?;
         Ok(Self { node: NodeName::new(node)?, nic: NodeName::new(nic)? })
+    }
+
+    /// The path of `node` over the rail between its NIC `theirs` and our NIC `ours`.
+    ///
+    /// # Errors
+    /// Why one of the names is none. A NIC of a rail has no `~` in its name.
+    pub fn over_rail(node: &NodeName, theirs: &str, ours: &str) -> Result<Self, NameError> {
+        let plain = |nic: &str| match nic.contains(BETWEEN_NICS) {
+            true => Err(NameError::ForbiddenCharacter),
+            false => NodeName::new(nic),
+        };
+        let nic =
+            NodeName::new(&alloc::format!("{}{BETWEEN_NICS}{}", plain(theirs)?, plain(ours)?))?;
+        Ok(Self { node: node.clone(), nic })
+    }
+
+    /// The two NICs if this is the path over a rail: that of the node, and that of the other side.
+    pub fn rail(&self) -> Option<(&str, &str)> {
+        self.nic.as_str().split_once(BETWEEN_NICS)
+    }
+
+    /// What the node with the path `own` is called by whom this path leads to.
+    pub fn seen_from(&self, own: &NicPath) -> Self {
+        let rail = self.rail().map(|(theirs, ours)| Self::over_rail(&own.node, ours, theirs));
+        rail.and_then(Result::ok).unwrap_or_else(|| own.clone())
     }
 
     /// Node and NIC as text.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tracing::{debug, warn};
@@ -29,6 +29,23 @@ impl Listening {
     ) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self { stop, task: tokio::spawn(serving(stopped)) }
+    }
+
+    /// As [`Listening::start`], and serves nobody before `calls` says so.
+    pub(crate) fn start_when<F: Future<Output = ()> + Send + 'static>(
+        mut calls: watch::Receiver<bool>,
+        serving: impl FnOnce(Stop) -> F + Send + 'static,
+    ) -> Self {
+        Self::start(|mut stop| async move {
+            let taken = tokio::select! {
+                // Where nobody is left to say so, the end is near.
+                said = calls.wait_for(|taken| *taken) => said.is_ok(),
+                _ = &mut stop => false,
+            };
+            if taken {
+                serving(stop).await;
+            }
+        })
     }
 
     /// Ends it. When it returns the port is free, and no connection touches memory any more.
@@ -146,7 +163,6 @@ mod tests {
     use super::*;
     use handfast_transport_tcp::TokioNet;
     use tokio::net::TcpStream;
-    use tokio::sync::watch;
 
     fn places() -> Places {
         Places {

@@ -35,6 +35,8 @@ pub(crate) enum Command {
     NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
     /// The lanes to a peer are to end, with its consent; another may be asked for at once.
     EndLanes { peer: NicPath },
+    /// The lane over one path of a peer is to end, with its consent, and is not wanted back.
+    EndLane { peer: NicPath },
     /// The engine closes; `done` is answered when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }

@@ -23,10 +23,10 @@ pub struct EngineLimits {
     pub regions_max: usize,
     /// Peers known at once.
     pub peers_max: usize,
-    /// Lanes at once, those on their way up or down included. Past it the lane that we did not use
-    /// for longest makes way, a quarter of a second after it came up or was used at the earliest.
-    /// What peers do on a lane is not seen, so that a node which only serves should have room for
-    /// all who use it at one time.
+    /// Lanes at once, those on their way up or down included. Past it a lane that has no work of ours
+    /// makes way, a quarter of a second after it came up or was used by us at the earliest; one that
+    /// is used again and again later than others. Over RDMA what peers do on a lane is not seen, so
+    /// that a node which only serves should have room for all who use it at one time.
     pub lanes_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
@@ -93,6 +93,7 @@ pub struct Builder {
     pub(crate) metadata: Option<MetadataOptions>,
     pub(crate) metrics: Option<String>,
     pub(crate) uncounted: bool,
+    pub(crate) calls_wait: bool,
 }
 
 impl Builder {
@@ -106,6 +107,14 @@ impl Builder {
     /// Where to take calls and lanes, `host:port`; port 0 takes any free one.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// Lets whoever calls wait until [`Engine::take_calls`], so that nobody sees a node which listens
+    /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
+    /// if not set otherwise; the system bounds how many wait.
+    pub fn calls_wait(mut self) -> Self {
+        self.calls_wait = true;
         self
     }
 

@@ -9,16 +9,16 @@ use crate::mooncake::{Theirs, is_theirs};
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
-use crate::room::Raising;
-use crate::target::Target;
+use crate::room::{Choice, Raising, Sieve, Usage};
+use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
-use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output, StateKind};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
 use handfast_core::wire::{Body, FrameKind, Message, MessageError, Op, PlainMessage};
-use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, Pair};
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::Net;
@@ -27,11 +27,6 @@ use std::sync::Arc;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error, info, warn};
-
-/// How long a lane is left alone that came up, or was used by us. What peers do on it cannot be seen
-/// here, so that one that they use may have to make way; but not more often than this, however many
-/// callers there are past the limit.
-const LANE_IDLE_MIN: Duration = Duration::from_millis(250);
 
 /// What the driver works with.
 pub(crate) struct DriverParts<N: Net> {
@@ -90,7 +85,10 @@ pub(crate) struct Driver<N: Net> {
     openings: Openings,
     /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
-    causes: BTreeMap<Lifecycle, TransportError>,
+    /// Why lanes end that are not gone yet, and whether they broke.
+    causes: BTreeMap<Lifecycle, (TransportError, bool)>,
+    /// Lanes in use, of which one may have to make way.
+    sieve: Sieve,
     /// Lanes that were asked to make way, and who waits for their end.
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
     /// Limits that kept lanes from coming up since the last one came up.
@@ -117,6 +115,7 @@ impl<N: Net> Driver<N> {
             openings: Openings::default(),
             asked: BTreeMap::new(),
             causes: BTreeMap::new(),
+            sieve: Sieve::default(),
             making_way: BTreeMap::new(),
             no_room: BTreeMap::new(),
             shutdown: None,
@@ -162,7 +161,7 @@ impl<N: Net> Driver<N> {
         let LocalEnd { plane, target } = &self.parts.local;
         plane.stop().await;
         let closed = || failed(Side::Local, "close", "the engine was closed".into());
-        target.on_lane_down(LOCAL_LANE, closed());
+        target.on_lane_down(LOCAL_LANE, closed(), false);
         target.on_fenced();
         target.on_closed();
         for target in self.parts.registry.all() {
@@ -224,7 +223,8 @@ impl<N: Net> Driver<N> {
                 Input::OperationDone { id, outcome }
             }
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
-            Command::EndLanes { peer } => Input::Close(peer),
+            Command::EndLanes { peer } => return self.end_lanes(&peer.node),
+            Command::EndLane { peer } => Input::Close(peer),
             Command::ListLifecycles { reply } => return Lifecycles::tell(&self.parts.node, reply),
             Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::RoomWanted { made } => return self.make_room(made),
@@ -273,6 +273,17 @@ impl<N: Net> Driver<N> {
         token
     }
 
+    /// Ends every lane to a node, with its consent.
+    fn end_lanes(&mut self, node: &NodeName) {
+        let now = self.parts.clock.now();
+        let known = self.parts.node.lifecycles();
+        let paths = known.filter(|(_, _, path, _)| path.node == *node);
+        let paths: Vec<NicPath> = paths.map(|(_, _, path, _)| path.clone()).collect();
+        for path in paths {
+            self.parts.node.handle_input(now, Input::Close(path));
+        }
+    }
+
     fn drain(&mut self) {
         // First, so that whoever sees an effect sees it counted.
         self.parts.counts.set_life_cycle(self.parts.node.counters());
@@ -296,6 +307,7 @@ impl<N: Net> Driver<N> {
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
                 Output::Revoke(lifecycle) => {
                     debug!(?lifecycle, "revoked");
+                    self.sieve.on_down(lifecycle);
                     if let Some(target) = self.parts.lanes.get(lifecycle) {
                         target.on_lane_revoked(lifecycle);
                     }
@@ -407,6 +419,7 @@ impl<N: Net> Driver<N> {
 
     /// Wires a lane; of a Mooncake node's the address may have to be looked up first.
     fn wire(&mut self, local: Pair, remote: Pair, body: Body) {
+        self.on_leave(local.lifecycle, remote);
         let lifecycle = local.lifecycle;
         let id = OperationId { lifecycle, kind: OperationKind::Wire };
         let (transport, commands) = (self.parts.transport.clone(), self.commands.clone());
@@ -433,6 +446,19 @@ impl<N: Net> Driver<N> {
         known.find(|(known, ..)| *known == lifecycle).map(|(_, _, peer, _)| peer.clone())
     }
 
+    /// The peer gave leave to wire, for which its side of every earlier lane over the same NICs had
+    /// to be gone (rule H6): nothing that was posted on one can land (rule H12). A node without our
+    /// key gives none.
+    fn on_leave(&self, lane: Lifecycle, remote: Pair) {
+        let mut known = self.parts.node.lifecycles();
+        let path = known.find(|(own, ..)| *own == lane).map(|(_, _, path, _)| path);
+        let Some(path) = path.filter(|_| !remote.is_weak()) else { return };
+        let runs = self.parts.registry.runs(path);
+        if let Some(run) = runs.iter().find(|run| run.incarnation() == remote.incarnation) {
+            run.on_path_fenced(path);
+        }
+    }
+
     fn publish(&mut self, local: Pair, remote: Pair, peer: &NicPath) {
         let lane = local.lifecycle;
         self.asked.remove(&lane);
@@ -454,15 +480,22 @@ impl<N: Net> Driver<N> {
         self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
-        target.on_lane_up(lane, self.parts.lane_depth, carrier, opening);
+        let (path, depth) = (peer.clone(), self.parts.lane_depth);
+        target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
+        // Whoever is a caller uses it for the first time after this.
+        let uses = target.usage().uses;
+        self.sieve.on_up(self.parts.clock.now(), lane, peer, uses);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {
+        self.sieve.on_down(lane);
         self.making_way.remove(&lane);
-        let cause = self.causes.remove(&lane);
-        let cause = cause.unwrap_or_else(|| failed(Side::Local, "retire", "retired".into()));
+        let (cause, broke) = self
+            .causes
+            .remove(&lane)
+            .unwrap_or_else(|| (failed(Side::Local, "retire", "retired".into()), false));
         if let Some(target) = self.parts.lanes.remove(lane) {
-            target.on_lane_down(lane, cause);
+            target.on_lane_down(lane, cause, broke);
         }
     }
 
@@ -477,13 +510,16 @@ impl<N: Net> Driver<N> {
                     let runs = self.parts.registry.runs(peer);
                     runs.iter().for_each(|target| target.note_no_room(no_room.clone()));
                 }
-                self.lose(peer, cause);
+                for target in self.parts.registry.runs(peer) {
+                    target.on_open_failed(peer, &cause);
+                }
             }
             Event::Ended { peer, lifecycle, failure } => {
                 self.asked.remove(lifecycle);
                 self.openings.on_ended(*lifecycle);
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
-                self.causes.insert(*lifecycle, to_transport_error(failure));
+                let broke = matches!(failure, Failure::Transport(_));
+                self.causes.insert(*lifecycle, (to_transport_error(failure), broke));
                 self.drop_idle_demand(peer, *lifecycle);
             }
             Event::PeerRestarted { peer, new, .. } => {
@@ -516,34 +552,33 @@ impl<N: Net> Driver<N> {
         let _ = self.parts.events.send(event);
     }
 
-    /// Asks the lane that was idle for longest to make way, if there is one, once it was up for long
-    /// enough.
+    /// Has a lane make way, if there is one without work, once it was up for long enough.
     fn make_room(&mut self, made: oneshot::Sender<()>) {
         if self.shutdown.is_some() || made.is_closed() {
             return;
         }
-        let idle = |(lane, state, peer, _): (Lifecycle, StateKind, &NicPath, _)| {
-            let target = self.parts.lanes.get(lane).filter(|_| state.is_in_use())?;
-            Some((target.idle_since()?, lane, peer.clone()))
-        };
-        let idle = self.parts.node.lifecycles().filter_map(idle).min();
-        let Some((since, lane, peer)) = idle else {
-            debug!("a limit is reached, and no lane is idle");
-            return;
-        };
-        let at = since + LANE_IDLE_MIN;
-        if self.parts.clock.now() < at {
-            let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
-            self.calling.spawn(async move {
-                clock.sleep_until(at).await;
-                commands.send(Command::RoomWanted { made });
-            });
-            return;
+        let now = self.parts.clock.now();
+        let (lanes, transport) = (&self.parts.lanes, &self.parts.transport);
+        let chosen = self.sieve.choose(now, |lane| {
+            let usage = lanes.get(lane)?.usage();
+            Some(Usage { uses: usage.uses + transport.served(lane), ..usage })
+        });
+        match chosen {
+            Choice::Nobody => debug!("a limit is reached, and no lane is idle"),
+            Choice::Wait(at) => {
+                let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
+                self.calling.spawn(async move {
+                    clock.sleep_until(at).await;
+                    commands.send(Command::RoomWanted { made });
+                });
+            }
+            Choice::Evict(lane, peer) => {
+                info!(%peer, ?lane, "a lane makes way for another");
+                count(&self.parts.counts.lanes_evicted);
+                self.making_way.insert(lane, made);
+                self.parts.node.handle_input(now, Input::Close(peer));
+            }
         }
-        info!(%peer, ?lane, "an idle lane makes way for another");
-        count(&self.parts.counts.lanes_evicted);
-        self.making_way.insert(lane, made);
-        self.parts.node.handle_input(self.parts.clock.now(), Input::Close(peer));
     }
 
     /// A run that answers for itself is asked for: a lane to another run of that peer leads to
@@ -556,7 +591,7 @@ impl<N: Net> Driver<N> {
         }
         let other = |(lifecycle, _, peer, remote): (Lifecycle, _, &NicPath, Option<Pair>)| {
             let other = remote.is_some_and(|remote| remote.incarnation != live);
-            (peer == path && other).then_some(lifecycle)
+            (peer.node == path.node && other).then_some(lifecycle)
         };
         let others: Vec<Lifecycle> = self.parts.node.lifecycles().filter_map(other).collect();
         for lifecycle in others {

@@ -77,7 +77,8 @@ impl Edges {
             TransferInput::PeerRestarted => Edge::PeerRestarted,
             TransferInput::Completion { .. }
             | TransferInput::Released { .. }
-            | TransferInput::LaneFenced { .. } => return,
+            | TransferInput::LaneFenced { .. }
+            | TransferInput::FenceLost { .. } => return,
         };
         writing.keep(now, edge);
         writing.write();

@@ -20,7 +20,7 @@ use crate::time::{Clock, Entropy};
 use crate::transport::{Carrier, Transport};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
@@ -30,7 +30,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) directory: Option<Arc<Directory>>,
     /// Publish, and follow the store, while the engine is held by anybody.
     pub(crate) store_tasks: Vec<AbortHandle>,
+    /// Whether calls are taken yet.
+    pub(crate) calls: watch::Sender<bool>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
 }
@@ -123,6 +125,12 @@ impl Engine {
         &self.shared
     }
 
+    /// Takes the calls that wait ([`Builder::calls_wait`]) and all that follow. Others are taken from
+    /// the start.
+    pub fn take_calls(&self) {
+        self.shared.calls.send_replace(true);
+    }
+
     /// Sets an engine up.
     pub fn builder() -> Builder {
         Builder::default()
@@ -143,9 +151,9 @@ impl Engine {
         &self.shared.answers.address
     }
 
-    /// The RDMA device in use, by name.
-    pub fn device(&self) -> Option<&str> {
-        self.shared.answers.offer.devices.first().map(|device| device.name.as_str())
+    /// The RDMA devices in use, by name; the first is the one that single lanes run over.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
     /// What lanes of ours may run over, the preferred one first.
@@ -493,9 +501,19 @@ impl Engine {
             return Err(conflict(first));
         }
         let target = self.target(&path, descriptor.incarnation, address)?;
+        let transport = &self.shared.transport;
         if let Some(device) = descriptor.devices.first() {
-            self.shared.transport.note_address(&path, &device.gid, None);
+            transport.note_address(&path, &device.gid, None);
         }
+        let rails = match descriptor.transports.rdma {
+            true => transport.rails(&descriptor.name, &descriptor.devices),
+            false => Vec::new(),
+        };
+        for rail in &rails {
+            transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+        }
+        let devices = &descriptor.devices;
+        target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
     }
 
@@ -512,6 +530,7 @@ impl Engine {
             true if rdma => {
                 let (path, node) = describe_registered(theirs, address).map_err(refused)?;
                 let target = self.target(&path, Incarnation::UNKNOWN, address)?;
+                target.set_rails(&[], &node.devices, false);
                 Ok((node, target))
             }
             _ if tcp => links.link(theirs, address),

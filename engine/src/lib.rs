@@ -46,6 +46,7 @@ mod mooncake;
 mod mute;
 mod opening;
 mod plane;
+mod rails;
 #[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(not(feature = "verbs"))]
@@ -93,6 +94,7 @@ pub use metrics::{
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;
+pub use rails::{FailureClass, RAILS_MAX};
 pub use regions::Registration;
 pub use segment::{Batch, Prepared, Segment};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};

@@ -1,8 +1,8 @@
 //! Where postings go: over a transport, or by a copy within this process.
 
-use crate::transport::RegisteredPosting;
-use handfast_core::Lifecycle;
+use crate::transport::{RegisteredPosting, Step};
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Lifecycle, NicPath};
 use handfast_memory::Direction;
 use handfast_memory::{RegionTable, Span};
 use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
@@ -23,6 +23,14 @@ pub(crate) trait Plane: Send + Sync + 'static {
 
     /// Asks for a posting back.
     fn withdraw(&self, lane: Lifecycle, slice: u64);
+
+    /// Sees a byte come over a lane, where lanes are tried before they are used.
+    fn probe(&self, _lane: Lifecycle) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The lanes to a peer run over TCP for a while, for this reason.
+    fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
 }
 
 impl<N: Net> Plane for TcpTransport<N> {

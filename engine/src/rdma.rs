@@ -18,7 +18,7 @@ use std::sync::Arc;
 use steps::Steps;
 use watch::Watch;
 
-/// Opens a device.
+/// Opens the devices.
 ///
 /// # Errors
 /// Why none can be used.
@@ -32,12 +32,10 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
-    let (nic, device) =
-        opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
-    let steps = Steps::start(&device)?;
+    let nics = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let steps = Steps::start(&nics[0].1)?;
     Ok(Arc::new(Lanes::new(LanesParts {
-        nic,
-        device,
+        nics,
         watch,
         steps,
         tcp: parts.tcp,

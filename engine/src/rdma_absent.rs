@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) enum LocalRegion {}
 
 impl LocalRegion {
-    pub(crate) fn remote_key(&self) -> u32 {
+    pub(crate) fn remote_keys(&self) -> Vec<u32> {
         match *self {}
     }
 }

@@ -141,7 +141,7 @@ impl Regions {
         let describe = |Named { name, region, registered, .. }: &Named| RegionDescriptor {
             name: name.to_string(),
             key: region.key(),
-            remote_keys: registered.iter().map(|registered| registered.remote_key()).collect(),
+            remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
             address: region.address(),
             bytes: region.bytes(),
             readable: region.access().remote_read,

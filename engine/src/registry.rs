@@ -2,12 +2,14 @@
 
 use crate::command::{Command, Commands};
 use crate::counters::Counts;
+use crate::engine::nic_path;
+use crate::mooncake::is_theirs;
 use crate::plane::Plane;
 use crate::target::{Target, TargetParts};
 use crate::time::Clock;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::transport::TransportError;
-use handfast_core::{Duration, Incarnation, Lifecycle, NicPath};
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_trace::Trace;
 use handfast_transport_tcp::{LaneCompletion, LaneSink};
 use std::collections::BTreeMap;
@@ -110,10 +112,11 @@ pub(crate) struct RegistryParts {
     pub(crate) counts: Option<Arc<Counts>>,
 }
 
-/// The targets by NIC of a peer. More than one run of a peer is known only around a restart.
+/// The targets by node, whatever NICs it has. More than one run of a peer is known only around a
+/// restart.
 pub(crate) struct Registry {
     parts: RegistryParts,
-    targets: Mutex<BTreeMap<NicPath, Vec<Arc<Target>>>>,
+    targets: Mutex<BTreeMap<NodeName, Vec<Arc<Target>>>>,
 }
 
 impl Registry {
@@ -134,14 +137,18 @@ impl Registry {
         address: &str,
     ) -> Option<Arc<Target>> {
         let mut targets = self.lock();
-        if !targets.contains_key(path) && targets.len() >= self.parts.targets_max {
+        if !targets.contains_key(&path.node) && targets.len() >= self.parts.targets_max {
             prune(&mut targets);
             if targets.len() >= self.parts.targets_max {
                 return None;
             }
         }
-        let known = targets.entry(path.clone()).or_default();
-        if let Some(target) = known.iter().find(|target| target.incarnation() == incarnation) {
+        let known = targets.entry(path.node.clone()).or_default();
+        // Devices of a Mooncake node have keys of their own, and no incarnation tells its runs apart.
+        let leads_there = |target: &&Arc<Target>| {
+            target.incarnation() == incarnation && (!is_theirs(path) || target.path() == path)
+        };
+        if let Some(target) = known.iter().find(leads_there) {
             return Some(target.clone());
         }
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
@@ -149,7 +156,7 @@ impl Registry {
             return None;
         }
         let target = Target::start(TargetParts {
-            path: path.clone(),
+            path: if is_theirs(path) { path.clone() } else { nic_path(&path.node) },
             incarnation,
             address: address.to_owned(),
             runtime: self.parts.runtime.clone(),
@@ -167,13 +174,13 @@ impl Registry {
 
     /// Every known run of a peer.
     pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
-        self.lock().get(path).cloned().unwrap_or_default()
+        self.lock().get(&path.node).cloned().unwrap_or_default()
     }
 
     /// Takes every run of a peer but one out of the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
         let mut targets = self.lock();
-        let Some(known) = targets.get_mut(path) else { return Vec::new() };
+        let Some(known) = targets.get_mut(&path.node) else { return Vec::new() };
         known.extract_if(.., |target| target.incarnation() != live).collect()
     }
 
@@ -182,13 +189,13 @@ impl Registry {
         self.lock().values().flatten().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NicPath, Vec<Arc<Target>>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Vec<Arc<Target>>>> {
         self.targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Forgets targets that nobody holds and nothing happens on.
-fn prune(targets: &mut BTreeMap<NicPath, Vec<Arc<Target>>>) {
+fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
     targets.retain(|_, known| {
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
         !known.is_empty()

@@ -1,5 +1,9 @@
-//! Room for another lane where a limit is reached: the lane that was idle for longest makes way, with
+//! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
+
+mod sieve;
+
+pub(crate) use sieve::{Choice, Sieve, Usage};
 
 use crate::command::{Command, Commands};
 use crate::time::Clock;
@@ -14,6 +18,9 @@ use tokio::sync::oneshot;
 /// attempt. What the life cycle gives a BringUp (`Timing::operation`, 5 s) is to cover the second
 /// attempt too, or the limit that was reached would never be told.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
+/// Until when the second attempt is waited for, from the same beginning: other peers' steps may hold
+/// it up. Past it the limit is told that the first one met.
+const LAST_ATTEMPT_MAX: Duration = Duration::from_millis(4_500);
 
 /// A lane on its way up.
 pub(crate) struct Raising {
@@ -29,35 +36,144 @@ pub(crate) struct Raising {
 impl Raising {
     /// Brings the lane up, and tells the driver of a limit that kept it from coming up for good.
     pub(crate) async fn run(self) -> Outcome {
-        let at = self.clock.now() + ROOM_WAIT_MAX;
+        let begun = self.clock.now();
         let refused = match self.attempt(Attempt::First).await {
             Ok(body) => return Outcome::BroughtUp(body),
             Err(refused) => refused,
         };
         if refused.limit.is_none() {
-            return Outcome::Failed(refused.error);
+            return self.failed(refused);
         }
         let (made, room) = oneshot::channel();
         self.commands.send(Command::RoomWanted { made });
         tokio::select! {
             // Said by its end: a lane is gone, or none can make way.
             _ = room => {}
-            () = self.clock.sleep_until(at) => {}
+            () = self.clock.sleep_until(begun + ROOM_WAIT_MAX) => {}
         }
-        match self.attempt(Attempt::Last).await {
-            Ok(body) => Outcome::BroughtUp(body),
-            Err(NotRaised { error, limit }) => {
-                if let Some(limit) = limit {
-                    let (peer, error) = (self.peer, error.clone());
-                    self.commands.send(Command::NoRoom { peer, error, limit });
-                }
-                Outcome::Failed(error)
-            }
+        // One that is given up may still be under way; the lifecycle's retire comes after it.
+        let raised = tokio::select! {
+            raised = self.attempt(Attempt::Last) => raised,
+            () = self.clock.sleep_until(begun + LAST_ATTEMPT_MAX) => Err(refused),
+        };
+        raised.map_or_else(|refused| self.failed(refused), Outcome::BroughtUp)
+    }
+
+    fn failed(&self, refused: NotRaised) -> Outcome {
+        let NotRaised { error, limit } = refused;
+        if let Some(limit) = limit {
+            let (peer, error) = (self.peer.clone(), error.clone());
+            self.commands.send(Command::NoRoom { peer, error, limit });
         }
+        Outcome::Failed(error)
     }
 
     async fn attempt(&self, attempt: Attempt) -> Result<Body, NotRaised> {
         let entropy = self.entropy[usize::from(attempt == Attempt::Last)];
         self.transport.bring_up(self.lifecycle, self.peer.clone(), entropy, attempt).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::plane::Plane;
+    use crate::rdma::LocalRegion;
+    use crate::time::TokioClock;
+    use crate::transport::{BroughtUp, Carrier, Offer, Step};
+    use handfast_core::transport::{Side, TransportError};
+    use handfast_core::{NodeName, Pair};
+    use handfast_memory::{Access, Span};
+    use handfast_transport_rdma::{LimitReached, NicLimit};
+    use handfast_transport_tcp::Posting;
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    const FULL: LimitReached = LimitReached { limit: NicLimit::QueuePairs, in_use: 2, max: 2 };
+
+    /// A device without room, whose threads for steps hang once somebody has asked.
+    struct Full;
+
+    impl Plane for Full {
+        fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
+        fn withdraw(&self, _: Lifecycle, _: u64) {}
+    }
+
+    impl Transport for Full {
+        fn bring_up(&self, _: Lifecycle, _: NicPath, _: u64, attempt: Attempt) -> BroughtUp {
+            match attempt {
+                Attempt::First => {
+                    let error = full();
+                    Box::pin(async { Err(NotRaised { error, limit: Some(FULL) }) })
+                }
+                Attempt::Last => Box::pin(std::future::pending()),
+            }
+        }
+        fn wire(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
+            Box::pin(std::future::pending())
+        }
+        fn retire(&self, _: Lifecycle) -> Step<()> {
+            Box::pin(std::future::pending())
+        }
+        fn carrier(&self, _: Lifecycle) -> Carrier {
+            Carrier::Rdma
+        }
+        fn served(&self, _: Lifecycle) -> u64 {
+            0
+        }
+        fn offer(&self) -> &Offer {
+            const NOTHING: &Offer = &Offer {
+                transports: handfast_core::wire::Transports { tcp: false, rdma: false },
+                devices: Vec::new(),
+            };
+            NOTHING
+        }
+        fn registered(&self, _: &Span) -> Option<Arc<LocalRegion>> {
+            None
+        }
+        fn register(&self, _: &Span, _: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
+            Ok(None)
+        }
+    }
+
+    fn full() -> TransportError {
+        let detail = "2 of 2 queue pairs".to_owned();
+        TransportError { side: Side::Local, call: "ibv_create_qp", code: 12, detail }
+    }
+
+    async fn raised(
+        answer: impl Fn(oneshot::Sender<()>) -> Option<oneshot::Sender<()>>,
+    ) -> (Outcome, UnboundedReceiver<Command>, Duration) {
+        let (commands, mut received) = Commands::channel();
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let name = |text: &str| NodeName::new(text).unwrap();
+        let peer = NicPath { node: name("peer"), nic: name("rxe0") };
+        let (lifecycle, entropy) = (Lifecycle(1), [0; 2]);
+        let begun = clock.now();
+        let transport = Arc::new(Full);
+        let raising =
+            Raising { transport, commands, clock: clock.clone(), lifecycle, peer, entropy };
+        let outcome = tokio::spawn(raising.run());
+        let Some(Command::RoomWanted { made }) = received.recv().await else {
+            panic!("room was not asked for")
+        };
+        let kept = answer(made);
+        let outcome = outcome.await.unwrap();
+        drop(kept);
+        (outcome, received, Duration(clock.now().0 - begun.0))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_is_told_in_time_though_the_second_attempt_hangs() {
+        for keeps in [true, false] {
+            let (outcome, mut received, took) = raised(|made| keeps.then_some(made)).await;
+            assert_eq!(outcome, Outcome::Failed(full()));
+            let Some(Command::NoRoom { error, limit, .. }) = received.recv().await else {
+                panic!("the limit was not told")
+            };
+            assert_eq!((error, limit), (full(), FULL));
+            let operation = handfast_core::node::Timing::default().operation;
+            assert!(took >= LAST_ATTEMPT_MAX && took < operation, "{took:?}");
+        }
     }
 }

@@ -379,8 +379,8 @@ impl Batch {
         };
         let Resolved { target, region, outdated } = resolved;
         let mut pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
-        if let Some(remote_key) = region.remote_keys.first() {
-            self.find_ends(&mut pieces, *remote_key).await?;
+        if !region.remote_keys.is_empty() {
+            self.find_ends(&mut pieces, region.remote_keys.as_slice().into()).await?;
         }
         engine.check_open()?;
         let submitted = target.submit(&pieces, deadline);
@@ -415,7 +415,7 @@ impl Batch {
 
     /// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
     /// per block of memory, from the first byte named to the last.
-    async fn find_ends(&self, pieces: &mut [Piece], remote_key: u32) -> Result<(), Error> {
+    async fn find_ends(&self, pieces: &mut [Piece], remote_keys: Arc<[u32]>) -> Result<(), Error> {
         let engine = &self.segment.inner.engine;
         if !engine.shared().answers.offer.transports.rdma {
             return Ok(());
@@ -424,7 +424,9 @@ impl Batch {
         let mut unknown: Vec<Span> = Vec::new();
         for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
             match transport.registered(&piece.span) {
-                Some(local) => piece.ends = Some(Ends { local, remote_key }),
+                Some(local) => {
+                    piece.ends = Some(Ends { local, remote_keys: remote_keys.clone() });
+                }
                 None => include(&mut unknown, &piece.span)?,
             }
         }
@@ -438,7 +440,8 @@ impl Batch {
         for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
             // What is empty is known to nobody and never posted.
             let local = transport.registered(&piece.span);
-            piece.ends = local.map(|local| Ends { local, remote_key });
+            let remote_keys = remote_keys.clone();
+            piece.ends = local.map(|local| Ends { local, remote_keys });
         }
         Ok(())
     }

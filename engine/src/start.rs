@@ -19,7 +19,7 @@ use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
-use crate::target::{Target, TargetParts};
+use crate::target::{LaneUp, Target, TargetParts};
 use crate::time::{Clock, Entropy};
 use crate::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
@@ -28,7 +28,7 @@ use crate::watching::Watcher;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
-use handfast_core::wire::DataPort;
+use handfast_core::wire::{DataPort, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
@@ -36,7 +36,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// Events kept for a subscriber that is slow; it is told how many it missed.
@@ -152,8 +152,10 @@ impl<N: Net> Parts<N> {
         if let Some(exposure) = &exposure {
             tracing::warn!(%exposure, "a port without keys");
         }
-        let mut listeners: Vec<_> = listener.map(|it| self.listen(it)).into_iter().collect();
-        listeners.extend(data.map(|data| self.listen_for_data(data)));
+        let (calls, taken) = watch::channel(!self.builder.calls_wait);
+        let listening = listener.map(|it| self.listen(it, taken.clone()));
+        let mut listeners: Vec<_> = listening.into_iter().collect();
+        listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
         let view = self.view();
         let metrics_address = metrics.as_ref().map(|metrics| metrics.bound);
         listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
@@ -181,6 +183,7 @@ impl<N: Net> Parts<N> {
             exposure,
             directory: self.directory,
             store_tasks,
+            calls,
             close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
             closed: AtomicBool::new(false),
         })
@@ -191,7 +194,7 @@ impl<N: Net> Parts<N> {
     }
 
     /// Starts the task that accepts connections.
-    fn listen(&self, listener: N::Listener) -> Listening {
+    fn listen(&self, listener: N::Listener, calls: watch::Receiver<bool>) -> Listening {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
             call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
@@ -200,18 +203,20 @@ impl<N: Net> Parts<N> {
         let (net, transport) = (self.net.clone(), self.tcp.clone());
         let answers = self.answers.clone();
         let counts = answers.counts.clone();
-        Listening::start(|stop| serve(net, listener, transport, answers, counts, limits, stop))
+        let serving = move |stop| serve(net, listener, transport, answers, counts, limits, stop);
+        Listening::start_when(calls, serving)
     }
 
     /// Starts the task that serves Mooncake's TCP data protocol.
-    fn listen_for_data(&self, data: DataListener<N>) -> Listening {
+    fn listen_for_data(&self, data: DataListener<N>, calls: watch::Receiver<bool>) -> Listening {
         let server = DataServer {
             regions: self.answers.regions.clone(),
             counts: self.answers.counts.clone(),
             options: data.options,
         };
         let (net, server) = (self.net.clone(), Arc::new(server));
-        Listening::start(|stop| mooncake::serve(net, data.listener, server, stop))
+        let serving = move |stop| mooncake::serve(net, data.listener, server, stop);
+        Listening::start_when(calls, serving)
     }
 
     /// Starts the tasks that publish to the metadata store, and follow it.
@@ -265,7 +270,7 @@ impl<N: Net> Parts<N> {
 
     /// Mooncake nodes as peers over RDMA.
     fn theirs(&self) -> Theirs {
-        let descriptor = self.answers.describe(Vec::new());
+        let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
         let timeout_ms = self.builder.timing.call_timeout_ms;
         Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
     }
@@ -330,7 +335,9 @@ impl<N: Net> Parts<N> {
         });
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
-        target.on_lane_up(LOCAL_LANE, limits.slices_per_lane_max, Carrier::Copy, None);
+        let (path, depth) = (self.path(), limits.slices_per_lane_max);
+        let up = LaneUp { path, depth, carrier: Carrier::Copy, opening: None };
+        target.on_lane_up(LOCAL_LANE, up);
         (plane, target)
     }
 }

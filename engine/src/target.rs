@@ -5,6 +5,9 @@
 //! tends it, everybody else leaves what they have in it.
 
 mod fence;
+mod lanes;
+
+pub(crate) use lanes::LaneUp;
 
 use crate::command::{Command, Commands};
 use crate::edges::Edges;
@@ -13,6 +16,8 @@ use crate::metrics::{PeerMeters, Rail};
 use crate::mute::Mute;
 use crate::opening::LaneOpening;
 use crate::plane::Plane;
+use crate::rails::Rails;
+use crate::room::Usage;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
 use crate::transport::{Carrier, Ends, RegisteredPosting};
@@ -102,9 +107,12 @@ struct State {
     free: Vec<u32>,
     requests: Vec<Request>,
     batches: BTreeMap<BatchId, Batch>,
-    up: Vec<Lifecycle>,
-    /// Those of them, and of the draining ones, that run over RDMA.
-    registered: Vec<Lifecycle>,
+    /// Those that are up, and those that are being tried.
+    lanes: Vec<lanes::Lane>,
+    /// The rails to a peer with several NICs, where we have several too.
+    rails: Option<Rails>,
+    /// The peer's, by name.
+    devices: Vec<String>,
     /// What the last lane that came up runs over.
     carrier: Option<Carrier>,
     /// How long that took.
@@ -113,8 +121,9 @@ struct State {
     rail: Option<Arc<Rail>>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
-    /// Lanes that are gone; the next one that comes up proves that nothing on them can land.
-    unfenced: Vec<Lifecycle>,
+    /// Lanes that are gone; the next one that comes up on the same path proves that nothing on them
+    /// can land.
+    unfenced: Vec<(NicPath, Lifecycle)>,
     doubts: fence::Doubts,
     outbox: Vec<Dispatch>,
     dispatching: bool,
@@ -124,6 +133,8 @@ struct State {
     edges: Edges,
     /// When something was last submitted, or ended, or a lane came up.
     used: Instant,
+    /// Batches submitted.
+    uses: u64,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
     no_room: Option<(TransportError, LimitReached)>,
     /// A metadata store has said that it has no entry of the node any more.
@@ -143,8 +154,9 @@ impl Target {
             free: Vec::new(),
             requests: Vec::new(),
             batches: BTreeMap::new(),
-            up: Vec::new(),
-            registered: Vec::new(),
+            lanes: Vec::new(),
+            rails: None,
+            devices: Vec::new(),
             carrier: None,
             opening: None,
             rail: None,
@@ -157,6 +169,7 @@ impl Target {
             mute: Mute::new(parts.lane_mute),
             edges,
             used: parts.clock.now(),
+            uses: 0,
             no_room: None,
             unpublished: false,
             ended: None,
@@ -175,6 +188,11 @@ impl Target {
 
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.parts.incarnation
+    }
+
+    /// The peer, whatever NICs it has.
+    pub(crate) fn path(&self) -> &NicPath {
+        &self.parts.path
     }
 
     /// Where the peer took calls when it was last asked.
@@ -227,26 +245,15 @@ impl Target {
     /// A node that has no entry is looked up again once no lane to it is up: that it is says better
     /// than a store whether it lives.
     fn doubt_unpublished(&self, state: &State) {
-        if state.unpublished && state.up.is_empty() {
+        if state.unpublished && state.lanes.is_empty() {
             self.mark_stale();
         }
-    }
-
-    pub(crate) fn watch_lanes(&self) -> watch::Receiver<LaneStatus> {
-        self.lanes.subscribe()
-    }
-
-    /// Asks for a lane; false when the engine is closed, so that none will come.
-    pub(crate) fn want_lane(&self) -> bool {
-        let (path, incarnation) = (self.parts.path.clone(), self.parts.incarnation);
-        let address = self.address().to_string();
-        self.parts.commands.send(Command::Open { path, incarnation, address })
     }
 
     /// Nothing is under way and no lane is up.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.lock();
-        state.up.is_empty() && state.batches.is_empty()
+        state.lanes.is_empty() && state.batches.is_empty()
     }
 
     pub(crate) fn submit(
@@ -257,6 +264,7 @@ impl Target {
         let now = self.parts.clock.now();
         let mut state = self.lock();
         state.used = now;
+        state.uses += 1;
         let mut requests = std::mem::take(&mut state.requests);
         let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
@@ -321,32 +329,6 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// A lane is up, which proves that nothing posted on an earlier one can land (rule H12). One to
-    /// a Mooncake node proves nothing: there whatever a write was under way to is told as lost
-    /// before (`mooncake::link`), and reads have no bytes that could land.
-    pub(crate) fn on_lane_up(
-        &self,
-        lane: Lifecycle,
-        depth: u32,
-        carrier: Carrier,
-        opening: Option<LaneOpening>,
-    ) {
-        self.update(|state, now| {
-            state.fence(now);
-            state.up.push(lane);
-            if carrier == Carrier::Rdma {
-                state.registered.push(lane);
-            }
-            state.carrier = Some(carrier);
-            state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
-            state.used = now;
-            state.opening = opening;
-            state.mute.on_answer(now);
-            state.input(now, TransferInput::LaneUp { lane, depth });
-        });
-        self.lanes.send_modify(|status| status.up += 1);
-    }
-
     /// How long the last lane that came up took to do so.
     pub(crate) fn opening(&self) -> Option<LaneOpening> {
         self.lock().opening
@@ -362,36 +344,15 @@ impl Target {
         self.update(|state, _| state.draining.push(lane));
     }
 
-    pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError) {
-        let mut in_doubt = false;
-        self.update(|state, now| {
-            let over_rdma = state.registered.contains(&lane);
-            state.draining.retain(|draining| *draining != lane);
-            state.up.retain(|up| *up != lane);
-            self.doubt_unpublished(state);
-            state.registered.retain(|registered| *registered != lane);
-            state.unfenced.push(lane);
-            state.doubts.on_lane_down(lane);
-            state.input(now, TransferInput::LaneDown { lane, cause: cause.clone() });
-            in_doubt = over_rdma && state.transfers.owes_fence(lane);
-        });
-        self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
-        // Before the next lane comes up, which proves nothing there (`Target::on_lane_up`). Links
-        // see to it themselves.
-        if in_doubt && self.parts.incarnation == Incarnation::UNKNOWN {
-            self.on_peer_lost(cause);
-        }
-    }
-
     /// What the last lane that came up runs over.
     pub(crate) fn carrier(&self) -> Option<Carrier> {
         self.lock().carrier
     }
 
-    /// Since when nothing of ours is under way; `None` while something is.
-    pub(crate) fn idle_since(&self) -> Option<Instant> {
+    /// How we use its lanes.
+    pub(crate) fn usage(&self) -> Usage {
         let state = self.lock();
-        state.batches.is_empty().then_some(state.used)
+        Usage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
     }
 
     /// A limit keeps lanes from coming up, which is told next as the peer's loss.
@@ -410,11 +371,6 @@ impl Target {
     /// Whether no batch is under way.
     pub(crate) fn has_no_work(&self) -> bool {
         self.lock().batches.is_empty()
-    }
-
-    /// Nothing that was posted on a lane that is gone can land any more.
-    pub(crate) fn on_fenced(&self) {
-        self.update(|state, now| state.fence(now));
     }
 
     /// The peer was given up, until somebody asks for it again.
@@ -492,6 +448,9 @@ impl Target {
             while let Some(output) = state.transfers.poll_output() {
                 self.on_output(&mut state, now, output);
             }
+            if self.act_on_rails(&mut state, now) {
+                continue;
+            }
             if state.dispatching || state.outbox.is_empty() {
                 break;
             }
@@ -510,7 +469,7 @@ impl Target {
             let outcome = Outcome::Drained;
             self.parts.commands.send(Command::OperationDone { id, outcome });
         }
-        let busy = state.transfers.load().slices > 0 && !state.up.is_empty();
+        let busy = state.transfers.load().slices > 0 && !state.lanes.is_empty();
         state.mute.set_busy(now, busy);
         let next = state.next_look();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
@@ -538,11 +497,13 @@ impl Target {
                 };
                 let remote = RemoteSpan { key: work.remote.key, address: work.remote.address };
                 let posting = Posting { slice: slice.to_bits(), direction, span, remote };
-                state.outbox.push(if state.registered.contains(&lane) {
-                    let ends = ends.clone();
-                    Dispatch::PostRegistered(lane, RegisteredPosting { posting, ends })
-                } else {
-                    Dispatch::Post(lane, posting)
+                state.outbox.push(match state.theirs(lane) {
+                    Some(theirs) => {
+                        let ends = ends.clone();
+                        let posting = RegisteredPosting { posting, ends, theirs };
+                        Dispatch::PostRegistered(lane, posting)
+                    }
+                    None => Dispatch::Post(lane, posting),
                 });
             }
             TransferOutput::Withdraw { lane, slice } => {
@@ -550,7 +511,7 @@ impl Target {
             }
             TransferOutput::WantLane => {
                 // A driver that has ended ends what waits, too.
-                self.want_lane();
+                self.want_lane_for(state);
             }
             TransferOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
@@ -598,6 +559,9 @@ impl Target {
         if state.armed.is_some_and(|armed| armed <= now) {
             state.armed = None;
             state.transfers.handle_timeout(now);
+            if let Some(rails) = &mut state.rails {
+                rails.handle_timeout(now);
+            }
             if state.mute.give_up(now) {
                 self.give_lanes_up(&state);
             }
@@ -609,14 +573,14 @@ impl Target {
 
     fn give_lanes_up(&self, state: &State) {
         let limit_ms = self.parts.lane_mute.nanos() / 1_000_000;
-        for lane in &state.up {
+        for lane in &state.lanes {
             let error = TransportError {
                 side: Side::Peer,
                 call: "lane",
                 code: 0,
                 detail: format!("no answer on the lane for {limit_ms} ms"),
             };
-            self.parts.commands.send(Command::LaneFailed { lifecycle: *lane, error });
+            self.parts.commands.send(Command::LaneFailed { lifecycle: lane.lifecycle, error });
         }
     }
 }
@@ -679,9 +643,11 @@ impl State {
         draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
     }
 
-    /// When the timer must look: at a deadline, or to give mute lanes up.
+    /// When the timer must look: at a deadline, to give mute lanes up, or to try a rail again.
     fn next_look(&self) -> Option<Instant> {
-        self.transfers.poll_timeout().into_iter().chain(self.mute.give_up_at()).min()
+        let rails = self.rails.as_ref().and_then(Rails::poll_timeout);
+        let others = self.mute.give_up_at().into_iter().chain(rails);
+        self.transfers.poll_timeout().into_iter().chain(others).min()
     }
 
     /// Ends what came in after the end, or could not end with it.
@@ -690,12 +656,6 @@ impl State {
             && self.transfers.load().batches > 0
         {
             self.input(now, end);
-        }
-    }
-
-    fn fence(&mut self, now: Instant) {
-        for lane in std::mem::take(&mut self.unfenced) {
-            self.input(now, TransferInput::LaneFenced { lane });
         }
     }
 

@@ -3,12 +3,13 @@
 use crate::error::Error;
 use crate::fallback::Fallbacks;
 use crate::plane::Plane;
+use crate::rails::RailPlan;
 use crate::rdma::LocalRegion;
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
-use handfast_core::{Lifecycle, NicPath, Pair};
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_memory::{Access, Span};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
 use handfast_transport_tcp::{BringUpError, Net, Posting, TcpTransport};
@@ -34,18 +35,20 @@ pub enum TransportChoice {
 /// Which RDMA device to use, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
-    /// The device by name. Default: one with the address that is listened at, or else the first
-    /// that can be used.
-    pub device: Option<String>,
-    /// The port, counted from 1.
+    /// The devices by name, at most [`RAILS_MAX`](crate::RAILS_MAX); with several of them bytes are
+    /// striped over all. Default: one with the address that is listened at, or else the first that
+    /// can be used.
+    pub devices: Vec<String>,
+    /// The port of each, counted from 1.
     pub port: u8,
-    /// The address of the port that peers are to reach. Default: the best there is.
+    /// The address of the port that peers are to reach, with one device at most. Default: the best
+    /// there is.
     pub address: Option<IpAddr>,
 }
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { device: None, port: 1, address: None }
+        Self { devices: Vec::new(), port: 1, address: None }
     }
 }
 
@@ -85,12 +88,13 @@ pub(crate) struct Offer {
     pub(crate) devices: Vec<DeviceDescriptor>,
 }
 
-/// Our memory and the peer's as an RDMA device names them.
+/// Our memory and the peer's as RDMA devices name them.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct Ends {
     pub(crate) local: Arc<LocalRegion>,
-    pub(crate) remote_key: u32,
+    /// One for each device of the peer.
+    pub(crate) remote_keys: Arc<[u32]>,
 }
 
 /// A posting for a lane over RDMA.
@@ -99,6 +103,8 @@ pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
     pub(crate) ends: Option<Ends>,
+    /// Which of the peer's devices the lane leads to, by its place in `remote_keys`.
+    pub(crate) theirs: Option<usize>,
 }
 
 /// What lanes over RDMA are made of.
@@ -181,6 +187,10 @@ pub(crate) trait Transport: Plane {
     /// What a wired lane runs over.
     fn carrier(&self, lane: Lifecycle) -> Carrier;
 
+    /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
+    /// they cannot.
+    fn served(&self, lane: Lifecycle) -> u64;
+
     /// What peers are told.
     fn offer(&self) -> &Offer;
 
@@ -201,6 +211,11 @@ pub(crate) trait Transport: Plane {
         let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
         let error = TransportError { side: Side::Configuration, call: "prove", code: 0, detail };
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// The rails to a node that has these devices; none where one lane will do.
+    fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
+        Vec::new()
     }
 
     /// The peer has announced a GID with a request of its own, or told of it otherwise.
@@ -236,6 +251,10 @@ impl<N: Net> Transport for TcpTransport<N> {
 
     fn carrier(&self, _lane: Lifecycle) -> Carrier {
         Carrier::Tcp
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        TcpTransport::served(self, lane)
     }
 
     fn offer(&self) -> &Offer {

@@ -131,7 +131,7 @@ fn count_of(
     match (verb, of) {
         ("holds", ["lifecycles"]) => Ok(world.node(site).lifecycles().count()),
         ("holds", ["queue", "pairs"]) => {
-            Ok(world.queue_pairs().iter().filter(|qp| qp.site == site).count())
+            Ok(world.queue_pairs().iter().filter(|qp| qp.host == site).count())
         }
         ("published", ["lanes"]) => {
             Ok(usize::try_from(world.node(site).counters().published).unwrap_or(usize::MAX))
@@ -150,7 +150,7 @@ fn in_state(world: &World, seen: &Seen, pair: &str, wanted: &str) -> Result<(), 
     let present = name.matches('\'').count() == seen.sites[site].restarts;
     let state = world.node(site).state_of(lifecycle).filter(|_| present);
     let owned =
-        |qp: &&handfast_transport_sim::QueuePair| (qp.site, qp.lifecycle) == (site, lifecycle);
+        |qp: &&handfast_transport_sim::QueuePair| (qp.host, qp.lifecycle) == (site, lifecycle);
     let qp = world.queue_pairs().iter().find(owned).filter(|_| present);
     let usable = qp.is_some_and(|qp| qp.published && !qp.revoked);
     let holds = match (wanted, state) {

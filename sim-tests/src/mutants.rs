@@ -625,6 +625,29 @@ pub const ALL: &[Entry] = &[
         oracles: &[Oracle::Liveness],
         ..CLASSIC
     },
+    // Where a node has a lane per rail.
+    Entry {
+        id: "H6-2-R",
+        name: "OneRailFenced",
+        breaks: "lanes over the other rails to a reborn node are not waited for",
+        scenarios: &[Scenario::RailsUp],
+        faults_max: 1,
+        oracles: &[Oracle::StaleLane],
+        build: || of(Mutant::OneNicFenced),
+        ..CLASSIC
+    },
+    Entry {
+        id: "H12-1-R",
+        name: "AnyRailFences",
+        breaks: "a lane that comes up on another rail is taken for the fence of one that failed",
+        scenarios: &[Scenario::RailAdded, Scenario::RailsOpen],
+        ground: Ground::on(&STRICT, Some(Traffic::GivenUp)),
+        backend: Backend::AnyRailFences,
+        faults: Faults { lane_error: true, ..Faults::NONE },
+        faults_max: 1,
+        oracles: &[Oracle::GhostByte],
+        ..CLASSIC
+    },
 ];
 
 /// Rules that no search shows to be needed: whatever these variants do is caught by another rule,

@@ -284,7 +284,7 @@ impl Record {
                 let qp = world
                     .queue_pairs()
                     .iter()
-                    .find(|qp| qp.site == site && qp.lifecycle == lifecycle);
+                    .find(|qp| qp.host == site && qp.lifecycle == lifecycle);
                 let known =
                     self.picture.bars.iter_mut().find(|bar| bar.site == site && bar.pair == pair);
                 let bar = match known {
@@ -346,7 +346,7 @@ fn state_of(world: &World, site: usize) -> SiteState {
     for (lifecycle, kind, _, remote) in world.node(site).lifecycles() {
         let name = world.name_of_pair(world.pair_of(site, lifecycle));
         let towards = remote.map(|remote| format!(" towards {}", world.name_of_pair(remote)));
-        let qp = world.queue_pairs().iter().find(|qp| qp.site == site && qp.lifecycle == lifecycle);
+        let qp = world.queue_pairs().iter().find(|qp| qp.host == site && qp.lifecycle == lifecycle);
         let qp = qp.map(|qp| {
             let wired = qp.target.map(|target| {
                 let peer = world.name_of_site(target.site);

@@ -61,6 +61,13 @@ pub enum Scenario {
     Reconnect,
     /// Four nodes of two NICs each, which open nothing.
     Fleet,
+    /// Two nodes with two rails between them: both open the first, and one the second.
+    RailsOpen,
+    /// Two nodes with two rails between them, one of them open: the second is opened.
+    RailAdded,
+    /// Two nodes with two rails between them, both open; one closes the second, and either may
+    /// restart.
+    RailsUp,
 }
 
 impl Scenario {
@@ -91,10 +98,18 @@ impl Scenario {
     /// Every scenario that is nothing without traffic.
     pub const OF_TRAFFIC: [Self; 3] = [Self::Transfers, Self::Reconnect, Self::Fleet];
 
+    /// Every scenario of nodes with one machine and several NICs, a lane per rail.
+    pub const OF_RAILS: [Self; 3] = [Self::RailsOpen, Self::RailAdded, Self::RailsUp];
+
+    /// Every scenario there is.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(Self::OF_RAILS)
+    }
+
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
-        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).find(is)
+        Self::every().find(is)
     }
 
     /// Whether bytes can be carried here: between two nodes of ours that are not one, each alone
@@ -138,6 +153,9 @@ impl Scenario {
             Self::Transfers | Self::Reconnect => (2, Vec::new()),
             Self::Fleet => (FLEET_NICS, Vec::new()),
             Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
+            Self::RailsOpen => (4, vec![open(0, 1), open(1, 0), open(2, 3)]),
+            Self::RailAdded => (4, vec![open(2, 3)]),
+            Self::RailsUp => (4, vec![close(2, 3)]),
             // The mute one opens to nobody: what it would send, it would not be answered. Two
             // cross next to it.
             Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(1, 2)]),
@@ -148,8 +166,10 @@ impl Scenario {
             processes: match self {
                 Self::TwoNics => vec![0, 1, 1],
                 Self::Fleet => (0..FLEET_NICS).map(|nic| nic / 2).collect(),
+                _ if self.has_rails() => vec![0, 1, 0, 1],
                 _ => Vec::new(),
             },
+            rails: self.has_rails(),
             mute: (self == Self::RingWithMute).then_some(2),
             without_gid: (self == Self::Ring).then_some(1),
             old: match self {
@@ -196,6 +216,8 @@ impl Scenario {
                 ask(CommandKind::Open, &[(0, 1), (1, 0)], &mut world);
             }
             Self::TwoNics => ask(CommandKind::Open, &[(0, 1), (0, 2), (1, 0)], &mut world),
+            Self::RailsUp => ask(CommandKind::Open, &[(0, 1), (2, 3), (1, 0)], &mut world),
+            Self::RailAdded => ask(CommandKind::Open, &[(0, 1)], &mut world),
             Self::Reconnect => ask(CommandKind::Open, &[(0, 1)], &mut world),
             Self::EvictAgainstOpen => {
                 ask(CommandKind::Open, &[(0, 1), (0, 2)], &mut world);
@@ -206,10 +228,15 @@ impl Scenario {
         world
     }
 
+    fn has_rails(self) -> bool {
+        Self::OF_RAILS.contains(&self)
+    }
+
     fn names(self) -> &'static [&'static str] {
         match self {
             Self::Twins => &["a:1@nic", "b:1@nic", "b:1@nic"],
             Self::TwoNics => &["a:1@nic", "b:1@nic", "b:1@nic2"],
+            _ if self.has_rails() => &["a:1@nic", "b:1@nic", "a:1@nic2", "b:1@nic2"],
             Self::Fleet => &[
                 "a:1@nic", "a:1@nic2", "b:1@nic", "b:1@nic2", "c:1@nic", "c:1@nic2", "d:1@nic",
                 "d:1@nic2",
@@ -223,6 +250,7 @@ impl Scenario {
             Self::TightLimits => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
             Self::Crowd => Limits { peers_max: 1, ..small_limits() },
+            _ if self.has_rails() => Limits { lifecycles_max: 10, ..small_limits() },
             Self::Fleet => Limits { peers_max: 8, lifecycles_max: 24, ..small_limits() },
             _ => small_limits(),
         }

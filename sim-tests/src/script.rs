@@ -150,6 +150,7 @@ fn setup(build: Build) -> Setup {
         processes: Vec::new(),
         mute: None,
         without_gid: None,
+        rails: false,
         old: None,
         prompt: false,
         commands: Vec::new(),

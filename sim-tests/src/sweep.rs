@@ -92,6 +92,14 @@ impl Default for Swarm {
 }
 
 impl Swarm {
+    /// Schedules of two nodes with two rails between them, with and without transfers over both.
+    pub fn rails() -> Self {
+        let carrying = [Traffic::Write, Traffic::BothWays, Traffic::GivenUp];
+        let carrying = carrying.map(|traffic| Ground::on(Ground::BARE.profile, Some(traffic)));
+        let grounds = [Ground::BARE].into_iter().chain(carrying).collect();
+        Self { scenarios: Scenario::OF_RAILS.to_vec(), grounds, ..Self::default() }
+    }
+
     /// Schedules of four nodes with two NICs each and two hundred transfers between them.
     pub fn fleet() -> Self {
         Self {

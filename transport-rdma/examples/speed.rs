@@ -2,9 +2,10 @@
 //! has `ib_write_bw` and `ib_read_bw`: `cargo xtask guest -- target/release/examples/speed
 //! [PAIRS [write|read]]`.
 //!
-//! Both keep the same number of requests outstanding on one queue pair with the same path MTU, and
-//! look for completions without sleeping at the end that posts. In an emulated guest only the ratio
-//! says anything.
+//! Both keep the same number of requests outstanding on one queue pair with the same path MTU, post
+//! and look for completions on one thread, and do not sleep there. In an emulated guest only the
+//! ratio says anything. Beside it stands how often either's device asked again for what it had asked
+//! for, as soft-RoCE does when packets are lost or overtake each other.
 
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
@@ -26,6 +27,7 @@ const LANE: Lifecycle = Lifecycle(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Both ends of perftest meet here.
 const PORT: &str = "18600";
+const DUPLICATES: &str = "/sys/class/infiniband/rxe1/ports/1/hw_counters/duplicate_request";
 /// The guest's wires carry packets of this many bytes.
 const MTU: u32 = 1024;
 /// Of both: in a guest that is starved, answers take longer than the usual half second.
@@ -37,8 +39,9 @@ const PAIRS_DEFAULT: usize = 7;
 const SHAPES: [(usize, u32, usize); 3] =
     [(64 << 10, 16, 400), (1 << 20, 4, 32), (4 << 10, 32, 4_000)];
 
-/// Keeps requests outstanding: what ends is followed by the next from within the NIC's own thread,
-/// as the engine does it.
+/// Keeps requests outstanding: what ends is followed by the next from within the NIC's own thread.
+/// All but the first of the first ones are posted there as well, when that has ended: soft-RoCE moves
+/// packets on the processor of who posts, and with posts on two they overtake each other.
 #[derive(Default)]
 struct Load {
     work: Mutex<Option<Work>>,
@@ -51,13 +54,14 @@ struct Work {
     posted: usize,
     done: usize,
     count: usize,
+    depth: usize,
     over: Sender<()>,
 }
 
 impl Work {
-    /// As many more requests as there are to make, of those asked for.
-    fn next(&mut self, wanted: usize) -> Vec<Posting> {
-        let next = (self.posted + wanted).min(self.count);
+    /// As many more requests as are outstanding at most, of those there are to make.
+    fn next(&mut self) -> Vec<Posting> {
+        let next = (self.done + self.depth).min(self.count);
         let name = |n: usize| SliceId::from_bits(n as u64);
         let named = |n| Posting { slice: name(n), ..self.request.clone() };
         let postings = (self.posted..next).map(named).collect();
@@ -84,7 +88,7 @@ impl LaneSink for Load {
                 // Fails when the program is over.
                 let _ = work.over.send(());
             }
-            (work.nic.upgrade(), work.next(ended))
+            (work.nic.upgrade(), work.next())
         };
         if let Some(nic) = nic.filter(|_| !next.is_empty()) {
             nic.post(LANE, &mut next);
@@ -139,9 +143,10 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
     };
     let (over, ended) = channel();
     let nic = Arc::downgrade(&one.nic);
-    let mut work = Work { nic, request, posted: 0, done: 0, count, over };
+    let depth = depth as usize;
+    let mut first = vec![request.clone()];
+    let work = Work { nic, request, posted: 1, done: 0, count, depth, over };
     let started = Instant::now();
-    let mut first = work.next(depth as usize);
     *one.load.work.lock().expect("nobody panics with the lock") = Some(work);
     one.nic.post(LANE, &mut first);
     ended.recv_timeout(PATIENCE)?;
@@ -190,6 +195,18 @@ fn perftest(direction: Direction, (bytes, depth, count): (usize, u32, usize)) ->
     Ok(average * 1024 / 100)
 }
 
+/// Requests that came to the second NIC again so far.
+fn asked_again() -> Result<u64> {
+    let text = std::fs::read_to_string(DUPLICATES)?;
+    Ok(text.trim().parse()?)
+}
+
+/// The speed that is measured, and the requests that came again meanwhile.
+fn with_repeats(measured: impl FnOnce() -> Result<u64>) -> Result<(u64, u64)> {
+    let before = asked_again()?;
+    Ok((measured()?, asked_again()? - before))
+}
+
 /// A number with two digits after the point, in hundredths.
 fn hundredths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.')?;
@@ -207,8 +224,12 @@ fn main() -> Result<()> {
         }
         for shape in SHAPES {
             let mut ratios = Vec::with_capacity(pairs);
+            let mut repeats = (0, 0);
             for _ in 0..pairs {
-                let (one, other) = (ours(direction, shape)?, perftest(direction, shape)?);
+                let (one, again) = with_repeats(|| ours(direction, shape))?;
+                repeats.0 += again;
+                let (other, again) = with_repeats(|| perftest(direction, shape))?;
+                repeats.1 += again;
                 // On a busy machine perftest's clock may have told nothing it can divide by.
                 match (100 * one).checked_div(other) {
                     Some(ratio) => ratios.push(ratio),
@@ -221,10 +242,13 @@ fn main() -> Result<()> {
             }
             let (bytes, depth, _) = shape;
             println!(
-                "{name:<5} {bytes:>7} bytes, {depth:>2} outstanding: median {} %, from {} % to {} %",
+                "{name:<5} {bytes:>7} bytes, {depth:>2} outstanding: median {} %, from {} % to {} %; \
+                 asked again {} times, perftest {}",
                 ratios[ratios.len() / 2],
                 ratios[0],
                 ratios[ratios.len() - 1],
+                repeats.0,
+                repeats.1,
             );
         }
     }

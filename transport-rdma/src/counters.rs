@@ -18,3 +18,17 @@ pub struct NicCounters {
     /// Reads that were posted to hear from a peer.
     pub probes: u64,
 }
+
+impl std::iter::Sum for NicCounters {
+    fn sum<I: Iterator<Item = Self>>(counters: I) -> Self {
+        counters.fold(Self::default(), |sum, next| Self {
+            lanes_failed: sum.lanes_failed + next.lanes_failed,
+            lanes_retired: sum.lanes_retired + next.lanes_retired,
+            slices_flushed: sum.slices_flushed + next.slices_flushed,
+            slices_abandoned: sum.slices_abandoned + next.slices_abandoned,
+            completions_stale: sum.completions_stale + next.completions_stale,
+            events: sum.events + next.events,
+            probes: sum.probes + next.probes,
+        })
+    }
+}

@@ -190,7 +190,7 @@ impl World {
         }
         if faults.protection {
             let published = self.fabric.table.iter().filter(|qp| qp.published && !qp.revoked);
-            published.for_each(|qp| charged(Action::ProtectionError(qp.site, qp.lifecycle)));
+            published.for_each(|qp| charged(Action::ProtectionError(qp.host, qp.lifecycle)));
         }
         if faults.crash {
             let processes = (0..self.sites.len()).filter(|site| self.leads(*site));
@@ -202,7 +202,7 @@ impl World {
         let first = |at: &usize| !self.calls[..*at].contains(&self.calls[*at]);
         (0..self.calls.len()).filter(first).flat_map(move |at| {
             let to = &self.calls[at].to;
-            let reached = move |site: &usize| self.sites[*site].path == *to;
+            let reached = move |site: &usize| self.sites[*site].bears(to);
             (0..self.sites.len()).filter(reached).map(move |site| (at, site))
         })
     }
@@ -247,7 +247,7 @@ impl World {
     /// published lane is posted to, and so finds out for nothing that its peer is not wired back.
     fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
         self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
-            let state = self.sites[qp.site].node.state_of(qp.lifecycle);
+            let state = self.sites[qp.host].node.state_of(qp.lifecycle);
             let old = self.is_old(qp.site) && qp.published;
             let alive = old || state.is_some_and(|state| state != StateKind::Retiring);
             let posted = qp.published && !qp.revoked;
@@ -258,7 +258,7 @@ impl World {
             };
             let tried_on = old && qp.target.is_some_and(tried_on);
             let unprovoked = !posted || self.fabric.intact(qp) || tried_on;
-            alive.then_some((qp.site, qp.lifecycle, unprovoked))
+            alive.then_some((qp.host, qp.lifecycle, unprovoked))
         })
     }
 

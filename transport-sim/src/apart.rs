@@ -1,17 +1,18 @@
 //! Lanes between different nodes that have nothing to do with each other, told apart.
 
 use crate::action::{Action, Choice};
+use crate::rails::Rail;
 use crate::setup::CommandKind;
 use crate::world::{Site, World};
 use handfast_core::node::TimerId;
-use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_core::{Incarnation, NicPath};
 use std::sync::Arc;
 
 /// Lifecycles that may be raised between two events of one node.
 const ROOM: usize = 2;
 
 /// Two processes or two NICs, the smaller first.
-type Ends = (usize, usize);
+type Ends = Rail;
 
 impl World {
     /// Leaves of everything that may happen next what happens between one pair of processes, the
@@ -84,22 +85,20 @@ impl World {
             }
             Action::Operation(at) => {
                 let pending = &self.operations[*at];
-                (pending.site, self.other_end(pending.site, pending.operation.id().lifecycle)?)
+                self.rail_of(pending.site, pending.operation.id().lifecycle)?
             }
             Action::Timer(site, TimerId::Lifecycle(own)) | Action::Broken(site, own) => {
-                (*site, self.other_end(*site, *own)?)
+                self.rail_of(*site, *own)?
             }
-            Action::Timer(site, TimerId::Peer(path)) => (*site, self.site_of_path(path)?),
+            Action::Timer(site, TimerId::Peer(path)) => {
+                (self.nic_of(*site, path), self.site_of_path(path)?)
+            }
             _ => return None,
         };
         (site.max(peer) < self.sites.len()).then_some((site, peer))
     }
 
-    fn other_end(&self, site: usize, own: Lifecycle) -> Option<usize> {
-        self.site_of_path(self.peer_of(site, own)?)
-    }
-
     fn site_of_path(&self, path: &NicPath) -> Option<usize> {
-        self.sites.iter().position(|site| site.path == *path)
+        self.sites.iter().position(|site| site.bears(path))
     }
 }

@@ -31,6 +31,9 @@ pub enum Backend {
     /// Forgets what was posted on a queue pair that it destroys.
     #[cfg(feature = "mutants")]
     WorkForgotten,
+    /// Takes a lane that comes up on another rail for the fence of one that is gone.
+    #[cfg(feature = "mutants")]
+    AnyRailFences,
 }
 
 /// What a wrong backend does; one that ships, nothing of it.
@@ -61,4 +64,5 @@ questions! {
     blames_port_on_peer: PortBlamedOnPeer;
     retires_on_insert: RetiresOnInsert;
     forgets_work: WorkForgotten;
+    takes_any_rail_for_fence: AnyRailFences;
 }

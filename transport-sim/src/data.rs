@@ -4,16 +4,18 @@
 //! lanes that are gone, and brings the lane up; a retired lane is down after what its queue pair
 //! completed was told; a restart that is proven, or an open that failed, ends what waits for it.
 
+use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
+use crate::rails::Rail;
 use crate::setup::{Command, CommandKind};
 use crate::verbs::{Access, Completion, Keys, SendKind, Status, WorkRequest};
-use crate::world::{Step, World, error};
+use crate::world::{Demand, Step, World, error};
 use handfast_core::transfer::{
     BatchId, BatchReport, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request, Sent,
     SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::Side;
-use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath};
+use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
 /// Bytes of every transfer; each has a place of its own.
@@ -98,6 +100,8 @@ pub(crate) struct SiteData {
     pub(crate) window: Keys,
     pub(crate) local: Keys,
     pub(crate) targets: Vec<Target>,
+    /// The rails of lanes that are gone and not fenced, where there are several.
+    pub(crate) unfenced: Vec<(Lifecycle, Rail)>,
 }
 
 /// The data of all sites.
@@ -133,7 +137,11 @@ impl World {
     /// Registers the memory of every site.
     pub(crate) fn begin_data(&mut self) {
         let Some(setup) = self.setup.transfers.clone() else { return };
-        let sites = (0..self.sites.len()).filter_map(|site| self.begin_site(site)).collect();
+        let mut sites: Vec<SiteData> = Vec::new();
+        for site in 0..self.sites.len() {
+            let of_host = sites.get(self.host(site)).cloned();
+            sites.extend(of_host.or_else(|| self.begin_site(site)));
+        }
         let progress = setup.transfers.iter().map(|_| Progress::Waiting).collect();
         self.data = Some(Arc::new(Data { sites, progress }));
     }
@@ -147,12 +155,12 @@ impl World {
         let verbs = &mut self.fabric.verbs;
         let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
         let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
-        Some(SiteData { window, local, targets: Vec::new() })
+        Some(SiteData { window, local, targets: Vec::new(), unfenced: Vec::new() })
     }
 
     /// A site has restarted: its memory is new, and what it had submitted is nobody's.
     pub(crate) fn restart_data(&mut self, site: usize) {
-        if self.data.is_none() {
+        if self.data.is_none() || self.host(site) != site {
             return;
         }
         let Some(fresh) = self.begin_site(site) else { return };
@@ -244,7 +252,29 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// A lane is usable, which proves that nothing posted on an earlier one can land (rule H12).
+    /// The peer gave leave to wire, for which its side of every earlier lane had to be gone (rule
+    /// H6): nothing that was posted on one can land (rule H12).
+    pub(crate) fn leave_given(
+        &mut self,
+        site: usize,
+        lane: Lifecycle,
+        remote: Pair,
+        step: &mut Step,
+    ) {
+        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_weak());
+        let peer = path.map(|path| self.host(self.site_at(remote.incarnation, path)));
+        let (Some(peer), rail) = (peer, self.rail_of(site, lane)) else { return };
+        let Some(data) = self.data_mut() else { return };
+        let mut targets = data.sites[site].targets.iter();
+        let at = targets.position(|it| (it.peer, it.run) == (peer, remote.incarnation));
+        let Some(at) = at else { return };
+        for lane in self.fenced_by(site, at, rail) {
+            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A lane is usable. It was wired by leave, or to an old node, whose work is not carried here.
     pub(crate) fn lane_up(
         &mut self,
         site: usize,
@@ -256,7 +286,7 @@ impl World {
             return;
         }
         let path = self.peer_of(site, lane);
-        let Some(peer) = path.map(|path| self.site_at(run, path)) else { return };
+        let Some(peer) = path.map(|path| self.host(self.site_at(run, path))) else { return };
         self.end_other_runs(site, peer, run, step);
         let Some(at) = self.target(site, peer, run) else { return };
         let Some(data) = self.data_mut() else { return };
@@ -265,11 +295,24 @@ impl World {
             return;
         }
         target.up.push(lane);
-        for lane in std::mem::take(&mut target.unfenced) {
-            self.input(site, at, TransferInput::LaneFenced { lane }, step);
-        }
         self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
         self.pump(site, at, step);
+    }
+
+    /// Lanes that are gone and fenced by leave to wire another: those that were on its rail. Another rail
+    /// proves nothing, its queue pairs are others.
+    fn fenced_by(&mut self, site: usize, at: usize, rail: Option<Rail>) -> Vec<Lifecycle> {
+        let any = !self.setup.rails || self.setup.devices.backend.takes_any_rail_for_fence();
+        let Some(data) = self.data_mut() else { return Vec::new() };
+        let SiteData { targets, unfenced, .. } = &mut data.sites[site];
+        let on_rail = |lane: &Lifecycle| {
+            any || unfenced.iter().any(|(gone, of)| gone == lane && Some(*of) == rail)
+        };
+        let gone = std::mem::take(&mut targets[at].unfenced);
+        let (fenced, others) = gone.into_iter().partition(on_rail);
+        targets[at].unfenced = others;
+        unfenced.retain(|(lane, _)| targets.iter().any(|to| to.unfenced.contains(lane)));
+        fenced
     }
 
     /// Nothing more is to be posted on a lane.
@@ -292,8 +335,9 @@ impl World {
         if self.setup.devices.backend.forgets_work() {
             return;
         }
+        let nic = self.nic_of_lane(site, lane);
         for completion in drained {
-            self.complete(site, at, completion, step);
+            self.complete(nic, at, completion, step);
         }
         self.pump(site, at, step);
     }
@@ -304,13 +348,20 @@ impl World {
         if self.setup.devices.backend.forgets_work() {
             return;
         }
+        let rail = self.rail_of(site, lane).filter(|_| self.setup.rails);
         if let Some(data) = self.data_mut() {
             let target = &mut data.sites[site].targets[at];
             target.up.retain(|up| *up != lane);
             target.unfenced.push(lane);
+            data.sites[site].unfenced.extend(rail.map(|rail| (lane, rail)));
         }
+        let given_up = rail.filter(|rail| self.is_given_up(*rail));
         let cause = error(Side::Local, "retire");
-        self.input(site, at, TransferInput::LaneDown { lane, cause }, step);
+        self.input(site, at, TransferInput::LaneDown { lane, cause: cause.clone() }, step);
+        if given_up.is_some() {
+            // Nobody tries to have another lane there, which would be the proof.
+            self.input(site, at, TransferInput::FenceLost { lane, cause }, step);
+        }
         if self.setup.devices.backend.takes_gone_for_fenced() {
             self.input(site, at, TransferInput::LaneFenced { lane }, step);
         }
@@ -324,13 +375,21 @@ impl World {
         }
         match event {
             Event::PeerRestarted { peer, new, .. } => {
-                self.end_other_runs(site, self.site_at(*new, peer), *new, step);
+                let peer = self.host(self.site_at(*new, peer));
+                self.end_other_runs(site, peer, *new, step);
             }
             Event::OpenFailed { peer, .. } => {
-                let lost = TransferInput::PeerLost { cause: error(Side::Peer, "open") };
-                let runs = self.runs(site, peer);
-                for at in runs {
-                    self.input(site, at, lost.clone(), step);
+                let Some(rail) = self.rail_by(site, peer) else { return };
+                for at in self.runs(site, peer) {
+                    self.on_open_failed(site, at, rail, step);
+                }
+            }
+            // A lane that may never end fences nothing, and nobody tries to have another there.
+            Event::RetireOverdue { peer, lifecycle } if self.setup.rails => {
+                let rail = self.rail_by(site, peer).filter(|rail| self.is_given_up(*rail));
+                if let Some(at) = self.target_of(site, *lifecycle).filter(|_| rail.is_some()) {
+                    let cause = error(Side::Local, "retire");
+                    self.input(site, at, TransferInput::PeerLost { cause }, step);
                     self.pump(site, at, step);
                 }
             }
@@ -338,11 +397,50 @@ impl World {
         }
     }
 
+    /// Nobody tries to have a lane over a rail.
+    fn is_given_up(&self, (nic, peer): Rail) -> bool {
+        self.demand(nic, peer) != Demand::Wanted
+    }
+
+    /// No lane can be had over a rail. Without another rail the peer is lost, and so it is while an
+    /// earlier lane of this one has not ended, which may never happen: who waits for its fence would
+    /// wait for ever. Otherwise what is lost is the proof of what was under way on this rail.
+    fn on_open_failed(&mut self, site: usize, at: usize, rail: Rail, step: &mut Step) {
+        let Some(data) = &self.data else { return };
+        let SiteData { targets, unfenced, .. } = &data.sites[site];
+        let Target { peer, up, .. } = &targets[at];
+        let usable = |lane: &Lifecycle| {
+            self.fabric.of(site, *lane).is_some_and(|qp| qp.published && !qp.revoked)
+        };
+        let on_rail = |lane: &Lifecycle| self.rail_of(site, *lane) == Some(rail);
+        let ending = up.iter().any(|lane| !usable(lane) && on_rail(lane));
+        let others = up.iter().any(usable) || self.wants_a_rail(site, *peer);
+        let gone = unfenced.iter().filter(|(_, of)| *of == rail);
+        let gone: Vec<Lifecycle> = gone.map(|(lane, _)| *lane).collect();
+        let cause = error(Side::Peer, "open");
+        if !self.setup.rails || ending || !others {
+            self.input(site, at, TransferInput::PeerLost { cause }, step);
+        } else {
+            for lane in gone {
+                self.input(site, at, TransferInput::FenceLost { lane, cause: cause.clone() }, step);
+            }
+        }
+        self.pump(site, at, step);
+    }
+
+    /// A lane over one of the rails between two nodes is wanted, and may be had.
+    fn wants_a_rail(&self, site: usize, peer: usize) -> bool {
+        let of = |host: usize| (0..self.sites.len()).filter(move |nic| self.host(*nic) == host);
+        let mut rails = of(site).flat_map(|nic| of(peer).map(move |peer| (nic, peer)));
+        rails.any(|rail| !self.is_given_up(rail))
+    }
+
     fn runs(&self, site: usize, path: &NicPath) -> Vec<usize> {
         let Some(data) = &self.data else { return Vec::new() };
         let targets = data.sites[site].targets.iter().enumerate();
-        let of =
-            |(at, target): (usize, &Target)| (self.sites[target.peer].path == *path).then_some(at);
+        let of = |(at, target): (usize, &Target)| {
+            self.sites[target.peer].is_reached_by(path).then_some(at)
+        };
         targets.filter_map(of).collect()
     }
 
@@ -378,9 +476,10 @@ impl World {
         let Some(lane) = self.fabric.at(site, completion.number).map(|qp| qp.lifecycle) else {
             return;
         };
-        let Some(at) = self.target_of(site, lane) else { return };
+        let host = self.host(site);
+        let Some(at) = self.target_of(host, lane) else { return };
         self.complete(site, at, &completion, step);
-        self.pump(site, at, step);
+        self.pump(host, at, step);
         if completion.status != Status::Success {
             self.tell_lane_failed(site, lane, completion.status, step);
         }
@@ -409,8 +508,8 @@ impl World {
         }
     }
 
-    fn complete(&mut self, site: usize, at: usize, completion: &Completion, step: &mut Step) {
-        let side = self.side_of(site, completion.status);
+    fn complete(&mut self, nic: usize, at: usize, completion: &Completion, step: &mut Step) {
+        let side = self.side_of(nic, completion.status);
         let cause = error(side, "simulated completion");
         let status = match (completion.status, side) {
             (Status::Success, _) => CompletionStatus::Done,
@@ -419,7 +518,7 @@ impl World {
             _ => CompletionStatus::Failed(cause),
         };
         let slice = SliceId::from_bits(completion.wr_id);
-        self.input(site, at, TransferInput::Completion { slice, status }, step);
+        self.input(self.host(nic), at, TransferInput::Completion { slice, status }, step);
     }
 
     /// Does what a machine wants done, until it wants nothing.
@@ -489,7 +588,7 @@ impl World {
     fn post(&mut self, site: usize, lane: Lifecycle, request: WorkRequest) -> bool {
         let early = self.setup.devices.backend.posts_early();
         let usable = self.fabric.of(site, lane).filter(|qp| (qp.published || early) && !qp.revoked);
-        let Some(number) = usable.map(|qp| qp.number) else { return false };
+        let Some(&QueuePair { site, number, .. }) = usable else { return false };
         self.fabric.verbs.post_send(site, number, request).is_ok()
     }
 
@@ -534,11 +633,11 @@ impl World {
         }
         let side = self.side_of(site, status);
         self.check_blame(site, side, step);
-        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let ends = self.ends_of_lane(site, lifecycle);
         let error = error(side, "simulated lane");
-        self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+        self.tell(self.host(site), Input::LaneFailed { lifecycle, error }, step);
         if status.is_refused_access() {
-            self.check_reconnected(site, peer, step);
+            self.check_reconnected(ends, step);
         }
     }
 }

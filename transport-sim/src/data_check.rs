@@ -2,6 +2,7 @@
 
 use crate::action::{Action, Choice};
 use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
+use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
 use crate::verbs::QpState;
@@ -17,7 +18,9 @@ impl World {
 
     /// Something posted on a lane has no completion yet, or one that was not polled.
     pub(crate) fn has_work(&self, site: usize, lane: Lifecycle) -> bool {
-        let Some(number) = self.fabric.of(site, lane).map(|qp| qp.number) else { return false };
+        let Some(&QueuePair { site, number, .. }) = self.fabric.of(site, lane) else {
+            return false;
+        };
         let verbs = &self.fabric.verbs;
         self.data.is_some()
             && (verbs.waiting(site).any(|waiting| waiting == number)
@@ -147,6 +150,7 @@ impl World {
 
     /// Only a packet changes bytes, and only at the site where it arrives.
     fn check_bytes(&self, arrived: usize, step: &mut Step) {
+        let arrived = self.host(arrived);
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
@@ -216,7 +220,8 @@ impl World {
             _ => {}
         }
         let span = LOCAL + (index * LENGTH) as u64..LOCAL + ((index + 1) * LENGTH) as u64;
-        if self.fabric.verbs.holds(transfer.site, &span) {
+        let mut nics = (0..self.sites.len()).filter(|nic| self.host(*nic) == transfer.site);
+        if nics.any(|nic| self.fabric.verbs.holds(nic, &span)) {
             wrong("its buffer is given back while work on it is outstanding".to_owned());
         }
         let status = report.requests.first();
@@ -238,9 +243,29 @@ impl World {
         {
             bytes[index * LENGTH..(index + 1) * LENGTH].fill(REUSED);
         }
+        let remote = self.reuse_remote(index, remote, success);
         if let Some(data) = self.data_mut() {
             data.progress[index] = Progress::Reported { run, success, remote };
         }
+    }
+
+    /// What the peer's memory holds from now on. Where there are several rails the peer uses it
+    /// again as soon as a write has succeeded, so that the same bytes show if they land once more.
+    fn reuse_remote(
+        &mut self,
+        index: usize,
+        remote: Option<Vec<u8>>,
+        success: bool,
+    ) -> Option<Vec<u8>> {
+        let transfer = self.transfer_setup()?.transfers[index];
+        let reused = self.setup.rails && success && transfer.direction == Direction::Write;
+        if remote.is_none() || !reused {
+            return remote;
+        }
+        let window = self.data.as_ref()?.sites[transfer.peer].window;
+        let bytes = self.fabric.verbs.memory_mut(transfer.peer, window)?;
+        bytes[index * LENGTH..(index + 1) * LENGTH].fill(REUSED);
+        Some(vec![REUSED; LENGTH])
     }
 
     /// Whether a transfer was reported as a success, once its end was reported.
@@ -257,12 +282,13 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else {
             return true;
         };
-        let ends = matches!(command.kind, CommandKind::Close | CommandKind::Release);
+        let cuts = matches!(command.kind, CommandKind::Close | CommandKind::Release);
+        let ends = (self.host(command.site), self.host(command.peer));
         let mut transfers = setup.transfers.iter().zip(&data.progress);
-        !ends
+        !cuts
             || transfers.all(|(transfer, progress)| {
                 let submitted = matches!(progress, Progress::Submitted { .. });
-                (transfer.site, transfer.peer) != (command.site, command.peer) || !submitted
+                (transfer.site, transfer.peer) != ends || !submitted
             })
     }
 
@@ -285,9 +311,10 @@ impl World {
 
     /// A site has a transfer with a key that the peer never gave.
     pub fn misuses_keys(&self, site: usize, peer: usize) -> bool {
+        let ends = (self.host(site), self.host(peer));
         let transfers = self.transfer_setup().map(|setup| setup.transfers.iter());
         let mut transfers = transfers.into_iter().flatten();
-        transfers.any(|at| at.forbidden && (at.site, at.peer) == (site, peer))
+        transfers.any(|at| at.forbidden && (at.site, at.peer) == ends)
     }
 
     /// Transfers that were submitted and have not ended.

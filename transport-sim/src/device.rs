@@ -94,7 +94,7 @@ impl World {
         };
         let faults = self.setup.faults;
         for site in 0..self.sites.len() {
-            if faults.mute && !self.mute.contains(&site) {
+            if faults.mute && !self.mute.contains(&site) && self.host(site) == site {
                 charged(Disturbance::Mute(site));
             }
             if faults.port && self.port_is_up(site) {
@@ -104,7 +104,7 @@ impl World {
                 charged(Disturbance::AddressGone(site));
             }
             for to in (0..self.sites.len()).filter(|to| faults.partition && *to != site) {
-                if !self.is_cut(site, to) {
+                if !self.is_cut(site, to) && self.are_joined(site, to) {
                     charged(Disturbance::Cut(site, to));
                 }
             }
@@ -128,7 +128,7 @@ impl World {
                 | Action::Cancel(_)
                 | Action::Deadline(_)
         );
-        by_process && self.mute.contains(&self.actor(action))
+        by_process && self.mute.contains(&self.host(self.actor(action)))
     }
 
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {

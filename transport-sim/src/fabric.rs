@@ -1,10 +1,12 @@
 //! The truth: which queue pairs exist and which is wired to which.
 
 use crate::backend::Backend;
+use crate::setup::{Devices, Setup};
 use crate::verbs::{
-    self, Access, Attributes, Completion, Gid, GidKind, Profile, QpState, Rebirth, VerbsError,
+    self, Access, Attributes, Completion, Gid, GidKind, QpState, Rebirth, VerbsError,
 };
 use handfast_core::{Lifecycle, Pair};
+use std::sync::Arc;
 
 /// The first sequence number of either side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,8 @@ pub struct Target {
 pub struct QueuePair {
     /// The site that owns it.
     pub site: usize,
+    /// The site that has the node of that one.
+    pub host: usize,
     /// Its number.
     pub number: u32,
     /// Its lifecycle.
@@ -59,15 +63,25 @@ pub(crate) struct Fabric {
     pub(crate) backend: Backend,
     /// Queue pairs that a backend keeps for another life: site and number.
     spare: Vec<(usize, u32)>,
+    /// The site that has the node of each.
+    hosts: Arc<[usize]>,
 }
 
 impl Fabric {
-    pub(crate) fn new(profile: &'static Profile, backend: Backend, sites: usize) -> Self {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let Devices { profile, backend, .. } = setup.devices;
         let mut verbs = verbs::Fabric::default();
-        (0..sites).for_each(|_| {
-            verbs.add_nic(profile);
-        });
-        Self { table: Vec::new(), verbs, backend, spare: Vec::new() }
+        let hosts: Arc<[usize]> = (0..setup.sites.len()).map(|site| setup.host(site)).collect();
+        for host in hosts.iter() {
+            let nic = verbs.add_nic(profile);
+            verbs.share_memory(nic, *host);
+        }
+        Self { table: Vec::new(), verbs, backend, spare: Vec::new(), hosts }
+    }
+
+    /// The site that has the node of a site.
+    pub(crate) fn host(&self, site: usize) -> usize {
+        self.hosts.get(site).copied().unwrap_or(site)
     }
 
     /// Creates a queue pair and brings it to INIT. One that stays behind is destroyed.
@@ -119,6 +133,7 @@ impl Fabric {
         }
         self.table.push(QueuePair {
             site,
+            host: self.host(site),
             number,
             lifecycle,
             target: None,
@@ -139,7 +154,7 @@ impl Fabric {
         target: Target,
         psns: Psns,
     ) -> Result<(), VerbsError> {
-        let Some(number) = self.of(site, lifecycle).map(|qp| qp.number) else { return Ok(()) };
+        let Some(&QueuePair { site, number, .. }) = self.of(site, lifecycle) else { return Ok(()) };
         let index = self.verbs.nic(site).profile().gid_index.unwrap_or(0);
         let own = self.verbs.nic(site).gids().get(usize::from(index)).copied().flatten();
         let (kind, version) = own.map_or((GidKind::Ipv4, 2), |own| (own.kind, own.version));
@@ -160,7 +175,7 @@ impl Fabric {
     pub(crate) fn break_down(&mut self, site: usize, lifecycle: Lifecycle) {
         let Some(qp) = self.of_mut(site, lifecycle) else { return };
         qp.broken = true;
-        let number = qp.number;
+        let (site, number) = (qp.site, qp.number);
         self.verbs.break_queue_pair(site, number);
         while self.verbs.next_event(site).is_some() {}
     }
@@ -174,7 +189,7 @@ impl Fabric {
         drained: &mut Vec<Completion>,
     ) -> Result<(), VerbsError> {
         let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(()) };
-        let number = qp.number;
+        let (site, number) = (qp.site, qp.number);
         if self.backend.resets() {
             self.verbs.modify(site, number, &Attributes::to(QpState::Reset))?;
             self.table.retain(|qp| qp.site != site || qp.lifecycle != lifecycle);
@@ -196,12 +211,15 @@ impl Fabric {
         Ok(())
     }
 
+    /// The queue pair of a lifecycle of a site's node, on whichever NIC.
     pub(crate) fn of(&self, site: usize, lifecycle: Lifecycle) -> Option<&QueuePair> {
-        self.table.iter().find(|qp| qp.site == site && qp.lifecycle == lifecycle)
+        let host = self.host(site);
+        self.table.iter().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
     }
 
     pub(crate) fn of_mut(&mut self, site: usize, lifecycle: Lifecycle) -> Option<&mut QueuePair> {
-        self.table.iter_mut().find(|qp| qp.site == site && qp.lifecycle == lifecycle)
+        let host = self.host(site);
+        self.table.iter_mut().find(|qp| qp.host == host && qp.lifecycle == lifecycle)
     }
 
     /// The process of a site is gone, and what its device had for it.

@@ -312,6 +312,7 @@ const NO_MUTANT: &[u8] = b", mutant: None";
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
     for site in &data.sites {
+        site.unfenced.iter().for_each(|gone| gone.hash(encoder));
         for target in &site.targets {
             let start = encoder.bytes.len();
             // Writing into memory does not fail.

@@ -18,6 +18,7 @@ mod old;
 mod operate;
 mod oracle;
 mod prune;
+mod rails;
 mod refinement;
 mod setup;
 pub mod verbs;

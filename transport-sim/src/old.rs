@@ -62,7 +62,7 @@ impl World {
     pub fn is_owned(&self, site: usize, own: Lifecycle) -> bool {
         match &self.sites[site].old {
             Some(old) => old.of(own).is_some(),
-            None => self.sites[site].node.state_of(own).is_some(),
+            None => self.sites[self.host(site)].node.state_of(own).is_some(),
         }
     }
 

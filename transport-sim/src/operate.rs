@@ -28,8 +28,9 @@ impl World {
 
     /// One step of an operation fails; those before it have happened.
     pub(crate) fn fail_step(&mut self, index: usize, call: Call, step: &mut Step) {
-        let site = self.operations[index].site;
-        self.fabric.verbs.inject(site, call, INJECTED);
+        let pending = &self.operations[index];
+        let nic = self.nic_of_lane(pending.site, pending.operation.id().lifecycle);
+        self.fabric.verbs.inject(nic, call, INJECTED);
         self.operate(index, true, step);
     }
 
@@ -50,8 +51,9 @@ impl World {
         operation: &Operation,
         step: &mut Step,
     ) -> Outcome {
+        let nic = self.nic_of_lane(site, operation.id().lifecycle);
         let outcome = match operation {
-            Operation::BringUp { lifecycle, skip, .. } => self.bring_up(site, *lifecycle, *skip),
+            Operation::BringUp { lifecycle, skip, .. } => self.bring_up(nic, *lifecycle, *skip),
             Operation::Wire { local, remote, body } => self.wire(site, *local, *remote, body, step),
             Operation::Prove { lifecycle } => Ok(self.prove(site, *lifecycle)),
             Operation::Drain { lifecycle } => Ok(self.drain_lane(site, *lifecycle)),
@@ -64,10 +66,10 @@ impl World {
             .is_some_and(|queue_pair| queue_pair.broken);
         outcome.unwrap_or_else(|error| {
             let mut error = transport_error(&error, broken);
-            if self.setup.devices.backend.blames_port_on_peer() && !self.port_is_up(site) {
+            if self.setup.devices.backend.blames_port_on_peer() && !self.port_is_up(nic) {
                 error.side = Side::Peer;
             }
-            self.check_blame(site, error.side, step);
+            self.check_blame(nic, error.side, step);
             Outcome::Failed(error)
         })
     }

@@ -1,6 +1,7 @@
 //! What must hold in every world, whatever happened.
 
 use crate::fabric::QueuePair;
+use crate::rails::Rail;
 use crate::world::{Demand, Step, World};
 use handfast_core::node::StateKind;
 use handfast_core::transport::Side;
@@ -82,8 +83,9 @@ impl World {
     }
 
     /// What was not allowed is reported, and nothing is tried again (rule H9).
-    pub(crate) fn check_reconnected(&self, site: usize, peer: Option<usize>, step: &mut Step) {
-        if peer.is_some_and(|peer| self.demand(site, peer) == Demand::Wanted) {
+    pub(crate) fn check_reconnected(&self, ends: Option<Rail>, step: &mut Step) {
+        let wanted = |(site, peer): &Rail| self.demand(*site, *peer) == Demand::Wanted;
+        if let Some((site, _)) = ends.filter(wanted) {
             let detail = format!("site {site} goes on after an access that is not allowed");
             step.violations.push(Violation::new(Oracle::Reconnected, detail));
         }
@@ -133,13 +135,13 @@ impl World {
         }
     }
 
-    /// Established lanes: whose, which, to which site, and to which lifecycle there.
+    /// Established lanes: from which NIC, which, to which NIC, and to which lifecycle there.
     fn established(&self) -> Vec<(usize, Lifecycle, usize, Pair)> {
         let of = |site: usize| {
             self.sites[site].node.lifecycles().filter_map(move |(own, state, to, remote)| {
                 let remote = remote.filter(|_| state == StateKind::Established)?;
-                let peer = self.sites.iter().position(|peer| peer.path == *to)?;
-                Some((site, own, peer, remote))
+                let peer = self.sites.iter().position(|peer| peer.bears(to))?;
+                Some((self.nic_of(site, to), own, peer, remote))
             })
         };
         (0..self.sites.len()).flat_map(of).collect()

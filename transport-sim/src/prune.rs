@@ -23,11 +23,11 @@ impl World {
 
     /// Drops answers that their receiver can only ignore.
     fn prune_answers(&mut self) {
-        let sites = &self.sites;
+        let (sites, fabric) = (&self.sites, &self.fabric);
         self.answers.retain(|(run, answer)| {
             let process = Self::process_of(*run);
-            let caller = |site: &&Arc<Site>| site.process == process && site.path == answer.to;
-            let caller = sites.iter().find(caller);
+            let caller = |site: &Arc<Site>| site.process == process && site.bears(&answer.to);
+            let caller = sites.iter().position(caller).map(|site| &sites[fabric.host(site)]);
             if caller.is_some_and(|caller| caller.old.is_some()) {
                 return true;
             }
@@ -59,13 +59,15 @@ impl World {
     /// Whoever made the call has ended or is ending, and its receiver refuses it for a reason that
     /// lasts: what the call is about is gone or superseded. Asked of the node itself.
     fn is_spent(&self, call: &Message) -> bool {
-        let caller = self.sites.get(self.site_at(call.sender.incarnation, &call.from));
+        let caller = self.host(self.site_at(call.sender.incarnation, &call.from));
+        let caller = self.sites.get(caller);
         let caller = caller.filter(|site| site.incarnation == call.sender.incarnation);
         let state = caller.and_then(|site| site.node.state_of(call.sender.lifecycle));
         if !matches!(state, None | Some(StateKind::Retiring)) || self.has_twins() {
             return false;
         }
-        let receiver = self.sites.iter().find(|site| site.path == call.to);
+        let receiver = self.sites.iter().position(|site| site.bears(&call.to));
+        let receiver = receiver.map(|site| &self.sites[self.host(site)]);
         let Some(receiver) = receiver.filter(|site| site.old.is_none()) else { return false };
         if self.old_site(&call.from).is_some() {
             return false;

@@ -161,6 +161,10 @@ pub struct Setup {
     /// The process of each site: sites of one process are the NICs of one node, which have one
     /// incarnation and die together. Empty: each site is a process of its own.
     pub processes: Vec<usize>,
+    /// The NICs of a process have one node, which has a lane per *rail*: one NIC of either side. The
+    /// node is that of the first of them, and lanes are wanted from one NIC to another. Otherwise
+    /// each NIC has a node.
+    pub rails: bool,
     /// A site that accepts calls and never answers.
     pub mute: Option<usize>,
     /// A site that announces no GID: wiring towards it takes a look-up, which is part of the Wire.
@@ -208,6 +212,13 @@ impl Setup {
             || faults.port
             || faults.address
             || faults.partition
+    }
+
+    /// The site that has the node of a site: itself, or over rails the first NIC of its process.
+    pub(crate) fn host(&self, site: usize) -> usize {
+        let process = self.process(site);
+        let mut earlier = (0..site).filter(|_| self.rails);
+        earlier.find(|other| self.process(*other) == process).unwrap_or(site)
     }
 
     /// The process of a site.

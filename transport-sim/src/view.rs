@@ -29,7 +29,7 @@ impl World {
             message: call.clone(),
             from: from(call),
             answer: false,
-            to: (0..self.sites.len()).filter(|site| self.sites[*site].path == call.to).collect(),
+            to: (0..self.sites.len()).filter(|site| self.sites[*site].bears(&call.to)).collect(),
         });
         let answers = self.answers.iter().map(|(run, answer)| InFlight {
             message: answer.clone(),
@@ -88,7 +88,7 @@ impl World {
 
     /// How a queue pair's lifecycle is called.
     pub fn name_of(&self, qp: &QueuePair) -> String {
-        self.describe_own(qp.site, qp.lifecycle)
+        self.describe_own(qp.host, qp.lifecycle)
     }
 
     /// The pair of a site's lifecycle in its present run.
@@ -167,12 +167,14 @@ impl World {
         }
     }
 
-    /// The lifecycle of a site, with its NIC if that is not the first.
+    /// The lifecycle of a site, with its rail, or with its NIC if that is not the first.
     pub(crate) fn describe_own(&self, site: usize, lifecycle: Lifecycle) -> String {
         let pair = self.describe_pair(self.pair(site, lifecycle));
-        match self.leads(site) {
-            true => pair,
-            false => format!("{pair} on {}", self.sites[site].path.nic),
+        let path = self.peer_of(site, lifecycle).filter(|path| path.rail().is_some());
+        match path {
+            Some(path) => format!("{pair} over {}", path.nic),
+            None if self.leads(site) => pair,
+            None => format!("{pair} on {}", self.sites[site].path.nic),
         }
     }
 
@@ -183,6 +185,7 @@ impl World {
             (Op::Refuse, Some(refusal)) => format!("refuse({:?})", refusal.reason),
             (op, _) => format!("{op:?}").to_lowercase(),
         };
-        format!("{op} of {sender}{}", echo.unwrap_or_default())
+        let rail = message.to.rail().map(|_| format!(" over {}", message.to.nic));
+        format!("{op} of {sender}{}{}", echo.unwrap_or_default(), rail.unwrap_or_default())
     }
 }

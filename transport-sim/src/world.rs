@@ -120,7 +120,7 @@ impl World {
             answers: Vec::new(),
             operations: Vec::new(),
             held: Vec::new(),
-            fabric: Fabric::new(setup.devices.profile, setup.devices.backend, setup.sites.len()),
+            fabric: Fabric::new(&setup),
             commands: setup.commands.clone(),
             stuck: Vec::new(),
             mute: Vec::new(),
@@ -133,7 +133,7 @@ impl World {
         world
     }
 
-    /// The node of a site.
+    /// The node of a site; of a NIC whose node another site has, one that is never told anything.
     pub fn node(&self, site: usize) -> &Node {
         &self.sites[site].node
     }
@@ -175,14 +175,14 @@ impl World {
 
     /// A site has an established lane to a peer, and bytes flow on it both ways.
     pub fn connected(&self, site: usize, peer: usize) -> bool {
-        let path = &self.sites[peer].path;
+        let path = &self.way(site, peer);
         if let Some(old) = &self.sites[site].old {
             return old.endpoint(path).is_some_and(|known| {
                 let qp = self.fabric.of(site, known.own);
                 known.state == OldState::Connected && qp.is_some_and(|qp| self.fabric.intact(qp))
             });
         }
-        self.sites[site].node.lifecycles().any(|(lifecycle, state, to, _)| {
+        self.sites[self.host(site)].node.lifecycles().any(|(lifecycle, state, to, _)| {
             let qp = self.fabric.of(site, lifecycle);
             state.is_in_use() && to == path && qp.is_some_and(|qp| self.fabric.intact(qp))
         })
@@ -242,7 +242,7 @@ impl World {
     pub(crate) fn site_at(&self, incarnation: Incarnation, path: &NicPath) -> usize {
         let process = Self::process_of(incarnation);
         let unknown = incarnation == Incarnation::UNKNOWN;
-        let here = |site: &Arc<Site>| (unknown || site.process == process) && site.path == *path;
+        let here = |site: &Arc<Site>| (unknown || site.process == process) && site.bears(path);
         self.sites.iter().position(here).unwrap_or(usize::MAX)
     }
 
@@ -251,9 +251,9 @@ impl World {
         self.sites[..site].iter().all(|other| other.process != self.sites[site].process)
     }
 
-    /// The NIC that a lifecycle of a site is for.
+    /// The NIC that a lifecycle of a site is for, or the rail.
     pub(crate) fn peer_of(&self, site: usize, lifecycle: Lifecycle) -> Option<&NicPath> {
-        let mut lanes = self.sites[site].node.lifecycles();
+        let mut lanes = self.sites[self.host(site)].node.lifecycles();
         lanes.find(|(own, ..)| *own == lifecycle).map(|(_, _, peer, _)| peer)
     }
 
@@ -264,7 +264,7 @@ impl World {
 
     pub(crate) fn ask(&mut self, command: Command, step: &mut Step) {
         let Command { site, peer, kind } = command;
-        let path = self.sites[peer].path.clone();
+        let path = self.way(site, peer);
         let (demand, input) = match kind {
             CommandKind::Open => (Demand::Wanted, Input::Open(path)),
             CommandKind::Close => (Demand::None, Input::Close(path)),
@@ -281,10 +281,11 @@ impl World {
             }
             return;
         }
-        self.tell(site, input, step);
+        self.tell(self.host(site), input, step);
     }
 
     pub(crate) fn deliver_call(&mut self, index: usize, site: usize, keep: bool, step: &mut Step) {
+        let site = self.host(site);
         let message = self.calls[index].clone();
         if !keep {
             self.calls.remove(index);
@@ -305,7 +306,7 @@ impl World {
             None => message.sender.incarnation.0 as u64,
             Some(_) => plain_token(&message),
         });
-        let from = self.site_at(message.sender.incarnation, &message.from);
+        let from = self.host(self.site_at(message.sender.incarnation, &message.from));
         self.held.push(HeldCall { site, token, sender: message.sender, from });
         let input = match old {
             None => Input::CallReceived { token, message: Message::clone(&message) },
@@ -316,7 +317,7 @@ impl World {
 
     pub(crate) fn deliver_answer(&mut self, index: usize, step: &mut Step) {
         let (run, message) = self.answers.remove(index);
-        let site = self.site_at(run, &message.to);
+        let site = self.host(self.site_at(run, &message.to));
         if self.is_old(site) {
             return self.old_answered(site, &message);
         }
@@ -366,7 +367,7 @@ impl World {
     pub(crate) fn lose_call(&mut self, index: usize, told: bool, step: &mut Step) {
         let message = self.calls.remove(index);
         if told || self.old_site(&message.from).is_some() {
-            let site = self.site_at(message.sender.incarnation, &message.from);
+            let site = self.host(self.site_at(message.sender.incarnation, &message.from));
             self.call_failed(site, message.sender, CallFailure::Refused, step);
         }
     }
@@ -375,7 +376,7 @@ impl World {
         let (_, message) = self.answers.remove(index);
         let told = told || self.old_site(&message.to).is_some();
         if let Some(echo) = message.echo.filter(|_| told) {
-            let site = self.site_at(echo.incarnation, &message.to);
+            let site = self.host(self.site_at(echo.incarnation, &message.to));
             self.call_failed(site, echo, CallFailure::Broken, step);
         }
     }
@@ -449,10 +450,10 @@ impl World {
     /// An access that is not allowed: whatever was wanted is to be reported as failed (rule H9).
     pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
         self.fabric.break_down(site, lifecycle);
-        let peer = self.fabric.of(site, lifecycle).and_then(|qp| qp.target).map(|to| to.site);
+        let ends = self.ends_of_lane(site, lifecycle);
         let error = error(Side::Protection, "simulated access");
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
-        self.check_reconnected(site, peer, step);
+        self.check_reconnected(ends, step);
     }
 
     pub(crate) fn restart(&mut self, site: usize) {
@@ -469,7 +470,7 @@ impl World {
         let run = old.incarnation.0 % RUNS_MAX + 1;
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
         self.operations.retain(|pending| pending.site != site);
-        self.answers.retain(|(to, message)| *to != old.incarnation || message.to != old.path);
+        self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
         self.held.retain(|held| held.site != site);
         self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
@@ -518,6 +519,9 @@ impl World {
                 }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
+                    if let Operation::Wire { local, remote, .. } = &operation {
+                        self.leave_given(site, local.lifecycle, *remote, step);
+                    }
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }
                 Output::Publish { local, remote, peer } => {
@@ -548,8 +552,8 @@ impl World {
     }
 
     fn call(&mut self, message: Message) {
-        let mute = self.setup.mute.map(|site| &self.sites[site].path);
-        if mute != Some(&message.to) {
+        let mute = self.setup.mute.map(|site| &self.sites[site]);
+        if !mute.is_some_and(|mute| mute.bears(&message.to)) {
             self.calls.push(Arc::new(message));
         }
     }
@@ -584,13 +588,14 @@ impl World {
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
         let Operation::Wire { local, remote, .. } = operation else { return };
         let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
-        let stale = |target: Target| {
-            let path = &self.sites[target.site].path;
+        let stale = |qp: &QueuePair, target: Target| {
+            let path = self.way(qp.site, target.site);
             let reborn = target.believed.incarnation != remote.incarnation;
-            path == peer || (path.node == peer.node && reborn)
+            path == *peer || (path.node == peer.node && reborn)
         };
         let earlier = self.fabric.table.iter().find(|qp| {
-            qp.site == site && qp.lifecycle != local.lifecycle && qp.target.is_some_and(stale)
+            let towards = |target: Target| stale(qp, target);
+            qp.host == site && qp.lifecycle != local.lifecycle && qp.target.is_some_and(towards)
         });
         if let Some(earlier) = earlier {
             let detail = format!(
@@ -615,8 +620,11 @@ impl World {
             let detail = format!("{own} is usable, and what is posted is taken for repeated");
             step.violations.push(Violation::new(Oracle::Swallowed, detail));
         }
-        let Some(qp) = self.fabric.of(site, local.lifecycle) else { return };
-        let own_number = qp.number;
+        let Some(&QueuePair { site, number: own_number, .. }) =
+            self.fabric.of(site, local.lifecycle)
+        else {
+            return;
+        };
         let peer = self.site_at(remote.incarnation, path);
         let alive = self.sites[peer].incarnation == remote.incarnation && !self.is_old(peer);
         let earlier = |qp: &&QueuePair| {
@@ -653,8 +661,8 @@ impl World {
         let ends = [Some(qp), self.fabric.at(target.site, target.number)];
         // What its own node retires was given up there.
         let given_up = |qp: &QueuePair| {
-            let state = self.sites[qp.site].node.state_of(qp.lifecycle);
-            (qp.site, qp.lifecycle) != (site, own)
+            let state = self.sites[qp.host].node.state_of(qp.lifecycle);
+            (qp.host, qp.lifecycle) != (site, own)
                 && state.is_none_or(|state| state == StateKind::Retiring)
         };
         // An existing Mooncake node cannot be asked.
@@ -672,11 +680,11 @@ impl World {
 
     fn observe(&mut self, site: usize, event: Event, step: &mut Step) {
         if let Event::OpenFailed { peer, .. } = &event {
-            let peers: Vec<usize> = (0..self.sites.len())
-                .filter(|peer_site| self.sites[*peer_site].path == *peer)
-                .collect();
+            let own = self.nic_of(site, peer);
+            let peers: Vec<usize> =
+                (0..self.sites.len()).filter(|site| self.sites[*site].bears(peer)).collect();
             for peer in peers {
-                Arc::make_mut(&mut self.sites[site]).demands[peer] = Demand::Reported;
+                Arc::make_mut(&mut self.sites[own]).demands[peer] = Demand::Reported;
             }
         }
         if let Event::Ended { lifecycle, failure, .. } = &event {
@@ -709,16 +717,17 @@ impl World {
 
     /// A call of this lifecycle, its answer, or the peer's pending answer is still on the way.
     pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
-        let (caller, path) = (self.pair(site, lifecycle), &self.sites[site].path);
-        self.calls.iter().any(|call| call.sender == caller && call.from == *path)
-            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && to.to == *path)
+        let caller = self.pair(site, lifecycle);
+        let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
+        self.calls.iter().any(|call| call.sender == caller && ours(&call.from))
+            || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && ours(&to.to))
             || self.held.iter().any(|held| held.sender == caller && held.from == site)
     }
 
     /// A full table in which a lifecycle is on its way out, and something about that is under way.
     pub(crate) fn makes_room(&self, path: &NicPath) -> bool {
-        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].path == *path);
-        sites.into_iter().any(|site| {
+        let sites = (0..self.sites.len()).filter(|site| self.sites[*site].bears(path));
+        sites.map(|site| self.host(site)).any(|site| {
             let node = &self.sites[site].node;
             let under_way = |own: Lifecycle| {
                 let operated = |pending: &Arc<Pending>| {

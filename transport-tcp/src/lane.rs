@@ -16,6 +16,7 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_memory::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -70,6 +71,8 @@ pub(crate) struct Lane {
     armed: Notify,
     /// Tasks of the lane.
     live: watch::Sender<usize>,
+    /// Requests of the peer, of either kind, whole ones.
+    pub(crate) served: AtomicU64,
 }
 
 /// Counts a task of a lane while it lives.
@@ -113,6 +116,7 @@ impl Lane {
             work: Notify::new(),
             armed: Notify::new(),
             live: watch::Sender::new(0),
+            served: AtomicU64::new(0),
         }
     }
 

@@ -10,6 +10,7 @@ use handfast_core::transport::TransportError;
 use handfast_memory::{Direction, RegionCache, Span};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Read-ahead: how much of small frames one system call brings.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -279,6 +280,7 @@ impl<R: StreamReader> Inbound<R> {
         }
         let mut result = Ok(());
         let mut state = lock(&self.lane.state);
+        self.lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {
             state.answers.clear();

@@ -361,6 +361,12 @@ impl<N: Net> TcpTransport<N> {
         self.lane(lane).map(|lane| lane.depth() as u32)
     }
 
+    /// Requests of the peer that came whole over the lane, refused ones included; 0 for a lane that
+    /// does not exist. A slice is one request.
+    pub fn served(&self, lane: Lifecycle) -> u64 {
+        self.lane(lane).map_or(0, |lane| lane.served.load(Ordering::Relaxed))
+    }
+
     /// What happened so far.
     pub fn counters(&self) -> TcpCounters {
         self.inner.counts.snapshot()

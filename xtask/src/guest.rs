@@ -38,7 +38,7 @@ const COMMAND: &str = "handfast";
 /// asked for: what they depend on is then built once, with the features that they add up to.
 const VERBS: [&str; 3] = ["--workspace", "--features", "verbs"];
 /// Stories of the program and of the engine in one guest, by the beginnings of their names.
-const ONE_HOST: [&str; 3] = ["rdma::", "rdma_engine::", "rdma_limits::"];
+const ONE_HOST: [&str; 4] = ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_rails::"];
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.

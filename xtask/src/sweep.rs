@@ -10,17 +10,19 @@ const SEEDS_PER_SECOND: u64 = 100_000;
 
 /// Play random schedules of simulated nodes, each with new seeds, and print the rates
 ///
-/// The same as `handfast sim sweep --from SEED` for one half of the time, and with `--fleet` for the
-/// other. The first seed comes from the clock unless it is given, so that every sweep plays others
+/// The same as `handfast sim sweep --from SEED` for a third of the time, with `--fleet` for another, and
+/// with the scenarios of rails for the last. The first seed comes from the clock unless it is given, so that every sweep plays others
 /// than those before it.
 ///
 /// With `--exhaustive` nothing is random: both sides open at once, and everything that can happen with
-/// up to three faults of any kind is tried. That takes minutes and some gigabytes.
+/// up to three faults of any kind is tried; then a second rail is opened, with up to two. That takes
+/// minutes and some gigabytes.
 ///
 /// Exit code: 0 if every oracle held, 1 if one did not; the last line then replays it.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Try everything that can happen to a simultaneous open with up to three faults
+    /// Try everything that can happen to a simultaneous open with up to three faults, and to a second
+    /// rail with up to two
     #[arg(long, conflicts_with_all = ["minutes", "from"])]
     exhaustive: bool,
     /// How long to go on
@@ -37,17 +39,29 @@ const HANDFAST: [&str; 7] = ["run", "--quiet", "--release", "--bin", "handfast",
 /// Worlds after which `--exhaustive` gives up: several times as many as there are.
 const WORLDS_MAX: &str = "40000000";
 
-/// A simultaneous open with three faults of any kind, in every order.
-fn explore(project: &Project) -> Result<bool> {
-    let options = ["explore", "--faults", "3", "--states-max", WORLDS_MAX];
-    let words = HANDFAST.into_iter().chain(options);
-    Ok(cargo(project.root(), words).status()?.success())
+/// A simultaneous open with three faults of any kind, in every order, and a second rail with two.
+const EXHAUSTIVE: [&[&str]; 2] =
+    [&["--faults", "3"], &["--scenario", "RailAdded", "--faults", "2", "--apart"]];
+
+/// What is swept, one after the other.
+const SWEPT: [&[&str]; 3] =
+    [&[], &["--fleet"], &["--scenario", "RailsOpen,RailAdded,RailsUp", "--traffic", "BothWays"]];
+
+/// Runs the program once for each list of options, until one is not well.
+fn run_each(project: &Project, options: &[&str], each: &[&[&str]]) -> Result<bool> {
+    for more in each {
+        let words = HANDFAST.iter().chain(options).chain(*more).copied();
+        if !cargo(project.root(), words).status()?.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Sweeps, and says whether every oracle held.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     if arguments.exhaustive {
-        return explore(&project);
+        return run_each(&project, &["explore", "--states-max", WORLDS_MAX], &EXHAUSTIVE);
     }
     let from = match arguments.from {
         Some(seed) => seed,
@@ -56,14 +70,6 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
             now.as_secs() * SEEDS_PER_SECOND
         }
     };
-    let (time, from) = (format!("{}s", 30 * arguments.minutes), from.to_string());
-    let words = HANDFAST.into_iter().chain(["sweep"]);
-    let options = ["--time", time.as_str(), "--from", from.as_str()];
-    for fleet in [None, Some("--fleet")] {
-        let words = words.clone().chain(options).chain(fleet);
-        if !cargo(project.root(), words).status()?.success() {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let (time, from) = (format!("{}s", 20 * arguments.minutes), from.to_string());
+    run_each(&project, &["sweep", "--time", &time, "--from", &from], &SWEPT)
 }

@@ -143,8 +143,7 @@ impl World {
 pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
     let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
     Scenario::named(&plain).ok_or_else(|| {
-        let all = Scenario::ALL.iter().chain(&Scenario::OF_TRAFFIC);
-        let known: Vec<String> = all.map(|known| format!("{known:?}")).collect();
+        let known: Vec<String> = Scenario::every().map(|known| format!("{known:?}")).collect();
         format!("there is no scenario '{name}'; there are {}", known.join(", "))
     })
 }

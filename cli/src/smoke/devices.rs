@@ -115,7 +115,7 @@ pub(super) fn choose(arguments: &Smoke, devices: &[DeviceFacts]) -> [RdmaOptions
         arguments.device.clone()
     };
     [0, 1].map(|node| RdmaOptions {
-        device: found.get(node).or(found.first()).cloned(),
+        devices: found.get(node).or(found.first()).cloned().into_iter().collect(),
         address: arguments.gid.get(node).or(arguments.gid.first()).copied(),
         ..RdmaOptions::default()
     })

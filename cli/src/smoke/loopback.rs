@@ -56,7 +56,7 @@ async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) 
     use super::queue_pairs::Pair;
     let timeout = arguments.timeout;
     let options = [0, 1].map(|n| RdmaOptions {
-        device: nodes[n].engine.device().map(str::to_owned),
+        devices: nodes[n].engine.devices().map(str::to_owned).collect(),
         address: arguments.gid.get(n).or(arguments.gid.first()).copied(),
         ..RdmaOptions::default()
     });

@@ -26,7 +26,7 @@ impl Node {
     }
 
     pub(super) fn device(&self) -> &str {
-        self.engine.device().unwrap_or("no device")
+        self.engine.devices().next().unwrap_or("no device")
     }
 
     /// Opens the segment of another.

@@ -11,7 +11,7 @@ use handfast::{Engine, RdmaOptions, Segment, TransportChoice};
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
     report.devices(devices::all())?;
     let options = RdmaOptions {
-        device: arguments.device.first().cloned(),
+        devices: arguments.device.first().cloned().into_iter().collect(),
         address: arguments.gid.first().copied(),
         ..RdmaOptions::default()
     };
@@ -46,7 +46,7 @@ pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -
 async fn start(options: &RdmaOptions) -> Result<(Engine, String), Failure> {
     let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(options.clone());
     let engine = builder.start().await?;
-    let device = engine.device().unwrap_or("no device").to_owned();
+    let device = engine.devices().next().unwrap_or("no device").to_owned();
     Ok((engine, device))
 }
 

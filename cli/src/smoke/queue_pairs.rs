@@ -154,7 +154,7 @@ impl Site {
             gid,
             timeout_exponent: TIMEOUT_EXPONENT,
             retries: RETRIES,
-            ..NicConfig::new(options.device.clone().unwrap_or_default())
+            ..NicConfig::new(options.devices.first().cloned().unwrap_or_default())
         };
         let (sender, ends) = channel();
         let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;

@@ -27,6 +27,8 @@ mod rdma_engine;
 #[cfg(feature = "verbs")]
 mod rdma_limits;
 #[cfg(feature = "verbs")]
+mod rdma_rails;
+#[cfg(feature = "verbs")]
 mod reborn;
 mod serving;
 mod sim;

@@ -42,13 +42,13 @@ fn wire(number: u32) -> Option<Wire> {
 
 /// A node that takes no calls.
 pub(crate) async fn start_at(device: &str) -> RecordedEngine {
-    let rdma = RdmaOptions { device: Some(device.to_owned()), ..RdmaOptions::default() };
+    let rdma = RdmaOptions { devices: vec![device.to_owned()], ..RdmaOptions::default() };
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
 async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> RecordedEngine {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
-    let rdma = RdmaOptions { device: Some(wire.device(side)), address, ..RdmaOptions::default() };
+    let rdma = RdmaOptions { devices: vec![wire.device(side)], address, ..RdmaOptions::default() };
     // Long enough for a device that has given a silent peer up.
     let timing = EngineTiming { close_timeout_ms: 5_000, ..EngineTiming::default() };
     let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing);

@@ -132,7 +132,7 @@ fn survive() {
 }
 
 async fn start() -> RecordedEngine {
-    let rdma = RdmaOptions { device: Some("rxe0".to_owned()), ..RdmaOptions::default() };
+    let rdma = RdmaOptions { devices: vec!["rxe0".to_owned()], ..RdmaOptions::default() };
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 

@@ -599,7 +599,7 @@ impl Node {
         let lane = &self.lanes[&lifecycle];
         Message {
             op,
-            from: self.config.path.clone(),
+            from: lane.peer.seen_from(&self.config.path),
             to: lane.peer.clone(),
             sender: self.pair(lifecycle),
             echo,
@@ -631,7 +631,7 @@ impl Node {
         self.counters.refused += 1;
         let message = Message {
             op: Op::Refuse,
-            from: self.config.path.clone(),
+            from: call.from.seen_from(&self.config.path),
             to: call.from.clone(),
             sender,
             echo: Some(call.sender),

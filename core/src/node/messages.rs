@@ -15,8 +15,9 @@ use alloc::vec::Vec;
 
 impl Node {
     pub(super) fn handle_call(&mut self, now: Instant, token: CallToken, message: Message) {
-        if message.to != self.config.path {
-            let detail = format!("this is {}, not {}", self.config.path, message.to);
+        let own = message.from.seen_from(&self.config.path);
+        if message.to != own {
+            let detail = format!("this is {own}, not {}", message.to);
             self.reject(token, &message, RefusalReason::Configuration, detail);
             return;
         }

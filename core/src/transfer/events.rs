@@ -158,6 +158,17 @@ impl Transfers {
         self.lanes.forget_if_settled(lane);
     }
 
+    pub(super) fn on_fence_lost(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
+        let Some(lane) = self.lanes.find(lane).filter(|slot| self.lanes[*slot].down) else {
+            return;
+        };
+        let cause = Arc::new(cause);
+        for batch in self.lanes[lane].debtors.clone() {
+            self.batches[batch].note(&cause);
+            self.end(now, batch, BatchOutcome::Failed(Cause::PeerLost(cause.clone())));
+        }
+    }
+
     /// Whether anything of an undecided batch waits for something but the answer to a post.
     fn is_waiting(&self, slot: u32) -> bool {
         let batch = &self.batches[slot];

@@ -133,6 +133,7 @@ impl Transfers {
             TransferInput::PeerLost { cause } => self.on_peer_lost(now, cause),
             TransferInput::PeerRestarted => self.on_peer_restarted(now),
             TransferInput::LaneFenced { lane } => self.on_lane_fenced(now, lane),
+            TransferInput::FenceLost { lane, cause } => self.on_fence_lost(now, lane, cause),
         }
         Ok(())
     }

@@ -200,6 +200,14 @@ pub enum TransferInput {
         /// The lane.
         lane: Lifecycle,
     },
+    /// Nothing will prove any more that the lane, which is down, is fenced, though the peer may be
+    /// reached by others. Every batch fails that waits for the proof: what it wrote may still land.
+    FenceLost {
+        /// The lane.
+        lane: Lifecycle,
+        /// Why.
+        cause: TransportError,
+    },
 }
 
 /// What to do. Drain to `None` after every call.

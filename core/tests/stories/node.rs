@@ -3,6 +3,7 @@
 mod alike;
 mod limits;
 mod quiesce;
+mod rails;
 mod ready;
 mod reports;
 mod saved;
@@ -155,7 +156,7 @@ impl Pair {
             if let Some((side, message)) = self.answers.pop_front() {
                 self.tell(side, Input::CallAnswered(message));
             } else if let Some(message) = self.calls.pop_front() {
-                let side = usize::from(message.to == path(1));
+                let side = usize::from(message.to.node == path(1).node);
                 self.tell(side, Input::CallReceived { token: CallToken(0), message });
             } else {
                 return;

@@ -8,6 +8,7 @@ use super::facts::{Device, Facts, Interface, Route};
 use super::observed::{Observed, said};
 use super::report::Finding;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 
@@ -144,7 +145,19 @@ pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     }
     let mut json = vec![0; length];
     from.read_exact(&mut json)?;
-    Ok(serde_json::from_slice(&json)?)
+    let mut half: Value = serde_json::from_slice(&json)?;
+    keep_printable(&mut half);
+    Ok(serde_json::from_value(half)?)
+}
+
+/// Takes out what a terminal would obey: it is shown as it is told.
+fn keep_printable(value: &mut Value) {
+    match value {
+        Value::String(text) => text.retain(|c| !c.is_control()),
+        Value::Array(items) => items.iter_mut().for_each(keep_printable),
+        Value::Object(entries) => entries.values_mut().for_each(keep_printable),
+        _ => {}
+    }
 }
 
 /// Answers one doctor: reads its half and writes our own, or sends it bytes for a while, as it asks.
@@ -177,6 +190,40 @@ mod tests {
         for cut in 0..frame.len() {
             assert!(matches!(read_half(&mut &frame[..cut]), Err(ExchangeError::Io(_))));
         }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_taken_out_of_what_others_tell() {
+        let half = Half { host: "a\u{1b}[2J\nb".into(), ..Half::default() };
+        assert_eq!(read_half(&mut &encode(&half).unwrap()[..]).unwrap().host, "a[2Jb");
+    }
+
+    /// A connection that has said something, and counts what it is told.
+    struct Asking<'a>(&'a [u8], u64);
+
+    impl Read for Asking<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            self.0.read(into)
+        }
+    }
+
+    impl Write for Asking<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.1 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_asks_for_bytes_gets_no_more_than_there_are_at_most_and_no_half() {
+        let question = [&BULK_MAGIC[..], &[0; 4]].concat();
+        let mut asking = Asking(&question, 0);
+        assert!(answer(&mut asking, &Half::default()).unwrap().is_none());
+        assert!((1..=bulk::BULK_BYTES_MAX).contains(&asking.1), "{}", asking.1);
     }
 
     #[test]

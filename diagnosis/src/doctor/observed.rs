@@ -10,7 +10,6 @@ use std::ops::Deref;
 pub struct Observed {
     en: String,
     /// Empty where the values say all.
-    #[serde(default)]
     zh: String,
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Whether a path is a Mooncake node's, which has the name of a device where ours have one word.
 pub(crate) fn is_theirs(path: &NicPath) -> bool {
-    path.nic.as_str() != NIC
+    path.nic.as_str() != NIC && path.rail().is_none()
 }
 
 /// Why a call of a Mooncake node is answered without the life cycle.

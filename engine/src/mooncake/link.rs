@@ -10,7 +10,7 @@ use super::options::MooncakeOptions;
 use super::queue::{Queue, Withdrawn};
 use crate::command::Command;
 use crate::plane::Plane;
-use crate::target::Target;
+use crate::target::{LaneUp, Target};
 use crate::transport::Carrier;
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;
@@ -103,7 +103,7 @@ enum End {
 impl<N: Net> Drop for Link<N> {
     fn drop(&mut self) {
         self.queue.close();
-        self.tell(Target::abandon);
+        self.tell(|target| target.abandon());
     }
 }
 
@@ -174,7 +174,10 @@ impl<N: Net> Link<N> {
         self.queue.open(lane);
         let mut workers = Workers::new(self, first);
         let depth = self.parts.lane_depth;
-        self.tell(|target| target.on_lane_up(lane, depth, Carrier::Tcp, None));
+        self.tell(|target| {
+            let (path, carrier) = (target.path().clone(), Carrier::Tcp);
+            target.on_lane_up(lane, LaneUp { path, depth, carrier, opening: None });
+        });
         let end = loop {
             tokio::select! {
                 error = workers.broken() => break End::Broken(error),
@@ -206,7 +209,7 @@ impl<N: Net> Link<N> {
         self.tell(|target| {
             target.on_lane_revoked(lane);
             target.on_completions(&mut released);
-            target.on_lane_down(lane, cause.clone());
+            target.on_lane_down(lane, cause.clone(), true);
             // Before the next lane comes up, which would be taken for the proof that nothing of
             // this one can land any more (`Target::on_lane_up`).
             if writing {
@@ -215,7 +218,7 @@ impl<N: Net> Link<N> {
         });
     }
 
-    fn tell(&self, what: impl FnOnce(&Target)) {
+    fn tell(&self, what: impl FnOnce(&Arc<Target>)) {
         if let Some(target) = self.target.upgrade() {
             what(&target);
         }

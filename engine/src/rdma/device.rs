@@ -2,6 +2,7 @@
 
 use super::watch::Watch;
 use crate::error::{Cause, Error, Stage};
+use crate::rails::RAILS_MAX;
 use crate::transport::RdmaOptions;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport_rdma::{
@@ -21,20 +22,50 @@ const RETRIES: u8 = 4;
 /// A device that was opened, and its name.
 pub(super) type Opened = (Arc<Nic>, String);
 
-/// Opens the device asked for, or the best that can be had. Blocks for system calls.
+/// Opens the devices asked for, or the best that can be had; never none. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
     listens_at: Option<IpAddr>,
+    limits: (usize, u32),
+    sink: &Arc<Watch>,
+) -> Result<Vec<Opened>, Error> {
+    let known = availability()
+        .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
+    check(options)?;
+    let wanted = options.address.map(mapped);
+    if options.devices.is_empty() {
+        let devices = by_address(known, wanted.or(listens_at.map(mapped)));
+        return Ok(vec![open_first(devices, options, limits, sink)?]);
+    }
+    let named = options.devices.iter();
+    named.map(|device| open_first(vec![device.clone()], options, limits, sink)).collect()
+}
+
+/// What no device need be asked for.
+fn check(options: &RdmaOptions) -> Result<(), Error> {
+    let invalid = |text| Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
+    let devices = &options.devices;
+    if devices.len() > RAILS_MAX {
+        return invalid(format!("at most {RAILS_MAX} devices can be used, not {}", devices.len()));
+    }
+    if devices.len() > 1 && options.address.is_some() {
+        return invalid("an address belongs to one device, and several are named".into());
+    }
+    let twice = |(place, name): (usize, &String)| devices[..place].contains(name);
+    if devices.iter().enumerate().any(twice) {
+        return invalid("a device is named twice".into());
+    }
+    Ok(())
+}
+
+/// Opens the first device that can be used.
+fn open_first(
+    devices: Vec<String>,
+    options: &RdmaOptions,
     (lanes_max, lane_depth): (usize, u32),
     sink: &Arc<Watch>,
 ) -> Result<Opened, Error> {
-    let known = availability()
-        .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     let wanted = options.address.map(mapped);
-    let devices = match &options.device {
-        Some(device) => vec![device.clone()],
-        None => by_address(known, wanted.or(listens_at.map(mapped))),
-    };
     let mut first: Option<VerbsError> = None;
     for device in devices {
         let config = NicConfig {

@@ -48,6 +48,11 @@ impl Doubts {
         too_many
     }
 
+    /// Lanes to the peer are to run over TCP for now.
+    pub(super) fn give_up(&self, peer: &NicPath, now: Instant) {
+        while !self.on_failed(peer, now) {}
+    }
+
     /// The peer answered over RDMA.
     pub(super) fn on_answer(&self, peer: &NicPath) {
         self.lock().remove(peer);

@@ -1,5 +1,6 @@
 //! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
 
+use super::device::Opened;
 use super::regions::{LocalRegion, LocalRegions};
 use super::steps::Steps;
 use super::watch::Watch;
@@ -7,6 +8,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
 use crate::mooncake::is_theirs;
 use crate::plane::Plane;
+use crate::rails::{RailPlan, plan_rails};
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
 use crate::transfer::{CompletionStatus, SliceId};
@@ -16,7 +18,7 @@ use crate::transport::{
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
-use handfast_core::{Lifecycle, NicPath, Pair};
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_memory::{Access, Span};
 use handfast_transport_rdma::{
     LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
@@ -28,12 +30,14 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Queue pairs of a lane; Mooncake's default.
 pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
+/// How long the probe of a rail may take; the device itself gives up before, see `rdma::device`.
+const PROBE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
 
 pub(super) struct LanesParts<N: Net> {
-    pub(super) nic: Arc<Nic>,
-    pub(super) device: String,
+    /// Our NICs, at least one, and their names.
+    pub(super) nics: Vec<Opened>,
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
     pub(super) tcp: Option<TcpTransport<N>>,
@@ -48,6 +52,10 @@ pub(super) struct LanesParts<N: Net> {
 #[derive(Clone)]
 pub(super) struct Lane {
     pub(super) peer: NicPath,
+    /// Our NIC.
+    pub(super) nic: Arc<Nic>,
+    /// Its place among ours.
+    pub(super) place: usize,
     pub(super) has_queue_pairs: bool,
     pub(super) carrier: Carrier,
 }
@@ -65,11 +73,14 @@ pub(super) struct Inner<N: Net> {
 
 impl<N: Net> Lanes<N> {
     pub(super) fn new(parts: LanesParts<N>) -> Self {
-        let gid = gid_text(parts.nic.gid().entry.address);
-        let device = DeviceDescriptor { gid, lid: 0, name: parts.device.clone() };
+        let describe = |(nic, name): &Opened| {
+            let gid = gid_text(nic.gid().entry.address);
+            DeviceDescriptor { gid, lid: 0, name: name.clone() }
+        };
+        let devices = parts.nics.iter().map(describe).collect();
         let transports = Transports { tcp: parts.tcp.is_some(), rdma: true };
         let inner = Inner { parts, regions: LocalRegions::default(), known: RwLock::default() };
-        Self { inner: Arc::new(inner), offer: Offer { transports, devices: vec![device] } }
+        Self { inner: Arc::new(inner), offer: Offer { transports, devices } }
     }
 }
 
@@ -103,6 +114,24 @@ impl<N: Net> Inner<N> {
         }
     }
 
+    /// The place of the NIC that a lane to `peer` runs over.
+    fn place(&self, peer: &NicPath) -> Result<usize, TransportError> {
+        let Some((_, ours)) = peer.rail() else { return Ok(0) };
+        let place = self.parts.nics.iter().position(|(_, name)| name == ours);
+        place.ok_or_else(|| {
+            failed(
+                Side::Configuration,
+                "bring_up",
+                format!("this node does not use a NIC '{ours}'"),
+            )
+        })
+    }
+
+    /// What a lane to `peer` may run over instead of RDMA: one over a rail, over nothing.
+    fn tcp_beside(&self, peer: &NicPath) -> Option<&TcpTransport<N>> {
+        self.parts.tcp.as_ref().filter(|_| peer.rail().is_none())
+    }
+
     async fn bring_up(
         self: Arc<Self>,
         lifecycle: Lifecycle,
@@ -113,14 +142,23 @@ impl<N: Net> Inner<N> {
         if is_theirs(&peer) {
             return self.bring_up_weak(lifecycle, peer, attempt).await;
         }
-        let LanesParts { tcp, watch, steps, fallbacks, clock, .. } = &self.parts;
+        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let place = self.place(&peer)?;
+        let tcp = self.tcp_beside(&peer);
         let plain = match tcp {
             Some(tcp) => tcp.bring_up(lifecycle, token)?,
             None => Body { address: self.parts.address.clone(), ..Body::default() },
         };
         let given_up = tcp.is_some() && watch.doubts.is_given_up(&peer, clock.now());
         let has_queue_pairs = !given_up;
-        let lane = Lane { peer: peer.clone(), has_queue_pairs, carrier: Carrier::Tcp };
+        let nic = self.parts.nics[place].0.clone();
+        let lane = Lane {
+            peer: peer.clone(),
+            nic: nic.clone(),
+            place,
+            has_queue_pairs,
+            carrier: Carrier::Tcp,
+        };
         self.remember(lifecycle, lane);
         if given_up {
             return Ok(plain);
@@ -129,7 +167,7 @@ impl<N: Net> Inner<N> {
         let bits = self.parts.entropy.next_u64();
         let psn = |place| (bits >> (place * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
         let psns: Vec<u32> = (0..QUEUE_PAIRS_PER_LANE).map(psn).collect();
-        let (nic, to) = (self.parts.nic.clone(), peer.clone());
+        let to = peer.clone();
         let raised = steps.run(&peer, move || nic.bring_up_for(&to, lifecycle, &psns)).await;
         let NotRaised { error, limit } = match raised {
             Ok(body) => return Ok(Body { token: plain.token, address: plain.address, ..body }),
@@ -157,12 +195,13 @@ impl<N: Net> Inner<N> {
             return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
         };
         if remote.is_weak() {
-            return self.wire_weak(lifecycle, &lane.peer, body).await;
+            return self.wire_weak(lifecycle, lane, body).await;
         }
         if lane.has_queue_pairs && !body.queue_pairs.is_empty() {
-            return self.wire_queue_pairs(lifecycle, &lane.peer, body).await;
+            return self.wire_queue_pairs(lifecycle, lane, body).await;
         }
-        let Some(tcp) = self.parts.tcp.as_ref().filter(|_| !body.token.is_empty()) else {
+        let tcp = self.tcp_beside(&lane.peer);
+        let Some(tcp) = tcp.filter(|_| !body.token.is_empty()) else {
             let offered = match body.queue_pairs.is_empty() {
                 true => "the peer announced no queue pair, and ours is for RDMA alone",
                 false => "the peer announced queue pairs alone, and RDMA is given up here for now",
@@ -173,7 +212,7 @@ impl<N: Net> Inner<N> {
             // Whom we open to was asked before, and was told of by its name then.
             let reason = Error::peer(Stage::Handshake, Cause::RdmaNotOffered);
             self.parts.fallbacks.tell_of_one(reason.at(lane.peer.node.as_str()));
-            self.retire_queue_pairs(lifecycle, &lane.peer).await?;
+            self.retire_queue_pairs(lifecycle, &lane).await?;
         }
         tcp.wire(local, remote, body).await
     }
@@ -181,11 +220,11 @@ impl<N: Net> Inner<N> {
     async fn wire_queue_pairs(
         &self,
         lifecycle: Lifecycle,
-        peer: &NicPath,
+        Lane { peer, nic, .. }: Lane,
         body: Body,
     ) -> Result<(), TransportError> {
-        let LanesParts { tcp, watch, steps, fallbacks, clock, .. } = &self.parts;
-        let nic = self.parts.nic.clone();
+        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let (peer, tcp) = (&peer, self.tcp_beside(&peer));
         let wired = steps.run(peer, move || nic.wire(lifecycle, &body)).await;
         let wired = wired.map_err(TransportError::from);
         let Err(error) = wired else {
@@ -214,7 +253,7 @@ impl<N: Net> Inner<N> {
     async fn retire(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
         // One that was never brought up has nothing at the device.
         if let Some(lane) = self.lane(lifecycle) {
-            self.retire_queue_pairs(lifecycle, &lane.peer).await?;
+            self.retire_queue_pairs(lifecycle, &lane).await?;
         }
         self.forget(lifecycle).await
     }
@@ -222,6 +261,7 @@ impl<N: Net> Inner<N> {
     /// Forgets a lane that has no queue pairs, or none any more.
     pub(super) async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         if let Some(tcp) = &self.parts.tcp {
+            // Of a lane over a rail it knows nothing.
             tcp.retire(lifecycle).await?;
         }
         self.parts.watch.remove(lifecycle);
@@ -232,39 +272,48 @@ impl<N: Net> Inner<N> {
     async fn retire_queue_pairs(
         &self,
         lifecycle: Lifecycle,
-        peer: &NicPath,
+        lane: &Lane,
     ) -> Result<(), TransportError> {
-        let nic = self.parts.nic.clone();
-        Ok(self.parts.steps.run_owed(peer, move || nic.retire(lifecycle)).await?)
+        let nic = lane.nic.clone();
+        Ok(self.parts.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
     }
 
     /// Refuses what cannot be posted and hands the rest to the device.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
+        let Some(Lane { nic, place, .. }) = self.lane(lane) else {
+            let released = |it: RegisteredPosting| TransferInput::Released {
+                slice: SliceId::from_bits(it.posting.slice),
+                sent: handfast_core::transfer::Sent::None,
+            };
+            return self.parts.watch.end(lane, postings.drain(..).map(released));
+        };
         let mut refused = Vec::new();
         let mut ready = Vec::with_capacity(postings.len());
-        for RegisteredPosting { posting, ends } in postings.drain(..) {
+        for RegisteredPosting { posting, ends, theirs } in postings.drain(..) {
             let slice = SliceId::from_bits(posting.slice);
-            let Some(ends) = ends else {
+            let known = ends.as_ref().and_then(|ends| {
+                Some((ends.local.registration(place)?.clone(), *ends.remote_keys.get(theirs?)?))
+            });
+            let Some((local, key)) = known else {
                 let text = "the segment is not registered with the peer's RDMA device";
                 let error = failed(Side::Configuration, "post", text);
                 let status = CompletionStatus::Refused(error);
                 refused.push(TransferInput::Completion { slice, status });
                 continue;
             };
-            let local = ends.local.registration().clone();
             ready.push(RdmaPosting {
                 slice,
                 direction: posting.direction,
                 offset: posting.span.offset() - local.span().offset(),
                 length: posting.span.len(),
                 local,
-                remote: RemoteSpan { key: ends.remote_key, address: posting.remote.address },
+                remote: RemoteSpan { key, address: posting.remote.address },
             });
         }
         if !refused.is_empty() {
             self.parts.watch.end(lane, refused.into_iter());
         }
-        self.parts.nic.post(lane, &mut ready);
+        nic.post(lane, &mut ready);
     }
 }
 
@@ -289,14 +338,32 @@ impl<N: Net> Plane for Lanes<N> {
     }
 
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
-        match (self.carrier(lane), &self.inner.parts.tcp) {
-            (Carrier::Rdma, _) => {
-                let LanesParts { watch, nic, .. } = &self.inner.parts;
-                watch.want_back(nic, lane, SliceId::from_bits(slice));
+        let LanesParts { watch, tcp, .. } = &self.inner.parts;
+        match (self.inner.lane(lane), tcp) {
+            (Some(Lane { carrier: Carrier::Rdma, nic, .. }), _) => {
+                watch.want_back(&nic, lane, SliceId::from_bits(slice));
             }
             (_, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
             (_, None) => {}
         }
+    }
+
+    fn probe(&self, lane: Lifecycle) -> Step<()> {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let Some(Lane { peer, nic, .. }) = inner.lane(lane) else {
+                return Err(failed(Side::Local, "probe", "no lane has the lifecycle"));
+            };
+            let probing = move || nic.prove(lane, None, PROBE_PATIENCE);
+            Ok(inner.parts.steps.run(&peer, probing).await?)
+        })
+    }
+
+    fn note_fallback(&self, peer: &NicPath, reason: TransportError) {
+        let LanesParts { watch, fallbacks, clock, .. } = &self.inner.parts;
+        watch.doubts.give_up(peer, clock.now());
+        let reason = Error::new(reason.side, Stage::Transfer, Cause::Transport(reason));
+        fallbacks.tell(reason.at(peer.node.as_str()));
     }
 }
 
@@ -323,6 +390,10 @@ impl<N: Net> Transport for Lanes<N> {
         self.inner.lane(lane).map_or(Carrier::Tcp, |lane| lane.carrier)
     }
 
+    fn served(&self, lane: Lifecycle) -> u64 {
+        self.inner.parts.tcp.as_ref().map_or(0, |tcp| tcp.served(lane))
+    }
+
     fn offer(&self) -> &Offer {
         &self.offer
     }
@@ -332,14 +403,23 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
-        let registered = self.inner.regions.register(&self.inner.parts.nic, span, access);
+        let nics = self.inner.parts.nics.iter().map(|(nic, _)| &**nic);
+        let registered = self.inner.regions.register(nics, span, access);
         registered
             .map(Some)
             .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
     }
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
-        self.inner.parts.nic.note_address(peer, gid, request);
+        if let Ok(place) = self.inner.place(peer) {
+            self.inner.parts.nics[place].0.note_address(peer, gid, request);
+        }
+    }
+
+    fn rails(&self, node: &NodeName, devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
+        let ours: Vec<&str> = self.inner.parts.nics.iter().map(|(_, name)| &**name).collect();
+        let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+        plan_rails(node, &ours, &theirs)
     }
 
     fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
@@ -351,6 +431,6 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn nic_counters(&self) -> NicCounters {
-        self.inner.parts.nic.counters()
+        self.inner.parts.nics.iter().map(|(nic, _)| nic.counters()).sum()
     }
 }

@@ -1,4 +1,4 @@
-//! Memory of ours that the device knows.
+//! Memory of ours that our devices know.
 
 use handfast_core::transport::{Side, TransportError};
 use handfast_memory::{Access, Span};
@@ -11,9 +11,10 @@ use tokio::runtime::Handle;
 /// thousand, of which other processes want their share.
 pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
 
-/// Memory that the device knows for as long as this is held.
+/// Memory that our devices know for as long as this is held.
 pub(crate) struct LocalRegion {
-    registration: Registration,
+    /// One for each device.
+    registrations: Vec<Registration>,
     /// Where pages are released whose release nobody waits for: the last holder may be the device's
     /// own thread.
     background: Option<Handle>,
@@ -22,24 +23,25 @@ pub(crate) struct LocalRegion {
 impl Drop for LocalRegion {
     fn drop(&mut self) {
         if let Some(background) = self.background.take() {
-            let registration = self.registration.clone();
-            background.spawn_blocking(move || drop(registration));
+            let registrations = std::mem::take(&mut self.registrations);
+            background.spawn_blocking(move || drop(registrations));
         }
     }
 }
 
 impl LocalRegion {
-    /// What a peer names it by.
-    pub(crate) fn remote_key(&self) -> u32 {
-        self.registration.remote_key()
+    /// What a peer names it by, for each device.
+    pub(crate) fn remote_keys(&self) -> Vec<u32> {
+        self.registrations.iter().map(Registration::remote_key).collect()
     }
 
-    pub(super) fn registration(&self) -> &Registration {
-        &self.registration
+    /// As one of the devices knows it.
+    pub(super) fn registration(&self, nic: usize) -> Option<&Registration> {
+        self.registrations.get(nic)
     }
 
     fn covers(&self, span: &Span) -> bool {
-        let own = self.registration.span();
+        let Some(own) = self.registrations.first().map(Registration::span) else { return false };
         own.memory().same_block(span.memory())
             && own.offset() <= span.offset()
             && span.offset() + span.len() <= own.offset() + own.len()
@@ -66,17 +68,18 @@ impl LocalRegions {
         of_block.iter().filter_map(Weak::upgrade).find(|region| region.covers(span))
     }
 
-    /// Registers bytes. Blocks while their pages are pinned.
-    pub(super) fn register(
+    /// Registers bytes with every device. Blocks while their pages are pinned.
+    pub(super) fn register<'a>(
         &self,
-        nic: &Nic,
+        nics: impl Iterator<Item = &'a Nic>,
         span: &Span,
         access: Access,
     ) -> Result<Arc<LocalRegion>, TransportError> {
         let block = span.memory().address();
         let is_served = access.remote_read || access.remote_write;
+        let registrations = nics.map(|nic| nic.register(span.clone(), access));
         let region = Arc::new(LocalRegion {
-            registration: nic.register(span.clone(), access)?,
+            registrations: registrations.collect::<Result<_, _>>()?,
             // Who serves no more wants peers locked out at once.
             background: (!is_served).then(Handle::try_current).and_then(Result::ok),
         });

@@ -5,6 +5,7 @@ use crate::transport::{Attempt, Carrier, NotRaised};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath};
+use handfast_transport_rdma::Nic;
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,11 @@ const RD_ATOMIC: u32 = 16;
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
+    /// The one that Mooncake nodes are told of: their lanes are of one device each.
+    fn first_nic(&self) -> Arc<Nic> {
+        self.parts.nics[0].0.clone()
+    }
+
     /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
     /// up there.
     pub(super) async fn bring_up_weak(
@@ -29,11 +35,18 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         attempt: Attempt,
     ) -> Result<Body, NotRaised> {
-        let LanesParts { watch, steps, nic, .. } = &self.parts;
-        let lane = Lane { peer: peer.clone(), has_queue_pairs: true, carrier: Carrier::Rdma };
+        let LanesParts { watch, steps, .. } = &self.parts;
+        let nic = self.first_nic();
+        let lane = Lane {
+            peer: peer.clone(),
+            nic: nic.clone(),
+            place: 0,
+            has_queue_pairs: true,
+            carrier: Carrier::Rdma,
+        };
         self.remember(lifecycle, lane);
         watch.add(lifecycle, peer.clone());
-        let (nic, psns) = (nic.clone(), [PSN; QUEUE_PAIRS_PER_LANE as usize]);
+        let psns = [PSN; QUEUE_PAIRS_PER_LANE as usize];
         let raised = steps.run(&peer, move || nic.bring_up(lifecycle, &psns)).await;
         let refused = match raised {
             Ok(body) => return Ok(body),
@@ -49,12 +62,11 @@ impl<N: Net> Inner<N> {
     pub(super) async fn wire_weak(
         &self,
         lifecycle: Lifecycle,
-        peer: &NicPath,
+        Lane { peer, nic, .. }: Lane,
         body: Body,
     ) -> Result<(), TransportError> {
         let body = complete(body)?;
-        let nic = self.parts.nic.clone();
-        Ok(self.parts.steps.run(peer, move || nic.wire(lifecycle, &body)).await?)
+        Ok(self.parts.steps.run(&peer, move || nic.wire(lifecycle, &body)).await?)
     }
 
     /// Makes and destroys queue pairs.
@@ -63,7 +75,7 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         count: u32,
     ) -> Result<(), TransportError> {
-        let nic = self.parts.nic.clone();
+        let nic = self.first_nic();
         Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 
@@ -71,12 +83,11 @@ impl<N: Net> Inner<N> {
     /// tells an earlier pairing from this one by a read it does so by an empty one as well
     /// (`transport-rdma/tests/rdma/hazards.rs`).
     pub(super) async fn prove(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
-        let Some(lane) = self.lane(lifecycle) else {
+        let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
             return Err(failed(Side::Local, "prove", "no lane has the lifecycle"));
         };
-        let nic = self.parts.nic.clone();
         let proving = move || nic.prove(lifecycle, None, PROOF_MAX);
-        Ok(self.parts.steps.run(&lane.peer, proving).await?)
+        Ok(self.parts.steps.run(&peer, proving).await?)
     }
 }
 

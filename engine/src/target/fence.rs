@@ -59,7 +59,11 @@ impl Target {
             self.parts.commands.send(Command::EndLanes { peer: self.parts.path.clone() });
         }
         while self.is_in_doubt() {
-            if !answering.want_lane() {
+            let wanted = match std::ptr::eq(self, answering) {
+                true => self.want_proofs(),
+                false => answering.want_lane(),
+            };
+            if !wanted {
                 return Err(Arc::new(super::closed()));
             }
             // Neither sender is gone while both targets are borrowed.

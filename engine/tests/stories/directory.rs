@@ -189,7 +189,7 @@ async fn a_node_that_a_store_says_has_moved_is_found_again_before_a_transfer_fai
     write_and_check(&segment, &first.memory, 1_000, 3).await;
     first.engine.close().await;
     counted(&user, "the lane is gone", |all| all.lanes == 0).await;
-    let error = segment.write(&pattern(8, 1).whole(), 0).await.err().expect("it is gone");
+    let error = segment.write(&pattern(8, 1).whole(), 0).await.expect_err("it is gone");
     assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
     let second = named("kv-7", &table).await;
     write_and_check(&segment, &second.memory, 1_000, 4).await;

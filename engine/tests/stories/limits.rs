@@ -11,6 +11,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 fn limited(change: impl FnOnce(&mut EngineLimits)) -> handfast::Builder {
@@ -215,6 +216,81 @@ async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
     }
     assert_eq!(owner.engine.counters().lanes_evicted, 5);
     assert!(began.elapsed() >= 5 * Duration::from_millis(250), "each has its lane for a while");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_more_callers_than_lanes_each_gets_its_turn_and_lanes_change_hands_so_often_at_most() {
+    let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
+    let owner = Owner::start_from(small, 10_000).await;
+    let until = tokio::time::Instant::now() + Duration::from_millis(2_000);
+    let mut callers = JoinSet::new();
+    for _ in 0..4 {
+        let (user, name) = (user().await, owner.segment());
+        callers.spawn(async move {
+            let segment = user.open(&name).await.unwrap();
+            let (block, mut done) = (pattern(1_000, 1), 0u32);
+            while tokio::time::Instant::now() < until {
+                done += u32::from(segment.write(&block.whole(), 0).await.is_ok());
+            }
+            done
+        });
+    }
+    let done = timeout(PATIENCE, callers.join_all()).await.unwrap();
+    assert!(done.iter().all(|writes| *writes > 0), "{done:?}");
+    // Two lanes at a time, for 0.25, 0.25, 0.5, 0.5 and then 1 s each, and whoever waits at the end
+    // waits 4 s.
+    let evicted = owner.engine.counters().lanes_evicted;
+    assert!((2..=2 * 9).contains(&evicted), "{evicted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_lets_the_lane_make_way_on_which_its_peer_does_nothing() {
+    let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
+    let owner = Owner::start_from(small, 64).await;
+    let [busy, idle, new] = [user().await, user().await, user().await];
+    let at_work = busy.open(&owner.segment()).await.unwrap();
+    let at_rest = idle.open(&owner.segment()).await.unwrap();
+    write_and_check(&at_work, &owner.memory, 64, 1).await;
+    write_and_check(&at_rest, &owner.memory, 64, 2).await;
+    let block = pattern(64, 3);
+    let work = tokio::spawn(async move {
+        loop {
+            at_work.write(&block.whole(), 0).await.unwrap();
+        }
+    });
+    let segment = new.open(&owner.segment()).await.unwrap();
+    timeout(PATIENCE, segment.write(&pattern(64, 4).whole(), 0).into_future())
+        .await
+        .unwrap()
+        .unwrap();
+    work.abort();
+    assert_eq!(owner.engine.counters().lanes_evicted, 1);
+    assert_eq!((busy.counters().lanes, idle.counters().lanes), (1, 0));
+    assert_eq!(busy.counters().life_cycle.published, 1, "its lane went on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_calls_before_the_segments_are_there_waits_for_them_and_not_longer_than_a_call_may_take()
+ {
+    let builder = Engine::builder().listen("127.0.0.1:0").calls_wait();
+    let owner = builder.start().await.unwrap();
+    let name = format!("{}/late", owner.address());
+    let hurried = EngineTiming { call_timeout_ms: 80, ..EngineTiming::default() };
+    let hurried = Engine::builder().timing(hurried).start().await.unwrap();
+    assert_eq!(failed_open(&hurried, &name).await.cause(), &Cause::Silent { timeout_ms: 80 });
+    let (user, late) = (user().await, name.clone());
+    let opening = tokio::spawn(async move { user.open(&late).await.map(|_| user) });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert!(!opening.is_finished());
+    let memory = Memory::zeroed(64).unwrap();
+    let _served = owner.register("late", memory.whole(), Access::READ).unwrap();
+    owner.take_calls();
+    timeout(PATIENCE, opening).await.unwrap().unwrap().unwrap();
+    owner.close().await;
+    let again = Engine::builder().listen("127.0.0.1:0").calls_wait().start().await.unwrap();
+    let port = again.address().to_owned();
+    again.close().await;
+    Engine::builder().listen(&port).start().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

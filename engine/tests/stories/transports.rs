@@ -44,7 +44,7 @@ async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
     segment.write(&block.whole(), 7).await.unwrap();
     assert_eq!(segment.carrier(), Some(Carrier::Tcp));
     assert_eq!(user.fallbacks().len(), 1);
-    assert_eq!(user.device(), None);
+    assert_eq!(user.devices().next(), None);
     assert_eq!(user.carriers().collect::<Vec<_>>(), [Carrier::Tcp]);
 }
 

@@ -4,6 +4,7 @@ mod application;
 mod batches;
 mod budgets;
 mod devices;
+mod rails;
 mod reconnect;
 mod recorded;
 mod refinement;

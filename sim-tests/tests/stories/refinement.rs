@@ -13,7 +13,12 @@ const EVENTS_MAX: u32 = 120;
 #[test]
 fn the_table_of_queue_pairs_agrees_with_the_devices() {
     let mut compared = 0;
-    for scenario in [Scenario::SimultaneousOpen, Scenario::Established, Scenario::SelfConnection] {
+    for scenario in [
+        Scenario::SimultaneousOpen,
+        Scenario::Established,
+        Scenario::SelfConnection,
+        Scenario::RailsUp,
+    ] {
         for profile in PROFILES {
             let devices = Devices { profile, ..Devices::default() };
             for operations in [Operations::Stepwise, Operations::AtOnce] {

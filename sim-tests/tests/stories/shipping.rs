@@ -159,8 +159,13 @@ fn dropping_what_is_ignored_or_refused_hides_no_pair_of_states_and_no_transition
 /// What pairs of nodes do one after the other after the last fault is all they do in every order.
 #[test]
 fn pairs_that_go_on_one_after_the_other_reach_what_they_reach_in_every_order() {
-    let scenarios =
-        [Scenario::Ring, Scenario::RingWithMute, Scenario::TwoNics, Scenario::SimultaneousOpen];
+    let scenarios = [
+        Scenario::Ring,
+        Scenario::RingWithMute,
+        Scenario::TwoNics,
+        Scenario::RailAdded,
+        Scenario::SimultaneousOpen,
+    ];
     for scenario in scenarios {
         let setup = pruned(at_once(scenario.setup(1)));
         let reached = |explorer: Explorer| {
@@ -190,6 +195,7 @@ fn reductions() -> impl Iterator<Item = (Scenario, u32)> {
         Scenario::CloseAgainstClose,
         Scenario::OpenAgainstRestart,
         Scenario::TwoNics,
+        Scenario::RailAdded,
         Scenario::Crowd,
     ];
     small.into_iter().flat_map(|scenario| [(scenario, 0), (scenario, 1)])
@@ -332,7 +338,7 @@ fn the_table_of_transitions_is_the_one_in_the_documents() {
 
 /// A debug build has a fraction of the speed: it spends one fault less where there are several, and
 /// says so.
-fn budget(faults: u32) -> u32 {
+pub(crate) fn budget(faults: u32) -> u32 {
     if cfg!(debug_assertions) && faults > 1 {
         println!("a debug build explores {} faults instead of {faults}", faults - 1);
         return faults - 1;
@@ -340,24 +346,24 @@ fn budget(faults: u32) -> u32 {
     faults
 }
 
-fn at_once(setup: Setup) -> Setup {
+pub(crate) fn at_once(setup: Setup) -> Setup {
     Setup { operations: Operations::AtOnce, ..setup }
 }
 
-fn pruned(setup: Setup) -> Setup {
+pub(crate) fn pruned(setup: Setup) -> Setup {
     Setup { prune: true, ..setup }
 }
 
 /// After the last fault, one pair of nodes after the other.
-fn apart() -> Explorer {
+pub(crate) fn apart() -> Explorer {
     Explorer { apart: true, states_max: 12_000_000, ..Explorer::default() }
 }
 
-fn holds(scenario: Scenario, setup: Setup) {
+pub(crate) fn holds(scenario: Scenario, setup: Setup) {
     holds_by(&Explorer::default(), scenario, setup);
 }
 
-fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
+pub(crate) fn holds_by(explorer: &Explorer, scenario: Scenario, setup: Setup) {
     let all = setup.faults == Faults::ALL;
     let (faults, operations) = (setup.faults_max, setup.operations);
     let report = explorer.explore(&scenario.begin(setup.clone()));

@@ -86,6 +86,16 @@ fn a_lane_to_the_other_nic_of_a_reborn_node_is_still_there_when_the_new_one_is_w
 }
 
 #[test]
+fn a_lane_over_the_other_rail_to_a_reborn_node_is_still_there_when_the_new_one_is_wired() {
+    shows("H6-2-R");
+}
+
+#[test]
+fn a_lane_that_comes_up_on_another_rail_does_not_keep_a_write_of_the_first_from_landing() {
+    shows("H12-1-R");
+}
+
+#[test]
 fn a_lane_to_an_old_node_that_is_not_proven_swallows_what_is_posted() {
     shows("H13-1");
 }

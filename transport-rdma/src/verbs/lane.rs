@@ -11,7 +11,7 @@ use super::in_flight::InFlight;
 use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
 use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
 use super::registration::Registration;
-use super::work::WorkRequest;
+use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
 use crate::status::{CompletionError, Ending, FLUSHED};
@@ -95,6 +95,8 @@ pub(super) struct Lane {
     counts: Arc<Counts>,
     depth: u32,
     message_max: u32,
+    /// [`crate::DeviceProfile::call_bytes_max`].
+    call_bytes_max: Option<u32>,
     /// Open from RTS to the first error or the retirement.
     gate: LaneGate,
     objects: Mutex<Option<Arc<Objects>>>,
@@ -129,6 +131,7 @@ pub(super) struct LaneSetup {
     pub(super) counts: Arc<Counts>,
     pub(super) depth: u32,
     pub(super) message_max: u32,
+    pub(super) call_bytes_max: Option<u32>,
     pub(super) port: u8,
 }
 
@@ -140,7 +143,8 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, announced, domain, sink, counts, depth, message_max, port } = setup;
+        let LaneSetup { serial, announced, domain, sink, counts, depth, port, .. } = setup;
+        let LaneSetup { message_max, call_bytes_max, .. } = setup;
         let queue = &reservation.shard.queue;
         let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(queue), depth, port);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
@@ -168,6 +172,7 @@ impl Lane {
             counts,
             depth,
             message_max,
+            call_bytes_max,
             gate: LaneGate::new(),
             objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, reservation }))),
             state: Mutex::new(state),
@@ -251,7 +256,8 @@ impl Lane {
         {
             let admitted = self.admit(postings, &mut ended);
             for (pair, requests) in objects.queue_pairs.iter().zip(admitted) {
-                if let Err(error) = pair.post(&requests) {
+                let mut parts = calls(&requests, self.call_bytes_max);
+                if let Err(error) = parts.try_for_each(|part| pair.post(part)) {
                     failure.get_or_insert(error);
                 }
             }

@@ -99,6 +99,7 @@ impl Nic {
             counts: Arc::clone(&self.shared.counts),
             depth: self.config.depth,
             message_max: port.message_max,
+            call_bytes_max: self.shared.profile.call_bytes_max,
             port: self.config.port,
         };
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);

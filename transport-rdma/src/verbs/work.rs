@@ -20,6 +20,23 @@ pub(super) struct WorkRequest {
     pub(super) remote_key: u32,
 }
 
+/// The requests, in order, as one call each may take them.
+pub(super) fn calls(
+    requests: &[WorkRequest],
+    bytes_max: Option<u32>,
+) -> impl Iterator<Item = &[WorkRequest]> {
+    let bytes_max = bytes_max.map_or(u64::MAX, u64::from);
+    let mut bytes = 0;
+    requests.chunk_by(move |one, next| {
+        bytes += u64::from(one.length);
+        let fits = bytes + u64::from(next.length) <= bytes_max;
+        if !fits {
+            bytes = 0;
+        }
+        fits
+    })
+}
+
 impl QueuePair {
     /// Hands the requests over, in order, in one call; each ends with a completion.
     ///
@@ -74,4 +91,33 @@ pub(super) fn unlinked(request: &WorkRequest) -> ibv_send_wr {
 
 fn rdma(request: &WorkRequest) -> super::binding::rdma_t {
     super::binding::rdma_t { remote_addr: request.remote_address, rkey: request.remote_key }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_go_together_up_to_the_bytes_of_a_call_and_a_longer_one_goes_alone() {
+        let request = |length| WorkRequest {
+            name: u64::from(length),
+            direction: Direction::Read,
+            address: 0,
+            length,
+            local_key: 0,
+            remote_address: 0,
+            remote_key: 0,
+        };
+        let lengths = |all: &[u32], bytes_max| -> Vec<Vec<u32>> {
+            let requests: Vec<_> = all.iter().copied().map(request).collect();
+            let lengths = |part: &[WorkRequest]| part.iter().map(|r| r.length).collect();
+            calls(&requests, bytes_max).map(lengths).collect()
+        };
+        let all = [4, 4, 2, 1, 9, 30, 10, u32::MAX, u32::MAX];
+        let whole: &[u32] = &all;
+        let parts: [&[u32]; 6] = [&[4, 4, 2], &[1, 9], &[30], &[10], &[u32::MAX], &[u32::MAX]];
+        assert_eq!(lengths(&all, Some(10)), parts);
+        assert_eq!(lengths(&all, None), [whole]);
+        assert!(lengths(&[], Some(10)).is_empty());
+    }
 }

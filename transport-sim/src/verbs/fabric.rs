@@ -50,6 +50,8 @@ pub struct Nic {
     /// Fails the next call of this kind.
     pub(super) injected: Option<(Call, Errno)>,
     pub(super) link: Rare<Link>,
+    /// The NIC at which the memory of its process is registered, if that is another.
+    memory_of: Rare<Option<usize>>,
 }
 
 /// What a port is plugged into.
@@ -178,6 +180,7 @@ impl Fabric {
             next_key: 0,
             injected: None,
             link: Rare::default(),
+            memory_of: Rare::default(),
         };
         nic.start();
         self.nics.push(Arc::new(nic));
@@ -279,6 +282,17 @@ impl Fabric {
         let keys = nic.take_keys();
         nic.regions.insert(keys.rkey, Region { keys, address, bytes: Arc::new(bytes), access });
         Ok(keys)
+    }
+
+    /// From here on what is registered at `owner` is reached through `nic` too, under the same keys:
+    /// two NICs of one process.
+    pub fn share_memory(&mut self, nic: usize, owner: usize) {
+        self.nic_mut(nic).memory_of = Rare(Some(owner).filter(|owner| *owner != nic));
+    }
+
+    /// The NIC at which the memory is registered that one reaches.
+    pub(super) fn memory_of(&self, nic: usize) -> usize {
+        self.nic(nic).memory_of.0.unwrap_or(nic)
     }
 
     /// Ends a registration, whatever is in flight.

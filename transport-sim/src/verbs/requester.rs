@@ -118,7 +118,7 @@ impl Fabric {
 
     /// The bytes that a request is about on our side: no region, or out of bounds, or these.
     fn local(&self, nic: usize, request: &WorkRequest) -> Option<Option<&[u8]>> {
-        let mut regions = self.nic(nic).regions.values();
+        let mut regions = self.nic(self.memory_of(nic)).regions.values();
         let region = regions.find(|region| region.keys.lkey == request.lkey)?;
         let range = region.range(request.local, u64::from(request.length));
         Some(range.map(|range| &region.bytes[range]))
@@ -284,7 +284,8 @@ impl Fabric {
 
     fn on_read(&mut self, nic: usize, number: u32, answered: &Sent, bytes: &[u8]) {
         let request = answered.request;
-        let owner = self.nic_mut(nic);
+        let failed = self.nic(nic).profile.statuses.local_read;
+        let owner = self.nic_mut(self.memory_of(nic));
         let sink = owner.regions.values_mut().find(|region| region.keys.lkey == request.lkey);
         let place = sink.filter(|region| region.access.local_write).and_then(|region| {
             let range = region.range(request.local, bytes.len() as u64)?;
@@ -296,10 +297,7 @@ impl Fabric {
                 self.succeed(nic, number);
             }
             None if request.length == 0 => self.succeed(nic, number),
-            None => {
-                let status = owner.profile.statuses.local_read;
-                self.fail_oldest(nic, number, status);
-            }
+            None => self.fail_oldest(nic, number, failed),
         }
     }
 

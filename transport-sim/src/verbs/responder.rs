@@ -134,8 +134,7 @@ impl Fabric {
         (rkey, address, reach): (u32, u64, u64),
         bytes: &[u8],
     ) -> Result<(), Refusal> {
-        let owner = self.nic_mut(nic);
-        let qp = owner.queue_pairs.get(&number).ok_or(Refusal::Invalid)?;
+        let qp = self.queue_pair(nic, number).ok_or(Refusal::Invalid)?;
         check_right(qp, bytes.len(), |qp| qp.access.remote_write)?;
         if reach == 0 {
             return Ok(());
@@ -144,6 +143,7 @@ impl Fabric {
         if bytes.len() as u64 != reach.min(u64::from(qp.path_mtu)) {
             return Err(Refusal::Invalid);
         }
+        let owner = self.nic_mut(self.memory_of(nic));
         let region = owner.regions.get_mut(&rkey).ok_or(Refusal::Access)?;
         let start = region.range(address, reach).ok_or(Refusal::Access)?.start;
         if !region.access.remote_write {
@@ -161,12 +161,12 @@ impl Fabric {
         address: u64,
         length: u32,
     ) -> Result<Vec<u8>, Refusal> {
-        let owner = self.nic(nic);
-        let qp = owner.queue_pairs.get(&number).ok_or(Refusal::Invalid)?;
+        let qp = self.queue_pair(nic, number).ok_or(Refusal::Invalid)?;
         check_right(qp, 0, |qp| qp.access.remote_read && qp.max_dest_rd_atomic > 0)?;
         if length == 0 {
             return Ok(Vec::new());
         }
+        let owner = self.nic(self.memory_of(nic));
         let region: &Region = owner.regions.get(&rkey).ok_or(Refusal::Access)?;
         let range = region.range(address, u64::from(length)).ok_or(Refusal::Access)?;
         if !region.access.remote_read {
@@ -182,6 +182,7 @@ impl Fabric {
         bytes: &[u8],
         last: bool,
     ) -> Result<Option<PacketBody>, Refusal> {
+        let memory = self.memory_of(nic);
         let owner = self.nic_mut(nic);
         let too_short = owner.profile.statuses.receive_too_short;
         let wrong_key = owner.profile.statuses.receive_key;
@@ -199,11 +200,12 @@ impl Fabric {
         let end = if message.len() > receive.length as usize {
             Err((too_short, Refusal::Operation))
         } else {
-            owner_write(&mut owner.regions, &receive, &message)
+            owner_write(&mut self.nic_mut(memory).regions, &receive, &message)
                 .ok_or((wrong_key, Refusal::Operation))
         };
         let status = end.map_or_else(|(status, _)| status, |()| Status::Success);
-        owner.complete(Completion { number, wr_id: receive.wr_id, queue: Queue::Receive, status });
+        let (wr_id, queue) = (receive.wr_id, Queue::Receive);
+        self.nic_mut(nic).complete(Completion { number, wr_id, queue, status });
         end.map(|()| Some(PacketBody::Ack)).map_err(|(_, refusal)| refusal)
     }
 }

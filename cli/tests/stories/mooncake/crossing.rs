@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 /// How often they meet.
 const ROUNDS: u8 = 100;
 /// At least so many of them must have been at the same time, or little was seen.
-const CROSSED_MIN: usize = 50;
+const CROSSED_MIN: usize = 20;
 const BYTES: u64 = 64 << 10;
 /// Where what a released node sends lies in its memory; what it is sent lies at the beginning.
 const SENT: u64 = 1 << 20;

@@ -191,11 +191,11 @@ fn move_both_ways(folder: &Folder, peer: &mut Peer, url: &str, (seed, bytes): (u
     let source = folder.patterned("source", bytes, seed);
     // A released node that comes back after a crash publishes the buffers of its dead run first.
     let place = format!("{THEIRS}/absolute:{}", peer.memory + 64);
-    succeed(&["put", &source, &place, "--compat", "mooncake", "--metadata", url]);
+    succeed(&["put", &source, &place, "--compat", "mooncake", "--metadata", url, "--json"]);
     assert!(peer.dump(folder, 64, bytes) == fs::read(&source).unwrap());
     peer.moves("write", OURS, 64, 512, bytes);
     let (place, copy) = (format!("{OURS}/memory:512,{bytes}"), folder.name("copy"));
-    succeed(&["get", &place, &copy, "--metadata", url]);
+    succeed(&["get", &place, &copy, "--metadata", url, "--json"]);
     assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
     peer.moves("read", OURS, MEMORY / 2, 512, bytes);
     assert!(peer.dump(folder, MEMORY / 2, bytes) == fs::read(&source).unwrap());

@@ -66,6 +66,27 @@ fn a_lane_is_wanted_once_until_something_changes() {
 }
 
 #[test]
+fn a_write_whose_fence_is_lost_fails_though_another_lane_has_written_it() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[write(5)]);
+    let first = bench.take_post();
+    bench.complete(first.slice, CompletionStatus::Failed(error(1)));
+    let second = bench.take_post();
+    bench.complete(second.slice, CompletionStatus::Done);
+    let lane = handfast_core::Lifecycle(first.lane);
+    bench.input(TransferInput::FenceLost { lane, cause: error(9) });
+    assert!(!bench.has_ended(batch), "a lane that is not down yet may still be fenced");
+    bench.lane_down(first.lane, 1);
+    assert!(!bench.has_ended(batch), "success is withheld");
+    bench.input(TransferInput::FenceLost { lane, cause: error(9) });
+    let report = bench.report(batch);
+    assert_eq!(report.outcome, BatchOutcome::Failed(Cause::PeerLost(Arc::new(error(9)))));
+    let remote = Remote::Indeterminate;
+    assert_eq!(report.requests, [RequestStatus::WriteIncomplete { bytes: 5, remote }]);
+    assert_eq!(bench.transfers.load().lanes, 1, "the lane is forgotten with its last debtor");
+}
+
+#[test]
 fn a_read_whose_lane_fails_succeeds_on_another_at_once() {
     let mut bench = Bench::with_lanes(SMALL, 2, 4);
     let batch = bench.submit(&[read(5)]);

@@ -59,7 +59,7 @@ async fn a_node_that_moved_is_followed_without_a_transfer_that_fails() {
     let moved = async || user.counters().peers_moved == 1;
     eventually("it is told that the node is gone", moved).await;
     eventually("no lane is left", async || user.counters().lanes == 0).await;
-    let error = segment.write(&block.whole(), 0).await.err().expect("it is gone");
+    let error = segment.write(&block.whole(), 0).await.expect_err("it is gone");
     assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
     let second = Owner::start(&etcd).await;
     segment.write(&block.whole(), 0).await.expect("it is found where it is now");

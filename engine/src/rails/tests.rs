@@ -1,0 +1,315 @@
+use super::*;
+use proptest::prelude::*;
+
+fn node() -> NodeName {
+    NodeName::new("b:1").unwrap()
+}
+
+fn plan(nic: usize) -> RailPlan {
+    let name = format!("mlx5_{nic}");
+    let path = NicPath::over_rail(&node(), &name, &name).unwrap();
+    RailPlan { path, theirs: nic }
+}
+
+fn tcp() -> NicPath {
+    NicPath { node: node(), nic: NodeName::new("tcp").unwrap() }
+}
+
+fn rails(count: usize, with_tcp: bool) -> Rails {
+    let plans: Vec<RailPlan> = (0..count).map(plan).collect();
+    let tcp = tcp();
+    Rails::new(&plans, with_tcp.then_some(&tcp))
+}
+
+fn error(side: Side, call: &'static str) -> TransportError {
+    TransportError { side, call, code: 0, detail: String::new() }
+}
+
+fn cut() -> TransportError {
+    error(Side::Peer, "completion")
+}
+
+fn acts(rails: &mut Rails) -> Vec<Act> {
+    std::iter::from_fn(|| rails.poll_act()).collect()
+}
+
+fn open(nic: usize) -> Act {
+    Act::Open(plan(nic).path)
+}
+
+/// Seconds as an instant.
+fn at(seconds: u64) -> Instant {
+    Instant(seconds * 1_000_000_000)
+}
+
+/// Two rails that are up on lanes 1 and 2.
+fn two_up(with_tcp: bool) -> Rails {
+    let mut rails = rails(2, with_tcp);
+    rails.demand();
+    assert_eq!(acts(&mut rails), [open(0), open(1)]);
+    for nic in [0, 1] {
+        let lane = Lifecycle(nic as u64 + 1);
+        assert_eq!(rails.on_up(at(0), &plan(nic).path, lane), Verdict::Use);
+    }
+    rails.set_busy(true);
+    assert_eq!(acts(&mut rails), []);
+    rails
+}
+
+#[test]
+fn a_demand_opens_every_rail_and_tcp_is_left_out_while_one_works() {
+    let mut rails = two_up(true);
+    rails.on_down(at(1), Lifecycle(1), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(0)], "it is opened again at once");
+    assert_eq!(rails.on_up(at(1), &plan(0).path, Lifecycle(3)), Verdict::Probe);
+    assert!(rails.on_answer(at(2), Lifecycle(3)));
+    assert_eq!(acts(&mut rails), []);
+}
+
+#[test]
+fn a_rail_that_fails_its_probe_is_left_alone_longer_each_time_and_returns_by_itself() {
+    let mut rails = two_up(true);
+    let mut now = at(1);
+    rails.on_down(now, Lifecycle(1), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(0)]);
+    let mut pauses = Vec::new();
+    for lane in 10..17 {
+        assert_eq!(rails.on_up(now, &plan(0).path, Lifecycle(lane)), Verdict::Probe);
+        rails.on_down(now, Lifecycle(lane), Some(&cut()));
+        assert_eq!(acts(&mut rails), [Act::Close(plan(0).path)]);
+        let until = rails.poll_timeout().unwrap();
+        pauses.push((until.0 - now.0) / 1_000_000_000);
+        rails.handle_timeout(Instant(until.0 - 1));
+        assert_eq!(acts(&mut rails), []);
+        rails.handle_timeout(until);
+        assert_eq!(acts(&mut rails), [open(0)]);
+        now = until;
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
+    assert_eq!(rails.on_up(now, &plan(0).path, Lifecycle(99)), Verdict::Probe);
+    assert!(rails.on_answer(now, Lifecycle(99)));
+    let later = now + STEADY;
+    rails.on_down(later, Lifecycle(99), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(0)], "a lane that was steady begins anew");
+    assert_eq!(rails.rails[0].failures, 1);
+}
+
+#[test]
+fn a_port_of_ours_is_tried_again_after_the_shortest_pause_however_often() {
+    let mut rails = two_up(false);
+    rails.on_down(at(1), Lifecycle(1), Some(&error(Side::Local, "completion")));
+    let mut now = at(1);
+    for _ in 0..8 {
+        assert_eq!(acts(&mut rails), [open(0)]);
+        rails.on_open_failed(now, &plan(0).path, &error(Side::Local, "ibv_modify_qp(RTR)"));
+        let until = rails.poll_timeout().unwrap();
+        assert_eq!(until, now + PAUSE_MIN);
+        now = until;
+        rails.handle_timeout(now);
+    }
+}
+
+#[test]
+fn where_no_rail_works_lanes_run_over_tcp_with_the_reason_and_make_way_when_one_returns() {
+    let mut rails = two_up(true);
+    rails.on_down(at(1), Lifecycle(1), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(0)]);
+    rails.on_down(at(1), Lifecycle(2), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(1), Act::FallBack(cut()), Act::Open(tcp())]);
+    assert_eq!(rails.on_up(at(1), &tcp(), Lifecycle(5)), Verdict::Use);
+    for (nic, lane) in [(0, 6), (1, 7)] {
+        assert_eq!(rails.on_up(at(1), &plan(nic).path, Lifecycle(lane)), Verdict::Probe);
+        rails.on_down(at(3), Lifecycle(lane), Some(&cut()));
+        assert_eq!(acts(&mut rails), [Act::Close(plan(nic).path)]);
+    }
+    let until = rails.poll_timeout().unwrap();
+    rails.handle_timeout(until);
+    assert_eq!(acts(&mut rails), [open(0), open(1)]);
+    assert_eq!(rails.on_up(until, &plan(1).path, Lifecycle(9)), Verdict::Probe);
+    assert!(rails.on_answer(until, Lifecycle(9)));
+    assert_eq!(acts(&mut rails), [Act::Close(tcp())]);
+    rails.on_down(until, Lifecycle(5), None);
+    assert_eq!(acts(&mut rails), [], "the way over TCP is not wanted back");
+}
+
+#[test]
+fn the_only_rail_left_is_tried_at_once_and_the_demand_fails_after_a_bounded_number_of_times() {
+    let mut rails = two_up(false);
+    rails.on_down(at(1), Lifecycle(1), Some(&cut()));
+    rails.on_down(at(1), Lifecycle(2), Some(&cut()));
+    assert_eq!(acts(&mut rails), [open(0), open(1)]);
+    let mut lane = 10;
+    let mut tries = 0;
+    loop {
+        for nic in [0, 1] {
+            rails.on_up(at(2), &plan(nic).path, Lifecycle(lane + nic as u64));
+        }
+        for nic in [0, 1] {
+            rails.on_down(at(2), Lifecycle(lane + nic), Some(&cut()));
+        }
+        lane += 2;
+        tries += 1;
+        let done = acts(&mut rails);
+        if done.contains(&Act::Lost(cut())) {
+            break;
+        }
+        assert!(done.ends_with(&[open(0), open(1)]), "none is left alone: {done:?}");
+    }
+    assert_eq!(tries, FAILURES_MAX - 1);
+    rails.demand();
+    assert_eq!(acts(&mut rails), [open(0), open(1)], "the next demand tries all");
+}
+
+#[test]
+fn a_process_that_takes_no_calls_loses_the_demand_and_blames_no_rail() {
+    let mut rails = rails(2, true);
+    rails.demand();
+    acts(&mut rails);
+    let unreachable = error(Side::Peer, "handshake");
+    rails.on_open_failed(at(1), &plan(0).path, &unreachable);
+    assert_eq!(acts(&mut rails), []);
+    rails.on_open_failed(at(1), &plan(1).path, &unreachable);
+    assert_eq!(acts(&mut rails), [Act::Lost(unreachable)]);
+    rails.demand();
+    assert_eq!(acts(&mut rails), [open(0), open(1)]);
+    assert_eq!(rails.on_up(at(2), &plan(0).path, Lifecycle(1)), Verdict::Use);
+}
+
+#[test]
+fn a_final_error_puts_a_rail_out_of_use_and_all_of_them_lose_the_demand() {
+    let mut rails = rails(2, false);
+    rails.demand();
+    acts(&mut rails);
+    let wrong = error(Side::Configuration, "wire");
+    rails.on_open_failed(at(1), &plan(0).path, &wrong);
+    assert_eq!((acts(&mut rails), rails.poll_timeout()), (vec![], None));
+    assert_eq!(rails.stance(&plan(0).path), Stance::GivenUp);
+    assert_eq!(rails.stance(&plan(1).path), Stance::Pursued);
+    assert_eq!(rails.stance(&tcp()), Stance::Unknown);
+    rails.on_open_failed(at(1), &plan(1).path, &wrong);
+    assert_eq!(acts(&mut rails), [Act::Lost(wrong.clone())]);
+    rails.demand();
+    assert_eq!(acts(&mut rails), [Act::Lost(wrong)]);
+}
+
+#[test]
+fn a_lane_that_was_to_end_blames_nobody_and_comes_back_with_work() {
+    let mut rails = two_up(true);
+    rails.set_busy(false);
+    rails.on_down(at(1), Lifecycle(1), None);
+    assert_eq!(acts(&mut rails), []);
+    rails.set_busy(true);
+    assert_eq!(acts(&mut rails), [open(0)]);
+    assert_eq!(rails.on_up(at(1), &plan(0).path, Lifecycle(3)), Verdict::Use);
+}
+
+#[test]
+fn every_nic_of_the_side_with_more_has_a_rail_and_those_of_one_name_are_together() {
+    let names = |ours: &[&str], theirs: &[&str]| -> Vec<String> {
+        plan_rails(&node(), ours, theirs).iter().map(|plan| plan.path.nic.to_string()).collect()
+    };
+    assert_eq!(names(&["a", "b"], &["b", "a"]), ["a~a", "b~b"]);
+    assert_eq!(names(&["a", "b"], &["x"]), ["x~a", "x~b"]);
+    assert_eq!(names(&["a", "b"], &["x", "y", "z"]), ["x~a", "y~b", "z~a"]);
+    assert!(names(&["a"], &["x", "y"]).is_empty(), "one of ours, one lane");
+    assert!(names(&["a", "b"], &[]).is_empty(), "a peer without devices");
+    assert_eq!(names(&["a~", "b"], &["x", "y"]), ["y~b"], "a name that no rail can have");
+    let many: Vec<String> = (0..12).map(|n| format!("n{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(plan_rails(&node(), &many, &["x"]).len(), RAILS_MAX);
+}
+
+#[test]
+fn rails_past_the_limit_are_not_used() {
+    let mut rails = rails(RAILS_MAX + 3, false);
+    rails.demand();
+    assert_eq!(acts(&mut rails).len(), RAILS_MAX);
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Up(usize),
+    Answer(usize),
+    Down(usize, Option<Side>),
+    Fail(usize, Side),
+    Pass,
+    Busy(bool),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    let side = || {
+        prop_oneof![Just(Side::Local), Just(Side::Peer), Just(Side::Peer), Just(Side::Protection)]
+    };
+    prop_oneof![
+        4 => (0..4_usize).prop_map(Move::Up),
+        2 => (0..4_usize).prop_map(Move::Answer),
+        2 => (0..4_usize, proptest::option::of(side())).prop_map(|(n, side)| Move::Down(n, side)),
+        2 => (0..4_usize, side()).prop_map(|(n, side)| Move::Fail(n, side)),
+        1 => Just(Move::Pass),
+        1 => any::<bool>().prop_map(Move::Busy),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: whoever has work has a lane, or one is being made or probed, or a time is
+    /// set to try, or was told that none is to be had. And lanes that are not asked for are not made.
+    #[test]
+    fn work_never_waits_for_nothing(moves in proptest::collection::vec(any_move(), 1..120),
+                                    with_tcp in any::<bool>()) {
+        let mut rails = rails(3, with_tcp);
+        let (mut now, mut next, mut busy) = (at(1), 1, false);
+        for step in moves {
+            let place = |n: usize, rails: &Rails| -> Option<Rail> {
+                rails.rails.get(n).or(rails.tcp.as_ref()).cloned()
+            };
+            match step {
+                Move::Up(n) => {
+                    if let Some(rail) = place(n, &rails).filter(|r| r.state == State::Opening) {
+                        rails.on_up(now, &rail.plan.path, Lifecycle(next));
+                        next += 1;
+                    }
+                }
+                Move::Answer(n) => {
+                    if let Some(Rail { state: State::Trying(lane), .. }) = place(n, &rails) {
+                        rails.on_answer(now, lane);
+                    }
+                }
+                Move::Down(n, side) => {
+                    let rail = place(n, &rails);
+                    if let Some(State::Trying(lane) | State::Up { lane, .. }) = rail.map(|r| r.state) {
+                        let error = side.map(|side| error(side, "completion"));
+                        rails.on_down(now, lane, error.as_ref());
+                    }
+                }
+                Move::Fail(n, side) => {
+                    if let Some(rail) = place(n, &rails) {
+                        rails.on_open_failed(now, &rail.plan.path, &error(side, "handshake"));
+                    }
+                }
+                Move::Pass => {
+                    if let Some(due) = rails.poll_timeout() {
+                        now = now.max(due);
+                        rails.handle_timeout(now);
+                    }
+                }
+                Move::Busy(now_busy) => {
+                    busy = now_busy;
+                    rails.set_busy(busy);
+                }
+            }
+            let told = acts(&mut rails);
+            prop_assert!(told.len() <= 8, "{told:?}");
+            if told.iter().any(|act| matches!(act, Act::Lost(_))) {
+                busy = false;
+                rails.set_busy(false);
+            }
+            let tries = rails.all().any(|rail| {
+                matches!(rail.state, State::Opening | State::Trying(_) | State::Up { .. })
+            });
+            prop_assert!(!busy || tries || rails.poll_timeout().is_some(), "{rails:?}");
+            let carried = rails.rails.iter().any(|rail| matches!(rail.state, State::Up { .. }));
+            let tcp_used = rails.tcp.as_ref().is_some_and(|tcp| tcp.state != State::Closed);
+            prop_assert!(!(carried && tcp_used) , "TCP beside a rail that works: {rails:?}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Nodes with several NICs and one machine: a lane per rail, and what ends all of them.
+
+use crate::nightly;
+use crate::shipping::{apart, at_once, holds, holds_by, pruned};
+use handfast_transport_sim::verbs::{Rebirth, STRICT};
+use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
+use sim_tests::sweep::{Swarm, failure};
+use sim_tests::{Case, Coverage, Ending, Explorer, Ground, Report, Scenario, Traffic};
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 5_000 };
+
+#[test]
+fn a_second_rail_is_opened_beside_the_first() {
+    holds(Scenario::RailAdded, Scenario::RailAdded.setup(0));
+    holds(Scenario::RailAdded, pruned(Scenario::RailAdded.setup(1)));
+    if nightly() {
+        holds_by(&apart(), Scenario::RailAdded, pruned(at_once(Scenario::RailAdded.setup(2))));
+    }
+}
+
+#[test]
+fn one_rail_is_closed_or_fails_and_a_restart_of_either_ends_both() {
+    holds(Scenario::RailsUp, Scenario::RailsUp.setup(0));
+    holds(Scenario::RailsUp, pruned(at_once(Scenario::RailsUp.setup(1))));
+    if nightly() {
+        holds(Scenario::RailsUp, pruned(Scenario::RailsUp.setup(1)));
+    }
+}
+
+#[test]
+fn both_open_one_rail_and_one_opens_another() {
+    holds(Scenario::RailsOpen, Scenario::RailsOpen.setup(0));
+    if nightly() {
+        holds_by(&apart(), Scenario::RailsOpen, pruned(at_once(Scenario::RailsOpen.setup(1))));
+    }
+}
+
+/// Lanes that fail for nothing, and a NIC that is cut off while the other is not.
+const ENDS: Faults = Faults { lane_error: true, port: true, ..Faults::NONE };
+
+#[test]
+fn transfers_survive_the_loss_of_one_rail_or_of_a_packet() {
+    for traffic in [Traffic::Write, Traffic::Read] {
+        carries(&case(Scenario::RailAdded, traffic, ENDS));
+        carries(&case(Scenario::RailsUp, traffic, ENDS));
+    }
+    carries(&case(Scenario::RailAdded, Traffic::GivenUp, ENDS));
+    if nightly() {
+        carries(&case(Scenario::RailsUp, Traffic::GivenUp, ENDS));
+    }
+    carries(&case(Scenario::RailsUp, Traffic::Write, Faults { loss: true, ..Faults::NONE }));
+}
+
+/// Sequence numbers begin at zero, so that lifecycles are compared by rank: fewer worlds. Nothing but
+/// numbers that differ keeps packets of the old life out of the new one then.
+#[test]
+fn transfers_over_two_rails_survive_a_restart() {
+    let crash = Faults { crash: true, ..Faults::NONE };
+    let case = case(Scenario::RailAdded, Traffic::Write, crash);
+    let ground = Ground { rebirth: Rebirth::GoesOn, random_psns: false, ..case.ground };
+    carries(&Case { ground, ..case });
+}
+
+/// A write that is tried again on the second rail succeeds there while the first can still write
+/// the same bytes once more, over what the peer has put there since.
+#[test]
+fn a_success_on_one_rail_waits_for_the_fence_of_the_other() {
+    let case = case(Scenario::RailAdded, Traffic::Write, Faults { port: false, ..ENDS });
+    carries(&case);
+    let mut setup = case.setup();
+    setup.devices.backend = Backend::AnyRailFences;
+    let report = explore(&case, &case.scenario.begin(setup));
+    let Ending::Violation(found) = report.ending else { panic!("{:?}", report.ending) };
+    assert_eq!(found.violation.oracle, Oracle::GhostByte, "{}", found.transcript);
+    assert!(found.violation.detail.contains("success: true"), "{}", found.transcript);
+}
+
+#[test]
+fn seeds_of_rails_break_no_oracle() {
+    let (swarm, mut coverage) = (Swarm::rails(), Coverage::default());
+    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
+    for seed in 0..SEEDS {
+        let swarmed = swarm.run(seed, &mut coverage);
+        if let Some(line) = swarmed.line {
+            panic!("{}", failure(&line));
+        }
+        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
+        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+    }
+    println!("{SEEDS} seeds of rails, {events} events, {faults} faults, traces {hashes:032x}");
+    assert!(u64::from(events) > 20 * SEEDS && u64::from(faults) > 3 * SEEDS, "{events} {faults}");
+}
+
+fn case(scenario: Scenario, traffic: Traffic, faults: Faults) -> Case {
+    Case {
+        ground: Ground::on(&STRICT, Some(traffic)),
+        faults,
+        operations: Operations::AtOnce,
+        prune: true,
+        ..Case::shipping(scenario, 1)
+    }
+}
+
+fn carries(case: &Case) {
+    match &explore(case, &case.start()).ending {
+        Ending::Fixpoint => {}
+        Ending::StatesMax => panic!("more worlds than expected"),
+        Ending::Violation(found) => panic!("{}", found.report(case)),
+    }
+}
+
+fn explore(case: &Case, start: &World) -> Report {
+    let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
+    let report = explorer.explore(start);
+    println!(
+        "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
+        case.scenario,
+        case.ground,
+        case.faults_max,
+        report.states,
+        report.transitions,
+        report.depth,
+        report.longest_free,
+        report.worst_healing
+    );
+    report
+}

@@ -1,0 +1,83 @@
+//! Nodes with several NICs: a site is a NIC, its host the site that has the node, and a lane leads
+//! over a rail from one NIC to another.
+
+use crate::fabric::Target;
+use crate::world::{Site, World};
+use handfast_core::{Lifecycle, NicPath};
+
+impl Site {
+    /// Whether a path leads to this NIC, over whichever rail.
+    pub(crate) fn bears(&self, path: &NicPath) -> bool {
+        match path.rail() {
+            None => self.path == *path,
+            Some((theirs, _)) => self.path.node == path.node && self.path.nic.as_str() == theirs,
+        }
+    }
+
+    /// Whether a path leads to the node of this NIC.
+    pub(crate) fn is_reached_by(&self, path: &NicPath) -> bool {
+        self.bears(path) || (path.rail().is_some() && self.path.node == path.node)
+    }
+}
+
+/// A rail between two sites: the NIC of ours, and that of the peer.
+pub(crate) type Rail = (usize, usize);
+
+impl World {
+    /// The site that has the node of a site: itself, or over rails the first NIC of its process.
+    pub fn host(&self, site: usize) -> usize {
+        self.fabric.host(site)
+    }
+
+    /// What the node of a site calls the peer that is reached from there.
+    pub(crate) fn way(&self, site: usize, peer: usize) -> NicPath {
+        let (own, there) = (&self.sites[site].path, &self.sites[peer].path);
+        if !self.setup.rails {
+            return there.clone();
+        }
+        let rail = NicPath::over_rail(&there.node, there.nic.as_str(), own.nic.as_str());
+        rail.unwrap_or_else(|_| there.clone())
+    }
+
+    /// The NIC from which the node of `host` reaches a peer by this path.
+    pub(crate) fn nic_of(&self, host: usize, path: &NicPath) -> usize {
+        let Some((_, ours)) = path.rail() else { return host };
+        let own =
+            |site: &usize| self.host(*site) == host && self.sites[*site].path.nic.as_str() == ours;
+        (0..self.sites.len()).find(own).unwrap_or(host)
+    }
+
+    /// The rail that a lifecycle of a node leads over.
+    pub(crate) fn rail_of(&self, host: usize, lifecycle: Lifecycle) -> Option<Rail> {
+        self.rail_by(host, self.peer_of(host, lifecycle)?)
+    }
+
+    /// The rail by which the node of `host` reaches a peer by this path.
+    pub(crate) fn rail_by(&self, host: usize, path: &NicPath) -> Option<Rail> {
+        let peer = self.sites.iter().position(|site| site.bears(path))?;
+        Some((self.nic_of(host, path), peer))
+    }
+
+    /// The NIC that a lifecycle of a node is on.
+    pub(crate) fn nic_of_lane(&self, host: usize, lifecycle: Lifecycle) -> usize {
+        match self.fabric.of(host, lifecycle) {
+            Some(qp) => qp.site,
+            None => self.peer_of(host, lifecycle).map_or(host, |path| self.nic_of(host, path)),
+        }
+    }
+
+    /// The NICs that a lane of a node is between, once it is wired.
+    pub(crate) fn ends_of_lane(&self, host: usize, lifecycle: Lifecycle) -> Option<Rail> {
+        let qp = self.fabric.of(host, lifecycle)?;
+        qp.target.map(|Target { site, .. }| (qp.site, site))
+    }
+
+    /// Whether there is anything between two NICs: of several, those of one place in their nodes.
+    pub(crate) fn are_joined(&self, site: usize, other: usize) -> bool {
+        let place = |site: usize| {
+            let host = self.host(site);
+            (0..site).filter(|earlier| self.host(*earlier) == host).count()
+        };
+        !self.setup.rails || (self.host(site) != self.host(other) && place(site) == place(other))
+    }
+}
