@@ -223,7 +223,7 @@ struct Node {
 
 impl Node {
     async fn start(listen: &str) -> Self {
-        let rdma = RdmaOptions { device: Some("rxe1".to_owned()), ..RdmaOptions::default() };
+        let rdma = RdmaOptions { devices: vec!["rxe1".to_owned()], ..RdmaOptions::default() };
         let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
         let builder = builder.listen(listen).mooncake(MooncakeOptions::default());
         let engine = RecordedEngine::start(builder).await;
