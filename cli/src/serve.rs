@@ -46,12 +46,12 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         let bytes = size::show(memory.len() as u64);
         let origin = path.as_ref().map(|path| format!(", the file {}", path.display()));
         lines += &format!("segment {name} of {bytes}{}\n", origin.unwrap_or_default());
-        let registration = match engine.data_address() {
-            None => engine.register(&name, memory.whole(), access)?,
-            Some(at) => {
-                lines += &format!("  for Mooncake nodes at {at}, address {}\n", memory.address());
-                engine.register_by_address(&name, memory.whole(), access)?
-            }
+        let registration = if engine.serves_mooncake() {
+            let at = engine.data_address().map(|at| format!(" at {at}")).unwrap_or_default();
+            lines += &format!("  for Mooncake nodes{at}, address {}\n", memory.address());
+            engine.register_by_address(&name, memory.whole(), access)?
+        } else {
+            engine.register(&name, memory.whole(), access)?
         };
         served.push((registration, path));
     }

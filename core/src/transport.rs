@@ -24,7 +24,7 @@ pub enum OperationKind {
     BringUp,
     /// Move to RTR and RTS towards named queue pairs of the peer.
     Wire,
-    /// See a byte come from the peer over each queue pair.
+    /// See a read answered by the peer over each queue pair.
     Prove,
     /// Wait until nothing that was posted here is outstanding.
     Drain,
@@ -56,10 +56,11 @@ pub enum Operation {
         /// What the peer announced about its queue pairs.
         body: Body,
     },
-    /// Read one byte of the peer's over each queue pair of `lifecycle`, which is wired towards a node
-    /// without our key. The peer may still be wiring, so it is tried for as long as the device
-    /// tries. Fails unless all come: a peer that still holds an earlier pairing of the
-    /// same numbers would take what is posted for duplicates, and report success (rule H13).
+    /// Have a read answered, of one byte of the peer's or of none, over each queue pair of
+    /// `lifecycle`, which is wired towards a node without our key. The peer may still be wiring, so
+    /// it is tried for as long as the device tries. Fails unless all are answered: a peer that still
+    /// holds an earlier pairing of the same numbers would take what is posted for duplicates, and
+    /// report success (rule H13).
     Prove {
         /// The lifecycle.
         lifecycle: Lifecycle,
@@ -98,7 +99,7 @@ pub enum Outcome {
     BroughtUp(Body),
     /// The queue pairs are wired.
     Wired,
-    /// A byte came over each queue pair.
+    /// A read was answered over each queue pair.
     Proven,
     /// Nothing posted here is outstanding.
     Drained,

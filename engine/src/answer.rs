@@ -3,12 +3,13 @@
 use crate::command::{Command, Commands};
 use crate::control::{Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
-use crate::mooncake::Inbox;
+use crate::engine::nic_path;
+use crate::mooncake::{Inbox, answered, received};
 use crate::regions::{Reach, Regions};
 use crate::transport::Offer;
-use handfast_core::mooncake::{Notification, PROBE_ANSWER};
+use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::wire::{
-    Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor,
+    Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, PlainMessage,
     RegionDescriptor,
 };
 use handfast_core::{Incarnation, NodeName};
@@ -37,6 +38,8 @@ pub(crate) struct Answers {
     pub(crate) counts: Arc<Counts>,
     /// Where Mooncake nodes reach our memory.
     pub(crate) data_port: Option<DataPort>,
+    /// Whether they reach it at all, over that port or over RDMA.
+    pub(crate) is_open: bool,
     /// What Mooncake nodes tell; absent where they are not spoken to.
     pub(crate) inbox: Option<Inbox>,
 }
@@ -51,6 +54,7 @@ pub(crate) struct AnswersParts {
     pub(crate) commands: Commands,
     pub(crate) checksum_bytes_max: u64,
     pub(crate) data_port: Option<DataPort>,
+    pub(crate) is_open: bool,
     pub(crate) inbox: Option<Inbox>,
 }
 
@@ -69,6 +73,7 @@ impl Answers {
             checksum_bytes_max: parts.checksum_bytes_max,
             counts: Arc::default(),
             data_port: parts.data_port,
+            is_open: parts.is_open,
             inbox: parts.inbox,
         })
     }
@@ -90,13 +95,33 @@ impl Answers {
     /// What is told to whoever does not speak our protocol. Where Mooncake nodes are served they
     /// would take every region of it for one that is reached by its address.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
-        let reach = if self.data_port.is_some() { Reach::ByAddress } else { Reach::ByKey };
-        self.describe(self.regions.describe(reach))
+        if !self.is_open {
+            return self.describe(self.regions.describe(Reach::ByKey));
+        }
+        let mut descriptor = self.describe(self.regions.describe(Reach::ByAddress));
+        // A lane of theirs leads to the device that it names, and all of those to our first.
+        descriptor.devices.truncate(1);
+        for region in &mut descriptor.regions {
+            region.remote_keys.truncate(1);
+        }
+        descriptor
+    }
+
+    /// What is told to a Mooncake node: of both transports the one that it has.
+    fn describe_to(&self, asking: Option<SegmentDescriptor>) -> NodeDescriptor {
+        let mut descriptor = self.describe_openly();
+        if self.offer.transports.rdma && asking.is_some_and(|asking| asking.offers_rdma()) {
+            descriptor.data_port = None;
+        }
+        descriptor
     }
 
     async fn connection(&self, text: &str) -> Option<String> {
         let message = match Message::decode(text) {
             Ok(message) => message,
+            Err(MessageError::NoKey) if self.inbox.is_some() && self.offer.transports.rdma => {
+                return self.connection_of_theirs(text).await;
+            }
             Err(MessageError::NoKey) => {
                 let reply_msg = "this node speaks the handfast handshake alone";
                 return descriptor_text(Descriptor {
@@ -118,6 +143,21 @@ impl Answers {
         Some(answer.await.ok()?.encode())
     }
 
+    /// The handshake of a Mooncake node over RDMA.
+    async fn connection_of_theirs(&self, text: &str) -> Option<String> {
+        let (message, addressed) =
+            match received(text, &nic_path(&self.name), &self.describe_openly().devices) {
+                Ok(received) => received,
+                Err(reason) => {
+                    count(&self.counts.messages_refused);
+                    return Some(PlainMessage::rejection(&reason).encode());
+                }
+            };
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::PlainCallReceived { message, reply });
+        Some(answered(answer.await.ok()?, addressed).encode())
+    }
+
     /// Keeps a notification, if there is somebody who may take it and room.
     fn notification(&self, text: &str) -> Option<String> {
         let inbox = self.inbox.as_ref()?;
@@ -137,7 +177,7 @@ impl Answers {
         // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
         let mut descriptor = match asked {
             Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
-            Err(_) => self.describe_openly(),
+            Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
         };
         let question = asked.ok().and_then(|asked| asked.checksum);
         if let Some(question) = question {

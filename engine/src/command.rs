@@ -3,7 +3,7 @@
 use crate::metrics::Lifecycles;
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
-use handfast_core::wire::Message;
+use handfast_core::wire::{Message, PlainMessage};
 use handfast_core::{Incarnation, Lifecycle, NicPath};
 use handfast_transport_rdma::LimitReached;
 use tokio::sync::{mpsc, oneshot};
@@ -15,6 +15,10 @@ pub(crate) enum Command {
     CallReceived { message: Message, reply: oneshot::Sender<Message> },
     /// A call of ours was answered.
     CallAnswered(Message),
+    /// A Mooncake node called; the answer goes to `reply`.
+    PlainCallReceived { message: PlainMessage, reply: oneshot::Sender<PlainMessage> },
+    /// A call of ours was answered by a Mooncake node.
+    PlainCallAnswered { lifecycle: Lifecycle, message: PlainMessage },
     /// A call of ours failed.
     CallFailed { lifecycle: Lifecycle, failure: CallFailure },
     /// An operation ended.

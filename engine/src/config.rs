@@ -165,8 +165,9 @@ impl Builder {
     }
 
     /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
-    /// and, if it listens, serves their TCP data protocol at a port of its own. Only segments that
-    /// were registered with [`Engine::register_by_address`] can be reached so; these by whoever
+    /// and, if it listens, lets them reach segments that were registered with
+    /// [`Engine::register_by_address`]: over RDMA where its lanes may run over that, and, unless they
+    /// must, over their TCP data protocol at a port of its own. These are reached there by whoever
     /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
         self.mooncake = Some(options);

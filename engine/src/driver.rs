@@ -5,6 +5,7 @@ use crate::command::{Command, Commands};
 use crate::control::exchange;
 use crate::counters::{Counts, count};
 use crate::metrics::Lifecycles;
+use crate::mooncake::{Theirs, is_theirs};
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
@@ -13,8 +14,10 @@ use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
-use handfast_core::transport::{Operation, OperationKind, Outcome, Side, TransportError};
-use handfast_core::wire::{FrameKind, Message, Op};
+use handfast_core::transport::{
+    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
+};
+use handfast_core::wire::{Body, FrameKind, Message, MessageError, Op, PlainMessage};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::LimitReached;
@@ -32,6 +35,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) theirs: Arc<Theirs>,
     pub(crate) listeners: Vec<Listening>,
     pub(crate) local: LocalEnd,
     pub(crate) counts: Arc<Counts>,
@@ -50,10 +54,25 @@ pub(crate) struct LocalEnd {
     pub(crate) target: Arc<Target>,
 }
 
+/// Who waits for an answer.
+enum Caller {
+    Ours(oneshot::Sender<Message>),
+    Theirs(oneshot::Sender<PlainMessage>),
+}
+
+impl Caller {
+    fn has_hung_up(&self) -> bool {
+        match self {
+            Self::Ours(reply) => reply.is_closed(),
+            Self::Theirs(reply) => reply.is_closed(),
+        }
+    }
+}
+
 pub(crate) struct Driver<N: Net> {
     parts: DriverParts<N>,
     commands: Commands,
-    calls: BTreeMap<CallToken, oneshot::Sender<Message>>,
+    calls: BTreeMap<CallToken, Caller>,
     next_call: u64,
     /// Where peers that were opened take calls.
     opened: BTreeMap<NicPath, String>,
@@ -175,17 +194,18 @@ impl<N: Net> Driver<N> {
                 return;
             }
             Command::CallReceived { message, reply } => {
-                self.remember_announced(&message);
-                self.note_crossing(&message);
-                if message.op == Op::Request && !message.body.gid.is_empty() {
-                    // Before a lane is raised for it: what that announces is to fit.
-                    let (peer, gid) = (&message.from, &message.body.gid);
-                    self.parts.transport.note_address(peer, gid, Some(message.sender));
+                self.note_call(&message);
+                Input::CallReceived { token: self.expect(Caller::Ours(reply)), message }
+            }
+            Command::PlainCallReceived { .. } if self.shutdown.is_some() => return,
+            Command::PlainCallReceived { message, reply } => {
+                if let Some(from) = message.from.as_ref().filter(|_| message.ready != Some(true)) {
+                    self.note_crossing(from);
                 }
-                let token = CallToken(self.next_call);
-                self.next_call += 1;
-                self.calls.insert(token, reply);
-                Input::CallReceived { token, message }
+                Input::PlainCallReceived { token: self.expect(Caller::Theirs(reply)), message }
+            }
+            Command::PlainCallAnswered { lifecycle, message } => {
+                Input::PlainCallAnswered { lifecycle, message }
             }
             Command::CallAnswered(message) => {
                 self.note_answer(&message);
@@ -234,6 +254,27 @@ impl<N: Net> Driver<N> {
         }
     }
 
+    /// Remembers what a call of a node of ours tells beside what the machine is told.
+    fn note_call(&mut self, message: &Message) {
+        self.remember_announced(message);
+        if message.op == Op::Request {
+            self.note_crossing(&message.from);
+        }
+        if message.op == Op::Request && !message.body.gid.is_empty() {
+            // Before a lane is raised for it: what that announces is to fit.
+            let (peer, gid) = (&message.from, &message.body.gid);
+            self.parts.transport.note_address(peer, gid, Some(message.sender));
+        }
+    }
+
+    /// Names a call for as long as its answer is waited for.
+    fn expect(&mut self, caller: Caller) -> CallToken {
+        let token = CallToken(self.next_call);
+        self.next_call += 1;
+        self.calls.insert(token, caller);
+        token
+    }
+
     /// Ends every lane to a node, with its consent.
     fn end_lanes(&mut self, node: &NodeName) {
         let now = self.parts.clock.now();
@@ -253,13 +294,17 @@ impl<N: Net> Driver<N> {
                 Output::Call(message) => self.call(message),
                 Output::Answer { token, message } => {
                     self.parts.counts.meters.on_answer_sent(&message);
-                    if let Some(reply) = self.calls.remove(&token) {
+                    if let Some(Caller::Ours(reply)) = self.calls.remove(&token) {
                         // The caller may have hung up.
                         let _ = reply.send(message);
                     }
                 }
-                // Not reached: who calls without our key is answered before the machine hears it.
-                Output::PlainAnswer { token, .. } => drop(self.calls.remove(&token)),
+                Output::PlainAnswer { token, message } => {
+                    if let Some(Caller::Theirs(reply)) = self.calls.remove(&token) {
+                        // As above.
+                        let _ = reply.send(message);
+                    }
+                }
                 Output::Operate(operation) => self.operate(operation),
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
                 Output::Revoke(lifecycle) => {
@@ -272,7 +317,7 @@ impl<N: Net> Driver<N> {
                 Output::Event(event) => self.on_event(event),
             }
         }
-        self.calls.retain(|_, reply| !reply.is_closed());
+        self.calls.retain(|_, caller| !caller.has_hung_up());
         while self.calling.try_join_next().is_some() {}
     }
 
@@ -301,28 +346,16 @@ impl<N: Net> Driver<N> {
         if message.op == Op::Request {
             self.asked.entry(lifecycle).or_insert_with(|| (message.to.clone(), false));
         }
+        let theirs = self.parts.theirs.clone();
         self.calling.spawn(async move {
-            let kind = FrameKind::Connection;
-            let text = message.encode();
-            let answer = match exchange(&net, &address, kind, &text, timeout_ms).await {
-                Ok(frame) => Message::decode(&frame.text).map_err(|error| {
-                    warn!(%address, %error, "a call was answered with something else");
-                    CallFailure::Broken
-                }),
+            let text = theirs.text(&message);
+            let answer = exchange(&net, &address, FrameKind::Connection, &text, timeout_ms).await;
+            commands.send(match answer {
+                Ok(frame) => heard(&theirs, message, &address, &frame.text),
                 Err(error) => {
                     debug!(%address, ?error, "a call failed");
-                    Err(error.failure())
+                    Command::CallFailed { lifecycle, failure: error.failure() }
                 }
-            };
-            commands.send(match answer {
-                Ok(mut answer) => {
-                    if answer.op == Op::Refuse {
-                        // Whoever sits at the address now speaks for it, under its own name.
-                        answer.from = message.to;
-                    }
-                    Command::CallAnswered(answer)
-                }
-                Err(failure) => Command::CallFailed { lifecycle, failure },
             });
         });
     }
@@ -332,33 +365,33 @@ impl<N: Net> Driver<N> {
         let transport = self.parts.transport.clone();
         let commands = self.commands.clone();
         match operation {
-            Operation::BringUp { lifecycle, peer, .. } => {
+            Operation::BringUp { lifecycle, peer, skip } => {
                 let clock = self.parts.clock.clone();
                 self.openings.on_begun(lifecycle, clock.now());
                 let entropy = [(); 2].map(|()| self.parts.entropy.next_u64());
                 let sender = commands.clone();
+                let skipped = (skip > 0).then(|| transport.skip_numbers(&peer, skip));
                 let raising = Raising { transport, commands, clock, lifecycle, peer, entropy };
                 let task = tokio::spawn(async move {
-                    let outcome = raising.run().await;
+                    let skipped = match skipped {
+                        Some(skipping) => skipping.await,
+                        None => Ok(()),
+                    };
+                    let outcome = match skipped {
+                        Ok(()) => raising.run().await,
+                        Err(error) => Outcome::Failed(error),
+                    };
                     sender.send(Command::OperationDone { id, outcome });
                 });
                 self.steps.insert(lifecycle, (id.kind, task));
             }
-            Operation::Wire { local, remote, body } => {
-                self.on_leave(local.lifecycle, remote);
-                self.openings.on_wiring(id.lifecycle, self.parts.clock.now());
-                let wiring = transport.wire(local, remote, body);
-                let task = tokio::spawn(async move {
-                    let outcome = wiring.await.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+            Operation::Wire { local, remote, body } => self.wire(local, remote, body),
+            Operation::Prove { lifecycle } => {
+                let proving = transport.prove(lifecycle);
+                self.calling.spawn(async move {
+                    let outcome = proving.await.map_or_else(Outcome::Failed, |()| Outcome::Proven);
                     commands.send(Command::OperationDone { id, outcome });
                 });
-                self.steps.insert(id.lifecycle, (id.kind, task));
-            }
-            Operation::Prove { .. } => {
-                let text = "a lane leads to a node with our key or to none".to_owned();
-                let error = failed(Side::Configuration, "prove", text);
-                let outcome = Outcome::Failed(error);
-                self.commands.send(Command::OperationDone { id, outcome });
             }
             Operation::Drain { lifecycle } => match self.parts.lanes.get(lifecycle) {
                 Some(target) => target.drain(lifecycle),
@@ -384,6 +417,35 @@ impl<N: Net> Driver<N> {
                 });
             }
         }
+    }
+
+    /// Wires a lane; of a Mooncake node's the address may have to be looked up first.
+    fn wire(&mut self, local: Pair, remote: Pair, body: Body) {
+        self.on_leave(local.lifecycle, remote);
+        let lifecycle = local.lifecycle;
+        let id = OperationId { lifecycle, kind: OperationKind::Wire };
+        let (transport, commands) = (self.parts.transport.clone(), self.commands.clone());
+        self.openings.on_wiring(lifecycle, self.parts.clock.now());
+        let (net, theirs) = (self.parts.net.clone(), self.parts.theirs.clone());
+        let peer = self.peer_of(lifecycle).filter(|_| remote.is_weak());
+        let task = tokio::spawn(async move {
+            let known = match peer {
+                Some(peer) => theirs.with_address(&net, &peer, body).await,
+                None => Ok(body),
+            };
+            let wired = match known {
+                Ok(body) => transport.wire(local, remote, body).await,
+                Err(error) => Err(error),
+            };
+            let outcome = wired.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+            commands.send(Command::OperationDone { id, outcome });
+        });
+        self.steps.insert(lifecycle, (id.kind, task));
+    }
+
+    fn peer_of(&self, lifecycle: Lifecycle) -> Option<NicPath> {
+        let mut known = self.parts.node.lifecycles();
+        known.find(|(known, ..)| *known == lifecycle).map(|(_, _, peer, _)| peer.clone())
     }
 
     /// The peer gave leave to wire, for which its side of every earlier lane over the same NICs had
@@ -561,11 +623,9 @@ impl<N: Net> Driver<N> {
     }
 
     /// Counts a request that crossed one of ours on its way.
-    fn note_crossing(&mut self, message: &Message) {
-        let ours = |(peer, crossed): &&mut (NicPath, bool)| *peer == message.from && !*crossed;
-        if message.op == Op::Request
-            && let Some((_, crossed)) = self.asked.values_mut().find(ours)
-        {
+    fn note_crossing(&mut self, from: &NicPath) {
+        let ours = |(peer, crossed): &&mut (NicPath, bool)| peer == from && !*crossed;
+        if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
             *crossed = true;
             count(&self.parts.counts.requests_crossed);
         }
@@ -603,6 +663,27 @@ impl<N: Net> Driver<N> {
         }
         self.announced.insert(key, address.clone());
     }
+}
+
+/// What an answer to a call of ours tells the life cycle.
+fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command {
+    let lifecycle = asked.sender.lifecycle;
+    let error = match Message::decode(text) {
+        Ok(mut answer) => {
+            if answer.op == Op::Refuse {
+                // Whoever sits at the address now speaks for it, under its own name.
+                answer.from = asked.to;
+            }
+            return Command::CallAnswered(answer);
+        }
+        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text) {
+            Ok(message) => return Command::PlainCallAnswered { lifecycle, message },
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    warn!(%address, %error, "a call was answered with something else");
+    Command::CallFailed { lifecycle, failure: CallFailure::Broken }
 }
 
 async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {

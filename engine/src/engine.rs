@@ -10,7 +10,7 @@ use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
 use crate::metrics::{EngineState, View};
-use crate::mooncake::{Inbox, Links};
+use crate::mooncake::{Inbox, Links, describe_registered};
 use crate::rdma::LocalRegion;
 use crate::regions::{Reach, Registration};
 use crate::registry::Registry;
@@ -20,7 +20,7 @@ use crate::time::{Clock, Entropy};
 use crate::transport::{Carrier, Transport};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
@@ -40,7 +40,7 @@ const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1)
 /// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
 /// that comes back with another transport is seen to be the same node; the word is that of the
 /// first transport there was.
-const NIC: &str = "tcp";
+pub(crate) const NIC: &str = "tcp";
 
 /// A node. Cheap to clone; the last clone dropped closes it without waiting.
 #[derive(Clone)]
@@ -173,8 +173,9 @@ impl Engine {
         self.register_reached(name, span, access, Reach::ByKey)
     }
 
-    /// As [`Engine::register`], and lets Mooncake nodes reach the span over their TCP data protocol,
-    /// which names bytes by their address and knows no key ([`Builder::mooncake`]).
+    /// As [`Engine::register`], and lets Mooncake nodes reach the span ([`Builder::mooncake`]): over
+    /// their TCP data protocol, which names bytes by their address and knows no key, and over RDMA,
+    /// with a key that whoever asks is told.
     ///
     /// # Errors
     /// As [`Engine::register`], and [`Cause::Invalid`] for an engine that serves no Mooncake nodes.
@@ -184,9 +185,9 @@ impl Engine {
         span: Span,
         access: Access,
     ) -> Result<Registration, Error> {
-        if self.shared.answers.data_port.is_none() {
-            let text = "memory is reached by address through a port for Mooncake nodes; set the \
-                        engine up to listen, and to speak to them";
+        if !self.shared.answers.is_open {
+            let text = "memory is reached by address by Mooncake nodes alone; set the engine up to \
+                        listen, and to speak to them";
             return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
         }
         self.register_reached(name, span, access, Reach::ByAddress)
@@ -305,6 +306,12 @@ impl Engine {
     pub fn data_address(&self) -> Option<String> {
         let port = self.shared.answers.data_port.as_ref()?;
         Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
+    }
+
+    /// Whether Mooncake nodes reach memory of ours that is registered for them
+    /// ([`Engine::register_by_address`]): over a data port, or over RDMA, or both.
+    pub fn serves_mooncake(&self) -> bool {
+        self.shared.answers.is_open
     }
 
     /// That other machines reach memory of ours without a key, if they do.
@@ -457,7 +464,7 @@ impl Engine {
         let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
         match (directory.look_up(node).await?, &self.shared.links) {
             (Found::Ours(address), _) => self.find_at(&address).await,
-            (Found::Theirs(theirs, address), Some(links)) => links.link(&theirs, &address),
+            (Found::Theirs(theirs, address), Some(links)) => self.meet(&**links, &theirs, &address),
             (Found::Theirs(theirs, _), None) => {
                 Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
             }
@@ -472,7 +479,8 @@ impl Engine {
             (Ok(descriptor), _) => descriptor,
             (Err(DescriptorError::NoKey(_)), Some(links)) => {
                 let theirs = SegmentDescriptor::decode(&text);
-                return links.link(&theirs.map_err(|error| failed(error.into()))?, address);
+                let theirs = theirs.map_err(|error| failed(error.into()))?;
+                return self.meet(&**links, &theirs, address);
             }
             (Err(error), _) => return Err(failed(error.into())),
         };
@@ -492,13 +500,7 @@ impl Engine {
         if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
             return Err(conflict(first));
         }
-        let target = self.shared.registry.target(&path, descriptor.incarnation, address);
-        let target = target.ok_or_else(|| {
-            let value = self.shared.registry.targets_max();
-            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
-        })?;
-        target.set_address(address);
-        target.refresh();
+        let target = self.target(&path, descriptor.incarnation, address)?;
         let transport = &self.shared.transport;
         if let Some(device) = descriptor.devices.first() {
             transport.note_address(&path, &device.gid, None);
@@ -513,6 +515,43 @@ impl Engine {
         let devices = &descriptor.devices;
         target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
         Ok((descriptor, target))
+    }
+
+    /// The target for a Mooncake node, over RDMA where both have it.
+    fn meet(
+        &self,
+        links: &dyn Links,
+        theirs: &SegmentDescriptor,
+        address: &str,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
+        let refused = |cause| Error::peer(Stage::Metadata, cause).at(address);
+        match theirs.offers_rdma() {
+            true if rdma => {
+                let (path, node) = describe_registered(theirs, address).map_err(refused)?;
+                let target = self.target(&path, Incarnation::UNKNOWN, address)?;
+                target.set_rails(&[], &node.devices, false);
+                Ok((node, target))
+            }
+            _ if tcp => links.link(theirs, address),
+            _ => Err(refused(Cause::RdmaNotOffered)),
+        }
+    }
+
+    /// The target for a run that has just answered for itself.
+    fn target(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Result<Arc<Target>, Error> {
+        let target = self.shared.registry.target(path, incarnation, address).ok_or_else(|| {
+            let value = self.shared.registry.targets_max();
+            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
+        })?;
+        target.set_address(address);
+        target.refresh();
+        Ok(target)
     }
 
     /// Whether there is something that the lanes of both can run over.

@@ -342,7 +342,9 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "the peer takes none, or its application must take those that wait first"
         }
         Cause::Notification(_) => "shorten its name or its message",
-        Cause::NoDataPort => "start that node with the protocol tcp",
+        Cause::NoDataPort => {
+            "start that node with the protocol tcp, or this one with RDMA: --transport rdma"
+        }
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
         Cause::Refused => "start `handfast serve` there, or check host and port",
         Cause::Unreachable(_) => "check routes and firewalls between the two hosts",

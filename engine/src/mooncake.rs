@@ -1,20 +1,25 @@
-//! Nodes of the Mooncake Transfer Engine as peers, over its TCP data protocol.
+//! Nodes of the Mooncake Transfer Engine as peers: over its TCP data protocol, and its handshake over
+//! RDMA.
 //!
-//! They have no key of ours, no incarnation and no regions with keys: a run of one is known by the
-//! addresses it publishes, and its memory by absolute addresses. `docs/compatibility.md` tells what
-//! that costs.
+//! They have no key of ours and no incarnation. Over TCP a run of one is known by the addresses it
+//! publishes, and its memory by absolute addresses; over RDMA by the path of a device, and by keys.
+//! `docs/compatibility.md` tells what that costs.
 
 mod exchange;
+mod handshake;
 mod inbox;
 mod link;
 mod options;
 mod pipe;
 mod queue;
+mod remote;
 mod server;
 
 pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
 
+pub(crate) use handshake::{Theirs, answered, is_theirs, received};
 pub(crate) use inbox::Inbox;
+pub(crate) use remote::describe_registered;
 pub(crate) use server::{DataServer, serve};
 
 use crate::command::Commands;
@@ -35,10 +40,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses.
+/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses. Over
+/// TCP alone: over RDMA each buffer has a key of its own.
 pub const ABSOLUTE: &str = "absolute";
 /// What the name of a buffer of a Mooncake node begins with; its place in the descriptor follows.
-const BUFFER: &str = "buffer-";
+pub(crate) const BUFFER: &str = "buffer-";
 
 /// The links of an engine without the network's type.
 pub(crate) trait Links: Send + Sync {

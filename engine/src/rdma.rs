@@ -6,6 +6,7 @@ mod lanes;
 mod regions;
 mod steps;
 mod watch;
+mod weak;
 
 pub(crate) use regions::LocalRegion;
 

@@ -3,6 +3,7 @@
 use crate::command::{Command, Commands};
 use crate::counters::Counts;
 use crate::engine::nic_path;
+use crate::mooncake::is_theirs;
 use crate::plane::Plane;
 use crate::target::{Target, TargetParts};
 use crate::time::Clock;
@@ -143,7 +144,11 @@ impl Registry {
             }
         }
         let known = targets.entry(path.node.clone()).or_default();
-        if let Some(target) = known.iter().find(|target| target.incarnation() == incarnation) {
+        // Devices of a Mooncake node have keys of their own, and no incarnation tells its runs apart.
+        let leads_there = |target: &&Arc<Target>| {
+            target.incarnation() == incarnation && (!is_theirs(path) || target.path() == path)
+        };
+        if let Some(target) = known.iter().find(leads_there) {
             return Some(target.clone());
         }
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
@@ -151,7 +156,7 @@ impl Registry {
             return None;
         }
         let target = Target::start(TargetParts {
-            path: nic_path(&path.node),
+            path: if is_theirs(path) { path.clone() } else { nic_path(&path.node) },
             incarnation,
             address: address.to_owned(),
             runtime: self.parts.runtime.clone(),

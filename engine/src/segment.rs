@@ -273,7 +273,9 @@ impl Segment {
 
 fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
     let regions = &descriptor.regions;
-    if descriptor.incarnation == Incarnation::UNKNOWN && name == Some(ABSOLUTE) {
+    // Over RDMA each buffer has a key of its own.
+    let by_address = descriptor.incarnation == Incarnation::UNKNOWN && descriptor.transports.tcp;
+    if by_address && name == Some(ABSOLUTE) {
         return Ok(absolute());
     }
     let Some(asked) = name else {

@@ -12,7 +12,9 @@ use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
 use crate::metrics::{self, MetricsServer, View, ViewParts};
-use crate::mooncake::{self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions};
+use crate::mooncake::{
+    self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions, Theirs,
+};
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
@@ -26,7 +28,7 @@ use crate::watching::Watcher;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
-use handfast_core::wire::DataPort;
+use handfast_core::wire::{DataPort, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
@@ -67,11 +69,9 @@ pub(crate) async fn start<N: Net>(
     entropy: Arc<dyn Entropy>,
 ) -> Result<Engine, Error> {
     let (listener, address, listens_at) = bind(&builder, &net).await?;
-    let trace = builder.record.clone().map(Recorder::create).transpose();
-    let trace = trace.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new);
+    let trace = trace(&builder)?;
     let (data, metrics) = bind_others(&builder, &net, &address).await?;
-    let high = u128::from(entropy.next_u64());
-    let incarnation = Incarnation(high << 64 | u128::from(entropy.next_u64()));
+    let incarnation = draw_incarnation(&*entropy);
     let name = node_name(&builder, &address, incarnation)?;
     let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
     let (commands, receiver) = Commands::channel();
@@ -102,6 +102,7 @@ pub(crate) async fn start<N: Net>(
         commands: commands.clone(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),
+        is_open: builder.mooncake.is_some() && builder.listen.is_some(),
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let registry = Registry::new(RegistryParts {
@@ -134,6 +135,17 @@ pub(crate) async fn start<N: Net>(
         trace,
     };
     Ok(parts.run(listener, data, metrics, receiver))
+}
+
+/// The recording, if there is to be one.
+fn trace(builder: &Builder) -> Result<Option<Trace>, Error> {
+    let recorder = builder.record.clone().map(Recorder::create).transpose();
+    Ok(recorder.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new))
+}
+
+fn draw_incarnation(entropy: &dyn Entropy) -> Incarnation {
+    let high = u128::from(entropy.next_u64());
+    Incarnation(high << 64 | u128::from(entropy.next_u64()))
 }
 
 impl<N: Net> Parts<N> {
@@ -265,6 +277,13 @@ impl<N: Net> Parts<N> {
         }))
     }
 
+    /// Mooncake nodes as peers over RDMA.
+    fn theirs(&self) -> Theirs {
+        let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
+        let timeout_ms = self.builder.timing.call_timeout_ms;
+        Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
+    }
+
     fn driver(&self, listeners: Vec<Listening>, local: LocalEnd) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
@@ -280,6 +299,7 @@ impl<N: Net> Parts<N> {
             transport: self.transport.clone(),
             registry: self.registry.clone(),
             lanes: self.lanes.clone(),
+            theirs: Arc::new(self.theirs()),
             listeners,
             local,
             counts: self.answers.counts.clone(),
@@ -386,11 +406,15 @@ struct DataListener<N: Net> {
 }
 
 impl<N: Net> DataListener<N> {
-    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to and we listen.
+    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to over TCP and we
+    /// listen.
     async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
             return Ok(None);
         };
+        if builder.transport == TransportChoice::Rdma {
+            return Ok(None);
+        }
         let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
         let at = format!("{host}:{}", options.data_port);
         let failed = |error: std::io::Error| {

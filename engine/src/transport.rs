@@ -7,7 +7,7 @@ use crate::rails::RailPlan;
 use crate::rdma::LocalRegion;
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
-use handfast_core::transport::TransportError;
+use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_memory::{Access, Span};
@@ -199,6 +199,19 @@ pub(crate) trait Transport: Plane {
 
     /// Tells the device of memory; nothing where there is none. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error>;
+
+    /// Makes and destroys queue pairs before those of a lane to `peer`, so that the lane's numbers
+    /// are not those of an earlier run (rule H13).
+    fn skip_numbers(&self, _peer: &NicPath, _count: u32) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Sees an answer come from the peer over each queue pair of a wired lane (rule H13).
+    fn prove(&self, _lifecycle: Lifecycle) -> Step<()> {
+        let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
+        let error = TransportError { side: Side::Configuration, call: "prove", code: 0, detail };
+        Box::pin(std::future::ready(Err(error)))
+    }
 
     /// The rails to a node that has these devices; none where one lane will do.
     fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {

@@ -21,7 +21,7 @@ const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
 const PACKAGES_OF_TESTS: [&str; 5] =
     ["test", "--package", "handfast-metadata", "--package", "handfast-cli"];
 /// Tells the stories where this folder is.
-const FOLDER: &str = "HANDFAST_FLEET";
+pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
 /// Written last.
 const COMPLETE: &str = ".complete";
 
@@ -58,12 +58,8 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             tests(project, "etcd", &["--test", "stores"], nightly, deadline)
         }),
         Step::new("released-nodes", move |deadline| {
-            if !PACKAGES.is_present(project) {
-                return Outcome::Skipped(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
-            }
-            let absent = RELEASES.iter().find(|release| !is_installed(project, release));
-            if let Some(release) = absent {
-                return Outcome::Skipped(format!("{PACKAGE} {release} is not installed"));
+            if let Some(why) = absent(project) {
+                return Outcome::Skipped(why);
             }
             tests(
                 project,
@@ -74,6 +70,15 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             )
         }),
     ]
+}
+
+/// Why no story with released nodes can be told, if one of them is not there.
+pub(crate) fn absent(project: &Project) -> Option<String> {
+    if !PACKAGES.is_present(project) {
+        return Some(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
+    }
+    let absent = RELEASES.iter().find(|release| !is_installed(project, release))?;
+    Some(format!("{PACKAGE} {absent} is not installed; stage {STAGE} installs it"))
 }
 
 /// Runs tests that may use what is installed, with the store in an etcd where that can be built.

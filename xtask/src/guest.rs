@@ -10,6 +10,7 @@ mod verbs;
 pub(crate) use packages::{Archive, Packages};
 
 use crate::command::{Finished, cargo, run as run_command};
+use crate::fleet;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
@@ -141,7 +142,7 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 
 /// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
 ///
-/// Nightly, a host of two is destroyed and comes back as well.
+/// Nightly, a host of two is destroyed and comes back as well, and released Mooncake nodes are peers.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let conformance = |kernel| move |deadline| either(scenarios(project, kernel, deadline));
     let mut steps = vec![
@@ -158,6 +159,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         steps.push(Step::new(NEWER, conformance("backports")));
         let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
         steps.push(Step::new("program-reborn-host", reborn));
+        steps.push(Step::new("fleet-over-rdma", |deadline| either(fleet(project, deadline))));
     }
     steps
 }
@@ -292,6 +294,14 @@ fn program(
     in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
 }
 
+/// Stories with released Mooncake nodes as peers, in one guest with both.
+fn fleet(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    match fleet::absent(project) {
+        Some(why) => Err(Outcome::Skipped(why)),
+        None => program(project, 1, &["mooncake_rdma::", "--test-threads=1"], deadline),
+    }
+}
+
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
     outcome.unwrap_or_else(|outcome| outcome)
 }
@@ -310,6 +320,7 @@ fn built(
         .map_err(|error| Outcome::failed("the headers cannot be used", format!("{error:#}")))?;
     let mut command = cargo(project.root(), arguments.iter().copied());
     verbs.apply(&mut command);
+    command.env(fleet::FOLDER, project.scratch());
     Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
 }
 

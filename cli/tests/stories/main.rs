@@ -16,6 +16,8 @@ mod loss;
 mod meeting;
 mod metrics;
 mod mooncake;
+#[cfg(feature = "verbs")]
+mod mooncake_rdma;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]

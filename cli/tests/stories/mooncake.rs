@@ -4,8 +4,8 @@
 
 mod crossing;
 mod doctor;
-mod peer;
-mod stores;
+pub(crate) mod peer;
+pub(crate) mod stores;
 
 use crate::helpers::{Client, Folder, MIB, Server, memory_bytes, skipped, succeed, until};
 use peer::{ABSENT, OLD, RELEASE, Release, releases};

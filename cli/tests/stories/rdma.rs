@@ -45,7 +45,7 @@ fn over_rdma(arguments: &[&str]) {
 }
 
 #[track_caller]
-fn succeeded(ended: &Ended) {
+pub(crate) fn succeeded(ended: &Ended) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.output.contains("rdma"), "{ended:?}");
     let progress = |line: &str| line.starts_with("put: ") || line.starts_with("get: ");

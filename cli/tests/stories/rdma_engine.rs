@@ -92,7 +92,7 @@ async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u
 }
 
 /// Packets that came to a NIC.
-fn packets(device: &str) -> u64 {
+pub(crate) fn packets(device: &str) -> u64 {
     let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
     fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }

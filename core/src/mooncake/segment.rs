@@ -18,6 +18,8 @@ pub const TEXT_BYTES_MAX: usize = 512;
 pub const TIMESTAMP_BYTES_MAX: usize = 64;
 /// The name of TCP among protocols.
 const TCP: &str = "tcp";
+/// The name of RDMA among them.
+const RDMA: &str = "rdma";
 
 /// Which devices are near a location: those preferred, and the others.
 pub type PriorityMatrix = BTreeMap<String, (Vec<String>, Vec<String>)>;
@@ -140,6 +142,11 @@ impl SegmentDescriptor {
     /// Whether bytes may be reached over TCP.
     pub fn offers_tcp(&self) -> bool {
         self.protocol.has(TCP) && self.tcp_data_port != 0
+    }
+
+    /// Whether bytes may be reached over RDMA.
+    pub fn offers_rdma(&self) -> bool {
+        self.protocol.has(RDMA)
     }
 
     /// Highest version of the TCP data protocol it speaks.

@@ -185,6 +185,11 @@ impl Transfers {
         self.lanes.find(lane).map_or(0, |slot| self.lanes[slot].posted())
     }
 
+    /// Whether a batch waits for the lane's fence: what it wrote there may still land.
+    pub fn owes_fence(&self, lane: Lifecycle) -> bool {
+        self.lanes.find(lane).is_some_and(|slot| !self.lanes[slot].debtors.is_empty())
+    }
+
     /// What is held right now.
     pub fn load(&self) -> TransferLoad {
         TransferLoad {

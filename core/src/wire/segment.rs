@@ -2,7 +2,7 @@
 
 use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
-use crate::mooncake::{Protocols, is_null};
+use crate::mooncake::{PriorityMatrix, Protocols, is_null};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -143,6 +143,10 @@ struct Wire {
     handfast: Option<WireKey>,
     #[serde(default)]
     name: String,
+    /// Which devices are near which memory, in the words of Mooncake nodes alone: they find no
+    /// device without it.
+    #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
+    priority_matrix: Option<PriorityMatrix>,
     #[serde(default)]
     protocol: Protocols,
     /// Always empty: NIC paths have the node's name. Released nodes write it beside a data port.
@@ -255,6 +259,11 @@ impl NodeDescriptor {
         })
     }
 
+    fn priority_matrix(&self) -> PriorityMatrix {
+        let near = self.devices.iter().map(|device| device.name.clone()).collect();
+        [(LOCATION.to_string(), (near, Vec::new()))].into()
+    }
+
     /// Encodes to the JSON text of a metadata frame: compact, keys sorted, one line feed.
     pub fn encode(&self) -> String {
         let buffers = self.regions.iter().map(|region| WireBuffer {
@@ -274,6 +283,8 @@ impl NodeDescriptor {
         // Says nothing where there is nothing to say to nodes that know TCP alone.
         let transports = (self.transports != Transports::default())
             .then(|| names.map(|(_, name)| name.to_string()).collect());
+        // Mooncake nodes look at nothing else to choose how to reach the memory.
+        let over_rdma = !self.devices.is_empty() && self.data_port.is_none();
         let wire = Wire {
             buffers: buffers.collect(),
             devices: self.devices.clone(),
@@ -287,11 +298,8 @@ impl NodeDescriptor {
                 version: super::WIRE_VERSION,
             }),
             name: self.name.to_string(),
-            // Mooncake nodes look at nothing else to choose how to reach the memory.
-            protocol: match self.devices.is_empty() || self.data_port.is_some() {
-                true => Protocols::One(TCP.into()),
-                false => Protocols::One(RDMA.into()),
-            },
+            priority_matrix: over_rdma.then(|| self.priority_matrix()),
+            protocol: Protocols::One(if over_rdma { RDMA } else { TCP }.into()),
             rdma_server_name: self.data_port.as_ref().map(|_| String::new()),
             tcp_data_host: self.data_port.as_ref().map(|port| port.host.clone()),
             tcp_data_port: self.data_port.as_ref().map_or(0, |port| u32::from(port.port)),
@@ -303,6 +311,9 @@ impl NodeDescriptor {
         text
     }
 }
+
+/// A location that every machine has. Buffers name none, so that all devices are near them.
+const LOCATION: &str = "cpu:0";
 
 fn data_port(host: Option<String>, port: u32) -> Result<Option<DataPort>, DescriptorError> {
     let port = u16::try_from(port).map_err(|_| DescriptorError::Field("tcp_data_port"))?;

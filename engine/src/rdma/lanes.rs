@@ -6,6 +6,7 @@ use super::steps::Steps;
 use super::watch::Watch;
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
+use crate::mooncake::is_theirs;
 use crate::plane::Plane;
 use crate::rails::{RailPlan, plan_rails};
 use crate::registry::LaneTable;
@@ -28,7 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Queue pairs of a lane; Mooncake's default.
-const QUEUE_PAIRS_PER_LANE: u32 = 2;
+pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
 /// How long the probe of a rail may take; the device itself gives up before, see `rdma::device`.
 const PROBE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Bits of a packet sequence number.
@@ -49,14 +50,14 @@ pub(super) struct LanesParts<N: Net> {
 
 /// What a lane is for, and what it was announced with and runs over.
 #[derive(Clone)]
-struct Lane {
-    peer: NicPath,
+pub(super) struct Lane {
+    pub(super) peer: NicPath,
     /// Our NIC.
-    nic: Arc<Nic>,
+    pub(super) nic: Arc<Nic>,
     /// Its place among ours.
-    place: usize,
-    has_queue_pairs: bool,
-    carrier: Carrier,
+    pub(super) place: usize,
+    pub(super) has_queue_pairs: bool,
+    pub(super) carrier: Carrier,
 }
 
 pub(super) struct Lanes<N: Net> {
@@ -64,8 +65,8 @@ pub(super) struct Lanes<N: Net> {
     offer: Offer,
 }
 
-struct Inner<N: Net> {
-    parts: LanesParts<N>,
+pub(super) struct Inner<N: Net> {
+    pub(super) parts: LanesParts<N>,
     regions: LocalRegions,
     known: RwLock<BTreeMap<Lifecycle, Lane>>,
 }
@@ -83,12 +84,12 @@ impl<N: Net> Lanes<N> {
     }
 }
 
-fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
+pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
     TransportError { side, call, code: 0, detail: detail.into() }
 }
 
 /// What a lane's end gives back is worth another attempt.
-fn not_raised(error: VerbsError) -> NotRaised {
+pub(super) fn not_raised(error: VerbsError) -> NotRaised {
     let of_lanes = |limit: &LimitReached| {
         let LimitReached { limit, .. } = limit;
         matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
@@ -98,8 +99,12 @@ fn not_raised(error: VerbsError) -> NotRaised {
 }
 
 impl<N: Net> Inner<N> {
-    fn lane(&self, lane: Lifecycle) -> Option<Lane> {
+    pub(super) fn lane(&self, lane: Lifecycle) -> Option<Lane> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
+    pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
     }
 
     fn change(&self, lane: Lifecycle, change: impl FnOnce(&mut Lane)) {
@@ -134,6 +139,9 @@ impl<N: Net> Inner<N> {
         token: u64,
         attempt: Attempt,
     ) -> Result<Body, NotRaised> {
+        if is_theirs(&peer) {
+            return self.bring_up_weak(lifecycle, peer, attempt).await;
+        }
         let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
         let place = self.place(&peer)?;
         let tcp = self.tcp_beside(&peer);
@@ -151,7 +159,7 @@ impl<N: Net> Inner<N> {
             has_queue_pairs,
             carrier: Carrier::Tcp,
         };
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
+        self.remember(lifecycle, lane);
         if given_up {
             return Ok(plain);
         }
@@ -186,6 +194,9 @@ impl<N: Net> Inner<N> {
         let Some(lane) = self.lane(lifecycle) else {
             return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
         };
+        if remote.is_weak() {
+            return self.wire_weak(lifecycle, lane, body).await;
+        }
         if lane.has_queue_pairs && !body.queue_pairs.is_empty() {
             return self.wire_queue_pairs(lifecycle, lane, body).await;
         }
@@ -248,7 +259,7 @@ impl<N: Net> Inner<N> {
     }
 
     /// Forgets a lane that has no queue pairs, or none any more.
-    async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
+    pub(super) async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         if let Some(tcp) = &self.parts.tcp {
             // Of a lane over a rail it knows nothing.
             tcp.retire(lifecycle).await?;
@@ -409,6 +420,14 @@ impl<N: Net> Transport for Lanes<N> {
         let ours: Vec<&str> = self.inner.parts.nics.iter().map(|(_, name)| &**name).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
+    }
+
+    fn prove(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().prove(lifecycle))
     }
 
     fn nic_counters(&self) -> NicCounters {

@@ -3,6 +3,7 @@
 use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
 use crate::error::{Cause, Error, Stage};
 use crate::fallback::Fallbacks;
+use crate::mooncake::is_theirs;
 use crate::registry::LaneTable;
 use crate::time::Clock;
 use crate::transfer::{CompletionStatus, SliceId};
@@ -91,7 +92,8 @@ impl Watch {
     fn doubt(&self, facts: &Facts, error: &TransportError) {
         let Some(fallbacks) = &self.fallbacks else { return };
         let silent = error.side == Side::Peer && error.call == "completion";
-        if !silent || facts.answered.load(Ordering::Acquire) {
+        // Lanes to a Mooncake node run over what its descriptor says, and nothing else.
+        if !silent || facts.answered.load(Ordering::Acquire) || is_theirs(&facts.peer) {
             return;
         }
         if self.doubts.on_failed(&facts.peer, self.clock.now()) {

@@ -9,7 +9,7 @@ use crate::transport::Carrier;
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::DeviceDescriptor;
-use handfast_core::{Instant, Lifecycle, NicPath};
+use handfast_core::{Incarnation, Instant, Lifecycle, NicPath};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -169,8 +169,8 @@ impl Target {
 
     /// A lane is up. To a node of ours that is the proof that nothing posted on an earlier one over
     /// the same NICs can land (rule H12), which was told before. One to a Mooncake node proves
-    /// nothing: there whatever a write was under way to is told as lost before (`mooncake::link`),
-    /// and reads have no bytes that could land.
+    /// nothing: there whatever a write was under way to is told as lost before (`mooncake::link`,
+    /// `Target::on_lane_down`), and reads have no bytes that could land.
     pub(crate) fn on_lane_up(self: &Arc<Self>, lifecycle: Lifecycle, up: LaneUp) {
         let LaneUp { path, depth, carrier, opening } = up;
         let mut verdict = Verdict::Use;
@@ -227,7 +227,7 @@ impl Target {
 
     /// A lane is gone; `failed` if it was not to end.
     pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError, failed: bool) {
-        let mut used = false;
+        let (mut used, mut in_doubt) = (false, false);
         self.update(|state, now| {
             state.draining.retain(|draining| *draining != lane);
             state.doubts.on_lane_down(lane);
@@ -238,6 +238,7 @@ impl Target {
             if used {
                 state.unfenced.push((gone.path.clone(), lane));
                 state.input(now, TransferInput::LaneDown { lane, cause: cause.clone() });
+                in_doubt = gone.carrier == Carrier::Rdma && state.transfers.owes_fence(lane);
             }
             if let Some(rails) = &mut state.rails {
                 rails.on_down(now, lane, Some(&cause).filter(|_| failed));
@@ -254,6 +255,11 @@ impl Target {
         });
         if used {
             self.lanes.send_modify(|status| status.up = status.up.saturating_sub(1));
+        }
+        // Before the next lane comes up, which proves nothing there (`Target::on_lane_up`). Links
+        // see to it themselves.
+        if in_doubt && self.parts.incarnation == Incarnation::UNKNOWN {
+            self.on_peer_lost(cause);
         }
     }
 

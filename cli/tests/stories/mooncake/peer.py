@@ -1,6 +1,7 @@
 """A node of the released Mooncake Transfer Engine, told what to do line by line in JSON.
 
-Arguments: name, metadata (P2PHANDSHAKE or a store), bytes of memory to register.
+Arguments: name, metadata (P2PHANDSHAKE or a store), bytes of memory to register; protocol and
+devices where they are not tcp and any.
 Every line is answered with one line of JSON; the end of standard input ends the node.
 """
 
@@ -96,7 +97,8 @@ commands = {
 }
 
 name, store, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-started = engine.initialize(name, store, "tcp", "")
+protocol, devices = sys.argv[4:6] if len(sys.argv) > 4 else ("tcp", "")
+started = engine.initialize(name, store, protocol, devices)
 memory = mmap.mmap(-1, size)
 base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 registered = engine.register_memory(base, size)

@@ -15,6 +15,8 @@ const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 /// Why a story is not told.
 pub(crate) const ABSENT: &str =
     "released Mooncake nodes are not installed; `cargo xtask test --stage fleet` installs them";
+/// What stands for no store.
+pub(crate) const BY_ADDRESS: &str = "P2PHANDSHAKE";
 /// The folder they are in, set by that stage.
 const FOLDER: &str = "HANDFAST_FLEET";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stories/mooncake/peer.py");
@@ -51,7 +53,7 @@ impl Release {
     }
 
     pub(crate) fn start_with(&self, bytes: u64, environment: &[(&str, &str)]) -> Peer {
-        let mut peer = self.start_named("127.0.0.1", "P2PHANDSHAKE", bytes, environment);
+        let mut peer = self.start_named("127.0.0.1", BY_ADDRESS, bytes, environment);
         peer.address = format!("127.0.0.1:{}", peer.port);
         peer
     }
@@ -64,14 +66,35 @@ impl Release {
         bytes: u64,
         environment: &[(&str, &str)],
     ) -> Peer {
+        self.start_as(&[name, store, &bytes.to_string()], environment)
+    }
+
+    /// A node whose memory is reached over a device, found by its address or through a store.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn start_over_rdma(
+        &self,
+        (name, device): (&str, &str),
+        store: &str,
+        bytes: u64,
+        environment: &[(&str, &str)],
+    ) -> Peer {
+        let arguments = [name, store, &bytes.to_string(), "rdma", device];
+        let mut peer = self.start_as(&arguments, environment);
+        if store == BY_ADDRESS {
+            peer.address = format!("{name}:{}", peer.port);
+        }
+        peer
+    }
+
+    fn start_as(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Peer {
         let mut command = self.python();
-        command.arg(SCRIPT).args([name, store, &bytes.to_string()]);
+        command.arg(SCRIPT).args(arguments);
         command.envs(environment.iter().copied());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Process(command.spawn().unwrap());
         let commands = process.0.stdin.take().unwrap();
         let answers = BufReader::new(process.0.stdout.take().unwrap());
-        let (port, memory, address) = (0, 0, name.to_owned());
+        let (port, memory, address) = (0, 0, arguments[0].to_owned());
         let mut peer = Peer { process, address, port, memory, commands, answers };
         let started = peer.hear();
         assert_eq!((&started["rc"], &started["registered"]), (&json!(0), &json!(0)), "{started}");

@@ -202,13 +202,13 @@ fn move_both_ways(folder: &Folder, peer: &mut Peer, url: &str, (seed, bytes): (u
 }
 
 /// `handfast metadata`.
-pub(super) struct Metadata {
+pub(crate) struct Metadata {
     _process: Process,
-    pub(super) url: String,
+    pub(crate) url: String,
 }
 
 impl Metadata {
-    pub(super) fn start(listen: &str, file: &str) -> Self {
+    pub(crate) fn start(listen: &str, file: &str) -> Self {
         let mut command = Command::new(PROGRAM);
         command.args(["metadata", "--until-stdin-ends", "--listen", listen, "--file", file]);
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

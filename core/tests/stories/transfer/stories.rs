@@ -104,11 +104,14 @@ fn a_write_tried_again_is_no_success_before_the_old_lane_is_fenced() {
     let (mut bench, batch) = withheld_write(SMALL);
     bench.lane_down(1, 1);
     assert!(!bench.has_ended(batch), "drained here is not fenced there");
+    let owed = [1, 2].map(|lane| bench.transfers.owes_fence(Lifecycle(lane)));
+    assert_eq!(owed, [true, false], "the batch waits for the lane that failed");
     assert_eq!(bench.transfers.load().lanes, 2, "the old lane is kept for its fence");
     bench.fence(1);
     assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
     assert_eq!(bench.report(batch).requests, [RequestStatus::Complete]);
     assert_eq!(bench.transfers.load().lanes, 1);
+    assert!(!bench.transfers.owes_fence(Lifecycle(1)));
 }
 
 #[test]

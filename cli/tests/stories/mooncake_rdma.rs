@@ -1,0 +1,240 @@
+//! Released nodes of the Mooncake Transfer Engine as peers over RDMA, on either side: they run in the
+//! guest beside us, at rxe0, and we are at rxe1.
+//!
+//! `cargo xtask nightly` tells these stories where stage `fleet` has installed them.
+
+use crate::helpers::{Client, Folder, MIB, PATIENCE, RecordedEngine, Server, run, skipped, until};
+use crate::mooncake::peer::{ABSENT, BY_ADDRESS, OLD, RELEASE, Release};
+use crate::mooncake::stores::Metadata;
+use crate::rdma::succeeded;
+use crate::rdma_engine::{guest, packets, pattern};
+use handfast::{
+    Access, Engine, Memory, MooncakeOptions, RdmaOptions, Registration, TransportChoice,
+};
+use serde_json::json;
+use std::fs;
+use std::time::Duration;
+
+/// Where they are, and by which device they are reached.
+const THERE: (&str, &str) = ("10.0.0.1", "rxe0");
+const HERE: &str = "10.0.0.2:0";
+const FLEET: [&str; 6] = ["--compat", "mooncake", "--transport", "rdma", "--device", "rxe1"];
+/// Bytes of memory of every peer.
+const MEMORY: u64 = 65 * MIB;
+/// Names in a store, and where released nodes say that they are: they would look for an address.
+const THEIRS: &str = "mooncake-node:1";
+const OURS: &str = "handfast-node:2";
+const AT_THEIRS: (&str, &str) = ("MC_TCP_BIND_ADDRESS", "10.0.0.1");
+/// Released nodes keep what they were told of a peer for ever, unless they are told not to.
+const FORGETS: (&str, &str) = ("MC_DISABLE_METACACHE", "1");
+/// What is moved where the amount does not matter.
+const BYTES: usize = 300_000;
+/// Openings of both sides at once, so many of them with another distance in between.
+const ROUNDS: u8 = 40;
+const STEPS: u8 = 10;
+const STEP: Duration = Duration::from_millis(3);
+/// What is moved: a page, no whole number of anything, much.
+const SIZES: [u64; 3] = [4 << 10, 3 * MIB + 7, 64 * MIB];
+
+/// A release, where the story can be told.
+fn release(version: &str) -> Option<Release> {
+    if !guest() {
+        return None;
+    }
+    let release = Release::find(version);
+    if release.is_none() {
+        skipped(ABSENT);
+    }
+    release
+}
+
+/// Runs a client at rxe1 that must succeed over RDMA, with progress at most on standard error.
+#[track_caller]
+fn over_rdma(arguments: &[&str]) {
+    succeeded(&run(&[arguments, &FLEET[..]].concat()));
+}
+
+fn same(one: &str, other: &str) -> bool {
+    fs::read(one).unwrap() == fs::read(other).unwrap()
+}
+
+fn what_is_served_is_written_and_read(release: &Release) {
+    let folder = Folder::new();
+    let server = Server::start_at(HERE, &[&["--memory", "65M"], &FLEET[..]].concat());
+    let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, 2 * MEMORY, &[]);
+    for (seed, bytes) in (1..).zip(SIZES) {
+        let source = folder.patterned("source", bytes, seed);
+        peer.load(&source, 0);
+        peer.moves("write", &server.address, 0, 512, bytes);
+        peer.moves("read", &server.address, MEMORY, 512, bytes);
+        assert!(peer.dump(&folder, MEMORY, bytes) == fs::read(&source).unwrap(), "{bytes} bytes");
+        let (place, copy) = (server.at(&format!("memory:512,{bytes}")), folder.name("copy"));
+        succeeded(&run(&["get", &place, &copy, "--transport", "rdma", "--device", "rxe0"]));
+        assert!(same(&copy, &source), "{bytes} bytes");
+    }
+}
+
+#[test]
+fn a_file_put_into_a_released_node_over_rdma_and_got_back_is_the_same() {
+    let Some(release) = release(RELEASE) else { return };
+    let folder = Folder::new();
+    let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
+    for (seed, bytes) in (1..).zip(SIZES) {
+        let source = folder.patterned("source", bytes, seed);
+        let place = format!("{}/buffer-0:4096", peer.address);
+        over_rdma(&["put", &source, &place]);
+        assert!(peer.dump(&folder, 4096, bytes) == fs::read(&source).unwrap(), "{bytes} bytes");
+        let (place, copy) = (format!("{place},{bytes}"), folder.name("copy"));
+        over_rdma(&["get", &place, &copy]);
+        assert!(same(&copy, &source), "{bytes} bytes");
+    }
+}
+
+/// It looks the address of who opens it up where that takes calls, so that a node without a port
+/// cannot open it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_node_is_written_and_read_over_rdma_by_who_takes_calls() {
+    let Some(release) = release(OLD) else { return };
+    let folder = Folder::new();
+    let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
+    let node = Node::start(HERE).await;
+    let segment = node.engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
+    for (seed, bytes) in (1..).zip(SIZES) {
+        let ours = pattern(bytes as usize, seed);
+        segment.write(&ours.whole(), 4096).deadline(PATIENCE).await.unwrap();
+        assert!(peer.dump(&folder, 4096, bytes) == content(&ours), "{bytes} bytes");
+        let copy = Memory::zeroed(bytes as usize).unwrap();
+        segment.read(&copy.whole(), 4096).deadline(PATIENCE).await.unwrap();
+        assert!(content(&copy) == content(&ours), "{bytes} bytes");
+    }
+    node.engine.close().await;
+}
+
+#[test]
+fn a_released_node_writes_and_reads_over_rdma_what_is_served() {
+    let Some(release) = release(RELEASE) else { return };
+    what_is_served_is_written_and_read(&release);
+}
+
+#[test]
+fn an_older_node_writes_and_reads_over_rdma_what_is_served() {
+    let Some(release) = release(OLD) else { return };
+    what_is_served_is_written_and_read(&release);
+}
+
+#[test]
+fn nodes_of_both_kinds_find_each_other_through_a_metadata_server_and_move_bytes_over_rdma() {
+    let Some(release) = release(RELEASE) else { return };
+    let folder = Folder::new();
+    let store = Metadata::start("10.0.0.2:0", &folder.name("table"));
+    let peer = (THEIRS, THERE.1);
+    let mut peer = release.start_over_rdma(peer, &store.url, 16 * MIB, &[AT_THEIRS]);
+    let words = ["--memory", "16M", "--name", OURS, "--metadata", &store.url];
+    let server = Server::start_at(HERE, &[&words, &FLEET[..]].concat());
+    let source = folder.patterned("source", BYTES as u64, 1);
+    let place = format!("{THEIRS}/buffer-0:64");
+    over_rdma(&["put", &source, &place, "--metadata", &store.url]);
+    assert!(peer.dump(&folder, 64, BYTES as u64) == fs::read(&source).unwrap());
+    peer.moves("write", OURS, 64, 512, BYTES as u64);
+    peer.moves("read", OURS, 8 * MIB, 512, BYTES as u64);
+    assert!(peer.dump(&folder, 8 * MIB, BYTES as u64) == fs::read(&source).unwrap());
+    let (place, copy) = (server.at(&format!("memory:512,{BYTES}")), folder.name("copy"));
+    succeeded(&run(&["get", &place, &copy, "--transport", "rdma", "--device", "rxe0"]));
+    assert!(same(&copy, &source));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_open_at_once_again_and_again_and_both_write() {
+    let Some(release) = release(RELEASE) else { return };
+    let folder = Folder::new();
+    let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, 4 * MIB, &[]);
+    let mut crossed = 0;
+    for round in 0..ROUNDS {
+        let node = Node::start(HERE).await;
+        let segment = node.engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
+        let (ours, theirs) =
+            (pattern(BYTES, round), folder.patterned("theirs", BYTES as u64, !round));
+        peer.load(&theirs, MIB);
+        peer.say(&json!({
+            "cmd": "write", "peer": node.engine.address(), "address": node.memory.address(),
+            "here": MIB, "bytes": BYTES,
+        }));
+        // What they do before they open takes longer here than there.
+        tokio::time::sleep(u32::from(round % STEPS) * STEP).await;
+        segment.write(&ours.whole(), 0).deadline(PATIENCE).await.unwrap();
+        assert_eq!(peer.hear()["rc"], 0, "round {round}");
+        assert!(peer.dump(&folder, 0, BYTES as u64) == content(&ours), "round {round}");
+        assert!(content(&node.memory) == fs::read(&theirs).unwrap(), "round {round}");
+        crossed += node.engine.counters().requests_crossed;
+        node.engine.close().await;
+    }
+    println!("{crossed} of {ROUNDS} rounds crossed");
+    assert!(crossed > 0, "no two requests were under way at once");
+}
+
+#[test]
+fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_works() {
+    let Some(release) = release(RELEASE) else { return };
+    let folder = Folder::new();
+    let source = folder.patterned("source", 64 * MIB, 5);
+    let peer = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
+    let place = format!("{}/buffer-0", peer.address);
+    let before = packets(THERE.1);
+    let put = Client::start(&[&["put", &source, &place], &FLEET[..]].concat());
+    until("packets arrive", || packets(THERE.1) > before + 3 * 1024);
+    drop(peer);
+    let ended = put.end();
+    assert!(ended.code == Some(9) || ended.code == Some(3), "{ended:?}");
+    assert!(ended.errors.contains("indeterminate") || ended.code == Some(3), "{ended:?}");
+    let mut next = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
+    let place = format!("{}/buffer-0", next.address);
+    over_rdma(&["put", &source, &place]);
+    assert!(next.dump(&folder, 0, 64 * MIB) == fs::read(&source).unwrap());
+}
+
+/// Released nodes set their queue pairs to try seven times, which on soft-RoCE is for ever: a write to
+/// a run that was killed hangs there until something tells them of the next run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_was_killed_is_reached_again_once_its_next_run_has_opened_the_other() {
+    let Some(release) = release(RELEASE) else { return };
+    let folder = Folder::new();
+    let server = Server::start_at(HERE, &[&["--memory", "1M"], &FLEET[..]].concat());
+    let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, 4 * MIB, &[FORGETS]);
+    peer.moves("write", &server.address, 0, 0, BYTES as u64);
+    let address = server.address.clone();
+    drop(server);
+    let node = Node::start(&address).await;
+    assert_eq!(node.engine.address(), address);
+    let ours = pattern(BYTES, 7);
+    let segment = node.engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
+    segment.write(&ours.whole(), 0).deadline(PATIENCE).await.unwrap();
+    assert!(peer.dump(&folder, 0, BYTES as u64) == content(&ours));
+    peer.moves("write", &address, 0, 0, BYTES as u64);
+    assert!(content(&node.memory) == content(&ours));
+    node.engine.close().await;
+}
+
+/// An engine of ours with one open segment.
+struct Node {
+    engine: RecordedEngine,
+    memory: Memory,
+    _served: Registration,
+}
+
+impl Node {
+    async fn start(listen: &str) -> Self {
+        let rdma = RdmaOptions { devices: vec!["rxe1".to_owned()], ..RdmaOptions::default() };
+        let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
+        let builder = builder.listen(listen).mooncake(MooncakeOptions::default());
+        let engine = RecordedEngine::start(builder).await;
+        let memory = Memory::zeroed(BYTES).unwrap();
+        let _served = engine.register_by_address("m", memory.whole(), Access::READ_WRITE).unwrap();
+        Self { engine, memory, _served }
+    }
+}
+
+fn content(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.len()];
+    memory.copy_out(0, &mut bytes).unwrap();
+    bytes
+}
