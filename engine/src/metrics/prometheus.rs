@@ -177,7 +177,7 @@ impl Page {
                     buckets.map(|(nanos, count)| (seconds(*nanos), *count)).collect();
                 let placed: u64 = buckets.iter().map(|(_, count)| count).sum();
                 let all = way.latency.count;
-                buckets.push((f64::MAX, all.saturating_sub(placed)));
+                buckets.push((f64::INFINITY, all.saturating_sub(placed)));
                 let sum = seconds(way.latency.sum_ns);
                 let mut metric = family.encode_family(&labels)?;
                 metric.encode_histogram::<NoLabelSet>(sum, all, &buckets, None)?;
