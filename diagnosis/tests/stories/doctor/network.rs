@@ -114,6 +114,15 @@ fn an_etcd_that_is_well_is_asked_and_left_alone() {
 }
 
 #[test]
+fn a_metadata_service_that_speaks_tls_is_not_looked_into() {
+    for url in ["https://10.1.0.9/metadata", "etcd://https://10.1.0.9:2379,https://10.1.0.8:2379"] {
+        let scene = with_metadata(url);
+        scene.is_healthy();
+        assert!(scene.world.asked.borrow().is_empty());
+    }
+}
+
+#[test]
 fn a_list_of_endpoints_that_is_none_is_refused_before_anything_is_asked() {
     for url in ["etc://10.1.0.9:2379", "etcd://10.1.0.9", "etcd://10.1.0.9:2379 10.1.0.8:2379"] {
         let scene = with_metadata(url);
