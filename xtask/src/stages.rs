@@ -129,7 +129,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "explorer",
             what: "every interleaving up to the bounds, random sweeps",
-            budget: depth.budget(1200),
+            budget: depth.budget(2400),
             steps: explorer(project, depth == Depth::Nightly),
         },
         Stage {
@@ -154,7 +154,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(480),
+            budget: depth.budget(600),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]

@@ -262,6 +262,10 @@ impl<N: Net> Workers<N> {
             let retry_at = self.retry_at;
             tokio::select! {
                 Some(worker) = self.tasks.join_next() => {
+                    if worker.as_ref().is_err_and(JoinError::is_cancelled) {
+                        // Nobody ends a worker alone: the runtime ends, and this task with it.
+                        std::future::pending::<()>().await;
+                    }
                     let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
                     match worker.unwrap_or_else(died) {
                         WorkerEnd::Unconnected(_) if !self.tasks.is_empty() => self.on_missing(),

@@ -268,16 +268,19 @@ impl Target {
         if self.lock().rails.is_none() {
             return self.on_peer_lost(cause.clone());
         }
+        let mut proof_lost = false;
         self.update(|state, now| {
-            if let Some(rails) = &mut state.rails {
-                rails.on_open_failed(now, path, cause);
-                if rails.stance(path) != Stance::Pursued {
-                    state.lose_fences(now, path, cause);
-                }
+            let Some(rails) = &mut state.rails else { return };
+            rails.on_open_failed(now, path, cause);
+            if rails.stance(path) != Stance::Pursued {
+                proof_lost = state.unfenced.iter().any(|(on, _)| on == path);
+                state.lose_fences(now, path, cause);
             }
         });
-        // Whoever waits for the proof of what landed hears that this will not come.
-        self.fail_demand(cause.clone());
+        if proof_lost {
+            // Whoever waits for it hears that it will not come.
+            self.fail_demand(cause.clone());
+        }
     }
 
     /// A lane does not come to its end, so that nothing will prove what of it landed: with other rails
