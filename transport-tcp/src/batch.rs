@@ -1,7 +1,7 @@
 //! What a lane's writer has in hand: frames taken from the queues and not sent yet.
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
-use crate::net::{PIECES_MAX, Piece};
+use crate::net::{PIECES_MAX, Piece, StreamWriter};
 use crate::posting::Sent;
 use crate::slots::{Slots, Start};
 use handfast_memory::{Direction, RegionCache, Span};
@@ -22,16 +22,6 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub(crate) enum Answer {
     Done { tag: u64, status: Status },
     Data { tag: u64, key: u64, address: u64, length: u32 },
-}
-
-impl Answer {
-    /// Bytes of ours that it carries.
-    pub(crate) fn payload_bytes(&self) -> usize {
-        match self {
-            Self::Done { .. } => 0,
-            Self::Data { length, .. } => *length as usize,
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -210,7 +200,7 @@ impl Batch {
     /// As [`StreamWriter::try_send`].
     pub(crate) fn send(
         &mut self,
-        try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
+        half: &mut impl StreamWriter,
         written: &mut Vec<usize>,
     ) -> io::Result<()> {
         self.look_up();
@@ -244,7 +234,7 @@ impl Batch {
                 break;
             }
         }
-        let result = try_send(&pieces[..count]);
+        let result = half.try_send(&pieces[..count]);
         self.spans.clear();
         match result? {
             0 => Err(io::ErrorKind::WriteZero.into()),

@@ -9,7 +9,6 @@ use crate::counters::{Counts, count};
 use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
-use crate::net::SendAtOnce;
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::slots::Slots;
 use handfast_core::transport::{Side, TransportError};
@@ -17,7 +16,6 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_memory::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io::{self, ErrorKind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
@@ -40,26 +38,10 @@ struct Wiring {
     tasks: Vec<AbortHandle>,
 }
 
-/// Bytes that are sent from the thread they are posted on, at most. Waking the task that sends costs
-/// more than sending so few; copying more would hold the caller up.
-pub(crate) const AT_ONCE_BYTES_MAX: usize = 32 << 10;
-
 /// The writer's half, under one lock.
 pub(crate) struct Outgoing {
     pub(crate) closed: bool,
     pub(crate) batch: Batch,
-    /// What others than the writer send with.
-    at_once: Option<Arc<dyn SendAtOnce>>,
-    /// Slots whose bytes were sent by others, kept for its room.
-    written: Vec<usize>,
-    /// What others met, for the writer to tell.
-    pub(crate) failed: Option<io::Error>,
-}
-
-impl Outgoing {
-    fn new(batch: Batch) -> Self {
-        Self { closed: false, batch, at_once: None, written: Vec::new(), failed: None }
-    }
 }
 
 /// The queues, under one lock that is never held while bytes move.
@@ -70,13 +52,6 @@ pub(crate) struct State {
     pub(crate) slots: Slots,
     /// At most as many as the agreed depth.
     pub(crate) answers: VecDeque<Answer>,
-}
-
-impl State {
-    /// Nothing waits to be sent that may be.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.answers.is_empty() && !self.slots.can_start()
-    }
 }
 
 pub(crate) struct Lane {
@@ -131,7 +106,7 @@ impl Lane {
             counts,
             regions,
             wiring: Mutex::default(),
-            outgoing: Mutex::new(Outgoing::new(batch)),
+            outgoing: Mutex::new(Outgoing { closed: false, batch }),
             incoming: Mutex::new(false),
             state: Mutex::new(State {
                 dead: false,
@@ -256,13 +231,8 @@ impl Lane {
         wiring.expired
     }
 
-    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time, and `at_once` by
-    /// others than the writer.
-    pub(crate) fn agree(&self, depth: usize, bytes_max: u64, at_once: Option<Arc<dyn SendAtOnce>>) {
-        {
-            let mut outgoing = lock(&self.outgoing);
-            outgoing.at_once = at_once.filter(|_| !outgoing.closed);
-        }
+    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time.
+    pub(crate) fn agree(&self, depth: usize, bytes_max: u64) {
         lock(&self.state).slots.agree(depth, bytes_max);
         self.work.notify_one();
         count(&self.counts.lanes_started);
@@ -278,14 +248,8 @@ impl Lane {
     /// Takes postings; those it cannot take end at once.
     pub(crate) fn post(&self, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
-        let sends = |posting: &Posting| match posting.direction {
-            Direction::Write => posting.span.len(),
-            Direction::Read => 0,
-        };
-        let bytes: usize = postings.iter().map(sends).sum();
         let mut state = lock(&self.state);
         let dead = state.dead;
-        let alone = state.is_quiet();
         for posting in postings.drain(..) {
             let slice = posting.slice;
             if !dead && let Some(error) = unusable(&posting) {
@@ -295,45 +259,8 @@ impl Lane {
             }
         }
         drop(state);
-        match alone && bytes <= AT_ONCE_BYTES_MAX {
-            true => self.send_at_once(),
-            false => self.work.notify_one(),
-        }
+        self.work.notify_one();
         self.report(&mut ended);
-    }
-
-    /// Sends what waits from the caller's own thread where nobody sends, and leaves the rest to the
-    /// writer. What waits should be little.
-    pub(crate) fn send_at_once(&self) {
-        let mut completions = Vec::new();
-        if !self.try_send(&mut completions) {
-            self.work.notify_one();
-        }
-        self.report(&mut completions);
-    }
-
-    /// Whether nothing waits any more.
-    fn try_send(&self, completions: &mut Vec<LaneCompletion>) -> bool {
-        let Ok(mut outgoing) = self.outgoing.try_lock() else { return false };
-        let Outgoing { closed, batch, at_once, written, failed } = &mut *outgoing;
-        let Some(socket) = at_once.as_ref().filter(|_| !*closed && batch.is_empty()) else {
-            return false;
-        };
-        {
-            let state = &mut *lock(&self.state);
-            batch.refill(&mut state.answers, &mut state.slots);
-        }
-        if batch.is_empty() {
-            return true;
-        }
-        if let Err(error) = batch.send(|pieces| socket.try_send(pieces), written) {
-            let later = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
-            *failed = Some(error).filter(|_| !later);
-            return false;
-        }
-        let mut state = lock(&self.state);
-        completions.extend(written.drain(..).filter_map(|slot| state.slots.written(slot)));
-        batch.is_empty() && state.is_quiet()
     }
 
     /// Gives a slice back, if it has not ended.
@@ -362,7 +289,6 @@ impl Lane {
         state.slots.release_all(|slot| outgoing.batch.sent_of(slot), &mut ended);
         state.answers.clear();
         outgoing.closed = true;
-        outgoing.at_once = None;
         outgoing.batch.clear();
         *incoming = true;
         drop((state, incoming, outgoing));

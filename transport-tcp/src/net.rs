@@ -5,7 +5,6 @@ use handfast_memory::Span;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Most pieces handed to one [`StreamWriter::try_send`]: sixty-four vectors keep the array on the
@@ -132,19 +131,4 @@ pub trait StreamWriter: Send + 'static {
     /// [`io::ErrorKind::WouldBlock`] when none can be taken now; nothing was touched. Otherwise
     /// what the system reports.
     fn try_send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize>;
-
-    /// What others may send with while the holder of this waits, if that can be had: whoever posts
-    /// little sends it from its own thread. Bytes keep their order only if one sends at a time.
-    fn at_once(&self) -> Option<Arc<dyn SendAtOnce>> {
-        None
-    }
-}
-
-/// A sending half that is shared. It keeps the connection open.
-pub trait SendAtOnce: Send + Sync {
-    /// As [`StreamWriter::try_send`].
-    ///
-    /// # Errors
-    /// As [`StreamWriter::try_send`].
-    fn try_send(&self, pieces: &[Piece<'_>]) -> io::Result<usize>;
 }

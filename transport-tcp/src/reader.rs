@@ -3,7 +3,7 @@
 use crate::batch::Answer;
 use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
-use crate::lane::{AT_ONCE_BYTES_MAX, Lane, local_error, lock};
+use crate::lane::{Lane, local_error, lock};
 use crate::net::StreamReader;
 use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
@@ -279,9 +279,7 @@ impl<R: StreamReader> Inbound<R> {
             return Ok(());
         }
         let mut result = Ok(());
-        let bytes: usize = self.answers.iter().map(Answer::payload_bytes).sum();
         let mut state = lock(&self.lane.state);
-        let alone = state.is_quiet();
         self.lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {
@@ -294,11 +292,9 @@ impl<R: StreamReader> Inbound<R> {
                 Err(error) => result = Err(broken(error)),
             }
         }
-        let (answers, slices) = (!state.answers.is_empty(), state.slots.can_start());
+        let wake = !state.answers.is_empty() || state.slots.can_start();
         drop(state);
-        if answers && alone && !slices && bytes <= AT_ONCE_BYTES_MAX {
-            self.lane.send_at_once();
-        } else if answers || slices {
+        if wake {
             self.lane.work.notify_one();
         }
         self.lane.report(&mut self.completions);

@@ -1,6 +1,6 @@
 //! Sockets of the system, driven by tokio.
 
-use crate::net::{Net, Piece, ResolveError, SendAtOnce, Stream, StreamReader, StreamWriter};
+use crate::net::{Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
 use handfast_memory::Span;
 use socket2::{SockRef, TcpKeepalive};
@@ -153,18 +153,6 @@ impl StreamWriter for TcpWriter {
     }
 
     fn try_send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize> {
-        socket::try_send(&self.0, pieces)
-    }
-
-    fn at_once(&self) -> Option<Arc<dyn SendAtOnce>> {
-        Some(Arc::new(Shared(Arc::clone(&self.0))))
-    }
-}
-
-struct Shared(Arc<TcpStream>);
-
-impl SendAtOnce for Shared {
-    fn try_send(&self, pieces: &[Piece<'_>]) -> io::Result<usize> {
         socket::try_send(&self.0, pieces)
     }
 }

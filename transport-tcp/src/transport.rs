@@ -6,7 +6,7 @@ use crate::hello::{
     ACK_BYTES, AckError, HELLO_REST_BYTES, Hello, HelloRefusal, LANE_MAGIC, decode_ack, encode_ack,
 };
 use crate::lane::{Lane, local_error};
-use crate::net::{Net, ResolveError, Stream, StreamWriter};
+use crate::net::{Net, ResolveError, Stream};
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::reader::Inbound;
 use crate::writer::Outbound;
@@ -488,9 +488,8 @@ async fn say_hello<S: Stream>(mut stream: S, hello: &Hello) -> io::Result<(S, [u
 fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Inbound<S::Reader>> {
     let bytes_max = if stream.stays_on_machine() { BYTES_ON_MACHINE_MAX } else { u64::MAX };
     let (reader, writer) = stream.split();
-    let at_once = writer.at_once();
     let outbound = Outbound::new(Arc::clone(lane), writer);
     let started = lane.spawn(outbound.run());
-    lane.agree(depth as usize, bytes_max, at_once);
+    lane.agree(depth as usize, bytes_max);
     started.then(|| Inbound::new(Arc::clone(lane), reader, depth as usize))
 }

@@ -57,9 +57,6 @@ impl<W: StreamWriter> Outbound<W> {
         if outgoing.closed {
             return Ok(Turn::Closed);
         }
-        if let Some(error) = outgoing.failed.take() {
-            return Err(error);
-        }
         if outgoing.batch.is_empty() {
             let state = &mut *lock(&self.lane.state);
             outgoing.batch.refill(&mut state.answers, &mut state.slots);
@@ -67,8 +64,7 @@ impl<W: StreamWriter> Outbound<W> {
                 return Ok(Turn::Idle);
             }
         }
-        let half = &mut self.half;
-        match outgoing.batch.send(|pieces| half.try_send(pieces), &mut self.written) {
+        match outgoing.batch.send(&mut self.half, &mut self.written) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Turn::Blocked),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -3,7 +3,7 @@
 use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_memory::{Access, Memory, Region};
-use handfast_transport_tcp::{FRAME_HEADER_BYTES, LaneCompletion, SLICE_BYTES_MAX, Sent};
+use handfast_transport_tcp::{LaneCompletion, SLICE_BYTES_MAX, Sent};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -37,25 +37,6 @@ async fn a_write_and_a_read_look_as_the_page_says() {
     peer.write_all(&RawFrame::done(asked.tag, 0).encode()).await.unwrap();
     assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
     assert_eq!(bytes_of(&local), *b"xyz");
-}
-
-#[tokio::test]
-async fn little_is_sent_from_where_it_is_posted_and_much_by_the_lanes_own_task() {
-    let node = node(1, Setup::depth(8)).await;
-    let peer = raw_peer(&node, 8).await.into_std().unwrap();
-    let (memory, region) = node.region(256 << 10, Access::READ_WRITE);
-    // The lane's task is where it waits for work.
-    tokio::task::yield_now().await;
-    let arrived = || {
-        let mut bytes = vec![0; 1 << 20];
-        peer.peek(&mut bytes).ok()
-    };
-    peer.set_nonblocking(true).unwrap();
-    node.write(memory.span(0, 4096).unwrap(), &region, 0);
-    assert_eq!(arrived(), Some(FRAME_HEADER_BYTES + 4096), "no task of this thread has run");
-    node.write(memory.span(0, 200 << 10).unwrap(), &region, 0);
-    assert_eq!(arrived(), Some(FRAME_HEADER_BYTES + 4096), "it waits for the task");
-    until(|| arrived() > Some(100 << 10)).await;
 }
 
 /// What a raw peer sends to break a lane, and what the lane says about it.
