@@ -14,7 +14,7 @@ use handfast_core::{Duration, Instant, Lifecycle, NicPath, NodeName};
 
 /// Rails between two nodes at most: two nodes with eight NICs each have one for each NIC.
 pub const RAILS_MAX: usize = 8;
-/// How long a rail is left alone after its probe failed, or it could not be opened, the first time;
+/// How long a rail is left alone at its first failure in a row, of which a lane that broke is one;
 /// and always where a port of ours was to blame.
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(1_000);
 /// The longest that it is left alone; the pause doubles up to it.
