@@ -251,6 +251,7 @@ impl Transfers {
             self.counters.flushes += 1;
         }
         slice.place = Place::Waiting;
-        self.waiting.push_back(&mut self.slices, slot);
+        let queue = self.queue_of(slot);
+        self.queues.get(queue).waiting.push_back(&mut self.slices, slot);
     }
 }

@@ -1,5 +1,6 @@
 //! The lanes of one peer, and which of them have room.
 
+use super::affinity::Affinity;
 use super::batch::OF_PLACE;
 use super::fingerprint::hash_list;
 use super::slab::{Link, Linked, List, Slab};
@@ -24,6 +25,8 @@ pub(super) struct Lane {
     pub(super) fenced: bool,
     /// It is drained and gone.
     pub(super) down: bool,
+    /// The number of its rail.
+    pub(super) rail: Option<u8>,
     /// It has not failed, so slices may be posted on it.
     usable: bool,
     depth: u32,
@@ -101,6 +104,7 @@ impl Lanes {
             debtors: BTreeSet::new(),
             fenced: false,
             down: false,
+            rail: None,
             usable: true,
             depth,
             posted: 0,
@@ -113,9 +117,18 @@ impl Lanes {
         Ok(())
     }
 
-    /// The lane whose turn it is.
-    pub(super) fn next_ready(&self) -> Option<u32> {
-        self.ready.front()
+    /// The lane whose turn it is, of the nearest that are usable; `None` while these are full.
+    pub(super) fn next_ready(&self, affinity: Affinity) -> Option<u32> {
+        if affinity == Affinity::ANY {
+            return self.ready.front();
+        }
+        let rank = |slot: u32| affinity.rank(self.slab[slot].rail);
+        let usable = self.slots.values().filter(|slot| self.slab[**slot].usable);
+        let nearest = usable.map(|slot| rank(*slot)).min()?;
+        let mut ready = core::iter::successors(self.ready.front(), |slot| {
+            List::<READY>::after(&self.slab, *slot)
+        });
+        ready.find(|slot| rank(*slot) == nearest)
     }
 
     /// Counts a slice posted on the lane, and passes the turn on.
