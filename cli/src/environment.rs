@@ -63,6 +63,7 @@ const LANES: &str = "MC_TCP_LANES_PER_PEER";
 const CONNECT: &str = "MC_HANDSHAKE_CONNECT_TIMEOUT";
 const FORCE_TCP: &str = "MC_FORCE_TCP";
 const IB_PORT: &str = "MC_IB_PORT";
+const MATRIX: &str = "MC_CUSTOM_TOPO_JSON";
 const SLICE: &str = "MC_SLICE_SIZE";
 const LOG: &str = "MC_LOG_LEVEL";
 const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
@@ -85,7 +86,7 @@ const PATH_BYTES_MAX: usize = 4_095;
 const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 18] = [
+const VARIABLES: [Variable; 19] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -102,6 +103,8 @@ const VARIABLES: [Variable; 18] = [
         what: "lanes run over TCP whatever --transport says" },
     Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
+    Variable { name: MATRIX, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
+        what: "file of which RDMA devices are near which memory, where several are named with --device and --nic-priority-matrix is not given" },
     Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
@@ -309,6 +312,11 @@ impl Environment {
     pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
         let port = self.number(IB_PORT).and_then(|port| u8::try_from(port).ok());
         RdmaOptions { port: port.unwrap_or(options.port), ..options }
+    }
+
+    /// The file that says which devices are near which memory.
+    pub(crate) fn matrix(&self) -> Option<PathBuf> {
+        self.set.get(MATRIX).map(PathBuf::from)
     }
 
     pub(crate) fn bounds(&self, builder: Builder) -> Builder {

@@ -86,6 +86,7 @@ impl Answers {
             address: self.address.clone(),
             transports: self.offer.transports,
             devices: self.offer.devices.clone(),
+            matrix: self.offer.matrix.as_deref().cloned(),
             regions,
             checksum: None,
             data_port: self.data_port.clone(),
@@ -101,6 +102,7 @@ impl Answers {
         let mut descriptor = self.describe(self.regions.describe(Reach::ByAddress));
         // A lane of theirs leads to the device that it names, and all of those to our first.
         descriptor.devices.truncate(1);
+        descriptor.matrix = None;
         for region in &mut descriptor.regions {
             region.remote_keys.truncate(1);
         }

@@ -79,7 +79,7 @@ fn of_store(cause: &StoreCause) -> Id {
 
 fn of_limit(limit: NicLimit) -> Id {
     match limit {
-        NicLimit::Lanes | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
+        NicLimit::Lanes | NicLimit::LanesOfPeer | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
         NicLimit::QueuePairs => ids::QP_NOMEM,
         NicLimit::Regions => ids::MR_EXHAUSTED,
         NicLimit::LockedMemory => ids::LIM_MEMLOCK,

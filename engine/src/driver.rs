@@ -9,7 +9,7 @@ use crate::mooncake::{Theirs, is_theirs};
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
-use crate::room::{Choice, Raising, Sieve, Usage};
+use crate::room::{Choice, Raising, Share, Sieve, Usage, share};
 use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
@@ -45,6 +45,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) call_timeout_ms: u64,
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
+    pub(crate) share: Share,
     pub(crate) addresses_max: usize,
 }
 
@@ -185,6 +186,9 @@ impl<N: Net> Driver<N> {
                 }
                 self.remember_opened(&path, address);
                 self.end_lanes_to_others(&path, incarnation);
+                if let Err(limit) = self.parts.share.check(&self.parts.node, &path) {
+                    return self.refuse_open(&path, limit);
+                }
                 Input::Open(path)
             }
             // While the engine closes only those are answered who close as well.
@@ -194,6 +198,11 @@ impl<N: Net> Driver<N> {
                 return;
             }
             Command::CallReceived { message, reply } => {
+                if let Some(refusal) = self.past_share(&message) {
+                    // The caller may have hung up.
+                    let _ = reply.send(refusal);
+                    return;
+                }
                 self.note_call(&message);
                 Input::CallReceived { token: self.expect(Caller::Ours(reply)), message }
             }
@@ -251,6 +260,27 @@ impl<N: Net> Driver<N> {
     fn note_no_room(&mut self, peer: NicPath, no_room: (TransportError, LimitReached)) {
         if self.opened.contains_key(&peer) {
             self.no_room.entry(peer).or_insert(no_room);
+        }
+    }
+
+    /// The answer to a request that would be a lane more than its sender may have.
+    fn past_share(&self, message: &Message) -> Option<Message> {
+        if message.op != Op::Request {
+            return None;
+        }
+        let limit = self.parts.share.check(&self.parts.node, &message.from).err()?;
+        let refusal = share::refusal(&self.parts.node, message, limit);
+        count(&self.parts.counts.requests_past_share);
+        self.parts.counts.meters.on_answer_sent(&refusal);
+        Some(refusal)
+    }
+
+    /// A demand of ours would be a lane more than the peer may have.
+    fn refuse_open(&self, path: &NicPath, limit: LimitReached) {
+        let cause = share::failure(limit);
+        for target in self.parts.registry.runs(path) {
+            target.note_no_room((cause.clone(), limit));
+            target.on_open_failed(path, &cause);
         }
     }
 

@@ -1,5 +1,8 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
+mod class;
+
+use crate::rails::FailureClass;
 use crate::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
@@ -392,7 +395,12 @@ impl fmt::Display for Error {
             Side::Configuration => "the set-up of the two",
             Side::Protection => "an access that is not allowed",
         };
-        write!(f, " ({side}): {}", inner.cause)?;
+        match self.class() {
+            Some(FailureClass::Protection | FailureClass::Configuration) | None => {
+                write!(f, " ({side}): {}", inner.cause)?;
+            }
+            Some(class) => write!(f, " ({side}, {class}): {}", inner.cause)?,
+        }
         match self.remote() {
             Some(Remote::Untouched) => {
                 f.write_str("; none of its bytes reached the peer's memory")?

@@ -16,14 +16,14 @@ use crate::metrics::{PeerMeters, Rail};
 use crate::mute::Mute;
 use crate::opening::LaneOpening;
 use crate::plane::Plane;
-use crate::rails::Rails;
+use crate::rails::{Near, Rails};
 use crate::room::Usage;
 use crate::time::Clock;
 use crate::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
 use crate::transport::{Carrier, Ends, RegisteredPosting};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::transfer::{
-    SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
+    Affinity, SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
@@ -106,11 +106,14 @@ struct State {
     spans: Vec<Option<Held>>,
     free: Vec<u32>,
     requests: Vec<Request>,
+    affinities: Vec<Affinity>,
     batches: BTreeMap<BatchId, Batch>,
     /// Those that are up, and those that are being tried.
     lanes: Vec<lanes::Lane>,
     /// The rails to a peer with several NICs, where we have several too.
     rails: Option<Rails>,
+    /// Which of them are near which memory.
+    near: Option<Near>,
     /// The peer's, by name.
     devices: Vec<String>,
     /// What the last lane that came up runs over.
@@ -153,9 +156,11 @@ impl Target {
             spans: Vec::new(),
             free: Vec::new(),
             requests: Vec::new(),
+            affinities: Vec::new(),
             batches: BTreeMap::new(),
             lanes: Vec::new(),
             rails: None,
+            near: None,
             devices: Vec::new(),
             carrier: None,
             opening: None,
@@ -276,7 +281,9 @@ impl Target {
             },
             length: piece.span.len() as u64,
         }));
-        let submitted = state.transfers.submit(now, &requests, deadline);
+        let affinities = state.affinities_of(pieces);
+        let submitted = state.transfers.submit_near(now, &requests, &affinities, deadline);
+        state.affinities = affinities;
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
         }

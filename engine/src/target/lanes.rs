@@ -1,12 +1,13 @@
 //! The lanes to one run of a peer: over which NICs they lead, how they come and go, and what their
 //! coming proves of those before.
 
-use super::{LaneStatus, State, Target};
+use super::{LaneStatus, Piece, State, Target};
 use crate::command::Command;
 use crate::opening::LaneOpening;
-use crate::rails::{Act, RailPlan, Rails, Stance, Verdict};
-use crate::transport::Carrier;
-use handfast_core::transfer::TransferInput;
+use crate::rails::{Act, Near, RailPlan, Rails, Stance, Verdict};
+use crate::topology::PriorityMatrix;
+use crate::transport::{Carrier, Ends};
+use handfast_core::transfer::{Affinity, TransferInput};
 use handfast_core::transport::TransportError;
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Incarnation, Instant, Lifecycle, NicPath};
@@ -34,6 +35,27 @@ pub(crate) struct LaneUp {
 }
 
 impl State {
+    /// Which rails are near to what each piece names; nothing where there are none.
+    pub(super) fn affinities_of(&mut self, pieces: &[Piece]) -> Vec<Affinity> {
+        let mut affinities = std::mem::take(&mut self.affinities);
+        affinities.clear();
+        let Some(near) = &mut self.near else { return affinities };
+        affinities.extend(pieces.iter().map(|piece| {
+            piece.ends.as_ref().map_or(Affinity::ANY, |Ends { local, remote }| {
+                near.affinity(&local.place(&piece.span), &remote.place(piece.remote.address))
+            })
+        }));
+        affinities
+    }
+
+    /// Tells the transfer machine which rails the lanes go over.
+    fn number_lanes(&mut self) {
+        for lane in &self.lanes {
+            let rail = self.rails.as_ref().and_then(|rails| rails.number(&lane.path));
+            self.transfers.set_rail(lane.lifecycle, rail);
+        }
+    }
+
     /// The device of the peer that a lane over RDMA leads to.
     pub(super) fn theirs(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
@@ -51,9 +73,12 @@ impl State {
         lane.used = true;
         self.carrier = Some(lane.carrier);
         let input = TransferInput::LaneUp { lane: lane.lifecycle, depth: lane.depth };
+        let (lifecycle, rail) =
+            (lane.lifecycle, self.rails.as_ref().and_then(|rails| rails.number(&lane.path)));
         self.used = now;
         self.mute.on_answer(now);
         self.input(now, input);
+        self.transfers.set_rail(lifecycle, rail);
     }
 
     /// Nothing that was posted on a lane of before can land any more: on `path`, or on any.
@@ -100,6 +125,15 @@ impl Target {
                 rails.on_up(now, &lane.path, lane.lifecycle);
             }
         }
+        state.number_lanes();
+    }
+
+    /// Says which NICs are near which memory, ours and the peer's, after the rails were told of.
+    pub(crate) fn set_near(&self, own: Option<Arc<PriorityMatrix>>, peer: Option<&PriorityMatrix>) {
+        let mut state = self.lock();
+        let peer = peer.cloned().unwrap_or_default();
+        let near = |rails: &Rails| Near::new(own.unwrap_or_default(), peer, rails.nics());
+        state.near = state.rails.as_ref().map(near);
     }
 
     /// Asks for a lane; false when the engine is closed, so that none will come.
