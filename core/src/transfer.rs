@@ -25,6 +25,6 @@ pub use machine::Transfers;
 pub use mutants::TransferMutant;
 pub use types::{
     BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
-    Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError, TransferCounters,
-    TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
+    Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,
+    TransferCounters, TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
 };

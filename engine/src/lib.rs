@@ -90,7 +90,8 @@ pub use handfast_transport_tcp::{
 };
 pub use metrics::{
     ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
-    LifecyclesState, METERED_PEERS_MAX, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
+    LifecyclesState, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX, NicPairState, NodeState, PeerState,
+    RailState, STATE_SCHEMA, WayState,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;

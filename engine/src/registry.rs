@@ -159,8 +159,10 @@ impl Registry {
         if known.len() >= max {
             return None;
         }
+        let whole = if is_theirs(path) { path.clone() } else { nic_path(&path.node) };
         let target = Target::start(TargetParts {
-            path: if is_theirs(path) { path.clone() } else { nic_path(&path.node) },
+            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(&whole)),
+            path: whole,
             incarnation,
             address: address.to_owned(),
             runtime: self.parts.runtime.clone(),
@@ -170,7 +172,6 @@ impl Registry {
             limits: self.parts.limits,
             lane_mute: self.parts.lane_mute,
             trace: self.parts.trace.clone(),
-            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(path)),
         });
         known.push(target.clone());
         Some(target)

@@ -128,6 +128,7 @@ struct State {
     /// can land.
     unfenced: Vec<(NicPath, Lifecycle)>,
     doubts: fence::Doubts,
+    meters: Option<Arc<PeerMeters>>,
     outbox: Vec<Dispatch>,
     dispatching: bool,
     /// When the timer task will look again; `None` while it sleeps until told.
@@ -168,6 +169,7 @@ impl Target {
             draining: Vec::new(),
             unfenced: Vec::new(),
             doubts: fence::Doubts::default(),
+            meters: parts.meters.clone(),
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
@@ -333,6 +335,7 @@ impl Target {
         for input in inputs {
             state.input(now, input);
         }
+        state.count_moved();
         self.pump(state, now);
     }
 
@@ -727,3 +730,6 @@ fn core_sent(sent: Sent) -> handfast_core::transfer::Sent {
         Sent::All => handfast_core::transfer::Sent::All,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@ use super::affinity::Affinity;
 use super::batch::OF_PLACE;
 use super::fingerprint::hash_list;
 use super::slab::{Link, Linked, List, Slab};
-use super::types::InputError;
+use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::hash::{Hash, Hasher};
@@ -27,6 +27,8 @@ pub(super) struct Lane {
     pub(super) down: bool,
     /// The number of its rail.
     pub(super) rail: Option<u8>,
+    /// What was moved over it and not told yet; left out of fingerprints.
+    pub(super) moved: Moved,
     /// It has not failed, so slices may be posted on it.
     usable: bool,
     depth: u32,
@@ -105,6 +107,7 @@ impl Lanes {
             fenced: false,
             down: false,
             rail: None,
+            moved: Moved::default(),
             usable: true,
             depth,
             posted: 0,

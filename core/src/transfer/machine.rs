@@ -237,6 +237,12 @@ impl Transfers {
         self.lanes.find(lane).map_or(0, |slot| self.lanes[slot].posted())
     }
 
+    /// What was moved over a lane since this was asked last; to be asked before the lane is down.
+    pub fn take_moved(&mut self, lane: Lifecycle) -> Moved {
+        let slot = self.lanes.find(lane);
+        slot.map(|slot| core::mem::take(&mut self.lanes[slot].moved)).unwrap_or_default()
+    }
+
     /// Whether a batch waits for the lane's fence: what it wrote there may still land.
     pub fn owes_fence(&self, lane: Lifecycle) -> bool {
         self.lanes.find(lane).is_some_and(|slot| !self.lanes[slot].debtors.is_empty())

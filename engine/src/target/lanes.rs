@@ -3,6 +3,8 @@
 
 use super::{LaneStatus, Piece, State, Target};
 use crate::command::Command;
+use crate::counters::count;
+use crate::metrics::NicPair;
 use crate::opening::LaneOpening;
 use crate::rails::{Act, Near, RailPlan, Rails, Stance, Verdict};
 use crate::topology::PriorityMatrix;
@@ -24,6 +26,17 @@ pub(super) struct Lane {
     theirs: Option<usize>,
     /// Bytes may go over it.
     used: bool,
+    /// The counts of its two NICs, where it is one of several.
+    pair: Option<Arc<NicPair>>,
+}
+
+#[cfg(test)]
+impl Lane {
+    /// One that is not used before it was probed.
+    pub(super) fn tried(lifecycle: Lifecycle, path: NicPath) -> Self {
+        let (carrier, depth, theirs, used) = (Carrier::Rdma, 8, None, false);
+        Self { lifecycle, path, carrier, depth, theirs, used, pair: None }
+    }
 }
 
 /// What a lane came up with.
@@ -46,6 +59,23 @@ impl State {
             })
         }));
         affinities
+    }
+
+    /// Counts what went over each pair of NICs.
+    pub(super) fn count_moved(&mut self) {
+        for lane in &self.lanes {
+            if let Some(pair) = &lane.pair {
+                pair.on_moved(self.transfers.take_moved(lane.lifecycle));
+            }
+        }
+    }
+
+    /// The counts of the pair of NICs that a path leads over.
+    fn pair(&self, path: &NicPath) -> Option<Arc<NicPair>> {
+        let (theirs, ours) = path.rail()?;
+        let pair = self.meters.as_ref()?.pairs.of(ours, theirs)?;
+        count(&pair.lanes);
+        Some(pair)
     }
 
     /// Tells the transfer machine which rails the lanes go over.
@@ -95,8 +125,17 @@ impl State {
         let of_path = self.unfenced.iter().filter(|(on, _)| on == path);
         let lanes: Vec<Lifecycle> = of_path.map(|(_, lane)| *lane).collect();
         for lane in lanes {
-            self.input(now, TransferInput::FenceLost { lane, cause: cause.clone() });
+            self.lose_fence(now, lane, cause.clone());
         }
+    }
+
+    /// Nothing will prove any more what of a lane landed.
+    fn lose_fence(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
+        if self.transfers.owes_fence(lane) {
+            tracing::warn!(?lane, %cause, "writes may still land, and nothing will tell");
+            self.meters.iter().for_each(|meters| count(&meters.fences_lost));
+        }
+        self.input(now, TransferInput::FenceLost { lane, cause });
     }
 }
 
@@ -215,7 +254,8 @@ impl Target {
             let rails = state.rails.as_mut();
             verdict = rails.map_or(Verdict::Use, |rails| rails.on_up(now, &path, lifecycle));
             let theirs = state.device_on(&path);
-            state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false });
+            let pair = state.pair(&path);
+            state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false, pair });
             if verdict == Verdict::Use {
                 let place = state.lanes.len() - 1;
                 state.use_lane(now, place);
@@ -263,6 +303,7 @@ impl Target {
     pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError, failed: bool) {
         let (mut used, mut in_doubt) = (false, false);
         self.update(|state, now| {
+            state.count_moved();
             state.draining.retain(|draining| *draining != lane);
             state.doubts.on_lane_down(lane);
             let place = state.lanes.iter().position(|known| known.lifecycle == lane);
@@ -322,7 +363,7 @@ impl Target {
     pub(crate) fn on_retire_overdue(&self, lane: Lifecycle, cause: TransportError) {
         self.update(|state, now| {
             if state.rails.is_some() {
-                state.input(now, TransferInput::FenceLost { lane, cause });
+                state.lose_fence(now, lane, cause);
             }
         });
     }
