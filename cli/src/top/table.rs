@@ -42,6 +42,33 @@ struct Peer<'a> {
     lanes_ended: u64,
     repaired: u64,
     refusals: u64,
+    fences_lost: u64,
+    /// By pair of NICs, where there are several.
+    pairs: Vec<Pair>,
+}
+
+/// What went over a NIC of the node and one of the peer in the interval.
+struct Pair {
+    name: String,
+    write: u64,
+    read: u64,
+}
+
+impl Pair {
+    /// Those of a peer, if there are several.
+    fn all(now: &Value, before: &Value) -> Vec<Self> {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let pair = |(key, pair): (&String, &Value)| {
+            let text = |name: &str| pair[name].as_str().unwrap_or_default().to_owned();
+            let grown = |name: &str| {
+                number(&pair[name]).saturating_sub(number(&before["nics"][key.as_str()][name]))
+            };
+            let name = format!("  {} - {}", text("own"), text("peer"));
+            Self { name, write: grown("written_bytes"), read: grown("read_bytes") }
+        };
+        let all: Vec<Self> = now["nics"].as_object().into_iter().flatten().map(pair).collect();
+        if all.len() > 1 { all } else { Vec::new() }
+    }
 }
 
 /// The sum of a map of counts.
@@ -77,13 +104,14 @@ impl<'a> Peer<'a> {
             lanes_ended: sum(&now["lanes_ended"]),
             repaired: sum(&now["repaired"]),
             refusals: sum(&now["refusals_sent"]) + sum(&now["refusals_received"]),
+            fences_lost: number(&now["fences_lost"]),
+            pairs: Pair::all(now, before),
         }
     }
 
     fn line(&self, elapsed: Duration, wide: bool) -> String {
         let seconds = elapsed.as_secs_f64().max(1e-3);
-        let rate = |bytes: u64| format!("{}/s", size::show((bytes as f64 / seconds) as u64));
-        let (write, read) = (rate(self.write), rate(self.read));
+        let (write, read) = (rate(self.write, elapsed), rate(self.read, elapsed));
         let p99 = time(self.p99_ns);
         if !wide {
             let name = cut(self.name, NAME_NARROW);
@@ -98,17 +126,32 @@ impl<'a> Peer<'a> {
         )
     }
 
+    /// What went over each pair of NICs, below it.
+    fn pairs(&self, elapsed: Duration, wide: bool) -> impl Iterator<Item = String> {
+        let columns = if wide { NAME_WIDE } else { NAME_NARROW };
+        self.pairs.iter().map(move |pair| {
+            let (write, read) = (rate(pair.write, elapsed), rate(pair.read, elapsed));
+            format!("{:columns$} {write:>13} {read:>13}", cut(&pair.name, columns))
+        })
+    }
+
     /// What happened to its lanes, where that is worth a line.
     fn trouble(&self) -> Option<String> {
         let parts = [
             (self.lanes_ended, "lanes ended"),
             (self.repaired, "re-pairs"),
             (self.refusals, "refusals"),
+            (self.fences_lost, "fences lost"),
         ];
         let some = parts.iter().filter(|(count, _)| *count > 0);
         let words: Vec<String> = some.map(|(count, what)| format!("{count} {what}")).collect();
         (!words.is_empty()).then(|| format!("  {}", words.join(", ")))
     }
+}
+
+fn rate(bytes: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-3);
+    format!("{}/s", size::show((bytes as f64 / seconds) as u64))
 }
 
 /// A time in the unit that it is read best in.
@@ -163,6 +206,11 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
             continue;
         }
         lines.push(peer.line(elapsed, wide));
+        for pair in peer.pairs(elapsed, wide) {
+            if lines.len() + 1 < window.rows {
+                lines.push(pair);
+            }
+        }
         lines.extend(peer.trouble().filter(|_| lines.len() + 1 < window.rows));
     }
     if hidden > 0 {
@@ -255,6 +303,35 @@ mod tests {
         let narrow = drawn(60, 40);
         assert!(narrow.contains("5.0 MiB/s") && !narrow.contains("batches/s"), "{narrow}");
         assert!(narrow.contains("…") && narrow.contains("11@tcp"), "{narrow}");
+    }
+
+    #[test]
+    fn several_pairs_of_nics_have_a_line_each_and_one_has_none() {
+        let with = |pairs: &[(&str, u64)]| {
+            let mut state = state(5, 5);
+            let name = "a-very-long-name-of-a-host.example.org:17411@tcp";
+            let pair = |(nic, bytes): &(&str, u64)| {
+                let pair = json!({ "own": nic, "peer": "mlx5_9", "written_bytes": bytes,
+                    "read_bytes": 0, "lanes": 1 });
+                (format!("{nic}-mlx5_9"), pair)
+            };
+            state["peers"][name]["nics"] = pairs.iter().map(pair).collect();
+            state
+        };
+        let before = with(&[("mlx5_0", 1 << 20), ("mlx5_1", 0)]);
+        let now = with(&[("mlx5_0", 3 << 20), ("mlx5_1", 0)]);
+        for columns in [80, 160] {
+            let window = Window { columns, rows: 40 };
+            let table = draw(&before, &now, Duration::from_secs(2), window);
+            let line =
+                |nic: &str| table.lines().find(|line| line.starts_with(&format!("  {nic} -")));
+            let (first, second) = (line("mlx5_0").unwrap(), line("mlx5_1").unwrap());
+            assert!(first.contains("mlx5_0 - mlx5_9") && first.contains("1.0 MiB/s"), "{table}");
+            assert!(second.contains("0 bytes/s"), "{table}");
+        }
+        let window = Window { columns: 80, rows: 40 };
+        let one = with(&[("mlx5_0", 5)]);
+        assert!(!draw(&one, &one, Duration::from_secs(2), window).contains("mlx5_0"));
     }
 
     #[test]
