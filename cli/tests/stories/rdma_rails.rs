@@ -111,6 +111,11 @@ async fn a_large_request_is_striped_over_two_nics_and_one_that_is_cut_costs_no_t
     let Some(rails) = Rails::new([6, 7], TransportChoice::Rdma).await else { return };
     let segment = rails.open().await;
     let shares = rails.write(&segment, 1, PATIENCE).await;
+    let state = rails.user.state().await;
+    let peer = state.peers.values().find(|peer| !peer.nics.is_empty()).expect("pairs are counted");
+    let written: Vec<u64> = peer.nics.values().map(|pair| pair.written_bytes).collect();
+    assert_eq!((written.len(), written.iter().sum()), (2, BYTES as u64), "{:?}", peer.nics);
+    assert!(written.iter().all(|bytes| *bytes >= BYTES as u64 / 4), "{written:?}");
     let least = shares[0].min(shares[1]);
     assert!(least * 4 > shares[0] + shares[1], "each NIC carries more than a quarter: {shares:?}");
 
