@@ -6,9 +6,13 @@ use std::time::Duration;
 
 /// From so many columns on there is room for everything.
 const WIDE: usize = 96;
-/// Columns of a peer's name.
-const NAME_WIDE: usize = 30;
-const NAME_NARROW: usize = 20;
+/// Columns behind a peer's name, where there is room for everything and where there is not.
+const BEHIND_WIDE: usize = 66;
+const BEHIND_NARROW: usize = 37;
+/// Columns that a name has at least.
+const NAME_MIN: usize = 12;
+/// What stands for the peers that are not counted one by one.
+const OTHER: &str = "other";
 /// What a terminal that says nothing of itself has.
 const USUAL: Window = Window { columns: 80, rows: 24 };
 
@@ -26,6 +30,33 @@ impl Window {
         match size {
             Some((columns, rows)) if columns > 0 && rows > 0 => Self { columns, rows },
             _ => USUAL,
+        }
+    }
+}
+
+/// What is shown, and how many columns names have.
+#[derive(Clone, Copy)]
+struct Layout {
+    wide: bool,
+    name: usize,
+}
+
+impl Layout {
+    /// Names get what is left, and no more than the longest needs.
+    fn new(columns: usize, longest: usize) -> Self {
+        let wide = columns >= WIDE;
+        let behind = if wide { BEHIND_WIDE } else { BEHIND_NARROW };
+        Self { wide, name: longest.min(columns.saturating_sub(behind)).max(NAME_MIN) }
+    }
+
+    fn title(self) -> String {
+        let Self { wide, name } = self;
+        match wide {
+            true => format!(
+                "{:name$} {:>13} {:>13} {:>9} {:>7} {:>8} {:>8}",
+                "peer", "written", "read", "batches/s", "failed", "p50", "p99"
+            ),
+            false => format!("{:name$} {:>13} {:>13} {:>8}", "peer", "written", "read", "p99"),
         }
     }
 }
@@ -109,26 +140,33 @@ impl<'a> Peer<'a> {
         }
     }
 
-    fn line(&self, elapsed: Duration, wide: bool) -> String {
+    /// It never did anything.
+    fn is_nobody(&self) -> bool {
+        self.batches + self.failed + self.p99_ns == 0 && self.trouble().is_none()
+    }
+
+    fn line(&self, elapsed: Duration, Layout { wide, name: columns }: Layout) -> String {
         let seconds = elapsed.as_secs_f64().max(1e-3);
         let (write, read) = (rate(self.write, elapsed), rate(self.read, elapsed));
         let p99 = time(self.p99_ns);
+        let name = cut(self.name, columns);
         if !wide {
-            let name = cut(self.name, NAME_NARROW);
-            return format!("{name:NAME_NARROW$} {write:>13} {read:>13} {p99:>8}");
+            return format!("{name:columns$} {write:>13} {read:>13} {p99:>8}");
         }
-        let name = cut(self.name, NAME_WIDE);
         let batches = (self.batches as f64 / seconds) as u64;
         format!(
-            "{name:NAME_WIDE$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
+            "{name:columns$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
             self.failed,
             time(self.p50_ns),
         )
     }
 
     /// What went over each pair of NICs, below it.
-    fn pairs(&self, elapsed: Duration, wide: bool) -> impl Iterator<Item = String> {
-        let columns = if wide { NAME_WIDE } else { NAME_NARROW };
+    fn pairs(
+        &self,
+        elapsed: Duration,
+        Layout { name: columns, .. }: Layout,
+    ) -> impl Iterator<Item = String> {
         self.pairs.iter().map(move |pair| {
             let (write, read) = (rate(pair.write, elapsed), rate(pair.read, elapsed));
             format!("{:columns$} {write:>13} {read:>13}", cut(&pair.name, columns))
@@ -138,15 +176,20 @@ impl<'a> Peer<'a> {
     /// What happened to its lanes, where that is worth a line.
     fn trouble(&self) -> Option<String> {
         let parts = [
-            (self.lanes_ended, "lanes ended"),
-            (self.repaired, "re-pairs"),
-            (self.refusals, "refusals"),
-            (self.fences_lost, "fences lost"),
+            (self.lanes_ended, "lane ended", "lanes ended"),
+            (self.repaired, "re-pair", "re-pairs"),
+            (self.refusals, "refusal", "refusals"),
+            (self.fences_lost, "fence lost", "fences lost"),
         ];
-        let some = parts.iter().filter(|(count, _)| *count > 0);
-        let words: Vec<String> = some.map(|(count, what)| format!("{count} {what}")).collect();
+        let some = parts.iter().filter(|(count, ..)| *count > 0);
+        let words: Vec<String> =
+            some.map(|(count, one, many)| several(*count, one, many)).collect();
         (!words.is_empty()).then(|| format!("  {}", words.join(", ")))
     }
+}
+
+fn several(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn rate(bytes: u64, elapsed: Duration) -> String {
@@ -179,22 +222,22 @@ fn cut(name: &str, columns: usize) -> String {
 /// Draws what happened between two states of a node.
 pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Window) -> String {
     let mut lines = head(now);
-    let wide = window.columns >= WIDE;
-    lines.push(match wide {
-        true => format!(
-            "{:NAME_WIDE$} {:>13} {:>13} {:>9} {:>7} {:>8} {:>8}",
-            "peer", "written", "read", "batches/s", "failed", "p50", "p99"
-        ),
-        false => format!("{:NAME_NARROW$} {:>13} {:>13} {:>8}", "peer", "written", "read", "p99"),
-    });
     let peers = now["peers"].as_object();
     let all = peers
         .into_iter()
         .flatten()
         .map(|(name, peer)| (name.as_str(), peer, &before["peers"][name.as_str()]));
-    let other = [("other", &now["other"], &before["other"])];
+    let other = [(OTHER, &now["other"], &before["other"])];
     let of = |(name, now, before)| Peer::new(name, now, before);
     let mut peers: Vec<Peer<'_>> = all.chain(other).map(of).collect();
+    // Of those who are counted together there is nobody on most nodes.
+    peers.retain(|peer| peer.name != OTHER || !peer.is_nobody());
+    let names = peers.iter().flat_map(|peer| {
+        let pairs = peer.pairs.iter().map(|pair| pair.name.as_str());
+        pairs.chain([peer.name]).map(|name| name.chars().count())
+    });
+    let layout = Layout::new(window.columns, names.max().unwrap_or(0));
+    lines.push(layout.title());
     peers.sort_by_key(|peer| std::cmp::Reverse((peer.write + peer.read, peer.batches)));
     let idle = peers.iter().filter(|peer| peer.batches + peer.failed == 0).count();
     let (known, mut hidden) = (peers.len(), 0);
@@ -205,16 +248,19 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
             hidden += 1;
             continue;
         }
-        lines.push(peer.line(elapsed, wide));
-        for pair in peer.pairs(elapsed, wide) {
+        lines.push(peer.line(elapsed, layout));
+        for pair in peer.pairs(elapsed, layout) {
             if lines.len() + 1 < window.rows {
                 lines.push(pair);
             }
         }
         lines.extend(peer.trouble().filter(|_| lines.len() + 1 < window.rows));
     }
+    let nothing = peers.iter().all(|peer| peer.batches + peer.failed == 0);
     if hidden > 0 {
         lines.push(format!("{hidden} more"));
+    } else if nothing && !peers.is_empty() && lines.len() < window.rows {
+        lines.push("what peers move is counted at their end".to_owned());
     }
     for line in &mut lines {
         *line = cut_end(line, window.columns);
@@ -231,6 +277,7 @@ fn cut_end(line: &str, columns: usize) -> String {
 /// Who it is, and how its lanes stand.
 fn head(now: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
     let node = &now["node"];
     let carriers = node["carriers"].as_array().into_iter().flatten();
     let carriers: Vec<&str> = carriers.filter_map(Value::as_str).collect();
@@ -245,7 +292,11 @@ fn head(now: &Value) -> Vec<String> {
             text(&node["address"]),
             carriers.join(", ")
         ),
-        format!("{} lanes; lifecycles: {states}; {} segments", now["lanes"], node["segments"]),
+        format!(
+            "{}; lifecycles: {states}; {}",
+            several(count(&now["lanes"]), "lane", "lanes"),
+            several(count(&node["segments"]), "segment", "segments"),
+        ),
     ]
 }
 
@@ -293,9 +344,10 @@ mod tests {
         let wide = drawn(120, 40);
         assert!(wide.contains("5.0 MiB/s") && wide.contains(" 50 "), "{wide}");
         assert!(wide.contains("12.0 us") && wide.contains("3.4 ms"), "{wide}");
-        assert!(wide.contains("2 lanes ended, 1 re-pairs, 4 refusals"), "{wide}");
+        assert!(wide.contains("2 lanes ended, 1 re-pair, 4 refusals"), "{wide}");
         assert!(wide.contains("3 established, 1 retiring"), "{wide}");
-        assert!(!wide.contains("quiet@tcp") && wide.ends_with("2 more"), "{wide}");
+        assert!(!wide.contains("quiet@tcp") && wide.ends_with("1 more"), "{wide}");
+        assert!(wide.contains("a-very-long-name-of-a-host.example.org:17411@tcp"), "{wide}");
         for columns in [20, 60, 80, 96, 120] {
             let table = drawn(columns, 40);
             assert!(table.lines().all(|line| line.chars().count() <= columns), "{table}");
@@ -354,7 +406,13 @@ mod tests {
     fn where_nothing_moves_every_peer_is_shown() {
         let still = state(5, 5);
         let table = draw(&still, &still, Duration::from_secs(1), Window { columns: 100, rows: 40 });
-        assert!(table.contains("quiet@tcp") && table.contains("other"), "{table}");
+        assert!(table.contains("quiet@tcp") && !table.contains("other"), "{table}");
+        assert!(table.ends_with("counted at their end"), "{table}");
+        let mut crowded = state(5, 5);
+        crowded["other"] = peer(0, 0);
+        let window = Window { columns: 100, rows: 40 };
+        let table = draw(&crowded, &crowded, Duration::from_secs(1), window);
+        assert!(table.contains("other"), "{table}");
         assert!(table.contains("0 bytes/s"), "{table}");
     }
 }
