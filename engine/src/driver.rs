@@ -179,15 +179,8 @@ impl<N: Net> Driver<N> {
         let now = self.parts.clock.now();
         let input = match command {
             Command::Open { path, incarnation, address } => {
-                if self.shutdown.is_some() {
-                    let error = failed(Side::Local, "close", "the engine is closing".into());
-                    self.lose(&path, error);
+                if !self.may_open(&path, incarnation, address) {
                     return;
-                }
-                self.remember_opened(&path, address);
-                self.end_lanes_to_others(&path, incarnation);
-                if let Err(limit) = self.parts.share.check(&self.parts.node, &path) {
-                    return self.refuse_open(&path, limit);
                 }
                 Input::Open(path)
             }
@@ -275,13 +268,22 @@ impl<N: Net> Driver<N> {
         Some(refusal)
     }
 
-    /// A demand of ours would be a lane more than the peer may have.
-    fn refuse_open(&self, path: &NicPath, limit: LimitReached) {
+    /// Remembers a demand of ours, and whether a lane may be had for it; who waits is told if not.
+    fn may_open(&mut self, path: &NicPath, incarnation: Incarnation, address: String) -> bool {
+        if self.shutdown.is_some() {
+            let error = failed(Side::Local, "close", "the engine is closing".into());
+            self.lose(path, error);
+            return false;
+        }
+        self.remember_opened(path, address);
+        self.end_lanes_to_others(path, incarnation);
+        let Err(limit) = self.parts.share.check(&self.parts.node, path) else { return true };
         let cause = share::failure(limit);
         for target in self.parts.registry.runs(path) {
             target.note_no_room((cause.clone(), limit));
             target.on_open_failed(path, &cause);
         }
+        false
     }
 
     /// Remembers what a call of a node of ours tells beside what the machine is told.

@@ -9,10 +9,10 @@ use handfast_core::wire::{
 };
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use std::future::IntoFuture;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long an announced lane waits to be echoed (`Timing::half_open`).
 const HALF_OPEN: Duration = Duration::from_secs(5);
