@@ -299,6 +299,16 @@ impl Target {
         }
     }
 
+    /// Looks for the end of a batch for a while, on a thread that would sleep until then. Of several
+    /// lanes none is chosen.
+    pub(crate) fn attend(&self, is_done: &mut dyn FnMut() -> bool) {
+        let lane = match self.lock().lanes.as_slice() {
+            [lane] => lane.lifecycle,
+            _ => return,
+        };
+        self.parts.plane.attend(lane, is_done);
+    }
+
     pub(crate) fn cancel(&self, batch: BatchId) {
         let now = self.parts.clock.now();
         let mut state = self.lock();

@@ -1,6 +1,6 @@
 //! Sockets of the system, driven by tokio.
 
-use crate::net::{Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
+use crate::net::{Direct, Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
 use handfast_memory::Span;
 use socket2::{SockRef, TcpKeepalive};
@@ -134,6 +134,10 @@ impl StreamReader for TcpReader {
         self.socket.readable().await
     }
 
+    async fn readable_asleep(&mut self) -> io::Result<()> {
+        self.socket.readable().await
+    }
+
     fn try_fill(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize> {
         socket::try_fill(&self.socket, target, spare)
     }
@@ -143,7 +147,21 @@ impl StreamReader for TcpReader {
 #[derive(Debug)]
 pub struct TcpWriter(Arc<TcpStream>);
 
+impl Direct for TcpStream {
+    fn fill_now(&self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize> {
+        socket::fill_now(self, target, spare)
+    }
+
+    fn send_now(&self, pieces: &[Piece<'_>]) -> io::Result<usize> {
+        socket::try_send(self, pieces)
+    }
+}
+
 impl StreamWriter for TcpWriter {
+    fn direct(&self) -> Option<Arc<dyn Direct>> {
+        Some(self.0.clone())
+    }
+
     async fn writable(&mut self) -> io::Result<()> {
         self.0.writable().await
     }
