@@ -134,6 +134,10 @@ pub trait Direct: Send + Sync + 'static {
     /// # Errors
     /// As [`StreamWriter::try_send`].
     fn send_now(&self, pieces: &[Piece<'_>]) -> io::Result<usize>;
+
+    /// Whether the runtime is woken for few bytes that arrive; it is for many and for the end of the
+    /// stream. Bytes that are there when it is to be woken again wake it then.
+    fn set_woken(&self, woken: bool);
 }
 
 /// The sending half of a [`Stream`].

@@ -180,12 +180,27 @@ impl<R: StreamReader> Receiver<R> {
     }
 }
 
-/// Counts a thread that looks for itself.
-struct Attending<'a>(&'a Lane);
+/// Counts a thread that looks for itself. While there is one, the runtime need not.
+struct Attending<'a> {
+    lane: &'a Lane,
+    direct: &'a dyn Direct,
+}
+
+impl<'a> Attending<'a> {
+    fn begin(lane: &'a Lane, direct: &'a dyn Direct) -> Self {
+        if lane.attending.fetch_add(1, Ordering::AcqRel) == 0 {
+            direct.set_woken(false);
+        }
+        Self { lane, direct }
+    }
+}
 
 impl Drop for Attending<'_> {
     fn drop(&mut self) {
-        self.0.attending.fetch_sub(1, Ordering::Relaxed);
+        // Who sets this did so before it was counted out, so that the last one's word is the last.
+        if self.lane.attending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.direct.set_woken(true);
+        }
     }
 }
 
@@ -199,9 +214,10 @@ impl Lane {
         }
         let Some(_live) = self.enter() else { return };
         let Some(direct) = lock(&self.incoming).direct.clone() else { return };
-        self.attending.fetch_add(1, Ordering::Relaxed);
-        let _attending = Attending(self);
-        match self.attend_to(&*direct, is_done) {
+        let attending = Attending::begin(self, &*direct);
+        let attended = self.attend_to(&*direct, is_done);
+        drop(attending);
+        match attended {
             Ok(true) => lock(&self.patience).found(),
             Ok(false) => lock(&self.patience).in_vain(),
             Err(End::Closed) => {}
@@ -223,8 +239,11 @@ impl Lane {
             }
             let turn = match try_lock(&self.incoming) {
                 Some(incoming) => self.receive(incoming, &mut fill, &mut completions)?,
-                // Somebody else receives, for us too.
-                None => Turn::Nothing,
+                // Somebody else receives, for us too, and may want this processor for it.
+                None => {
+                    std::thread::yield_now();
+                    Turn::Nothing
+                }
             };
             if turn == Turn::Nothing {
                 (in_vain, looks) = (in_vain + 1, looks + 1);

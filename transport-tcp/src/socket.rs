@@ -102,3 +102,20 @@ pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<u
         usize::try_from(moved).map_err(|_| io::Error::last_os_error())
     })
 }
+
+/// Sets `SO_RCVLOWAT`: how many bytes there must be before who waits for the socket is told of them
+/// (socket(7); epoll keeps to it since Linux 2.6.28). Reads that do not wait return what there is.
+pub(crate) fn set_low_water(stream: &TcpStream, bytes: libc::c_int) {
+    let size = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
+    // A kernel that refuses wakes more often than it needs to, and no more comes of it.
+    // SAFETY: the value is an integer on this stack frame, and `size` is its size.
+    let _ = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size,
+        )
+    };
+}
