@@ -89,6 +89,8 @@ pub(crate) struct Lane {
     pub(crate) state: Mutex<State>,
     /// Threads that wait for completions and look for them themselves.
     pub(crate) attending: AtomicU32,
+    /// These, and the lane's task while it looks for bytes.
+    pub(crate) looking: AtomicU32,
     /// Whether that paid.
     pub(crate) patience: Mutex<Patience>,
     /// The writer has something to do.
@@ -140,6 +142,7 @@ impl Lane {
             }),
             incoming: Mutex::default(),
             attending: AtomicU32::new(0),
+            looking: AtomicU32::new(0),
             patience: Mutex::default(),
             state: Mutex::new(State {
                 dead: false,

@@ -154,6 +154,7 @@ impl<R: StreamReader> Receiver<R> {
     async fn look(&mut self) -> Result<(), End> {
         let Self { lane, direct, patience, completions, .. } = self;
         let Some(direct) = direct.as_ref().filter(|_| patience.is_due()) else { return Ok(()) };
+        let _looking = Looking::begin(lane, &**direct);
         let mut spins = 0;
         while spins < SPINS_MAX {
             tokio::task::yield_now().await;
@@ -180,27 +181,43 @@ impl<R: StreamReader> Receiver<R> {
     }
 }
 
-/// Counts a thread that looks for itself. While there is one, the runtime need not.
-struct Attending<'a> {
+/// Counts somebody who looks for bytes. While there is one, the runtime need not be told of them.
+struct Looking<'a> {
     lane: &'a Lane,
     direct: &'a dyn Direct,
 }
 
-impl<'a> Attending<'a> {
+impl<'a> Looking<'a> {
     fn begin(lane: &'a Lane, direct: &'a dyn Direct) -> Self {
-        if lane.attending.fetch_add(1, Ordering::AcqRel) == 0 {
+        if lane.looking.fetch_add(1, Ordering::AcqRel) == 0 {
             direct.set_woken(false);
         }
         Self { lane, direct }
     }
 }
 
-impl Drop for Attending<'_> {
+impl Drop for Looking<'_> {
     fn drop(&mut self) {
         // Who sets this did so before it was counted out, so that the last one's word is the last.
-        if self.lane.attending.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.lane.looking.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.direct.set_woken(true);
         }
+    }
+}
+
+/// Counts a thread that looks for itself. While there is one, the task need not.
+struct Attending<'a>(&'a Lane);
+
+impl<'a> Attending<'a> {
+    fn begin(lane: &'a Lane) -> Self {
+        lane.attending.fetch_add(1, Ordering::AcqRel);
+        Self(lane)
+    }
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.0.attending.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -214,9 +231,9 @@ impl Lane {
         }
         let Some(_live) = self.enter() else { return };
         let Some(direct) = lock(&self.incoming).direct.clone() else { return };
-        let attending = Attending::begin(self, &*direct);
+        let looking = (Attending::begin(self), Looking::begin(self, &*direct));
         let attended = self.attend_to(&*direct, is_done);
-        drop(attending);
+        drop(looking);
         match attended {
             Ok(true) => lock(&self.patience).found(),
             Ok(false) => lock(&self.patience).in_vain(),
