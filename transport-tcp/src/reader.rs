@@ -73,8 +73,11 @@ const ATTENDED_LOOKS_MAX: u32 = 400;
 const ATTENDED_TURNS_MAX: u32 = 4096;
 /// As many of them counts a turn that moved bytes, which takes 5 to 50 microseconds.
 const ATTENDED_TURN_LOOKS: u32 = 32;
-/// Sleeps without a look before, at most, after looking was in vain time and again.
+/// Sleeps of a reader without a look before, at most, after looking was in vain time and again.
 const REST_MAX: u32 = 64;
+/// The same of threads that wait. They keep a whole thread from other things, which the other end may
+/// be among.
+const ATTENDED_REST_MAX: u32 = 512;
 
 /// Whether looking pays. Where the other end is slow or shares the processor, it does not.
 #[derive(Debug, Default)]
@@ -97,8 +100,8 @@ impl Patience {
         self.rest = 0;
     }
 
-    fn in_vain(&mut self) {
-        self.rest = (2 * self.rest + 1).min(REST_MAX);
+    fn in_vain(&mut self, rest_max: u32) {
+        self.rest = (2 * self.rest + 1).min(rest_max);
         self.resting = self.rest;
     }
 }
@@ -176,7 +179,7 @@ impl<R: StreamReader> Receiver<R> {
                 }
             }
         }
-        patience.in_vain();
+        patience.in_vain(REST_MAX);
         Ok(())
     }
 }
@@ -236,7 +239,7 @@ impl Lane {
         drop(looking);
         match attended {
             Ok(true) => lock(&self.patience).found(),
-            Ok(false) => lock(&self.patience).in_vain(),
+            Ok(false) => lock(&self.patience).in_vain(ATTENDED_REST_MAX),
             Err(End::Closed) => {}
             Err(End::Failed(error)) => self.close(Some(error)),
         }
