@@ -69,8 +69,8 @@ impl Transfer {
             Waiting::Polled => {
                 self.waiting = Waiting::Asleep;
                 let mut found = None;
-                let Self { target, report, .. } = self;
-                target.attend(&mut || {
+                let Self { target, batch, report, .. } = self;
+                target.attend(*batch, &mut || {
                     found = match report.try_recv() {
                         Ok(report) => Some(Ok(report)),
                         Err(TryRecvError::Closed) => Some(Err(Gone)),

@@ -68,6 +68,8 @@ const SPINS_MAX: u32 = 48;
 /// Looks in a row in vain before a thread that waits gives up and sleeps, about as long as a reader
 /// looks.
 const ATTENDED_LOOKS_MAX: u32 = 400;
+/// Times in a row that such a thread finds another one receiving before it leaves that to it.
+const BUSY_MAX: u32 = 32;
 /// Looks in all before it does, whatever it found: who waits on the same thread for other things is to
 /// have a turn as well.
 const ATTENDED_TURNS_MAX: u32 = 4096;
@@ -77,7 +79,7 @@ const ATTENDED_TURN_LOOKS: u32 = 32;
 const REST_MAX: u32 = 64;
 /// The same of threads that wait. They keep a whole thread from other things, which the other end may
 /// be among.
-const ATTENDED_REST_MAX: u32 = 512;
+const ATTENDED_REST_MAX: u32 = 128;
 
 /// Whether looking pays. Where the other end is slow or shares the processor, it does not.
 #[derive(Debug, Default)]
@@ -252,24 +254,23 @@ impl Lane {
     ) -> Result<bool, End> {
         let mut completions = Vec::new();
         let mut fill = |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
-        let (mut in_vain, mut looks) = (0, 0);
-        while looks < ATTENDED_TURNS_MAX {
+        let (mut in_vain, mut looks, mut busy) = (0, 0, 0);
+        while looks < ATTENDED_TURNS_MAX && busy < BUSY_MAX {
             if is_done() {
                 return Ok(true);
             }
-            let turn = match try_lock(&self.incoming) {
-                Some(incoming) => self.receive(incoming, &mut fill, &mut completions)?,
+            let Some(incoming) = try_lock(&self.incoming) else {
                 // Somebody else receives, for us too, and may want this processor for it.
-                None => {
-                    std::thread::yield_now();
-                    Turn::Nothing
-                }
+                std::thread::yield_now();
+                busy += 1;
+                continue;
             };
+            let turn = self.receive(incoming, &mut fill, &mut completions)?;
             if turn == Turn::Nothing {
-                (in_vain, looks) = (in_vain + 1, looks + 1);
+                (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
                 std::hint::spin_loop();
             } else {
-                (in_vain, looks) = (0, looks + ATTENDED_TURN_LOOKS);
+                (in_vain, looks, busy) = (0, looks + ATTENDED_TURN_LOOKS, 0);
             }
             if in_vain == ATTENDED_LOOKS_MAX {
                 return Ok(false);
