@@ -170,7 +170,8 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(600),
+            // Four minutes where nothing else runs; its builds are in it, and the machine is emulated.
+            budget: depth.budget(900),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
