@@ -37,8 +37,8 @@ pub enum TransportChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
     /// The devices by name, at most [`RAILS_MAX`](crate::RAILS_MAX); with several of them bytes are
-    /// striped over all that are equally near. Default: one with the address that is listened at, or else the first that
-    /// can be used.
+    /// striped over all that are equally near. Default: one with the address that is listened at, or
+    /// else the first that can be used.
     pub devices: Vec<String>,
     /// Which of several devices to prefer for memory where, in the form that Mooncake has for it.
     /// Bytes go over a device that is preferred at both ends, and over others where none of those
