@@ -2,9 +2,9 @@
 
 use crate::helpers::{Owner, PATIENCE, Relay, pattern, user, write_and_check};
 use handfast::Cause;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const MIB: usize = 1 << 20;
 

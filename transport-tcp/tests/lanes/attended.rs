@@ -4,8 +4,9 @@ use crate::support::*;
 use handfast_memory::{Access, Memory};
 use handfast_transport_tcp::{LaneCompletion, Sent, TokioNet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
 
 /// Far more than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(10);
