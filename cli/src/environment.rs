@@ -63,6 +63,10 @@ const LANES: &str = "MC_TCP_LANES_PER_PEER";
 const CONNECT: &str = "MC_HANDSHAKE_CONNECT_TIMEOUT";
 const FORCE_TCP: &str = "MC_FORCE_TCP";
 const IB_PORT: &str = "MC_IB_PORT";
+const GID_INDEX: &str = "MC_GID_INDEX";
+const MTU: &str = "MC_MTU";
+const TRAFFIC_CLASS: &str = "MC_IB_TC";
+const SERVICE_LEVEL: &str = "MC_IB_SL";
 const SLICE: &str = "MC_SLICE_SIZE";
 const LOG: &str = "MC_LOG_LEVEL";
 const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
@@ -88,7 +92,7 @@ const PATH_BYTES_MAX: usize = 4_095;
 const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 20] = [
+const VARIABLES: [Variable; 24] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -105,6 +109,14 @@ const VARIABLES: [Variable; 20] = [
         what: "lanes run over TCP whatever --transport says" },
     Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
+    Variable { name: GID_INDEX, values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
+        what: "place of the RDMA port's address in its table, where --gid names none" },
+    Variable { name: MTU, values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
+        what: "longest payload of an RDMA packet, in bytes; lanes have the least of this, the port's and the peer's" },
+    Variable { name: TRAFFIC_CLASS, values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
+        what: "traffic class of our RDMA packets; on Ethernet the DSCP times four" },
+    Variable { name: SERVICE_LEVEL, values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
+        what: "service level of our RDMA packets" },
     Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
@@ -327,8 +339,16 @@ impl Environment {
     }
 
     pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
-        let port = self.number(IB_PORT).and_then(|port| u8::try_from(port).ok());
-        RdmaOptions { port: port.unwrap_or(options.port), ..options }
+        let byte = |name| self.number(name).and_then(|number| u8::try_from(number).ok());
+        let mtu = self.set.get(MTU).and_then(|bytes| bytes.parse().ok());
+        RdmaOptions {
+            port: byte(IB_PORT).unwrap_or(options.port),
+            gid_index: byte(GID_INDEX).or(options.gid_index),
+            mtu_bytes_max: mtu.unwrap_or(options.mtu_bytes_max),
+            traffic_class: byte(TRAFFIC_CLASS).unwrap_or(options.traffic_class),
+            service_level: byte(SERVICE_LEVEL).unwrap_or(options.service_level),
+            ..options
+        }
     }
 
     pub(crate) fn bounds(&self, builder: Builder) -> Builder {
@@ -406,6 +426,10 @@ mod tests {
             (TRANSFER, ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
             (CONNECT, ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
             (IB_PORT, ["1", "255"], ["0", "256"], "1 to 255"),
+            (GID_INDEX, ["0", "255"], ["-1", "256"], "0 to 255"),
+            (MTU, ["512", "4096"], ["256", "1500"], "512, 1024, 2048, 4096"),
+            (TRAFFIC_CLASS, ["0", "255"], ["-1", "256"], "0 to 255"),
+            (SERVICE_LEVEL, ["0", "15"], ["-1", "16"], "0 to 15"),
             (SLICE, ["1", "1048576"], ["0", "-1"], "1 to"),
             (PROTO, ["1", "2"], ["3", ""], "one of 1, 2"),
             (LOG, ["TRACE", "ERROR"], ["DEBUG", "info"], "one of TRACE, INFO, WARNING, ERROR"),
@@ -449,16 +473,21 @@ mod tests {
         let (limits, timing): (handfast::EngineLimits, handfast::EngineTiming) = (limits, timing);
         assert_eq!(shown(SLICE), limits.slice_bytes_max.to_string());
         assert_eq!(shown(CONNECT), (timing.call_timeout_ms / 1_000).to_string());
-        assert_eq!(shown(IB_PORT), RdmaOptions::default().port.to_string());
+        let rdma = RdmaOptions::default();
+        assert_eq!(shown(IB_PORT), rdma.port.to_string());
+        assert_eq!(shown(MTU), rdma.mtu_bytes_max.to_string());
+        assert_eq!(shown(TRAFFIC_CLASS), rdma.traffic_class.to_string());
+        assert_eq!(shown(SERVICE_LEVEL), rdma.service_level.to_string());
     }
 
     #[test]
     fn variables_without_effect_say_why_and_unknown_ones_what_may_be_meant() {
-        let set = of(&[("MC_MTU", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
+        let set =
+            of(&[("MC_USE_IPV6", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
         let set = set.unwrap();
         let told: Vec<_> = set.without_effect().into_iter().filter(|it| it.set).collect();
-        assert_eq!((told.len(), told[0].name), (1, "MC_MTU"));
-        assert!(told[0].why.contains("handshake"));
+        assert_eq!((told.len(), told[0].name), (1, "MC_USE_IPV6"));
+        assert!(told[0].why.contains("both families"));
         let unknown: Vec<_> = set.unknown.iter().map(ToString::to_string).collect();
         assert_eq!(
             unknown,

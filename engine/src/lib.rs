@@ -81,7 +81,7 @@ pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{
-    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation, TlsFailure,
 };
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};

@@ -44,11 +44,31 @@ pub struct RdmaOptions {
     /// The address of the port that peers are to reach, with one device at most. Default: the best
     /// there is.
     pub address: Option<IpAddr>,
+    /// The place of that address in the port's table instead, of every device; the address goes
+    /// before it. Default: the best there is.
+    pub gid_index: Option<u8>,
+    /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
+    /// this, the port's, and the peer's. Default: 4096.
+    pub mtu_bytes_max: u32,
+    /// Traffic class of our packets: on Ethernet the byte of the IP header whose upper six bits, the
+    /// DSCP, choose a queue of the fabric. Default: 0.
+    pub traffic_class: u8,
+    /// Service level of our packets, 0 to 15: the virtual lane on InfiniBand, the priority of tagged
+    /// frames on Ethernet. Default: 0.
+    pub service_level: u8,
 }
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { devices: Vec::new(), port: 1, address: None }
+        Self {
+            devices: Vec::new(),
+            port: 1,
+            address: None,
+            gid_index: None,
+            mtu_bytes_max: 4096,
+            traffic_class: 0,
+            service_level: 0,
+        }
     }
 }
 

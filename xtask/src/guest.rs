@@ -44,7 +44,7 @@ const ONE_HOST: [&str; 6] =
 /// want more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
 /// How long they may take in all, one after the other.
-const FLEET_SECONDS_MAX: &str = "2400";
+const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.

@@ -9,15 +9,13 @@ pub(super) struct Known {
 /// Names are those of the engine's own table of variables, `src/config.cpp` of its sources and what
 /// other files read with getenv, at commit 3b5a59413.
 #[rustfmt::skip]
-pub(super) const WITHOUT_EFFECT: [Known; 26] = [
+pub(super) const WITHOUT_EFFECT: [Known; 25] = [
     Known { names: &["MC_NUM_CQ_PER_CTX", "MC_NUM_COMP_CHANNELS_PER_CTX", "MC_MAX_CQE_PER_CTX", "MC_WORKERS_PER_CTX"],
         why: "a device has one completion queue and one thread here, as deep as its lanes need" },
-    Known { names: &["MC_GID_INDEX", "MC_AUTO_GID_MAX_RETRIES"],
-        why: "an index may mean another address after a reboot: --gid takes the address" },
-    Known { names: &["MC_PKEY_INDEX", "MC_IB_TC", "MC_IB_SL", "MC_IB_PCI_RELAXED_ORDERING", "MC_MLX5_QP_UDP_SPORTS", "MC_MLX5_QP_LAG_PORT_BALANCE"],
+    Known { names: &["MC_AUTO_GID_MAX_RETRIES"],
+        why: "another address of the port is tried with the next lane" },
+    Known { names: &["MC_PKEY_INDEX", "MC_IB_PCI_RELAXED_ORDERING", "MC_MLX5_QP_UDP_SPORTS", "MC_MLX5_QP_LAG_PORT_BALANCE"],
         why: "queue pairs have the default of the device" },
-    Known { names: &["MC_MTU"],
-        why: "agreed on by both sides in the handshake" },
     Known { names: &["MC_MAX_SGE", "MC_MAX_WR", "MC_MAX_INLINE", "MC_NUM_QP_PER_EP", "MC_MAX_EP_PER_CTX", "MC_ENDPOINT_STORE_TYPE"],
         why: "bounds of the library, EngineLimits; what both sides must agree on is in the handshake" },
     Known { names: &["MC_FRAGMENT_RATIO", "MC_TCP_SLICE_SIZE"],

@@ -30,6 +30,8 @@ const AT_OURS: &str = "10.0.0.2";
 const AT_THEIRS: (&str, &str) = ("MC_TCP_BIND_ADDRESS", "10.0.0.1");
 /// Released nodes keep what they were told of a peer for ever, unless they are told not to.
 const FORGETS: (&str, &str) = ("MC_DISABLE_METACACHE", "1");
+/// Asked for TCP where there are RDMA devices they serve RDMA, unless they are told not to.
+const TCP_ALONE: (&str, &str) = ("MC_FORCE_TCP", "1");
 /// Of theirs, so that what is moved has several.
 const SMALL_SLICES: (&str, &str) = ("MC_SLICE_SIZE", "16384");
 /// What is moved where the amount does not matter.
@@ -195,7 +197,7 @@ fn with_transport_auto_each_released_node_is_met_over_what_it_has() {
     for version in [RELEASE, OLD] {
         let Some(release) = release(version) else { return };
         met_over(&release, "rdma", release.start_over_rdma(THERE, BY_ADDRESS, 16 * MIB, &[]));
-        let mut tcp = release.start_named(THERE.0, BY_ADDRESS, 16 * MIB, &[]);
+        let mut tcp = release.start_named(THERE.0, BY_ADDRESS, 16 * MIB, &[TCP_ALONE]);
         tcp.address = format!("{}:{}", THERE.0, tcp.port);
         met_over(&release, "tcp", tcp);
     }

@@ -65,12 +65,16 @@ fn open_first(
     (lanes_max, lane_depth): (usize, u32),
     sink: &Arc<Watch>,
 ) -> Result<Opened, Error> {
-    let wanted = options.address.map(mapped);
+    let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
+    let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
     let mut first: Option<VerbsError> = None;
     for device in devices {
         let config = NicConfig {
             port: options.port,
-            gid: wanted.map_or(GidWanted::Automatic, GidWanted::Address),
+            gid,
+            mtu_max: options.mtu_bytes_max,
+            traffic_class: options.traffic_class,
+            service_level: options.service_level,
             lanes_max,
             depth: lane_depth,
             timeout_exponent: TIMEOUT_EXPONENT,

@@ -54,7 +54,8 @@ async fn a_certificate_for_another_name_or_time_and_a_port_without_tls_are_told_
     }
     let (_running, plain) = server(None, ServerLimits::default()).await;
     let base = plain.replace("http://", "https://");
-    let client = Certificates::make().client();
+    let certificates = Certificates::make();
+    let client = certificates.client();
     assert_eq!(refused(&base, &client).await, TlsFailure::NotSpoken);
     let store = HttpStore::with_tls("https://127.0.0.1:1/metadata", &Tls::load(&client).unwrap());
     let nobody = store.unwrap().get("k").await.unwrap_err();

@@ -7,7 +7,8 @@ use crate::certificates::Certificates;
 use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
 use handfast_metadata::{
-    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFiles,
+    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFailure,
+    TlsFiles,
 };
 use server::Etcd;
 use std::io::Write;
@@ -185,7 +186,8 @@ async fn an_etcd_that_speaks_tls_is_spoken_to_by_whom_its_authority_vouches_for(
         let options = EtcdOptions { tls, timeout_ms: 2_000, ..EtcdOptions::default() };
         etcd.store(options).get("k").await.unwrap_err().cause
     };
-    let stranger = Certificates::make().client();
+    let others = Certificates::make();
+    let stranger = others.client();
     // It closes the connection without a word.
     for identity in [None, stranger.identity] {
         let cause = refused(TlsFiles { identity, ..certificates.client() }).await;

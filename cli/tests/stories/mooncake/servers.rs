@@ -3,10 +3,16 @@
 use super::peer::Release;
 #[cfg(feature = "etcd")]
 use crate::helpers::Folder;
-use crate::helpers::{PROGRAM, Process, until};
+use crate::helpers::{PROGRAM, Process};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The interpreter of a release loads what its server needs, which takes minutes where the processor
+/// is emulated and shared.
+const STARTED_WITHIN: Duration = Duration::from_secs(300);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// One that runs until it is dropped.
 pub(crate) struct Metadata {
@@ -34,9 +40,13 @@ impl Metadata {
 
     fn spawn(mut command: Command, address: &str, url: String) -> Self {
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let _process = Process(spawned.unwrap());
-        until("the metadata server listens", || TcpStream::connect(address).is_ok());
-        Self { _process, url }
+        let (mut process, began) = (Process(spawned.unwrap()), Instant::now());
+        while TcpStream::connect(address).is_err() {
+            assert!(process.is_running(), "the metadata server ended");
+            assert!(began.elapsed() < STARTED_WITHIN, "the metadata server does not listen");
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Self { _process: process, url }
     }
 }
 
