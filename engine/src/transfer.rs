@@ -62,25 +62,33 @@ impl Transfer {
         }
         match self.waiting {
             Waiting::No => {
-                self.waiting = Waiting::Polled;
-                context.waker().wake_by_ref();
-                Some(Poll::Pending)
+                let found = self.found();
+                if found.is_none() {
+                    self.waiting = Waiting::Polled;
+                    context.waker().wake_by_ref();
+                }
+                Some(found.map_or(Poll::Pending, Poll::Ready))
             }
             Waiting::Polled => {
                 self.waiting = Waiting::Asleep;
                 let mut found = None;
-                let Self { target, batch, report, .. } = self;
-                target.attend(*batch, &mut || {
-                    found = match report.try_recv() {
-                        Ok(report) => Some(Ok(report)),
-                        Err(TryRecvError::Closed) => Some(Err(Gone)),
-                        Err(TryRecvError::Empty) => None,
-                    };
+                let (target, batch) = (self.target.clone(), self.batch);
+                target.attend(batch, &mut || {
+                    found = self.found();
                     found.is_some()
                 });
                 found.map(Poll::Ready)
             }
             Waiting::Asleep => None,
+        }
+    }
+
+    /// The end, if it was told.
+    fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
+        match self.report.try_recv() {
+            Ok(report) => Some(Ok(report)),
+            Err(TryRecvError::Closed) => Some(Err(Gone)),
+            Err(TryRecvError::Empty) => None,
         }
     }
 

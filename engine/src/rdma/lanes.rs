@@ -341,6 +341,12 @@ impl<N: Net> Plane for Lanes<N> {
         self.inner.post(lane, postings);
     }
 
+    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(tcp) = &self.inner.parts.tcp {
+            TcpTransport::attend(tcp, lane, is_done);
+        }
+    }
+
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
         let LanesParts { watch, tcp, .. } = &self.inner.parts;
         match (self.inner.lane(lane), tcp) {

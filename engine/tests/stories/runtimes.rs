@@ -2,6 +2,9 @@
 
 use crate::helpers::{Owner, PATIENCE, Relay, pattern, user, write_and_check};
 use handfast::Cause;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, timeout};
@@ -63,4 +66,21 @@ fn a_thread_beside_the_runtime_is_served_and_held_to_its_deadline() {
             assert!((limit..PATIENCE).contains(&began.elapsed()), "{:?}", began.elapsed());
         });
     });
+}
+
+#[test]
+fn a_transfer_that_has_ended_says_so_at_the_first_look() {
+    let runtime = runtime();
+    let owner = runtime.block_on(Owner::start(2 * MIB));
+    let block = pattern(4096, 1);
+    let (first, _engine) = runtime.block_on(async {
+        let engine = user().await;
+        let segment = engine.open(&owner.segment()).await.unwrap();
+        let first = segment.write(&block.whole(), 0).submit().await.unwrap();
+        // Answered after the first, for there is one lane.
+        segment.write(&block.whole(), MIB as u64).await.unwrap();
+        (first, engine)
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(pin!(first).poll(&mut context), Poll::Ready(Ok(_))));
 }
