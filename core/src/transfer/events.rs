@@ -58,8 +58,13 @@ impl Transfers {
             CompletionStatus::Done => {
                 let slice = &self.slices[slot];
                 let (batch, piece) = (slice.batch, slice.piece);
-                self.batches[batch].requests[piece.request as usize].bytes +=
-                    u64::from(piece.length);
+                let progress = &mut self.batches[batch].requests[piece.request as usize];
+                progress.bytes += u64::from(piece.length);
+                let moved = &mut self.lanes[lane].moved;
+                *match progress.request.direction {
+                    Direction::Write => &mut moved.written,
+                    Direction::Read => &mut moved.read,
+                } += u64::from(piece.length);
                 self.remove_slice(slot);
                 self.settle(now, batch);
             }
@@ -256,6 +261,7 @@ impl Transfers {
             self.counters.flushes += 1;
         }
         slice.place = Place::Waiting;
-        self.waiting.push_back(&mut self.slices, slot);
+        let queue = self.queue_of(slot);
+        self.queues.get(queue).waiting.push_back(&mut self.slices, slot);
     }
 }

@@ -13,6 +13,7 @@ mod races;
 mod recorded;
 mod restart;
 mod runtimes;
+mod share;
 mod simulated;
 mod topology;
 mod transfers;
