@@ -164,7 +164,12 @@ impl Transfers {
     }
 
     pub(super) fn on_fence_lost(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
-        let Some(lane) = self.lanes.find(lane) else { return };
+        if self.takes_loss_for_fence() {
+            return self.on_lane_fenced(now, lane);
+        }
+        let Some(lane) = self.lanes.find(lane).filter(|_| !self.ignores_fence_loss()) else {
+            return;
+        };
         let cause = Arc::new(cause);
         for batch in self.lanes[lane].debtors.clone() {
             self.batches[batch].note(&cause);

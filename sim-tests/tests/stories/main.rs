@@ -3,6 +3,7 @@
 mod application;
 mod batches;
 mod budgets;
+mod mixed;
 mod rails;
 mod reconnect;
 mod recorded;
