@@ -68,6 +68,9 @@ const LOG: &str = "MC_LOG_LEVEL";
 const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
+/// As older releases have it.
+const PORT_MIN_OLD: &str = "MC_MIN_PRC_PORT";
+const PORT_MAX_OLD: &str = "MC_MAX_PRC_PORT";
 const TRANSFER: &str = "MC_TRANSFER_TIMEOUT";
 const ETCD_USER: &str = "ETCDCTL_USER";
 const ETCD_AUTHORITY: &str = "ETCDCTL_CACERT";
@@ -85,7 +88,7 @@ const PATH_BYTES_MAX: usize = 4_095;
 const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 18] = [
+const VARIABLES: [Variable; 20] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -112,6 +115,10 @@ const VARIABLES: [Variable; 18] = [
         default: "(any free port)", what: "first port that is taken for port 0 of serve --listen" },
     Variable { name: PORT_MAX, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(any free port)", what: "last port that is taken for port 0 of serve --listen" },
+    Variable { name: PORT_MIN_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which goes before it" },
+    Variable { name: PORT_MAX_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which goes before it" },
     Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
         default: "(none)", what: "how long a request of put and get may take, where --timeout is not given" },
     Variable { name: ETCD_USER, values: Values::User, default: "(none)",
@@ -192,6 +199,7 @@ impl Environment {
                 read.unknown.push(Unknown { nearest: nearest(&name), name });
             }
         }
+        read.without_effect.sort_unstable();
         read.unknown.sort_by(|one, other| one.name.cmp(&other.name));
         read.ports()?;
         Ok(read)
@@ -202,6 +210,15 @@ impl Environment {
     pub(crate) fn warn(&self) {
         for unknown in &self.unknown {
             output::note(format_args!("warning: {unknown}"));
+        }
+    }
+
+    /// Says which variables of Mooncake's are set and set nothing here, and what stands in for them:
+    /// for where its nodes are spoken to, whose user may count on them.
+    pub(crate) fn warn_of_those_without_effect(&self) {
+        for name in &self.without_effect {
+            let why = why_without_effect(name).unwrap_or_default();
+            output::note(format_args!("warning: {name} sets nothing here: {why}"));
         }
     }
 
@@ -219,8 +236,11 @@ impl Environment {
 
     /// The ports that may be taken where any would do.
     pub(crate) fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
-        let port = |name| self.number(name).and_then(|port| u16::try_from(port).ok());
-        let (min, max) = (port(PORT_MIN), port(PORT_MAX));
+        let port = |name, old| {
+            let port = self.number(name).or_else(|| self.number(old));
+            port.and_then(|port| u16::try_from(port).ok())
+        };
+        let (min, max) = (port(PORT_MIN, PORT_MIN_OLD), port(PORT_MAX, PORT_MAX_OLD));
         if min.is_none() && max.is_none() {
             return Ok(None);
         }
@@ -382,6 +402,7 @@ mod tests {
             (LANES_OLD, ["1", "16"], ["0", "17"], "1 to 16"),
             (PORT_MIN, ["1024", "17000"], ["1023", "65536"], "1024 to 65535"),
             (PORT_MAX, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
+            (PORT_MAX_OLD, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
             (TRANSFER, ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
             (CONNECT, ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
             (IB_PORT, ["1", "255"], ["0", "256"], "1 to 255"),
@@ -446,6 +467,7 @@ mod tests {
                 "MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?"
             ]
         );
+        assert!(why_without_effect("MC_STORE_MEMCPY").is_some_and(|why| why.contains("Store")));
         for variable in &VARIABLES {
             assert!(why_without_effect(variable.name).is_none(), "{}", variable.name);
         }
@@ -474,6 +496,10 @@ mod tests {
         let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err();
         assert!(wrong.contains("MC_MIN_RPC_PORT is 20001 and MC_MAX_RPC_PORT is 20000"), "{wrong}");
         assert!(ports(&[(PORT_MAX, "14999")]).is_err());
+        let older = [(PORT_MIN_OLD, "16000"), (PORT_MAX_OLD, "16001")];
+        assert_eq!(ports(&older), Ok(Some(16_000..=16_001)));
+        let both = [(PORT_MIN, "15500"), (PORT_MIN_OLD, "16000")];
+        assert_eq!(ports(&both), Ok(Some(15_500..=17_000)), "the newer name goes before");
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl LaneOptions {
         };
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
+            environment.warn_of_those_without_effect();
             let options = environment.mooncake();
             builder = builder.mooncake(MooncakeOptions { data_port: self.data_port, ..options });
         }

@@ -73,7 +73,7 @@ fn of_store(cause: &StoreCause) -> Id {
         StoreCause::NotText => ids::META_CAPTIVE,
         StoreCause::TooLong { .. } => ids::ENGINE_LIMIT,
         StoreCause::NotBuilt { .. } => ids::BUILD_FEATURE,
-        StoreCause::Certificates(_) => ids::ETCD_TLS,
+        StoreCause::Certificates(_) | StoreCause::Tls { .. } => ids::ETCD_TLS,
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use handfast_core::wire::{FrameError, Refusal};
     use handfast_diagnosis::problem;
     use handfast_memory::{Direction, RegistrationError};
-    use handfast_metadata::{StoreError, StoreOperation};
+    use handfast_metadata::{StoreError, StoreOperation, TlsFailure};
     use handfast_transport_rdma::LimitReached;
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -222,6 +222,7 @@ mod tests {
             StoreCause::TooLong { what: "key", bytes: 2, limit: 1 },
             StoreCause::NotBuilt { feature: "etcd" },
             StoreCause::Certificates("x".into()),
+            StoreCause::Tls { failure: TlsFailure::WrongName, detail: "x".into() },
             StoreCause::NotText,
         ];
         causes.extend(stores.map(|cause| {

@@ -683,7 +683,7 @@ fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command 
             }
             return Command::CallAnswered(answer);
         }
-        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text) {
+        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text, &asked.to) {
             Ok(message) => return Command::PlainCallAnswered { lifecycle, message },
             Err(error) => error,
         },

@@ -7,7 +7,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
-use handfast_metadata::StoreError;
+use handfast_metadata::{StoreCause, StoreError};
 use handfast_trace::RecordError;
 use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
@@ -333,6 +333,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         | Cause::MooncakeDescriptor(SegmentError::Null) => {
             "try again in a moment, or name the metadata store of its fleet"
         }
+        Cause::Store(StoreError { cause: StoreCause::Tls { failure, .. }, .. }) => failure.cure(),
         Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
         Cause::MooncakeDescriptor(_) => {

@@ -17,6 +17,8 @@ mod server;
 
 pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
 
+#[cfg(feature = "verbs")]
+pub(crate) use handshake::devices_on;
 pub(crate) use handshake::{Theirs, answered, is_theirs, received};
 pub(crate) use inbox::Inbox;
 pub(crate) use remote::describe_registered;

@@ -3,7 +3,6 @@
 mod application;
 mod batches;
 mod budgets;
-mod devices;
 mod rails;
 mod reconnect;
 mod recorded;

@@ -1,7 +1,7 @@
 //! The doctor and metadata services that really run: an etcd, and our own.
 
 use super::peer::packages;
-use super::stores::{Metadata, free};
+use super::servers::{Metadata, free};
 use crate::doctor::{doctor, findings};
 use crate::helpers::{Folder, Process, Server, skipped, until};
 use rustix::process::Signal;
@@ -118,7 +118,7 @@ fn said_by(address: &str, request: &str) -> std::io::Result<String> {
 }
 
 fn free_port() -> u16 {
-    free().rsplit_once(':').unwrap().1.parse().unwrap()
+    free("127.0.0.1").rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
 /// An address of this machine that others could use: the one that it would be left by.
