@@ -9,7 +9,7 @@ use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes};
 use handfast_diagnosis::{Side, ids};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 const SEGMENT: &str = "doctor";
@@ -28,7 +28,8 @@ pub(super) struct Answering {
 impl Answering {
     /// None where no lane over RDMA can be had: the report of this host says why.
     pub(super) fn start(address: IpAddr, arguments: &Doctor) -> Option<Self> {
-        let runtime = runtime::build().ok()?;
+        // Goes on while this thread waits for connections, however few processors there are.
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
         let listen = SocketAddr::new(address, 0).to_string();
         let builder = Engine::builder().listen(&listen).transport(TransportChoice::Rdma);
         let engine = runtime.block_on(builder.rdma(options(arguments)).start()).ok()?;
