@@ -68,7 +68,8 @@ async fn a_node_that_took_over_an_address_under_another_name_is_found_soon() {
             assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");
             // The peer refused, and its reason is known by no page of its own.
             assert_eq!(error.diagnosis_id(), ids::HS_FAILED);
-            let first = explain(&text).first.expect("it is known");
+            let told = format!("{text} [{}]", error.diagnosis_id());
+            let first = explain(&told).first.expect("it is known");
             assert_eq!((first.id, first.side), (ids::HS_FAILED, handfast_diagnosis::Side::Remote));
             refused += 1;
         }
