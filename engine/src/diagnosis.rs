@@ -10,6 +10,9 @@ use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::StoreCause;
 use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
+/// Begins what a peer that refused a handshake is given up with, [`Failure::Refused`] in words.
+const REFUSAL: &str = "the peer refused";
+
 impl Error {
     /// The problem's name in the catalogue: `handfast explain ID` says what cures it.
     pub fn diagnosis_id(&self) -> Id {
@@ -52,6 +55,9 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Memory(_) | Cause::Registration(_) => ids::MEM_ALLOCATION,
         Cause::Handshake(failure) => of_failure(failure),
         Cause::Transport(error) => of_transport(stage, error),
+        Cause::PeerLost(error) if error.detail.starts_with(REFUSAL) => {
+            of_call("handshake", 0, &error.detail).unwrap_or(ids::HS_FAILED)
+        }
         Cause::PeerLost(_) => ids::PEER_LOST,
         Cause::NoRoom(reached) => of_limit(reached.limit),
         Cause::PeerRestarted => ids::PEER_RESTARTED,
@@ -273,6 +279,20 @@ mod tests {
             seen.insert(id);
         }
         assert!(seen.len() > 20, "{seen:?}");
+    }
+
+    #[test]
+    fn a_peer_that_is_given_up_for_a_refusal_leads_to_the_handshakes_page() {
+        let lost = |reason, detail: &str| {
+            let words = Failure::Refused(Refusal { reason, detail: detail.into() }).to_string();
+            let error = transport(Side::Peer, "handshake", 0, &words);
+            of_cause(Stage::Transfer, &Cause::PeerLost(Arc::new(error)))
+        };
+        assert_eq!(lost(RefusalReason::Busy, "no lane is free"), ids::HS_FAILED);
+        assert_eq!(lost(RefusalReason::Configuration, "MTU mismatch"), ids::MTU_MISMATCH);
+        let silent = transport(Side::Peer, "handshake", 0, &Failure::Silent.to_string());
+        let silent = Cause::PeerLost(Arc::new(silent));
+        assert_eq!(of_cause(Stage::Transfer, &silent), ids::PEER_LOST);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::room::{Choice, Raising, Share, Sieve, Usage, share};
 use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
+use crate::twins::Twins;
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
@@ -79,6 +80,7 @@ pub(crate) struct Driver<N: Net> {
     opened: BTreeMap<NicPath, String>,
     /// Where peers that called said they take calls.
     announced: BTreeMap<(NicPath, Incarnation), String>,
+    twins: Twins,
     /// BringUps and Wires under way. One lifecycle has one of them at a time.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
@@ -111,6 +113,7 @@ impl<N: Net> Driver<N> {
             next_call: 0,
             opened: BTreeMap::new(),
             announced: BTreeMap::new(),
+            twins: Twins::default(),
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
             openings: Openings::default(),
@@ -660,6 +663,7 @@ impl<N: Net> Driver<N> {
         if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
             *crossed = true;
             count(&self.parts.counts.requests_crossed);
+            debug!(peer = %from, "both sides opened at the same instant");
         }
     }
 
@@ -685,6 +689,9 @@ impl<N: Net> Driver<N> {
     }
 
     fn remember_announced(&mut self, message: &Message) {
+        if self.twins.note(message, self.parts.addresses_max) {
+            info!(peer = %message.from, "the peer restarted with identical QP numbers");
+        }
         let address = &message.body.address;
         if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
             return;

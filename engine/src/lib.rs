@@ -62,6 +62,7 @@ mod time;
 pub mod topology;
 mod transfer;
 mod transport;
+mod twins;
 mod watching;
 
 pub use config::{Builder, EngineLimits, EngineTiming};

@@ -2,12 +2,14 @@
 
 use crate::TlsFiles;
 use crate::error::{StoreCause, TlsFailure, words};
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::error::Error;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -85,6 +87,30 @@ impl Tls {
             #[cfg(feature = "etcd")]
             texts: Arc::new(Texts { authority, identity }),
         })
+    }
+}
+
+impl Tls {
+    /// Encrypts a connection to the host of that name or address, and blocks until both sides agree.
+    ///
+    /// # Errors
+    /// Of the kind [`InvalidData`](io::ErrorKind::InvalidData) if they do not; else what the
+    /// connection says.
+    pub fn connect<S: Read + Write>(
+        &self,
+        name: &str,
+        mut stream: S,
+    ) -> io::Result<StreamOwned<ClientConnection, S>> {
+        let invalid = |error: &dyn fmt::Display| {
+            io::Error::new(io::ErrorKind::InvalidData, words(error.to_string()))
+        };
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| invalid(&error))?;
+        let connection = ClientConnection::new(self.config.clone(), name);
+        let mut connection = connection.map_err(|error| invalid(&error))?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        Ok(StreamOwned::new(connection, stream))
     }
 }
 

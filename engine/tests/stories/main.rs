@@ -5,6 +5,7 @@ mod directory;
 mod helpers;
 mod hostile;
 mod limits;
+mod log;
 mod metrics;
 mod mooncake;
 mod mute;

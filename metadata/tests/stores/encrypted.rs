@@ -11,6 +11,7 @@ use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
@@ -40,6 +41,42 @@ async fn a_server_behind_tls_is_spoken_to_when_both_are_vouched_for() {
         (TlsFiles { identity: stranger.client().identity, ..client }, TlsFailure::OursRefused),
     ] {
         assert_eq!(refused(&base, &tls).await, why);
+    }
+}
+
+/// As a program does that asks one thing and waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_ones_own_is_encrypted_or_says_why_not() {
+    let certificates = Certificates::make();
+    let (base, _running) = served(&certificates).await;
+    let address = base.trim_start_matches("https://").split('/').next().unwrap().to_owned();
+    let asked = |tls: TlsFiles, name: &'static str| {
+        let address = address.clone();
+        let asked = tokio::task::spawn_blocking(move || -> std::io::Result<String> {
+            let stream = std::net::TcpStream::connect(address)?;
+            let mut stream = Tls::load(&tls).unwrap().connect(name, stream)?;
+            stream.write_all(
+                b"GET /metadata?key=k HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        });
+        async { asked.await.unwrap() }
+    };
+    let answer = asked(certificates.client(), "127.0.0.1").await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let stranger = Certificates::make();
+    let nobody = TlsFiles { identity: None, ..certificates.client() };
+    for (tls, name, why) in [
+        (stranger.client(), "127.0.0.1", "UnknownIssuer"),
+        (certificates.client(), "another.example", "not valid for name"),
+        (nobody, "127.0.0.1", "CertificateRequired"),
+        (certificates.client(), "no name", "invalid dns name"),
+    ] {
+        let error = asked(tls, name).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        assert!(error.to_string().contains(why), "{why}: {error}");
     }
 }
 
