@@ -36,6 +36,7 @@ pub(crate) fn describe_registered(
         regions: descriptor.buffers.iter().enumerate().filter_map(registered).collect(),
         checksum: None,
         data_port: None,
+        keep: false,
     };
     Ok((path, node))
 }
