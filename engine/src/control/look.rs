@@ -70,7 +70,7 @@ impl Look {
             more => Some(more - 1),
         };
         let before = self.resting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, turn);
-        (before == Ok(0)).then_some(Looking { look: self, found: false })
+        (before == Ok(0)).then(|| Looking { look: self, found: false })
     }
 }
 
