@@ -1,7 +1,7 @@
 //! What a node answers to the frames of its control channel.
 
 use crate::command::{Command, Commands};
-use crate::control::{Answerer, OwnedFrame};
+use crate::control::{Answer, Answerer, OwnedFrame};
 use crate::counters::{Counts, count};
 use crate::engine::nic_path;
 use crate::mooncake::{Inbox, answered, received};
@@ -90,6 +90,7 @@ impl Answers {
             regions,
             checksum: None,
             data_port: self.data_port.clone(),
+            keep: false,
         }
     }
 
@@ -165,19 +166,21 @@ impl Answers {
         Some(answer.encode())
     }
 
-    async fn metadata(&self, text: &str) -> String {
+    async fn metadata(&self, text: &str) -> Answer {
         let asked = NodeDescriptor::decode(text);
         // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
         let mut descriptor = match asked {
             Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
             Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
         };
-        let question = asked.ok().and_then(|asked| asked.checksum);
+        let asked = asked.ok();
+        descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
+        let question = asked.and_then(|asked| asked.checksum);
         if let Some(question) = question {
             let answer = self.checksum(&question).await;
             descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
         }
-        descriptor.encode()
+        Answer { text: descriptor.encode(), keep: descriptor.keep }
     }
 
     async fn checksum(&self, question: &Checksum) -> Result<u32, String> {
@@ -223,13 +226,13 @@ fn descriptor_text(descriptor: Descriptor) -> Option<String> {
 }
 
 impl Answerer for Answers {
-    async fn answer(&self, frame: OwnedFrame) -> Option<String> {
+    async fn answer(&self, frame: OwnedFrame) -> Option<Answer> {
         let answer = match frame.kind {
             FrameKind::Connection => self.connection(&frame.text).await,
             // The oldest releases write no type.
             FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text).await,
             FrameKind::Metadata => return Some(self.metadata(&frame.text).await),
-            FrameKind::Probe => return Some(PROBE_ANSWER.to_owned()),
+            FrameKind::Probe => Some(PROBE_ANSWER.to_owned()),
             FrameKind::Notify => self.notification(&frame.text),
             FrameKind::Untyped => None,
         };
@@ -237,6 +240,6 @@ impl Answerer for Answers {
             warn!(kind = ?frame.kind, "a frame of this kind is not served");
             count(&self.counts.frames_refused);
         }
-        answer
+        answer.map(Answer::last)
     }
 }

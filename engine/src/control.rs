@@ -1,15 +1,23 @@
-//! The control channel: one frame each way on a connection of its own.
+//! The control channel: one frame each way on a connection of its own, or some, one after the other,
+//! where both sides said so.
 
 mod call;
 mod foreign;
+mod kept;
 mod listener;
+mod look;
 
-pub(crate) use call::{CallError, exchange};
-pub(crate) use listener::{Answerer, ListenerLimits, serve};
+pub(crate) use call::{Answered, CallError, Calls, exchange};
+pub(crate) use listener::{Answer, Answerer, ListenerLimits, serve};
 
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
+use look::Look;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Room for a frame before more of it has arrived: a handshake message, or the descriptor of a node
+/// with a dozen regions, in one system call.
+const FRAME_BYTES_AT_ONCE: usize = 4 << 10;
 
 /// A frame that owns its text.
 #[derive(Debug)]
@@ -21,6 +29,9 @@ pub(crate) struct OwnedFrame {
 /// Why no frame was read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
+    /// The connection ended before the first byte.
+    #[error("{0}")]
+    Nothing(io::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
@@ -33,11 +44,16 @@ pub(crate) enum ReadError {
 /// TLS alert does.
 async fn read_header<R: AsyncRead + Unpin>(
     stream: &mut R,
+    look: &Look,
 ) -> Result<[u8; FRAME_HEADER_BYTES], ReadError> {
     let mut header = [0; FRAME_HEADER_BYTES];
     let mut received = 0;
     while received < FRAME_HEADER_BYTES {
-        let ended = match stream.read(&mut header[received..]).await {
+        let read = match received {
+            0 => look.read(stream, &mut header).await,
+            _ => stream.read(&mut header[received..]).await,
+        };
+        let ended = match read {
             Ok(0) => io::ErrorKind::UnexpectedEof.into(),
             Ok(count) => {
                 received += count;
@@ -47,6 +63,7 @@ async fn read_header<R: AsyncRead + Unpin>(
         };
         return Err(match foreign::recognise(&header[..received]) {
             Some(name) => ReadError::Foreign(name),
+            None if received == 0 => ReadError::Nothing(ended),
             None => ReadError::Io(ended),
         });
     }
@@ -64,7 +81,8 @@ async fn read_frame<R: AsyncRead + Unpin>(
         return Err(ReadError::Foreign(name));
     }
     let length = frame_length(header, bytes_max)?;
-    let mut bytes = header.to_vec();
+    let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + length.min(FRAME_BYTES_AT_ONCE));
+    bytes.extend_from_slice(&header);
     let received = stream.take(length as u64).read_to_end(&mut bytes).await?;
     if received < length {
         return Err(FrameError::Short { received, expected: length }.into());

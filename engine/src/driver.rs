@@ -2,7 +2,7 @@
 
 use crate::accept::Listening;
 use crate::command::{Command, Commands};
-use crate::control::exchange;
+use crate::control::Calls;
 use crate::counters::{Counts, count};
 use crate::metrics::Lifecycles;
 use crate::mooncake::{Theirs, is_theirs};
@@ -18,7 +18,7 @@ use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output}
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
-use handfast_core::wire::{Body, FrameKind, Message, MessageError, Op, PlainMessage};
+use handfast_core::wire::{Body, Message, MessageError, Op, PlainMessage};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_trace::Recorded;
 use handfast_transport_rdma::LimitReached;
@@ -33,6 +33,7 @@ use tracing::{debug, error, info, warn};
 pub(crate) struct DriverParts<N: Net> {
     pub(crate) node: Recorded,
     pub(crate) net: N,
+    pub(crate) caller: Arc<Calls<N>>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
@@ -43,7 +44,6 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
-    pub(crate) call_timeout_ms: u64,
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
     pub(crate) share: Share,
@@ -159,6 +159,7 @@ impl<N: Net> Driver<N> {
     /// Ends what is not a lane, and tells who waits.
     async fn finish(mut self) {
         self.calling.shutdown().await;
+        self.parts.caller.close();
         for listener in std::mem::take(&mut self.parts.listeners) {
             listener.end().await;
         }
@@ -376,15 +377,15 @@ impl<N: Net> Driver<N> {
             }
             return;
         };
-        let (net, commands) = (self.parts.net.clone(), self.commands.clone());
-        let timeout_ms = self.parts.call_timeout_ms;
+        let (caller, commands) = (self.parts.caller.clone(), self.commands.clone());
         if message.op == Op::Request {
             self.asked.entry(lifecycle).or_insert_with(|| (message.to.clone(), false));
         }
         let theirs = self.parts.theirs.clone();
         self.calling.spawn(async move {
             let text = theirs.text(&message);
-            let answer = exchange(&net, &address, FrameKind::Connection, &text, timeout_ms).await;
+            // A ready follows the answer to a request; else the next call is far.
+            let answer = caller.hand_over(&address, &text, message.op == Op::Request).await;
             commands.send(match answer {
                 Ok(frame) => heard(&theirs, message, &address, &frame.text),
                 Err(error) => {

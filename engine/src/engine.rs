@@ -3,7 +3,7 @@
 use crate::answer::Answers;
 use crate::command::{Command, Commands};
 use crate::config::Builder;
-use crate::control::{CallError, exchange};
+use crate::control::{Answered, CallError, Calls};
 use crate::counters::Counters;
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) answers: Arc<Answers>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) local: Arc<Target>,
-    pub(crate) caller: Box<dyn Caller>,
+    pub(crate) caller: Arc<dyn Caller>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) events: broadcast::Sender<Event>,
@@ -86,30 +86,30 @@ impl Drop for Shared {
 
 /// Control calls without the network's type.
 pub(crate) trait Caller: Send + Sync {
-    fn call<'a>(
+    /// Asks over a connection of its own.
+    fn ask<'a>(
         &'a self,
         address: &'a str,
         kind: FrameKind,
         text: String,
-    ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>>;
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>>;
+
+    /// Whether the connection of a question may be kept.
+    fn may_keep(&self) -> bool;
 }
 
-pub(crate) struct NetCaller<N> {
-    pub(crate) net: N,
-    pub(crate) timeout_ms: u64,
-}
-
-impl<N: Net> Caller for NetCaller<N> {
-    fn call<'a>(
+impl<N: Net> Caller for Calls<N> {
+    fn ask<'a>(
         &'a self,
         address: &'a str,
         kind: FrameKind,
         text: String,
-    ) -> Pin<Box<dyn Future<Output = Result<String, CallError>> + Send + 'a>> {
-        Box::pin(async move {
-            let frame = exchange(&self.net, address, kind, &text, self.timeout_ms).await?;
-            Ok(frame.text)
-        })
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>> {
+        Box::pin(async move { Calls::ask(self, address, kind, &text).await })
+    }
+
+    fn may_keep(&self) -> bool {
+        Calls::may_keep(self)
     }
 }
 
@@ -373,9 +373,9 @@ impl Engine {
         notification.check().map_err(|error| Error::local(stage, error))?;
         let address = self.call_address(node).await?;
         let text = notification.encode();
-        let answer = self.shared.caller.call(&address, FrameKind::Notify, text).await;
+        let answer = self.shared.caller.ask(&address, FrameKind::Notify, text).await;
         let answer = answer.map_err(|error| error.into_error(stage).at(node))?;
-        let answer = Notification::decode(&answer);
+        let answer = Notification::decode(&answer.text);
         match answer.map_err(|error| Error::peer(stage, error).at(node))?.is_accepted() {
             true => Ok(()),
             false => Err(Error::peer(stage, Cause::NotificationRejected).at(node)),
@@ -402,7 +402,7 @@ impl Engine {
         self.check_open()?;
         let address = self.call_address(node).await?;
         let question = PROBE_QUESTION.into();
-        let asked = self.shared.caller.call(&address, FrameKind::Probe, question).await;
+        let asked = self.shared.caller.ask(&address, FrameKind::Probe, question).await;
         // What a released node answers says no more than that it answers.
         asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
     }
@@ -473,8 +473,9 @@ impl Engine {
         question: Option<Checksum>,
     ) -> Result<NodeDescriptor, Error> {
         let stage = if question.is_some() { Stage::Checksum } else { Stage::Metadata };
-        let text = self.ask_text(address, question, stage).await?;
-        NodeDescriptor::decode(&text).map_err(|error| Error::peer(stage, error).at(address))
+        let answered = self.ask_text(address, question, stage, false).await?;
+        NodeDescriptor::decode(&answered.text)
+            .map_err(|error| Error::peer(stage, error).at(address))
     }
 
     async fn ask_text(
@@ -482,11 +483,12 @@ impl Engine {
         address: &str,
         question: Option<Checksum>,
         stage: Stage,
-    ) -> Result<String, Error> {
+        keep: bool,
+    ) -> Result<Answered, Error> {
         let own = &self.shared.answers;
-        let request = NodeDescriptor { checksum: question, ..own.describe(Vec::new()) };
-        let text = self.shared.caller.call(address, FrameKind::Metadata, request.encode()).await;
-        text.map_err(|error| error.into_error(stage).at(address))
+        let request = NodeDescriptor { checksum: question, keep, ..own.describe(Vec::new()) };
+        let answer = self.shared.caller.ask(address, FrameKind::Metadata, request.encode()).await;
+        answer.map_err(|error| error.into_error(stage).at(address))
     }
 
     /// Where a node takes calls: looked up by its name, or its name itself.
@@ -512,7 +514,8 @@ impl Engine {
 
     /// Asks a node at an address who it is, and finds the target for that run of it.
     async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
-        let text = self.ask_text(address, None, Stage::Metadata).await?;
+        let keep = self.shared.caller.may_keep();
+        let Answered { text, keep } = self.ask_text(address, None, Stage::Metadata, keep).await?;
         let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(address);
         let descriptor = match (NodeDescriptor::decode(&text), &self.shared.links) {
             (Ok(descriptor), _) => descriptor,
@@ -550,6 +553,10 @@ impl Engine {
         };
         for rail in &rails {
             transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+        }
+        if descriptor.keep && !target.has_lanes() {
+            // For the handshake that is to come.
+            keep();
         }
         let tcp = own.offer.transports.tcp && descriptor.transports.tcp;
         target.set_rails(&rails, &descriptor.devices, tcp);

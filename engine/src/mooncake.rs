@@ -216,6 +216,7 @@ fn describe(descriptor: &SegmentDescriptor, address: &str) -> Result<NodeDescrip
         regions: descriptor.buffers.iter().enumerate().map(region).collect(),
         checksum: None,
         data_port: None,
+        keep: false,
     })
 }
 

@@ -4,10 +4,10 @@ use crate::accept::Listening;
 use crate::answer::{Answers, AnswersParts};
 use crate::command::{Command, Commands};
 use crate::config::{Builder, EngineLimits, advertised};
-use crate::control::{ListenerLimits, serve};
+use crate::control::{Calls, ListenerLimits, serve};
 use crate::directory::Directory;
 use crate::driver::{Driver, DriverParts, LocalEnd};
-use crate::engine::{Engine, NetCaller, Shared, nic_path};
+use crate::engine::{Engine, Shared, nic_path};
 use crate::error::{Cause, Error, Stage};
 use crate::exposure::Exposure;
 use crate::fallback::Fallbacks;
@@ -172,12 +172,12 @@ impl<N: Net> Parts<N> {
         let links = self.builder.mooncake.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
         let (plane, local) = self.local_target();
-        let driver = self.driver(listeners, LocalEnd { plane, target: local.clone() });
-        tokio::spawn(driver.run(commands));
-        let timeout_ms = self.builder.timing.call_timeout_ms;
+        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout_ms);
+        let local_end = LocalEnd { plane, target: local.clone() };
+        tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
             local,
-            caller: Box::new(NetCaller { net: self.net, timeout_ms }),
+            caller,
             answers: self.answers,
             registry: self.registry,
             clock: self.clock,
@@ -285,7 +285,12 @@ impl<N: Net> Parts<N> {
         Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
     }
 
-    fn driver(&self, listeners: Vec<Listening>, local: LocalEnd) -> Driver<N> {
+    fn driver(
+        &self,
+        listeners: Vec<Listening>,
+        local: LocalEnd,
+        caller: Arc<Calls<N>>,
+    ) -> Driver<N> {
         let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
         let config = NodeConfig {
             path: self.path(),
@@ -297,6 +302,7 @@ impl<N: Net> Parts<N> {
         let parts = DriverParts {
             node: Recorded::new(Node::new(config), self.trace.clone()),
             net: self.net.clone(),
+            caller,
             transport: self.transport.clone(),
             registry: self.registry.clone(),
             lanes: self.lanes.clone(),
@@ -307,7 +313,6 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             entropy: self.entropy.clone(),
             events: self.events.clone(),
-            call_timeout_ms: self.builder.timing.call_timeout_ms,
             close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
             lane_depth: self.builder.limits.lane_depth,
             share: Share { lanes_max: self.builder.limits.lanes_per_peer_max },

@@ -261,6 +261,11 @@ impl Target {
         }
     }
 
+    /// Whether a lane is up.
+    pub(crate) fn has_lanes(&self) -> bool {
+        !self.lock().lanes.is_empty()
+    }
+
     /// Nothing is under way and no lane is up.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.lock();

@@ -39,6 +39,9 @@ pub struct NodeDescriptor {
     pub checksum: Option<Checksum>,
     /// Where Mooncake nodes reach its memory, if they may.
     pub data_port: Option<DataPort>,
+    /// In a question: more calls may follow over the same connection. In the answer to such a one:
+    /// they are taken.
+    pub keep: bool,
 }
 
 /// Where a node takes Mooncake's TCP data protocol.
@@ -189,6 +192,8 @@ struct WireKey {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     checksum: Option<WireChecksum>,
     incarnation: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    keep: bool,
     /// Absent from nodes with one device.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "matrix")]
     matrix: Option<PriorityMatrix>,
@@ -271,6 +276,7 @@ impl NodeDescriptor {
             regions: regions?,
             checksum: key.checksum.map(checksum).transpose()?,
             data_port: data_port(wire.tcp_data_host, wire.tcp_data_port)?,
+            keep: key.keep,
         })
     }
 
@@ -308,6 +314,7 @@ impl NodeDescriptor {
                 address: self.address.clone(),
                 checksum: self.checksum.as_ref().map(wire_checksum),
                 incarnation: self.incarnation.to_hex(),
+                keep: self.keep,
                 matrix: self.matrix.clone(),
                 regions: regions.collect(),
                 required: 0,
@@ -327,6 +334,11 @@ impl NodeDescriptor {
         text.push('\n');
         text
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// A location that every machine has. Buffers name none, so that all devices are near them.

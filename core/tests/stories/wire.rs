@@ -190,6 +190,19 @@ fn a_descriptor_without_transports_is_of_a_node_that_knows_tcp_alone() {
 }
 
 #[test]
+fn a_node_says_that_it_takes_further_calls_or_says_nothing_of_it() {
+    let plain = descriptor();
+    assert!(!plain.encode().contains("keep"));
+    let keeping = NodeDescriptor { keep: true, ..descriptor() };
+    let text = keeping.encode();
+    assert_eq!(NodeDescriptor::decode(&text), Ok(keeping));
+    let wrong = text.replace(r#""keep":true"#, r#""keep":1"#);
+    assert!(matches!(NodeDescriptor::decode(&wrong), Err(DescriptorError::Malformed(_))));
+    // Mooncake nodes heed no key of ours.
+    assert_eq!(SegmentDescriptor::decode(&text), SegmentDescriptor::decode(&plain.encode()));
+}
+
+#[test]
 fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
     let known =
         NodeDescriptor { transports: Transports { tcp: false, rdma: true }, ..descriptor() };
@@ -298,6 +311,7 @@ fn descriptor() -> NodeDescriptor {
         }],
         checksum: Some(Checksum { key: 1, address: 2, bytes: 3, answer: Some(Ok(4)) }),
         data_port: None,
+        keep: false,
     }
 }
 

@@ -1,15 +1,21 @@
 //! Calling a peer: connect, send a frame, read a frame.
 
+use super::kept::Kept;
+use super::look::Look;
 use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame};
-use handfast_transport_tcp::{Net, ResolveError};
+use handfast_transport_tcp::{Net, ResolveError, Stream};
+use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+use tokio::runtime::Handle;
 use tokio::time::timeout;
+use tracing::debug;
 
 /// How a call failed.
 #[derive(Debug)]
@@ -49,10 +55,13 @@ impl CallError {
                 (stage, Cause::Broken("closed without an answer".into()))
             }
             Self::Answer(ReadError::Frame(error)) => (stage, Cause::Frame(error)),
-            Self::Answer(ReadError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                (stage, Cause::Broken("closed without an answer".into()))
+            Self::Answer(ReadError::Nothing(error) | ReadError::Io(error)) => {
+                let text = match error.kind() {
+                    io::ErrorKind::UnexpectedEof => "closed without an answer".to_owned(),
+                    _ => error.to_string(),
+                };
+                (stage, Cause::Broken(text))
             }
-            Self::Answer(ReadError::Io(error)) => (stage, Cause::Broken(error.to_string())),
         };
         Error::new(Side::Peer, stage, cause)
     }
@@ -65,6 +74,95 @@ fn connect_cause(error: &io::Error) -> Cause {
     }
 }
 
+/// Calls of ours, and the connections that are kept between them.
+pub(crate) struct Calls<N: Net> {
+    net: N,
+    timeout_ms: u64,
+    /// Drives the connections that are kept.
+    runtime: Handle,
+    kept: Arc<Kept<N::Stream>>,
+    look: Look,
+}
+
+/// The answer to a question.
+pub(crate) struct Answered {
+    pub(crate) text: String,
+    /// Keeps the connection that it came over for further calls, if the peer said that it takes them;
+    /// dropped, it closes the connection.
+    pub(crate) keep: Box<dyn FnOnce() + Send>,
+}
+
+impl<N: Net> Calls<N> {
+    /// Calls on `net` of at most `timeout_ms` each. Within the runtime of the engine.
+    pub(crate) fn new(net: N, timeout_ms: u64) -> Arc<Self> {
+        let (runtime, kept) = (Handle::current(), Kept::new());
+        Arc::new(Self { net, timeout_ms, runtime, kept, look: Look::default() })
+    }
+
+    /// Whether a connection that is made now can be kept: those of another runtime end with it, and
+    /// move only while that runs.
+    pub(crate) fn may_keep(&self) -> bool {
+        Handle::try_current().is_ok_and(|current| current.id() == self.runtime.id())
+    }
+
+    /// Asks over a connection of its own. Cancel-safe: the connection is closed.
+    pub(crate) async fn ask(
+        &self,
+        address: &str,
+        kind: FrameKind,
+        text: &str,
+    ) -> Result<Answered, CallError> {
+        let (frame, stream) =
+            self.bounded(call_afresh(&self.net, address, kind, text, &self.look)).await?;
+        let (kept, address) = (self.kept.clone(), address.to_owned());
+        Ok(Answered { text: frame.text, keep: Box::new(move || kept.put(&address, stream)) })
+    }
+
+    /// Sends a handshake message over a connection that was kept, or else one of its own; `keep`:
+    /// another is to follow. Cancel-safe: the connection is closed.
+    ///
+    /// A connection that was kept may have been closed by the peer meanwhile. If it ends without one
+    /// byte of an answer the message is sent once more, on a fresh one: it may arrive twice then, as
+    /// any message of the handshake may (rules H1 and H4; the explorer's calls do).
+    pub(crate) async fn hand_over(
+        &self,
+        address: &str,
+        text: &str,
+        keep: bool,
+    ) -> Result<OwnedFrame, CallError> {
+        let kind = FrameKind::Connection;
+        self.bounded(async {
+            if let Some(mut stream) = self.kept.take(address).await {
+                match speak(&mut stream, kind, text, &self.look).await {
+                    Ok(frame) if keep => {
+                        self.kept.put(address, stream);
+                        return Ok(frame);
+                    }
+                    Err(ReadError::Nothing(error)) => {
+                        debug!(%address, %error, "a connection that was kept has ended");
+                    }
+                    answered => return answered.map_err(CallError::Answer),
+                }
+            }
+            let called = call_afresh(&self.net, address, kind, text, &self.look).await;
+            called.map(|(frame, _)| frame)
+        })
+        .await
+    }
+
+    /// Closes what is kept.
+    pub(crate) fn close(&self) {
+        self.kept.close();
+    }
+
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        bounded(self.timeout_ms, call).await
+    }
+}
+
 /// Sends one frame to `address` and returns the one that answers it. Cancel-safe: the connection
 /// is closed.
 pub(crate) async fn exchange<N: Net>(
@@ -74,30 +172,47 @@ pub(crate) async fn exchange<N: Net>(
     text: &str,
     timeout_ms: u64,
 ) -> Result<OwnedFrame, CallError> {
-    let call = exchange_unbounded(net, address, kind, text);
+    let look = Look::default();
+    let (frame, _) = bounded(timeout_ms, call_afresh(net, address, kind, text, &look)).await?;
+    Ok(frame)
+}
+
+async fn bounded<T>(
+    timeout_ms: u64,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
     match timeout(Duration::from_millis(timeout_ms), call).await {
         Ok(result) => result,
         Err(_) => Err(CallError::Silent(timeout_ms)),
     }
 }
 
-async fn exchange_unbounded<N: Net>(
+async fn call_afresh<N: Net>(
     net: &N,
     address: &str,
     kind: FrameKind,
     text: &str,
-) -> Result<OwnedFrame, CallError> {
+    look: &Look,
+) -> Result<(OwnedFrame, N::Stream), CallError> {
     let mut stream = net.connect(address).await.map_err(|error| {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<ResolveError>()) {
             Some(resolve) => CallError::UnknownHost(resolve.0.to_string()),
             None => CallError::Connect(error),
         }
     })?;
-    let answer = async {
-        stream.write_all(&encode_frame(kind, text)).await?;
-        stream.flush().await?;
-        let header = read_header(&mut stream).await?;
-        read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await
-    };
-    answer.await.map_err(CallError::Answer)
+    let answer = speak(&mut stream, kind, text, look).await;
+    Ok((answer.map_err(CallError::Answer)?, stream))
+}
+
+/// Says something and hears the answer. Nothing was heard if sending failed.
+async fn speak<S: Stream>(
+    stream: &mut S,
+    kind: FrameKind,
+    text: &str,
+    look: &Look,
+) -> Result<OwnedFrame, ReadError> {
+    stream.write_all(&encode_frame(kind, text)).await.map_err(ReadError::Nothing)?;
+    stream.flush().await.map_err(ReadError::Nothing)?;
+    let header = read_header(stream, look).await?;
+    read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX).await
 }

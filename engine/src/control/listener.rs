@@ -1,5 +1,6 @@
 //! The one port of a node: control calls and lanes arrive here.
 
+use super::look::Look;
 use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::accept::{Places, Stop, accept};
 use crate::counters::{Counts, count};
@@ -26,10 +27,29 @@ pub(crate) struct ListenerLimits {
     pub(crate) accept_pause: Duration,
 }
 
+/// How long a connection that takes further calls is kept without one. It makes room before that if
+/// need be.
+pub(super) const KEPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a frame is answered with.
+pub(crate) struct Answer {
+    /// Of the same kind.
+    pub(crate) text: String,
+    /// Further calls are taken over the connection, as the peer asked and this answer says.
+    pub(crate) keep: bool,
+}
+
+impl Answer {
+    /// One that changes nothing about the connection.
+    pub(crate) fn last(text: String) -> Self {
+        Self { text, keep: false }
+    }
+}
+
 /// Answers the frames of control calls.
 pub(crate) trait Answerer: Send + Sync + 'static {
-    /// The answer to a frame, as text of the same kind; `None` closes the connection.
-    fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<String>> + Send;
+    /// The answer to a frame; `None` closes the connection.
+    fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<Answer>> + Send;
 }
 
 /// Why a connection ended without a call.
@@ -51,9 +71,11 @@ impl Ending {
     fn count(&self, counts: &Counts) {
         count(match self {
             Self::Overdue => &counts.overdue,
-            Self::Read(ReadError::Io(_) | ReadError::Frame(FrameError::Short { .. })) => {
-                &counts.ended
-            }
+            Self::Read(
+                ReadError::Nothing(_)
+                | ReadError::Io(_)
+                | ReadError::Frame(FrameError::Short { .. }),
+            ) => &counts.ended,
             Self::Read(ReadError::Frame(_)) => &counts.frames_refused,
             Self::Read(ReadError::Foreign(_)) => &counts.foreign,
         });
@@ -77,9 +99,10 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         shed: |counts| &counts.shed,
         refused: |counts| &counts.refused,
     };
+    let limit = limits.call_timeout;
+    let port = Arc::new(Port { transport, answerer, limit, look: Look::default() });
     accept(net, listener, places, stop, |stream, from, quiet| {
-        let connection =
-            handle(stream, transport.clone(), answerer.clone(), quiet, limits.call_timeout);
+        let connection = handle(stream, port.clone(), quiet);
         let counts = counts.clone();
         async move {
             if let Err(ending) = connection.await {
@@ -91,32 +114,61 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     .await;
 }
 
-async fn handle<N: Net, A: Answerer>(
-    mut stream: N::Stream,
+/// What the connections of a port share.
+struct Port<N: Net, A> {
     transport: TcpTransport<N>,
     answerer: Arc<A>,
-    quiet: Arc<AtomicBool>,
     limit: Duration,
+    look: Look,
+}
+
+async fn handle<N: Net, A: Answerer>(
+    mut stream: N::Stream,
+    port: Arc<Port<N, A>>,
+    quiet: Arc<AtomicBool>,
 ) -> Result<(), Ending> {
-    let asked = timeout(limit, async {
-        let header = read_header(&mut stream).await?;
+    let asked = timeout(port.limit, async {
+        let header = read_header(&mut stream, &port.look).await?;
         if header == LANE_MAGIC {
             return Ok(None);
         }
         read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await.map(Some)
     });
-    let Some(frame) = asked.await.map_err(|_| Ending::Overdue)?? else {
+    let Some(mut frame) = asked.await.map_err(|_| Ending::Overdue)?? else {
         // Bounded in time by the transport, and still to make room if need be.
-        transport.accept(stream, LANE_MAGIC).await;
+        port.transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
     };
-    // Whoever said something whole is answered, and makes room for nobody.
-    quiet.store(false, Ordering::Relaxed);
-    let kind = frame.kind;
-    let Some(text) = answerer.answer(frame).await else { return Ok(()) };
-    let answered = timeout(limit, async {
-        stream.write_all(&encode_frame(kind, &text)).await?;
-        stream.shutdown().await
-    });
-    Ok(answered.await.map_err(|_| Ending::Overdue)??)
+    let mut kept = false;
+    loop {
+        // Whoever said something whole is answered, and makes room for nobody.
+        quiet.store(false, Ordering::Relaxed);
+        let kind = frame.kind;
+        let Some(answer) = port.answerer.answer(frame).await else { return Ok(()) };
+        kept |= answer.keep;
+        let answered = timeout(port.limit, async {
+            stream.write_all(&encode_frame(kind, &answer.text)).await?;
+            if kept { stream.flush().await } else { stream.shutdown().await }
+        });
+        answered.await.map_err(|_| Ending::Overdue)??;
+        if !kept {
+            return Ok(());
+        }
+        quiet.store(true, Ordering::Relaxed);
+        let Some(next) = next_frame(&mut stream, &port).await? else { return Ok(()) };
+        frame = next;
+    }
+}
+
+/// The next call over a connection that is kept; `None` if there is none.
+async fn next_frame<N: Net, A>(
+    stream: &mut N::Stream,
+    port: &Port<N, A>,
+) -> Result<Option<OwnedFrame>, Ending> {
+    let header = match timeout(KEPT_TIMEOUT, read_header(stream, &port.look)).await {
+        Err(_) | Ok(Err(ReadError::Nothing(_))) => return Ok(None),
+        Ok(header) => header?,
+    };
+    let frame = timeout(port.limit, read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX)).await;
+    Ok(Some(frame.map_err(|_| Ending::Overdue)??))
 }

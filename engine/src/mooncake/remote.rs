@@ -37,6 +37,7 @@ pub(crate) fn describe_registered(
         regions: descriptor.buffers.iter().enumerate().filter_map(registered).collect(),
         checksum: None,
         data_port: None,
+        keep: false,
     };
     Ok((path, node))
 }

@@ -3,6 +3,7 @@
 use handfast::{
     Access, Builder, Counters, Engine, EngineTiming, Error, Memory, Registration, Segment,
 };
+use handfast_transport_tcp::LANE_MAGIC;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -238,6 +239,17 @@ impl Relay {
     pub(crate) fn beginnings(&self) -> Vec<Vec<u8>> {
         self.beginnings.lock().unwrap().clone()
     }
+}
+
+/// The frames that a connection began with; none for a lane.
+pub(crate) fn frames(mut bytes: &[u8]) -> Vec<&[u8]> {
+    let mut frames = Vec::new();
+    while let Some(length) = bytes.first_chunk::<8>().filter(|first| **first != LANE_MAGIC) {
+        let (frame, rest) = bytes.split_at(8 + u64::from_le_bytes(*length) as usize);
+        frames.push(frame);
+        bytes = rest;
+    }
+    frames
 }
 
 async fn relay_one(

@@ -4,6 +4,7 @@ mod crossing;
 mod directory;
 mod helpers;
 mod hostile;
+mod kept;
 mod limits;
 mod log;
 mod metrics;

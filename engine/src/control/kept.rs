@@ -1,0 +1,181 @@
+//! Connections that take another call, kept for a moment.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::{Instant, sleep_until};
+
+/// Connections kept at once; past it the one that is idle for longest is closed.
+pub(super) const KEPT_MAX: usize = 64;
+/// How long one is kept without a call. A handshake follows the look-up of its peer at once where
+/// there is something to transfer, and where not it soon costs more than it saves. Far less than the
+/// peer keeps it ([`super::listener::KEPT_TIMEOUT`]), so that a call does not meet its end.
+pub(super) const KEPT_IDLE: Duration = Duration::from_secs(1);
+
+struct Spare<S> {
+    address: String,
+    stream: S,
+    until: Instant,
+}
+
+/// The oldest first.
+struct State<S> {
+    spares: VecDeque<Spare<S>>,
+    /// Whether there is a task that closes what is idle for too long.
+    tended: bool,
+    closed: bool,
+}
+
+pub(super) struct Kept<S>(Mutex<State<S>>);
+
+impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
+    pub(super) fn new() -> Arc<Self> {
+        let state = State { spares: VecDeque::new(), tended: false, closed: false };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    /// Keeps a connection to `address`. Within the runtime that drives it.
+    pub(super) fn put(self: &Arc<Self>, address: &str, stream: S) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        if state.spares.len() >= KEPT_MAX {
+            state.spares.pop_front();
+        }
+        let until = Instant::now() + KEPT_IDLE;
+        state.spares.push_back(Spare { address: address.to_owned(), stream, until });
+        if !std::mem::replace(&mut state.tended, true) {
+            tokio::spawn(tend(Arc::downgrade(self)));
+        }
+    }
+
+    /// A connection to `address` of which no end is known. The peer may have closed it all the same.
+    pub(super) async fn take(&self, address: &str) -> Option<S> {
+        loop {
+            let mut spare = {
+                let mut state = self.lock();
+                let place = state.spares.iter().rposition(|spare| spare.address == address)?;
+                state.spares.remove(place)?
+            };
+            // Nothing was asked, so whatever comes is its end.
+            let mut byte = [0];
+            let silent = poll_fn(|context| {
+                let mut buffer = ReadBuf::new(&mut byte);
+                let read = Pin::new(&mut spare.stream).poll_read(context, &mut buffer);
+                Poll::Ready(read.is_pending())
+            });
+            if silent.await {
+                return Some(spare.stream);
+            }
+        }
+    }
+
+    /// Closes them all, and keeps none any more.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.spares.clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Closes what is idle for too long, and says when to look again, if there is anything left.
+    fn expire(&self, now: Instant) -> Option<Instant> {
+        let mut state = self.lock();
+        while state.spares.front().is_some_and(|spare| spare.until <= now) {
+            state.spares.pop_front();
+        }
+        let next = state.spares.front().map(|spare| spare.until);
+        state.tended = next.is_some();
+        next
+    }
+}
+
+async fn tend<S: AsyncRead + Send + Unpin + 'static>(kept: Weak<Kept<S>>) {
+    while let Some(next) = kept.upgrade().and_then(|kept| kept.expire(Instant::now())) {
+        sleep_until(next).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    /// Whether our end of the connection was closed.
+    async fn is_closed(far: &mut DuplexStream) -> bool {
+        let mut byte = [0];
+        let once = poll_fn(|context| {
+            let read = Pin::new(&mut *far).poll_read(context, &mut ReadBuf::new(&mut byte));
+            Poll::Ready(read.is_ready())
+        });
+        once.await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_too_many_closes_the_one_that_is_idle_for_longest() {
+        let kept = Kept::new();
+        let mut far: Vec<DuplexStream> = Vec::new();
+        for number in 0..=KEPT_MAX {
+            if number == KEPT_MAX {
+                assert!(!is_closed(&mut far[0]).await, "the limit itself is kept");
+            }
+            let (near, other) = duplex(8);
+            kept.put(&format!("peer:{number}"), near);
+            far.push(other);
+        }
+        assert!(is_closed(&mut far[0]).await && !is_closed(&mut far[1]).await);
+        assert!(kept.take("peer:0").await.is_none());
+        assert!(kept.take("peer:1").await.is_some());
+        assert!(kept.take("peer:1").await.is_none(), "it is taken once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_is_closed_in_time_and_not_before() {
+        let kept = Kept::new();
+        let ((one, mut far_one), (two, mut far_two)) = (duplex(8), duplex(8));
+        kept.put("one:1", one);
+        tokio::time::sleep(KEPT_IDLE / 2).await;
+        kept.put("two:1", two);
+        tokio::time::sleep(KEPT_IDLE / 2 - Duration::from_millis(1)).await;
+        assert!(!is_closed(&mut far_one).await);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert!(is_closed(&mut far_one).await && !is_closed(&mut far_two).await);
+        tokio::time::sleep(KEPT_IDLE).await;
+        assert!(is_closed(&mut far_two).await);
+        // What is kept later is looked after as well.
+        let (three, mut far_three) = duplex(8);
+        kept.put("three:1", three);
+        assert_eq!(far_three.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_ended_or_said_anything_is_not_taken() {
+        let kept = Kept::new();
+        let ((ended, far), (spoke, mut other), (good, _good)) = (duplex(8), duplex(8), duplex(8));
+        drop(far);
+        other.write_all(b"?").await.unwrap();
+        kept.put("peer:1", good);
+        kept.put("peer:1", spoke);
+        kept.put("peer:1", ended);
+        assert!(kept.take("peer:1").await.is_some(), "the good one is left");
+        assert!(kept.take("peer:1").await.is_none());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_once_closed() {
+        let kept = Kept::new();
+        let ((early, mut far_early), (late, mut far_late)) = (duplex(8), duplex(8));
+        kept.put("peer:1", early);
+        kept.close();
+        kept.put("peer:1", late);
+        assert!(is_closed(&mut far_early).await && is_closed(&mut far_late).await);
+    }
+}

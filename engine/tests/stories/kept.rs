@@ -1,0 +1,287 @@
+//! The connection of a look-up takes the handshake that follows, where both sides said so.
+
+use crate::helpers::{
+    Owner, PATIENCE, Relay, counted, frames, port_that, sockets, until, user, write_and_check,
+};
+use crate::runtimes::runtime;
+use handfast::{Cause, Engine, EngineLimits};
+use handfast_core::wire::{FrameKind, decode_frame, encode_frame};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Less than any retry of the life cycle or timeout of a call takes.
+const AT_ONCE: Duration = Duration::from_millis(400);
+
+/// Types of frames.
+const METADATA: u8 = 1;
+const HANDSHAKE: u8 = 0;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_transfer_takes_two_connections_one_for_all_calls_and_one_for_the_lane() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 20_000).await;
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    write_and_check(&segment, &owner.memory, 10_000, 1).await;
+    let kinds = |bytes: &Vec<u8>| frames(bytes).iter().map(|frame| frame[8]).collect();
+    let connections: Vec<Vec<u8>> = relay.beginnings().iter().map(kinds).collect();
+    assert_eq!(connections, [vec![METADATA, HANDSHAKE, HANDSHAKE], vec![]]);
+    // A look-up is asked afresh: it is to say who is there now.
+    let _again = user.open(&owner.segment()).await.unwrap();
+    assert_eq!(relay.beginnings().len(), 3);
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_connection_that_ended_meanwhile_is_replaced_by_a_fresh_one() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 20_000).await;
+    for seed in 0..10 {
+        let user = user().await;
+        let segment = user.open(&owner.segment()).await.unwrap();
+        relay.reset();
+        // Early rounds may find out by the message itself, late ones know before.
+        tokio::time::sleep(Duration::from_millis(seed)).await;
+        write_and_check(&segment, &owner.memory, 10_000, seed as u8).await;
+        user.close().await;
+    }
+    assert_eq!(owner.engine.counters().life_cycle.published, 10, "one lane for each");
+}
+
+/// What befalls the second call over a first connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mishap {
+    /// The peer never sees it.
+    Lost,
+    /// The peer answers, and the answer is lost.
+    Answered,
+    /// Half of the answer arrives.
+    Torn,
+}
+
+async fn take_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut length = [0; 8];
+    stream.read_exact(&mut length).await.ok()?;
+    let mut frame = length.to_vec();
+    frame.resize(8 + u64::from_le_bytes(length) as usize, 0);
+    stream.read_exact(&mut frame[8..]).await.ok()?;
+    Some(frame)
+}
+
+/// A port that carries calls to `port`; the mishap befalls the first connection alone. Returns its
+/// address and the handshake messages that came, by the connection's number.
+async fn port_with(mishap: Mishap, port: u16) -> (String, Arc<Mutex<Vec<(u32, Vec<u8>)>>>) {
+    let (heard, numbers) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<u32>>::default());
+    let messages = heard.clone();
+    let address = port_that(move |mut near| {
+        let (heard, numbers) = (messages.clone(), numbers.clone());
+        async move {
+            let number = {
+                let mut number = numbers.lock().unwrap();
+                *number += 1;
+                *number
+            };
+            let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            while let Some(frame) = take_frame(&mut near).await {
+                let is_call = frame[8] == HANDSHAKE;
+                if is_call {
+                    heard.lock().unwrap().push((number, frame.clone()));
+                }
+                let befallen = is_call && number == 1;
+                if befallen && mishap == Mishap::Lost {
+                    return;
+                }
+                far.write_all(&frame).await.unwrap();
+                let Some(answer) = take_frame(&mut far).await else { return };
+                let end = match mishap {
+                    Mishap::Torn if befallen => answer.len() / 2,
+                    _ if befallen => 0,
+                    _ => answer.len(),
+                };
+                near.write_all(&answer[..end]).await.unwrap();
+                if befallen {
+                    return;
+                }
+            }
+        }
+    });
+    (address.await, heard)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_without_one_byte_of_an_answer_goes_out_once_more_and_opens_one_lane() {
+    for mishap in [Mishap::Lost, Mishap::Answered] {
+        let mut fastest = PATIENCE;
+        for _ in 0..5 {
+            fastest = fastest.min(write_through(mishap).await);
+        }
+        assert!(fastest < AT_ONCE, "{mishap:?}: the life cycle had to ask again, {fastest:?}");
+    }
+}
+
+/// A first write through a port with a mishap, and how long it took.
+async fn write_through(mishap: Mishap) -> Duration {
+    let owner = Owner::start(20_000).await;
+    let (address, heard) = port_with(mishap, owner.port()).await;
+    let user = user().await;
+    let segment = user.open(&format!("{address}/cache")).await.unwrap();
+    let began = tokio::time::Instant::now();
+    write_and_check(&segment, &owner.memory, 10_000, 1).await;
+    let took = began.elapsed();
+    let heard = heard.lock().unwrap().clone();
+    let numbers: Vec<u32> = heard.iter().map(|(number, _)| *number).collect();
+    // The ready goes where the owner said that it takes calls, which is not here.
+    assert_eq!(numbers, [1, 2], "{mishap:?}: the kept connection was used once, then a fresh one");
+    assert_eq!(heard[0].1, heard[1].1, "{mishap:?}: the same message");
+    assert_eq!(owner.engine.counters().life_cycle.published, 1);
+    assert_eq!(user.counters().life_cycle.published, 1);
+    user.close().await;
+    took
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_was_answered_in_part_is_left_to_the_life_cycle() {
+    let owner = Owner::start(20_000).await;
+    let (address, heard) = port_with(Mishap::Torn, owner.port()).await;
+    let user = user().await;
+    let segment = user.open(&format!("{address}/cache")).await.unwrap();
+    write_and_check(&segment, &owner.memory, 10_000, 1).await;
+    let heard = heard.lock().unwrap().clone();
+    let on_first = heard.iter().filter(|(number, _)| *number == 1).count();
+    assert_eq!(on_first, 1, "the connection is not used again");
+    assert!(heard.len() >= 2 && user.counters().tcp.lanes_failed == 0, "asked again, as ever");
+    assert_eq!(owner.engine.counters().life_cycle.published, 1);
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_restarts_between_look_up_and_transfer_is_found_again() {
+    let owner = Owner::start(20_000).await;
+    let address = owner.engine.address().to_owned();
+    let user = user().await;
+    let segment = user.open(&owner.segment()).await.unwrap();
+    owner.engine.close().await;
+    drop(owner);
+    let owner = Owner::start_at(&address, 20_000).await;
+    let block = crate::helpers::pattern(100, 1).whole();
+    let written = timeout(PATIENCE, segment.write(&block, 0)).await.expect("an end");
+    if let Err(error) = written {
+        assert!(matches!(error.cause(), Cause::PeerRestarted), "{error}");
+        write_and_check(&segment, &owner.memory, 10_000, 2).await;
+    }
+    assert_eq!(owner.engine.counters().life_cycle.published, 1, "the new run has one lane");
+    user.close().await;
+}
+
+/// A node that serves one connection at a time and takes one call over it, as Mooncake nodes do, and
+/// tells how long each connection stayed open after its answer.
+async fn one_call_node(answer: String) -> (String, Arc<Mutex<Vec<Duration>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let held = Arc::<Mutex<Vec<Duration>>>::default();
+    let times = held.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if take_frame(&mut stream).await.is_none() {
+                continue;
+            }
+            stream.write_all(&encode_frame(FrameKind::Metadata, &answer)).await.unwrap();
+            let answered = tokio::time::Instant::now();
+            let _ = stream.read(&mut [0]).await;
+            times.lock().unwrap().push(answered.elapsed());
+        }
+    });
+    (address, held)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mooncake_node_takes_one_call_and_is_not_held() {
+    let described = r#"{"buffers":[{"addr":4096,"length":64,"name":"cpu:0"}],"name":"10.0.0.7:1",
+        "protocol":"tcp","tcp_data_port":16344}"#;
+    let (address, held) = one_call_node(described.to_owned()).await;
+    let user = Engine::builder().mooncake(Default::default()).start().await.unwrap();
+    for _ in 0..3 {
+        let opened = timeout(PATIENCE, user.open(&address)).await;
+        opened.expect("its port is free again").unwrap();
+    }
+    until("each connection ended", || held.lock().unwrap().len() == 3).await;
+    // One that is kept would be held for a second.
+    let shortest = held.lock().unwrap().iter().min().copied();
+    assert!(shortest < Some(AT_ONCE), "held for {shortest:?}");
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_does_not_say_it_takes_more_calls_is_not_held_either() {
+    let owner = Owner::start(100).await;
+    let mut asking = TcpStream::connect(owner.engine.address()).await.unwrap();
+    asking.write_all(&encode_frame(FrameKind::Metadata, "{}")).await.unwrap();
+    let described = take_frame(&mut asking).await.unwrap();
+    assert_eq!(asking.read(&mut [0]).await.unwrap(), 0, "nor does it hold who did not ask");
+    let described = decode_frame(&described, described.len()).unwrap().text.to_owned();
+    assert!(!described.contains("keep"), "{described}");
+    let (address, held) = one_call_node(described).await;
+    let user = user().await;
+    for _ in 0..3 {
+        let opened = timeout(PATIENCE, user.open(&format!("{address}/cache"))).await;
+        opened.expect("its port is free again").unwrap();
+    }
+    until("each connection ended", || held.lock().unwrap().len() == 3).await;
+    let shortest = held.lock().unwrap().iter().min().copied();
+    assert!(shortest < Some(AT_ONCE), "held for {shortest:?}");
+    user.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_nobody_uses_make_room_and_are_closed_in_time() {
+    const PLACES: usize = 4;
+    let limits = EngineLimits { control_connections_max: PLACES, ..EngineLimits::default() };
+    let builder = Engine::builder().listen("127.0.0.1:0").limits(limits);
+    let owner = Owner::start_from(builder, 20_000).await;
+    let port = owner.port();
+    let mut users = Vec::new();
+    for count in 1..=PLACES + 3 {
+        let user = user().await;
+        let segment = user.open(&owner.segment()).await.unwrap();
+        users.push((user, segment));
+        let shed = count.saturating_sub(PLACES) as u64;
+        assert_eq!(owner.engine.counters().connections_shed, shed, "after {count}");
+    }
+    // The first ones' were closed, the last ones' are kept; all are served alike.
+    for (seed, (_, segment)) in users.iter().enumerate() {
+        write_and_check(segment, &owner.memory, 10_000, seed as u8).await;
+    }
+    assert_eq!(owner.engine.counters().connections_ended, 0, "each was kept to its end");
+    for (user, _) in users {
+        user.close().await;
+    }
+    counted(&owner.engine, "lanes are gone", |counters| counters.lanes == 0).await;
+
+    let user = user().await;
+    let _segment = user.open(&owner.segment()).await.unwrap();
+    let held = || sockets(|local, remote| remote == port && local != 0);
+    assert_eq!(held(), 1, "kept");
+    until("it is closed without a call", || held() == 0).await;
+    user.close().await;
+}
+
+#[test]
+fn a_look_up_on_another_runtime_keeps_no_connection_that_ends_with_it() {
+    let (theirs, ours) = (runtime(), runtime());
+    let relay = theirs.block_on(Relay::start());
+    let owner = theirs.block_on(Owner::start_behind(&relay, 20_000));
+    let user = ours.block_on(user());
+    let elsewhere = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // It does not run afterwards, and nothing that it drives moves.
+    let segment = elsewhere.block_on(user.open(&owner.segment())).unwrap();
+    ours.block_on(async {
+        write_and_check(&segment, &owner.memory, 10_000, 1).await;
+        user.close().await;
+    });
+    let beginnings = relay.beginnings();
+    let calls: Vec<usize> = beginnings.iter().map(|bytes| frames(bytes).len()).collect();
+    assert_eq!(calls, [1, 1, 0, 1], "each call had a connection of its own");
+}
