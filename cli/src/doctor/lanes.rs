@@ -17,6 +17,8 @@ const SEGMENT: &str = "doctor";
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// For a write then: a device's own retries are over before.
 const WRITE_MAX: Duration = Duration::from_secs(5);
+/// For all of it, with the device's start and the engine's end.
+const ALL_MAX: Duration = Duration::from_secs(25);
 
 /// What takes lanes of other doctors while this exists.
 pub(super) struct Answering {
@@ -64,7 +66,10 @@ pub(super) fn lanes(arguments: &Doctor) -> Lanes {
             side: Side::Local,
             text: failure.to_string(),
         })?;
-        let tried = runtime.block_on(tried(options.clone(), address));
+        let tried = runtime.block_on(async {
+            let tried = timeout(ALL_MAX, tried(options.clone(), address));
+            tried.await.unwrap_or_else(|_| Err(overdue(address, ALL_MAX)))
+        });
         runtime.shutdown_timeout(Duration::from_millis(100));
         tried
     })
@@ -87,17 +92,21 @@ async fn over(engine: &Engine, address: SocketAddr) -> Result<(), LaneFailure> {
         let failures = engine.warm(&[segment.address()]).await;
         failures.into_iter().next().map_or(Ok(segment), Err)
     });
-    let opened = opened.await.map_err(|_| LaneFailure {
-        step: LaneStep::Connect,
-        id: ids::HS_FAILED,
-        side: Side::Unknown,
-        text: format!("no lane to {address} within {} s", CONNECT_MAX.as_secs()),
-    })?;
+    let opened = opened.await.map_err(|_| overdue(address, CONNECT_MAX))?;
     let segment = opened.map_err(at(LaneStep::Connect))?;
     let block =
         Memory::zeroed(LANE_BYTES).map_err(|error| told(LaneStep::Device, &error.into()))?;
     let written = segment.write(&block.whole(), 0).deadline(WRITE_MAX).await;
     written.map(drop).map_err(at(LaneStep::Write))
+}
+
+fn overdue(address: SocketAddr, limit: Duration) -> LaneFailure {
+    LaneFailure {
+        step: LaneStep::Connect,
+        id: ids::HS_FAILED,
+        side: Side::Unknown,
+        text: format!("no lane to {address} within {} s", limit.as_secs()),
+    }
 }
 
 fn told(step: LaneStep, error: &Error) -> LaneFailure {
