@@ -51,7 +51,9 @@ Progress goes to standard error, the result to standard output. The JSON has
 placement, rounds, duration_ms, transport and workloads, each with operation, size, batch,
 threads, gib_per_s (the median), measurements_gib_per_s, one a round, and for a process of
 ours processor_s_per_gib, the processor time of both sides; with --limit also raw_gib_per_s,
-raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio; with
+raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio, all of a stream
+that walks over as much memory as a batch does, and raw_in_cache_gib_per_s and ratio_in_cache, of
+one that sends and receives the same block again and again; with
 --iperf3 also iperf3_gib_per_s and raw_to_iperf3, how the raw stream compares with iperf3.
 
 With --latency: latencies, each with operation, size and us (mean, p50, p99); with --limit also
@@ -99,7 +101,7 @@ pub(crate) struct Bench {
     /// Measurements per workload
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
-    /// Also measure a raw one-way TCP stream of equal block size, and show the ratio
+    /// Also measure a raw one-way TCP stream of equal block size over equal memory, and show the ratio
     #[arg(long)]
     pub(crate) limit: bool,
     /// With --limit: also measure a stream of equal block size with iperf3, for at least a second,
@@ -255,7 +257,11 @@ impl Row {
             self.iperf3.push(iperf3::measure(size, duration, placement)?);
         }
         if let Some(sink) = yardstick.sink {
-            self.raw.push(sink.measure(size, duration)?);
+            let walk = self.workload.batch_bytes();
+            self.raw.push(sink.measure(size, walk, duration)?);
+            if walk > size {
+                self.raw_in_cache.push(sink.measure(size, size, duration)?);
+            }
         }
         self.moved.push(load.run(&self.workload)?);
         Ok(())

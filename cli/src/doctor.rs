@@ -1,5 +1,9 @@
 //! `handfast doctor`.
 
+mod lanes;
+#[cfg(feature = "tls")]
+mod tls;
+
 use crate::failure::Failure;
 use crate::lanes::{EngineName, TransportName};
 use crate::{Outcome, output, size, terminal};
@@ -70,6 +74,16 @@ pub(crate) struct Doctor {
     /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http://HOST[:PORT]/PATH
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
+    /// Certificates of who may vouch for a service that speaks TLS [default: for an etcd
+    /// ETCDCTL_CACERT, else those that the system trusts]
+    #[arg(long, value_name = "PEM")]
+    metadata_ca: Option<PathBuf>,
+    /// Certificate of ours for a service that asks who we are [default: for an etcd ETCDCTL_CERT]
+    #[arg(long, value_name = "PEM", requires = "metadata_key")]
+    metadata_cert: Option<PathBuf>,
+    /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
+    #[arg(long, value_name = "PEM", requires = "metadata_cert")]
+    metadata_key: Option<PathBuf>,
     /// Node whose entries in the metadata service are to be looked at, by name
     #[arg(long, value_name = "NAME", requires = "metadata")]
     segment: Option<String>,
@@ -109,7 +123,9 @@ pub(crate) struct Doctor {
 
 pub(crate) fn run(arguments: Doctor) -> Outcome {
     let request = request(&arguments)?;
-    let outside = ThisMachine::new(&arguments.root);
+    let outside = ThisMachine::new(&arguments.root).with_lanes(lanes::lanes(&arguments));
+    #[cfg(feature = "tls")]
+    let outside = outside.with_encryption(tls::encrypt(&arguments));
     let facts = Facts::read(&arguments.root);
     let report = doctor::examine(&facts, &request, &outside);
     if let Some(file) = &arguments.bundle {
@@ -201,18 +217,31 @@ fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Out
     let address = listener.local_addr().map_err(failed)?;
     let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
     output::note(format_args!("answering at {address}"));
+    let take_lanes = || match arguments.transport {
+        TransportName::Tcp => None,
+        _ => lanes::Answering::start(address.ip(), arguments),
+    };
+    let mut lanes = take_lanes();
     // This address is now taken by this doctor itself.
     let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
+    let mut loopback_mbps = doctor::loopback_mbps();
     for stream in listener.incoming() {
         let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
             let facts = Facts::read(&arguments.root);
             let report = doctor::examine(&facts, &request, outside);
             let mut own = doctor::half(&facts, &report, outside.unix_s());
             own.datagram_ports.clone_from(&datagram_ports);
+            own.lane_port = lanes.as_ref().and_then(lanes::Answering::port);
+            own.loopback_mbps = loopback_mbps;
             doctor::answer(&mut Timed::new(stream, ANSWER_MAX), &own)
         });
         match told {
-            Ok(Some(other)) => output::note(format_args!("told {}", other.host)),
+            Ok(Some(other)) => {
+                output::note(format_args!("told {}", other.host));
+                loopback_mbps = doctor::loopback_mbps();
+                // What kept a device from being used may be cured by now.
+                lanes = lanes.or_else(take_lanes);
+            }
             Ok(None) => {}
             Err(error) => output::note(format_args!("not told: {error}")),
         }

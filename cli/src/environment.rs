@@ -63,11 +63,19 @@ const LANES: &str = "MC_TCP_LANES_PER_PEER";
 const CONNECT: &str = "MC_HANDSHAKE_CONNECT_TIMEOUT";
 const FORCE_TCP: &str = "MC_FORCE_TCP";
 const IB_PORT: &str = "MC_IB_PORT";
+const MATRIX: &str = "MC_CUSTOM_TOPO_JSON";
+const GID_INDEX: &str = "MC_GID_INDEX";
+const MTU: &str = "MC_MTU";
+const TRAFFIC_CLASS: &str = "MC_IB_TC";
+const SERVICE_LEVEL: &str = "MC_IB_SL";
 const SLICE: &str = "MC_SLICE_SIZE";
 const LOG: &str = "MC_LOG_LEVEL";
 const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
+/// As older releases have it.
+const PORT_MIN_OLD: &str = "MC_MIN_PRC_PORT";
+const PORT_MAX_OLD: &str = "MC_MAX_PRC_PORT";
 const TRANSFER: &str = "MC_TRANSFER_TIMEOUT";
 const ETCD_USER: &str = "ETCDCTL_USER";
 const ETCD_AUTHORITY: &str = "ETCDCTL_CACERT";
@@ -85,7 +93,7 @@ const PATH_BYTES_MAX: usize = 4_095;
 const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
-const VARIABLES: [Variable; 18] = [
+const VARIABLES: [Variable; 25] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
@@ -102,6 +110,16 @@ const VARIABLES: [Variable; 18] = [
         what: "lanes run over TCP whatever --transport says" },
     Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
+    Variable { name: MATRIX, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
+        what: "file of which RDMA devices are near which memory, where several are named with --device and --nic-priority-matrix is not given" },
+    Variable { name: GID_INDEX, values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
+        what: "place of the RDMA port's address in its table, where --gid names none" },
+    Variable { name: MTU, values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
+        what: "longest payload of an RDMA packet, in bytes; lanes have the least of this, the port's and the peer's" },
+    Variable { name: TRAFFIC_CLASS, values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
+        what: "traffic class of our RDMA packets; on Ethernet the DSCP times four" },
+    Variable { name: SERVICE_LEVEL, values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
+        what: "service level of our RDMA packets" },
     Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
@@ -112,6 +130,10 @@ const VARIABLES: [Variable; 18] = [
         default: "(any free port)", what: "first port that is taken for port 0 of serve --listen" },
     Variable { name: PORT_MAX, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(any free port)", what: "last port that is taken for port 0 of serve --listen" },
+    Variable { name: PORT_MIN_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which goes before it" },
+    Variable { name: PORT_MAX_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+        default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which goes before it" },
     Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
         default: "(none)", what: "how long a request of put and get may take, where --timeout is not given" },
     Variable { name: ETCD_USER, values: Values::User, default: "(none)",
@@ -192,6 +214,7 @@ impl Environment {
                 read.unknown.push(Unknown { nearest: nearest(&name), name });
             }
         }
+        read.without_effect.sort_unstable();
         read.unknown.sort_by(|one, other| one.name.cmp(&other.name));
         read.ports()?;
         Ok(read)
@@ -202,6 +225,15 @@ impl Environment {
     pub(crate) fn warn(&self) {
         for unknown in &self.unknown {
             output::note(format_args!("warning: {unknown}"));
+        }
+    }
+
+    /// Says which variables of Mooncake's are set and set nothing here, and what stands in for them:
+    /// for where its nodes are spoken to, whose user may count on them.
+    pub(crate) fn warn_of_those_without_effect(&self) {
+        for name in &self.without_effect {
+            let why = why_without_effect(name).unwrap_or_default();
+            output::note(format_args!("warning: {name} sets nothing here: {why}"));
         }
     }
 
@@ -219,8 +251,11 @@ impl Environment {
 
     /// The ports that may be taken where any would do.
     pub(crate) fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
-        let port = |name| self.number(name).and_then(|port| u16::try_from(port).ok());
-        let (min, max) = (port(PORT_MIN), port(PORT_MAX));
+        let port = |name, old| {
+            let port = self.number(name).or_else(|| self.number(old));
+            port.and_then(|port| u16::try_from(port).ok())
+        };
+        let (min, max) = (port(PORT_MIN, PORT_MIN_OLD), port(PORT_MAX, PORT_MAX_OLD));
         if min.is_none() && max.is_none() {
             return Ok(None);
         }
@@ -307,8 +342,21 @@ impl Environment {
     }
 
     pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
-        let port = self.number(IB_PORT).and_then(|port| u8::try_from(port).ok());
-        RdmaOptions { port: port.unwrap_or(options.port), ..options }
+        let byte = |name| self.number(name).and_then(|number| u8::try_from(number).ok());
+        let mtu = self.set.get(MTU).and_then(|bytes| bytes.parse().ok());
+        RdmaOptions {
+            port: byte(IB_PORT).unwrap_or(options.port),
+            gid_index: byte(GID_INDEX).or(options.gid_index),
+            mtu_bytes_max: mtu.unwrap_or(options.mtu_bytes_max),
+            traffic_class: byte(TRAFFIC_CLASS).unwrap_or(options.traffic_class),
+            service_level: byte(SERVICE_LEVEL).unwrap_or(options.service_level),
+            ..options
+        }
+    }
+
+    /// The file that says which devices are near which memory.
+    pub(crate) fn matrix(&self) -> Option<PathBuf> {
+        self.set.get(MATRIX).map(PathBuf::from)
     }
 
     pub(crate) fn bounds(&self, builder: Builder) -> Builder {
@@ -382,9 +430,14 @@ mod tests {
             (LANES_OLD, ["1", "16"], ["0", "17"], "1 to 16"),
             (PORT_MIN, ["1024", "17000"], ["1023", "65536"], "1024 to 65535"),
             (PORT_MAX, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
+            (PORT_MAX_OLD, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
             (TRANSFER, ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
             (CONNECT, ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
             (IB_PORT, ["1", "255"], ["0", "256"], "1 to 255"),
+            (GID_INDEX, ["0", "255"], ["-1", "256"], "0 to 255"),
+            (MTU, ["512", "4096"], ["256", "1500"], "512, 1024, 2048, 4096"),
+            (TRAFFIC_CLASS, ["0", "255"], ["-1", "256"], "0 to 255"),
+            (SERVICE_LEVEL, ["0", "15"], ["-1", "16"], "0 to 15"),
             (SLICE, ["1", "1048576"], ["0", "-1"], "1 to"),
             (PROTO, ["1", "2"], ["3", ""], "one of 1, 2"),
             (LOG, ["TRACE", "ERROR"], ["DEBUG", "info"], "one of TRACE, INFO, WARNING, ERROR"),
@@ -428,16 +481,21 @@ mod tests {
         let (limits, timing): (handfast::EngineLimits, handfast::EngineTiming) = (limits, timing);
         assert_eq!(shown(SLICE), limits.slice_bytes_max.to_string());
         assert_eq!(shown(CONNECT), (timing.call_timeout_ms / 1_000).to_string());
-        assert_eq!(shown(IB_PORT), RdmaOptions::default().port.to_string());
+        let rdma = RdmaOptions::default();
+        assert_eq!(shown(IB_PORT), rdma.port.to_string());
+        assert_eq!(shown(MTU), rdma.mtu_bytes_max.to_string());
+        assert_eq!(shown(TRAFFIC_CLASS), rdma.traffic_class.to_string());
+        assert_eq!(shown(SERVICE_LEVEL), rdma.service_level.to_string());
     }
 
     #[test]
     fn variables_without_effect_say_why_and_unknown_ones_what_may_be_meant() {
-        let set = of(&[("MC_MTU", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
+        let set =
+            of(&[("MC_USE_IPV6", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
         let set = set.unwrap();
         let told: Vec<_> = set.without_effect().into_iter().filter(|it| it.set).collect();
-        assert_eq!((told.len(), told[0].name), (1, "MC_MTU"));
-        assert!(told[0].why.contains("handshake"));
+        assert_eq!((told.len(), told[0].name), (1, "MC_USE_IPV6"));
+        assert!(told[0].why.contains("both families"));
         let unknown: Vec<_> = set.unknown.iter().map(ToString::to_string).collect();
         assert_eq!(
             unknown,
@@ -446,6 +504,7 @@ mod tests {
                 "MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?"
             ]
         );
+        assert!(why_without_effect("MC_STORE_MEMCPY").is_some_and(|why| why.contains("Store")));
         for variable in &VARIABLES {
             assert!(why_without_effect(variable.name).is_none(), "{}", variable.name);
         }
@@ -474,6 +533,10 @@ mod tests {
         let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err();
         assert!(wrong.contains("MC_MIN_RPC_PORT is 20001 and MC_MAX_RPC_PORT is 20000"), "{wrong}");
         assert!(ports(&[(PORT_MAX, "14999")]).is_err());
+        let older = [(PORT_MIN_OLD, "16000"), (PORT_MAX_OLD, "16001")];
+        assert_eq!(ports(&older), Ok(Some(16_000..=16_001)));
+        let both = [(PORT_MIN, "15500"), (PORT_MIN_OLD, "16000")];
+        assert_eq!(ports(&both), Ok(Some(15_500..=17_000)), "the newer name goes before");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::output;
+use crate::{files, output};
 use clap::{Args, ValueEnum};
+use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
 use handfast::{
     Builder, Engine, Error, Fallback, MetadataOptions, MooncakeOptions, RdmaOptions, Segment,
     TransportChoice,
@@ -11,8 +12,10 @@ use handfast::{
 use handfast_metadata::{Credentials, Source};
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::Read;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Options of every command that moves bytes.
 #[derive(Args, Clone)]
@@ -24,6 +27,10 @@ pub(crate) struct LaneOptions {
     /// [default: one with the address listened at, or else the first usable one]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
+    /// Which of several devices to prefer for memory where: a file like MC_CUSTOM_TOPO_JSON's, which
+    /// `handfast topology --matrix` prints [default: those on the memory's own NUMA node]
+    #[arg(long, value_name = "FILE", requires = "device")]
+    pub(crate) nic_priority_matrix: Option<PathBuf>,
     /// Address of the RDMA device's port to use, its GID; IPv4 addresses as such [default: the best
     /// there is]
     #[arg(long, value_name = "ADDRESS")]
@@ -89,13 +96,18 @@ impl LaneOptions {
             TransportName::Rdma => TransportChoice::Rdma,
             TransportName::Auto => TransportChoice::Auto,
         };
+        let several = self.device.len() > 1 && choice != TransportChoice::Tcp;
+        let said = || environment.matrix().filter(|_| several);
+        let matrix = self.nic_priority_matrix.clone().or_else(said);
         let options = RdmaOptions {
             devices: self.device.clone(),
+            matrix: matrix.as_deref().map(read_matrix).transpose()?,
             address: self.gid,
             ..environment.rdma(RdmaOptions::default())
         };
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
+            environment.warn_of_those_without_effect();
             let options = environment.mooncake();
             builder = builder.mooncake(MooncakeOptions { data_port: self.data_port, ..options });
         }
@@ -126,6 +138,9 @@ impl LaneOptions {
         if !self.device.is_empty() {
             words.extend(["--device".to_owned(), self.device.join(",")]);
         }
+        if let Some(path) = &self.nic_priority_matrix {
+            words.extend(["--nic-priority-matrix".to_owned(), path.display().to_string()]);
+        }
         if let Some(gid) = &self.gid {
             words.extend(["--gid".to_owned(), gid.to_string()]);
         }
@@ -146,6 +161,16 @@ impl LaneOptions {
         }
         words
     }
+}
+
+fn read_matrix(path: &Path) -> Result<PriorityMatrix, Failure> {
+    let (file, _) = files::open(path, OpenOptions::new().read(true))?;
+    let mut text = String::new();
+    // One more than is taken, so that a longer file is refused as such.
+    let read = file.take(MATRIX_BYTES_MAX as u64 + 1).read_to_string(&mut text);
+    read.map_err(|error| Failure::file(path, "reading", error))?;
+    let refused = |error: MatrixError| Failure::Usage(format!("{}: {error}", path.display()));
+    PriorityMatrix::parse(&text).map_err(refused)
 }
 
 /// Says of each fallback once that it happened.

@@ -5,6 +5,7 @@
 //! here has a key of ours.
 
 mod data;
+mod matrix;
 mod notify;
 mod segment;
 mod store;
@@ -12,14 +13,19 @@ mod store;
 pub use data::{
     DataRequest, DataStatus, DataStatusError, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
 };
+pub use matrix::{
+    MATRIX_BYTES_MAX, MATRIX_LOCATIONS_MAX, MATRIX_NICS_MAX, MatrixError, Nearness, Nics,
+    PriorityMatrix, WILDCARD,
+};
 pub use notify::{
     NOTIFICATION_MESSAGE_BYTES_MAX, NOTIFICATION_NAME_BYTES_MAX, Notification, NotificationError,
     PROBE_ANSWER, PROBE_QUESTION,
 };
 pub use segment::{
-    BUFFERS_MAX, BufferDescriptor, LOCATIONS_MAX, PriorityMatrix, Protocols, SegmentDescriptor,
-    SegmentError, TEXT_BYTES_MAX, TIMESTAMP_BYTES_MAX,
+    BUFFERS_MAX, BufferDescriptor, Protocols, SegmentDescriptor, SegmentError, TEXT_BYTES_MAX,
+    TIMESTAMP_BYTES_MAX,
 };
+pub(crate) use segment::{is_bounded, matrix};
 pub use store::{CLUSTER_ID_BYTES_MAX, Keys, KeysError, RpcMeta, RpcMetaError};
 
 use alloc::string::String;

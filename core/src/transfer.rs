@@ -2,13 +2,14 @@
 //!
 //! The second machine of the core, as free of I/O as the first. A batch ends exactly once, and
 //! not before every slice of it was completed or released: only then is its memory its owner's.
-//! Slices are cut as lanes have room and dealt to the lanes in turn. A slice whose lane ends is
+//! Slices are cut as lanes have room and dealt in turn to the lanes that are nearest to their memory. A slice whose lane ends is
 //! posted on another; a write that was tried so is not called a success before the old lane is
 //! fenced, because bytes of the first attempt could land after the report (rule H12). Reads need
 //! no fence: a drained lane no longer writes local memory.
 //!
 //! `docs/transfers.md` has the rules, and the reasons.
 
+mod affinity;
 mod batch;
 mod events;
 mod fingerprint;
@@ -18,11 +19,12 @@ mod mutants;
 mod slab;
 mod types;
 
+pub use affinity::{AFFINITIES_MAX, Affinity, RAILS_RANKED_MAX};
 pub use machine::Transfers;
 #[cfg(feature = "mutants")]
 pub use mutants::TransferMutant;
 pub use types::{
     BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
-    Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError, TransferCounters,
-    TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
+    Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,
+    TransferCounters, TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
 };

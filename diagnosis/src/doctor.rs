@@ -16,7 +16,7 @@ mod probes;
 mod report;
 mod timed;
 
-pub use bulk::{BULK_BYTES_MAX, BULK_TIME};
+pub use bulk::{BULK_BYTES_MAX, BULK_TIME, loopback_mbps};
 pub use bundle::{BUNDLE, bundle};
 pub use datagrams::{
     Answerer, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_MAGIC, DATAGRAM_TRIES,
@@ -27,7 +27,10 @@ pub use exchange::{
 };
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
 pub use observed::Observed;
-pub use outside::{ANSWER_MAX, AskFailure, Outside, ThisMachine};
+pub use outside::{
+    ANSWER_MAX, AskFailure, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep, Lanes, Outside,
+    ThisMachine,
+};
 pub use report::{Check, Finding, Halves, Outcome, Report};
 pub use timed::Timed;
 
@@ -146,8 +149,9 @@ enum Applies {
     ToRdma,
     /// There, and where there is a device that nothing is known against.
     ToDevices,
-    /// Where `--peer` is given, `--metadata`, `--segment` too, `--listen` or `--advertise`.
+    /// Where `--peer` is given, there unless bytes are to move over TCP alone, `--metadata`, `--segment` too, `--listen` or `--advertise`.
     WithPeer,
+    ToPeerOverRdma,
     WithMetadata,
     WithSegment,
     WithAddress,
@@ -229,6 +233,7 @@ fn reason_to_skip(
         Applies::Always => true,
         Applies::ToRdma | Applies::ToDevices => over_rdma,
         Applies::WithPeer => request.peer.is_some(),
+        Applies::ToPeerOverRdma => over_rdma && request.peer.is_some(),
         Applies::WithMetadata => request.metadata.is_some(),
         Applies::WithSegment => request.metadata.is_some() && request.segment.is_some(),
         Applies::WithAddress => request.listen.is_some() || request.advertise.is_some(),

@@ -334,7 +334,7 @@ fn named_id(line: &str) -> Option<Match> {
 
 /// Whose failure a line says it is: an error that a peer reports is that side's.
 fn marked_side(text: &str) -> Option<Side> {
-    const MARKS: [(&str, Side); 12] = [
+    const MARKS: [(&str, Side); 13] = [
         ("rejectedbypeer", Side::Remote),
         ("handshakerejectedby", Side::Remote),
         ("reportedbypeer", Side::Remote),
@@ -344,6 +344,7 @@ fn marked_side(text: &str) -> Option<Side> {
         ("对端拒绝", Side::Remote),
         ("对端报告", Side::Remote),
         ("(ourside)", Side::Local),
+        ("localaccessviolation", Side::Local),
         ("本端错误", Side::Local),
         ("(theset-upofthetwo)", Side::Both),
         ("(anaccessthatisnotallowed)", Side::Both),

@@ -13,12 +13,14 @@ mod normal;
 mod page;
 mod printed;
 mod problem;
+mod reset;
 
 pub use calls::{of_call, of_completion};
 pub use language::Language;
 pub use page::{COLUMNS_MIN, Style, commands_of, page, page_json, wrapped};
 pub use printed::{PrintedPage, printed_catalogue};
 pub use problem::{Id, Problem, Role, Severity, Side, Text, problem, problems};
+pub use reset::AfterReset;
 
 /// The ids of the catalogue.
 pub mod ids {

@@ -86,6 +86,7 @@ impl Answers {
             address: self.address.clone(),
             transports: self.offer.transports,
             devices: self.offer.devices.clone(),
+            matrix: self.offer.matrix.as_deref().cloned(),
             regions,
             checksum: None,
             data_port: self.data_port.clone(),
@@ -96,16 +97,8 @@ impl Answers {
     /// What is told to whoever does not speak our protocol. Where Mooncake nodes are served they
     /// would take every region of it for one that is reached by its address.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
-        if !self.is_open {
-            return self.describe(self.regions.describe(Reach::ByKey));
-        }
-        let mut descriptor = self.describe(self.regions.describe(Reach::ByAddress));
-        // A lane of theirs leads to the device that it names, and all of those to our first.
-        descriptor.devices.truncate(1);
-        for region in &mut descriptor.regions {
-            region.remote_keys.truncate(1);
-        }
-        descriptor
+        let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
+        self.describe(self.regions.describe(reach))
     }
 
     /// What is told to a Mooncake node: of both transports the one that it has.
@@ -146,14 +139,14 @@ impl Answers {
 
     /// The handshake of a Mooncake node over RDMA.
     async fn connection_of_theirs(&self, text: &str) -> Option<String> {
-        let (message, addressed) =
-            match received(text, &nic_path(&self.name), &self.describe_openly().devices) {
-                Ok(received) => received,
-                Err(reason) => {
-                    count(&self.counts.messages_refused);
-                    return Some(PlainMessage::rejection(&reason).encode());
-                }
-            };
+        let (message, addressed) = match received(text, &nic_path(&self.name), &self.offer.devices)
+        {
+            Ok(received) => received,
+            Err(reason) => {
+                count(&self.counts.messages_refused);
+                return Some(PlainMessage::rejection(&reason).encode());
+            }
+        };
         let (reply, answer) = oneshot::channel();
         self.commands.send(Command::PlainCallReceived { message, reply });
         Some(answered(answer.await.ok()?, addressed).encode())

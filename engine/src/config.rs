@@ -28,6 +28,10 @@ pub struct EngineLimits {
     /// is used again and again later than others. Over RDMA what peers do on a lane is not seen, so
     /// that a node which only serves should have room for all who use it at one time.
     pub lanes_max: usize,
+    /// Lanes at once with one peer, those on their way up or down included: two for each pair of NICs
+    /// and a few more. Over RDMA a lane is two queue pairs. A request of the peer past it is refused
+    /// as busy; half-open lanes are gone after five seconds.
+    pub lanes_per_peer_max: usize,
     /// Slices on one lane at a time; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
@@ -49,6 +53,7 @@ impl Default for EngineLimits {
             regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
             peers_max: 65_536,
             lanes_max: 16_384,
+            lanes_per_peer_max: 64,
             lane_depth: 64,
             slice_bytes_max: 1 << 20,
             batches_max: 4_096,
@@ -247,6 +252,7 @@ impl Builder {
         let nonzero = [
             ("control_connections_max", self.limits.control_connections_max as u64),
             ("peers_max", self.limits.peers_max as u64),
+            ("lanes_per_peer_max", self.limits.lanes_per_peer_max as u64),
             ("batches_max", u64::from(self.limits.batches_max)),
             ("requests_per_batch_max", u64::from(self.limits.requests_per_batch_max)),
             ("call_timeout_ms", self.timing.call_timeout_ms),

@@ -30,6 +30,8 @@ pub struct Counters {
     pub messages_refused: u64,
     /// Requests that came after one of ours to the same peer, before either had led to a lane.
     pub requests_crossed: u64,
+    /// Requests of peers that had as many lanes as one may have (`lanes_per_peer_max`).
+    pub requests_past_share: u64,
     /// The data port for Mooncake nodes.
     pub data_port: DataPortCounters,
     /// Notifications rejected because too many were kept already, or because they were none.
@@ -100,6 +102,11 @@ impl Counters {
         vec![
             ("lanes_evicted", "Idle lanes that made way for others", self.lanes_evicted),
             ("requests_crossed", "Requests that crossed one of ours", self.requests_crossed),
+            (
+                "requests_past_share",
+                "Requests of peers with as many lanes as one may have",
+                self.requests_past_share,
+            ),
             ("life_cycle_ignored", "Messages about pairs that are not current", life.ignored),
             ("life_cycle_refused", "Calls refused", life.refused),
             ("life_cycle_rejected", "Calls refused on arrival", life.rejected),
@@ -181,6 +188,7 @@ pub(crate) struct Counts {
     pub(crate) frames_refused: AtomicU64,
     pub(crate) messages_refused: AtomicU64,
     pub(crate) requests_crossed: AtomicU64,
+    pub(crate) requests_past_share: AtomicU64,
     pub(crate) notifications_rejected: AtomicU64,
     pub(crate) publications_failed: AtomicU64,
     pub(crate) peers_moved: AtomicU64,
@@ -214,6 +222,7 @@ impl Counts {
             frames_refused: read(&self.frames_refused),
             messages_refused: read(&self.messages_refused),
             requests_crossed: read(&self.requests_crossed),
+            requests_past_share: read(&self.requests_past_share),
             data_port: self.data.snapshot(),
             notifications_rejected: read(&self.notifications_rejected),
             publications_failed: read(&self.publications_failed),

@@ -10,6 +10,9 @@ use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::StoreCause;
 use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
+/// Begins what a peer that refused a handshake is given up with, [`Failure::Refused`] in words.
+const REFUSAL: &str = "the peer refused";
+
 impl Error {
     /// The problem's name in the catalogue: `handfast explain ID` says what cures it.
     pub fn diagnosis_id(&self) -> Id {
@@ -52,6 +55,9 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Memory(_) | Cause::Registration(_) => ids::MEM_ALLOCATION,
         Cause::Handshake(failure) => of_failure(failure),
         Cause::Transport(error) => of_transport(stage, error),
+        Cause::PeerLost(error) if error.detail.starts_with(REFUSAL) => {
+            of_call("handshake", 0, &error.detail).unwrap_or(ids::HS_FAILED)
+        }
         Cause::PeerLost(_) => ids::PEER_LOST,
         Cause::NoRoom(reached) => of_limit(reached.limit),
         Cause::PeerRestarted => ids::PEER_RESTARTED,
@@ -73,13 +79,13 @@ fn of_store(cause: &StoreCause) -> Id {
         StoreCause::NotText => ids::META_CAPTIVE,
         StoreCause::TooLong { .. } => ids::ENGINE_LIMIT,
         StoreCause::NotBuilt { .. } => ids::BUILD_FEATURE,
-        StoreCause::Certificates(_) => ids::ETCD_TLS,
+        StoreCause::Certificates(_) | StoreCause::Tls { .. } => ids::ETCD_TLS,
     }
 }
 
 fn of_limit(limit: NicLimit) -> Id {
     match limit {
-        NicLimit::Lanes | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
+        NicLimit::Lanes | NicLimit::LanesOfPeer | NicLimit::CompletionEntries => ids::ENGINE_LIMIT,
         NicLimit::QueuePairs => ids::QP_NOMEM,
         NicLimit::Regions => ids::MR_EXHAUSTED,
         NicLimit::LockedMemory => ids::LIM_MEMLOCK,
@@ -159,7 +165,7 @@ mod tests {
     use handfast_core::wire::{FrameError, Refusal};
     use handfast_diagnosis::problem;
     use handfast_memory::{Direction, RegistrationError};
-    use handfast_metadata::{StoreError, StoreOperation};
+    use handfast_metadata::{StoreError, StoreOperation, TlsFailure};
     use handfast_transport_rdma::LimitReached;
     use std::collections::BTreeSet;
     use std::sync::Arc;
@@ -222,6 +228,7 @@ mod tests {
             StoreCause::TooLong { what: "key", bytes: 2, limit: 1 },
             StoreCause::NotBuilt { feature: "etcd" },
             StoreCause::Certificates("x".into()),
+            StoreCause::Tls { failure: TlsFailure::WrongName, detail: "x".into() },
             StoreCause::NotText,
         ];
         causes.extend(stores.map(|cause| {
@@ -272,6 +279,20 @@ mod tests {
             seen.insert(id);
         }
         assert!(seen.len() > 20, "{seen:?}");
+    }
+
+    #[test]
+    fn a_peer_that_is_given_up_for_a_refusal_leads_to_the_handshakes_page() {
+        let lost = |reason, detail: &str| {
+            let words = Failure::Refused(Refusal { reason, detail: detail.into() }).to_string();
+            let error = transport(Side::Peer, "handshake", 0, &words);
+            of_cause(Stage::Transfer, &Cause::PeerLost(Arc::new(error)))
+        };
+        assert_eq!(lost(RefusalReason::Busy, "no lane is free"), ids::HS_FAILED);
+        assert_eq!(lost(RefusalReason::Configuration, "MTU mismatch"), ids::MTU_MISMATCH);
+        let silent = transport(Side::Peer, "handshake", 0, &Failure::Silent.to_string());
+        let silent = Cause::PeerLost(Arc::new(silent));
+        assert_eq!(of_cause(Stage::Transfer, &silent), ids::PEER_LOST);
     }
 
     #[test]

@@ -9,10 +9,11 @@ use crate::mooncake::{Theirs, is_theirs};
 use crate::opening::Openings;
 use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::registry::{LaneTable, Leftovers, Registry};
-use crate::room::{Choice, Raising, Sieve, Usage};
+use crate::room::{Choice, Raising, Share, Sieve, Usage, share};
 use crate::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use crate::transport::Transport;
+use crate::twins::Twins;
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
@@ -45,6 +46,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
+    pub(crate) share: Share,
     pub(crate) addresses_max: usize,
 }
 
@@ -78,6 +80,7 @@ pub(crate) struct Driver<N: Net> {
     opened: BTreeMap<NicPath, String>,
     /// Where peers that called said they take calls.
     announced: BTreeMap<(NicPath, Incarnation), String>,
+    twins: Twins,
     /// BringUps and Wires under way. One lifecycle has one of them at a time.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
@@ -110,6 +113,7 @@ impl<N: Net> Driver<N> {
             next_call: 0,
             opened: BTreeMap::new(),
             announced: BTreeMap::new(),
+            twins: Twins::default(),
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
             openings: Openings::default(),
@@ -179,13 +183,9 @@ impl<N: Net> Driver<N> {
         let now = self.parts.clock.now();
         let input = match command {
             Command::Open { path, incarnation, address } => {
-                if self.shutdown.is_some() {
-                    let error = failed(Side::Local, "close", "the engine is closing".into());
-                    self.lose(&path, error);
+                if !self.may_open(&path, incarnation, address) {
                     return;
                 }
-                self.remember_opened(&path, address);
-                self.end_lanes_to_others(&path, incarnation);
                 Input::Open(path)
             }
             // While the engine closes only those are answered who close as well.
@@ -195,6 +195,11 @@ impl<N: Net> Driver<N> {
                 return;
             }
             Command::CallReceived { message, reply } => {
+                if let Some(refusal) = self.past_share(&message) {
+                    // The caller may have hung up.
+                    let _ = reply.send(refusal);
+                    return;
+                }
                 self.note_call(&message);
                 Input::CallReceived { token: self.expect(Caller::Ours(reply)), message }
             }
@@ -253,6 +258,36 @@ impl<N: Net> Driver<N> {
         if self.opened.contains_key(&peer) {
             self.no_room.entry(peer).or_insert(no_room);
         }
+    }
+
+    /// The answer to a request that would be a lane more than its sender may have.
+    fn past_share(&self, message: &Message) -> Option<Message> {
+        if message.op != Op::Request {
+            return None;
+        }
+        let limit = self.parts.share.check(&self.parts.node, &message.from).err()?;
+        let refusal = share::refusal(&self.parts.node, message, limit);
+        count(&self.parts.counts.requests_past_share);
+        self.parts.counts.meters.on_answer_sent(&refusal);
+        Some(refusal)
+    }
+
+    /// Remembers a demand of ours, and whether a lane may be had for it; who waits is told if not.
+    fn may_open(&mut self, path: &NicPath, incarnation: Incarnation, address: String) -> bool {
+        if self.shutdown.is_some() {
+            let error = failed(Side::Local, "close", "the engine is closing".into());
+            self.lose(path, error);
+            return false;
+        }
+        self.remember_opened(path, address);
+        self.end_lanes_to_others(path, incarnation);
+        let Err(limit) = self.parts.share.check(&self.parts.node, path) else { return true };
+        let cause = share::failure(limit);
+        for target in self.parts.registry.runs(path) {
+            target.note_no_room((cause.clone(), limit));
+            target.on_open_failed(path, &cause);
+        }
+        false
     }
 
     /// Remembers what a call of a node of ours tells beside what the machine is told.
@@ -629,6 +664,7 @@ impl<N: Net> Driver<N> {
         if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
             *crossed = true;
             count(&self.parts.counts.requests_crossed);
+            debug!(peer = %from, "both sides opened at the same instant");
         }
     }
 
@@ -654,6 +690,9 @@ impl<N: Net> Driver<N> {
     }
 
     fn remember_announced(&mut self, message: &Message) {
+        if self.twins.note(message, self.parts.addresses_max) {
+            info!(peer = %message.from, "the peer restarted with identical QP numbers");
+        }
         let address = &message.body.address;
         if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
             return;
@@ -677,7 +716,7 @@ fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command 
             }
             return Command::CallAnswered(answer);
         }
-        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text) {
+        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text, &asked.to) {
             Ok(message) => return Command::PlainCallAnswered { lifecycle, message },
             Err(error) => error,
         },

@@ -11,16 +11,18 @@ use crate::exposure::Exposure;
 use crate::fallback::{Fallback, Fallbacks};
 use crate::metrics::{EngineState, View};
 use crate::mooncake::{Inbox, Links, describe_registered};
-use crate::rdma::LocalRegion;
-use crate::regions::{Reach, Registration};
+use crate::regions::{Reach, Registration, ServedRegion};
 use crate::registry::Registry;
 use crate::segment::{Prepared, Segment};
 use crate::target::Target;
 use crate::time::{Clock, Entropy};
-use crate::transport::{Carrier, Transport};
+use crate::topology::Location;
+use crate::transport::{Carrier, Registered, Transport};
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
 use handfast_core::node::Event;
-use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
+use handfast_core::wire::{
+    Checksum, DescriptorError, FrameKind, NodeDescriptor, REGION_LOCATION_BYTES_MAX, Transports,
+};
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
 use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
@@ -170,7 +172,29 @@ impl Engine {
     /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
     /// memory, or what the device refused.
     pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
-        self.register_reached(name, span, access, Reach::ByKey)
+        self.register_reached(name, span, access, Reach::ByKey, None)
+    }
+
+    /// As [`Engine::register`], of memory that lies at `location`: peers that reach this node over
+    /// several of its RDMA devices are told of it, and take those that are near. Elsewhere it is where
+    /// the kernel says that the pages are.
+    ///
+    /// # Errors
+    /// As [`Engine::register`], and [`Cause::Invalid`] for a location that is too long to be told.
+    pub fn register_at(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+        location: &Location,
+    ) -> Result<Registration, Error> {
+        let text = location.to_string();
+        if text.len() > REGION_LOCATION_BYTES_MAX {
+            let text =
+                format!("a location has more than {REGION_LOCATION_BYTES_MAX} bytes: {text}");
+            return Err(Error::local(Stage::Registration, Cause::Invalid(text)));
+        }
+        self.register_reached(name, span, access, Reach::ByKey, Some(location.clone()))
     }
 
     /// As [`Engine::register`], and lets Mooncake nodes reach the span ([`Builder::mooncake`]): over
@@ -190,7 +214,7 @@ impl Engine {
                         listen, and to speak to them";
             return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
         }
-        self.register_reached(name, span, access, Reach::ByAddress)
+        self.register_reached(name, span, access, Reach::ByAddress, None)
     }
 
     fn register_reached(
@@ -199,13 +223,15 @@ impl Engine {
         span: Span,
         access: Access,
         reach: Reach,
+        location: Option<Location>,
     ) -> Result<Registration, Error> {
         let registered = match span.is_empty() {
             true => None,
-            false => self.shared.transport.register(&span, access)?,
+            false => self.shared.transport.register(&span, access, location.clone())?,
         };
         let entropy = &*self.shared.entropy;
-        self.shared.answers.regions.register(name, span, access, registered, reach, entropy)
+        let region = ServedRegion { span, access, registered, reach, location };
+        self.shared.answers.regions.register(name, region, entropy)
     }
 
     /// Makes memory of ours known to the RDMA device, if there is one, so that transfers from and
@@ -214,19 +240,32 @@ impl Engine {
     /// # Errors
     /// [`Stage::Registration`]: what the device or the limit of locked memory refused.
     pub async fn prepare(&self, span: &Span) -> Result<Prepared, Error> {
-        self.prepare_for(span, Access::default()).await.map(Prepared::new)
+        self.prepare_for(span, Access::default(), None).await.map(Prepared::new)
+    }
+
+    /// As [`Engine::prepare`], of memory that lies at `location`: with several RDMA devices, transfers
+    /// from and to it go over those that are near. Elsewhere it is where the kernel says that the pages
+    /// are. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    pub async fn prepare_at(&self, span: &Span, location: &Location) -> Result<Prepared, Error> {
+        let prepared = self.prepare_for(span, Access::default(), Some(location.clone())).await;
+        prepared.map(Prepared::new)
     }
 
     pub(crate) async fn prepare_for(
         &self,
         span: &Span,
         access: Access,
-    ) -> Result<Option<Arc<LocalRegion>>, Error> {
+        location: Option<Location>,
+    ) -> Registered {
         if span.is_empty() || !self.shared.answers.offer.transports.rdma {
             return Ok(None);
         }
         let (transport, span) = (self.shared.transport.clone(), span.clone());
-        let registering = tokio::task::spawn_blocking(move || transport.register(&span, access));
+        let registering =
+            tokio::task::spawn_blocking(move || transport.register(&span, access, location));
         let closing = |_| Error::local(Stage::Registration, Cause::Closed);
         registering.await.map_err(closing)?
     }
@@ -519,8 +558,9 @@ impl Engine {
             // For the handshake that is to come.
             keep();
         }
-        let devices = &descriptor.devices;
-        target.set_rails(&rails, devices, own.offer.transports.tcp && descriptor.transports.tcp);
+        let tcp = own.offer.transports.tcp && descriptor.transports.tcp;
+        target.set_rails(&rails, &descriptor.devices, tcp);
+        target.set_near(own.offer.matrix.clone(), descriptor.matrix.as_ref());
         Ok((descriptor, target))
     }
 

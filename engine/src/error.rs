@@ -1,5 +1,8 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
+mod class;
+
+use crate::rails::FailureClass;
 use crate::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
@@ -7,7 +10,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
 use handfast_memory::{Direction, MemoryError, RegistrationError};
-use handfast_metadata::StoreError;
+use handfast_metadata::{StoreCause, StoreError};
 use handfast_trace::RecordError;
 use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
@@ -333,6 +336,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         | Cause::MooncakeDescriptor(SegmentError::Null) => {
             "try again in a moment, or name the metadata store of its fleet"
         }
+        Cause::Store(StoreError { cause: StoreCause::Tls { failure, .. }, .. }) => failure.cure(),
         Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
         Cause::MooncakeDescriptor(_) => {
@@ -392,7 +396,12 @@ impl fmt::Display for Error {
             Side::Configuration => "the set-up of the two",
             Side::Protection => "an access that is not allowed",
         };
-        write!(f, " ({side}): {}", inner.cause)?;
+        match self.class() {
+            Some(FailureClass::Protection | FailureClass::Configuration) | None => {
+                write!(f, " ({side}): {}", inner.cause)?;
+            }
+            Some(class) => write!(f, " ({side}, {class}): {}", inner.cause)?,
+        }
         match self.remote() {
             Some(Remote::Untouched) => {
                 f.write_str("; none of its bytes reached the peer's memory")?

@@ -62,6 +62,7 @@ mod time;
 pub mod topology;
 mod transfer;
 mod transport;
+mod twins;
 mod watching;
 
 pub use config::{Builder, EngineLimits, EngineTiming};
@@ -81,7 +82,7 @@ pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
 pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{
-    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation, TlsFailure,
 };
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
@@ -90,7 +91,8 @@ pub use handfast_transport_tcp::{
 };
 pub use metrics::{
     ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
-    LifecyclesState, METERED_PEERS_MAX, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
+    LifecyclesState, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX, NicPairState, NodeState, PeerState,
+    RailState, STATE_SCHEMA, WayState,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
 pub use opening::LaneOpening;

@@ -5,19 +5,22 @@
 
 mod cause;
 mod endpoint;
+mod pair;
 mod prometheus;
 mod rail;
 mod state;
 mod view;
 
+pub use pair::NIC_PAIRS_METERED_MAX;
 pub use rail::LATENCY_MAX_NS;
 pub use state::{
     ByCause, EngineState, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState, LifecyclesState,
-    NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
+    NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
 };
 
 pub(crate) use cause::Cause;
 pub(crate) use endpoint::{MetricsServer, serve};
+pub(crate) use pair::{NicPair, NicPairs};
 pub(crate) use rail::Rail;
 pub(crate) use view::{Lifecycles, View, ViewParts};
 
@@ -76,7 +79,11 @@ pub(crate) struct PeerMeters {
     pub(crate) retires_forced: AtomicU64,
     /// Batches that ended before there was any lane.
     pub(crate) batches_without_lane: AtomicU64,
+    /// Writes that may still land and of which nothing will tell, each once for each lane.
+    pub(crate) fences_lost: AtomicU64,
     rails: [OnceLock<Arc<Rail>>; Carrier::ALL.len()],
+    /// What goes over lanes that have a pair of NICs of their own.
+    pub(crate) pairs: NicPairs,
 }
 
 impl PeerMeters {

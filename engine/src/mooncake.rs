@@ -17,6 +17,8 @@ mod server;
 
 pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
 
+#[cfg(feature = "verbs")]
+pub(crate) use handshake::devices_on;
 pub(crate) use handshake::{Theirs, answered, is_theirs, received};
 pub(crate) use inbox::Inbox;
 pub(crate) use remote::describe_registered;
@@ -210,6 +212,7 @@ fn describe(descriptor: &SegmentDescriptor, address: &str) -> Result<NodeDescrip
         address: address.to_owned(),
         transports: Transports { tcp: true, rdma: false },
         devices: Vec::new(),
+        matrix: None,
         regions: descriptor.buffers.iter().enumerate().map(region).collect(),
         checksum: None,
         data_port: None,
@@ -225,7 +228,8 @@ pub(crate) fn absolute() -> RegionDescriptor {
 fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
     // The key is of no meaning there.
     let (key, remote_keys) = (0, Vec::new());
-    RegionDescriptor { name, key, remote_keys, address, bytes, readable: true, writable: true }
+    let (readable, writable, location) = (true, true, None);
+    RegionDescriptor { name, key, remote_keys, address, bytes, readable, writable, location }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -24,6 +24,10 @@ pub(crate) trait Plane: Send + Sync + 'static {
     /// Asks for a posting back.
     fn withdraw(&self, lane: Lifecycle, slice: u64);
 
+    /// Looks for completions on a lane for a while, in place of its task, until `is_done`, where that
+    /// pays.
+    fn attend(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
+
     /// Sees a byte come over a lane, where lanes are tried before they are used.
     fn probe(&self, _lane: Lifecycle) -> Step<()> {
         Box::pin(std::future::ready(Ok(())))
@@ -40,6 +44,10 @@ impl<N: Net> Plane for TcpTransport<N> {
 
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
         TcpTransport::withdraw(self, lane, slice);
+    }
+
+    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        TcpTransport::attend(self, lane, is_done);
     }
 }
 

@@ -9,8 +9,13 @@
 //!
 //! No I/O, no clock: a pure function of what it is told.
 
+mod near;
+
+pub(crate) use near::Near;
+
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Instant, Lifecycle, NicPath, NodeName};
+use std::fmt;
 
 /// Rails between two nodes at most: two nodes with eight NICs each have one for each NIC.
 pub const RAILS_MAX: usize = 8;
@@ -54,9 +59,26 @@ impl FailureClass {
         }
     }
 
+    /// In two words at most, as errors say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LocalPort => "local port",
+            Self::PeerRail => "peer rail",
+            Self::PeerProcess => "peer process",
+            Self::Protection => "protection",
+            Self::Configuration => "configuration",
+        }
+    }
+
     /// Whether trying again changes nothing.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Protection | Self::Configuration)
+    }
+}
+
+impl fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -182,6 +204,20 @@ impl Rails {
     /// Whether these are the rails that are planned.
     pub(crate) fn are(&self, plans: &[RailPlan]) -> bool {
         self.rails.iter().map(|rail| &rail.plan).eq(plans.iter().take(RAILS_MAX))
+    }
+
+    /// The number of the rail that a path leads over.
+    pub(crate) fn number(&self, path: &NicPath) -> Option<u8> {
+        let place = self.rails.iter().position(|rail| rail.plan.path == *path)?;
+        u8::try_from(place).ok()
+    }
+
+    /// Our NIC and the peer's of each rail, by number.
+    pub(crate) fn nics(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rails.iter().map(|rail| {
+            let (theirs, ours) = rail.plan.path.rail().unwrap_or_default();
+            (ours, theirs)
+        })
     }
 
     /// What is to be done next; drain to `None` after every call.

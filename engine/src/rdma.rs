@@ -32,10 +32,12 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
     let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
-    let nics = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let (nics, matrix) = opened;
     let steps = Steps::start(&nics[0].1)?;
     Ok(Arc::new(Lanes::new(LanesParts {
         nics,
+        matrix: matrix.map(Arc::new),
         watch,
         steps,
         tcp: parts.tcp,

@@ -3,6 +3,7 @@
 use crate::error::{Cause, Error, Stage};
 use crate::rdma::LocalRegion;
 use crate::time::Entropy;
+use crate::topology::Location;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_memory::{Access, Direction, Region, RegionError, RegionTable};
 use handfast_memory::{RegistrationError, Span};
@@ -27,6 +28,19 @@ struct Named {
     /// As the RDMA device knows it.
     registered: Option<Arc<LocalRegion>>,
     reach: Reach,
+    /// Where its memory is, if anybody knows.
+    location: Option<Location>,
+}
+
+/// A region to be served.
+pub(crate) struct ServedRegion {
+    pub(crate) span: Span,
+    pub(crate) access: Access,
+    /// As the RDMA device knows it.
+    pub(crate) registered: Option<Arc<LocalRegion>>,
+    pub(crate) reach: Reach,
+    /// Where its memory is, if the user said so.
+    pub(crate) location: Option<Location>,
 }
 
 /// What a peer must know to reach a region.
@@ -97,12 +111,10 @@ impl Regions {
     pub(crate) fn register(
         self: &Arc<Self>,
         name: &str,
-        span: Span,
-        access: Access,
-        registered: Option<Arc<LocalRegion>>,
-        reach: Reach,
+        served: ServedRegion,
         entropy: &dyn Entropy,
     ) -> Result<Registration, Error> {
+        let ServedRegion { span, access, registered, reach, location } = served;
         let failed = |cause| Error::local(Stage::Registration, cause);
         let plain = |c: char| !c.is_control() && !matches!(c, '/' | ':' | ',');
         if name.is_empty() || name.len() > REGION_NAME_BYTES_MAX || !name.chars().all(plain) {
@@ -129,7 +141,15 @@ impl Regions {
             .unwrap_or(Err(RegistrationError::KeyTaken))
             .map_err(|error| failed(error.into()))?;
         let name: Arc<str> = name.into();
-        named.push(Named { name: name.clone(), region: region.clone(), registered, reach });
+        let found = || registered.as_ref().map(|known| known.location().clone());
+        let location = location.or_else(found).filter(|place| *place != Location::Anywhere);
+        named.push(Named {
+            name: name.clone(),
+            region: region.clone(),
+            registered,
+            reach,
+            location,
+        });
         drop(named);
         self.changed.notify_one();
         Ok(Registration { regions: self.clone(), name, region })
@@ -138,15 +158,17 @@ impl Regions {
     /// The regions that can be reached with what `reach` says; who knows keys reaches all.
     pub(crate) fn describe(&self, reach: Reach) -> Vec<RegionDescriptor> {
         let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
-        let describe = |Named { name, region, registered, .. }: &Named| RegionDescriptor {
-            name: name.to_string(),
-            key: region.key(),
-            remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
-            address: region.address(),
-            bytes: region.bytes(),
-            readable: region.access().remote_read,
-            writable: region.access().remote_write,
-        };
+        let describe =
+            |Named { name, region, registered, location, .. }: &Named| RegionDescriptor {
+                name: name.to_string(),
+                key: region.key(),
+                remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
+                address: region.address(),
+                bytes: region.bytes(),
+                readable: region.access().remote_read,
+                writable: region.access().remote_write,
+                location: location.as_ref().map(Location::to_string),
+            };
         self.lock().iter().filter(reached).map(describe).collect()
     }
 

@@ -19,6 +19,9 @@ use tokio::runtime::Handle;
 /// Most runs of one peer that are known at once. One is alive; others are held by transfers and
 /// segments of before a restart.
 pub(crate) const RUNS_MAX: usize = 8;
+/// Most paths to one Mooncake node that are known at once, each a device of its and one of ours: as
+/// many as two nodes with eight devices have.
+pub(crate) const THEIR_PATHS_MAX: usize = crate::RAILS_MAX * crate::RAILS_MAX;
 
 /// Which target each published lane belongs to.
 pub(crate) struct LaneTable {
@@ -152,11 +155,14 @@ impl Registry {
             return Some(target.clone());
         }
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
-        if known.len() >= RUNS_MAX {
+        let max = if is_theirs(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
+        if known.len() >= max {
             return None;
         }
+        let whole = if is_theirs(path) { path.clone() } else { nic_path(&path.node) };
         let target = Target::start(TargetParts {
-            path: if is_theirs(path) { path.clone() } else { nic_path(&path.node) },
+            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(&whole)),
+            path: whole,
             incarnation,
             address: address.to_owned(),
             runtime: self.parts.runtime.clone(),
@@ -166,7 +172,6 @@ impl Registry {
             limits: self.parts.limits,
             lane_mute: self.parts.lane_mute,
             trace: self.parts.trace.clone(),
-            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(path)),
         });
         known.push(target.clone());
         Some(target)
@@ -200,4 +205,52 @@ fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
         !known.is_empty()
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::TokioClock;
+    use handfast_transport_tcp::Posting;
+
+    /// Nothing is ever posted to it here.
+    struct Nowhere;
+
+    impl Plane for Nowhere {
+        fn post(&self, _: Lifecycle, postings: &mut Vec<Posting>) {
+            assert!(postings.is_empty());
+        }
+
+        fn withdraw(&self, _: Lifecycle, _: u64) {}
+    }
+
+    fn registry() -> Registry {
+        Registry::new(RegistryParts {
+            plane: Arc::new(Nowhere),
+            clock: Arc::new(TokioClock::default()),
+            commands: Commands::channel().0,
+            limits: TransferLimits::default(),
+            lane_mute: Duration::from_millis(1_000),
+            targets_max: 4,
+            runtime: Handle::current(),
+            trace: None,
+            counts: None,
+        })
+    }
+
+    #[tokio::test]
+    async fn as_many_paths_to_a_mooncake_node_are_known_as_two_nodes_with_eight_devices_have() {
+        let registry = registry();
+        let target = |nic: &str| {
+            let path = NicPath::parse(&format!("h:1@{nic}")).unwrap();
+            registry.target(&path, Incarnation::UNKNOWN, "h:1")
+        };
+        let held: Vec<_> =
+            (0..THEIR_PATHS_MAX).map(|place| target(&format!("rxe{place}"))).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(target("another").is_none());
+        assert!(target("rxe0").is_some(), "it is known");
+        drop(held);
+        assert!(target("another").is_some(), "those that nobody holds make room");
+    }
 }

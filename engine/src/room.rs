@@ -1,8 +1,10 @@
 //! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
 
+pub(crate) mod share;
 mod sieve;
 
+pub(crate) use share::Share;
 pub(crate) use sieve::{Choice, Sieve, Usage};
 
 use crate::command::{Command, Commands};
@@ -77,11 +79,11 @@ impl Raising {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
     use crate::plane::Plane;
     use crate::rdma::LocalRegion;
     use crate::time::TokioClock;
-    use crate::transport::{BroughtUp, Carrier, Offer, Step};
+    use crate::topology::Location;
+    use crate::transport::{BroughtUp, Carrier, Offer, Registered, Step};
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
     use handfast_memory::{Access, Span};
@@ -125,13 +127,14 @@ mod tests {
             const NOTHING: &Offer = &Offer {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },
                 devices: Vec::new(),
+                matrix: None,
             };
             NOTHING
         }
         fn registered(&self, _: &Span) -> Option<Arc<LocalRegion>> {
             None
         }
-        fn register(&self, _: &Span, _: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
+        fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
             Ok(None)
         }
     }

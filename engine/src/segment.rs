@@ -7,7 +7,7 @@ use crate::opening::LaneOpening;
 use crate::rdma::LocalRegion;
 use crate::target::{Piece, Target};
 use crate::transfer::{BatchReport, Transfer, submit_error};
-use crate::transport::{Carrier, Ends};
+use crate::transport::{Carrier, Ends, RemoteRegion};
 use handfast_core::Incarnation;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
@@ -50,13 +50,16 @@ struct Inner {
 struct Resolved {
     target: Arc<Target>,
     region: Arc<RegionDescriptor>,
+    /// As RDMA devices name it.
+    remote: Arc<RemoteRegion>,
     /// The owner refused what the descriptor seemed to allow.
     outdated: Arc<AtomicBool>,
 }
 
 impl Resolved {
     fn new(target: Arc<Target>, region: RegionDescriptor) -> Self {
-        Self { target, region: Arc::new(region), outdated: Arc::default() }
+        let remote = Arc::new(RemoteRegion::of(&region));
+        Self { target, region: Arc::new(region), remote, outdated: Arc::default() }
     }
 
     fn is_stale(&self) -> bool {
@@ -377,10 +380,10 @@ impl Batch {
             },
             None => self.segment.resolve().await?,
         };
-        let Resolved { target, region, outdated } = resolved;
+        let Resolved { target, region, remote, outdated } = resolved;
         let mut pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
         if !region.remote_keys.is_empty() {
-            self.find_ends(&mut pieces, region.remote_keys.as_slice().into()).await?;
+            self.find_ends(&mut pieces, remote).await?;
         }
         engine.check_open()?;
         let submitted = target.submit(&pieces, deadline);
@@ -415,7 +418,11 @@ impl Batch {
 
     /// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
     /// per block of memory, from the first byte named to the last.
-    async fn find_ends(&self, pieces: &mut [Piece], remote_keys: Arc<[u32]>) -> Result<(), Error> {
+    async fn find_ends(
+        &self,
+        pieces: &mut [Piece],
+        remote: Arc<RemoteRegion>,
+    ) -> Result<(), Error> {
         let engine = &self.segment.inner.engine;
         if !engine.shared().answers.offer.transports.rdma {
             return Ok(());
@@ -425,14 +432,14 @@ impl Batch {
         for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
             match transport.registered(&piece.span) {
                 Some(local) => {
-                    piece.ends = Some(Ends { local, remote_keys: remote_keys.clone() });
+                    piece.ends = Some(Ends { local, remote: remote.clone() });
                 }
                 None => include(&mut unknown, &piece.span)?,
             }
         }
         let mut fresh = Vec::with_capacity(unknown.len());
         for span in unknown {
-            fresh.extend(engine.prepare_for(&span, Access::default()).await?);
+            fresh.extend(engine.prepare_for(&span, Access::default(), None).await?);
         }
         if fresh.is_empty() {
             return Ok(());
@@ -440,8 +447,8 @@ impl Batch {
         for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
             // What is empty is known to nobody and never posted.
             let local = transport.registered(&piece.span);
-            let remote_keys = remote_keys.clone();
-            piece.ends = local.map(|local| Ends { local, remote_keys });
+            let remote = remote.clone();
+            piece.ends = local.map(|local| Ends { local, remote });
         }
         Ok(())
     }

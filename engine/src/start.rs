@@ -19,6 +19,7 @@ use crate::plane::{LOCAL_LANE, LocalPlane};
 use crate::rdma;
 use crate::regions::Regions;
 use crate::registry::{LaneTable, Registry, RegistryParts};
+use crate::room::Share;
 use crate::target::{LaneUp, Target, TargetParts};
 use crate::time::{Clock, Entropy};
 use crate::transport::{
@@ -314,6 +315,7 @@ impl<N: Net> Parts<N> {
             events: self.events.clone(),
             close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
             lane_depth: self.builder.limits.lane_depth,
+            share: Share { lanes_max: self.builder.limits.lanes_per_peer_max },
             addresses_max: self.builder.limits.peers_max,
         };
         Driver::new(parts, self.commands.clone())
@@ -487,11 +489,15 @@ fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
         true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
         false => limits.slice_bytes_max,
     };
+    // Those that owe a fence count there, too.
+    let lanes_max = u32::try_from(limits.lanes_per_peer_max).unwrap_or(u32::MAX);
+    let default = TransferLimits::default();
     TransferLimits {
         slice_bytes_max,
         slices_per_lane_max: limits.lane_depth,
         batches_max: limits.batches_max,
         requests_per_batch_max: limits.requests_per_batch_max,
-        ..TransferLimits::default()
+        lanes_max: default.lanes_max.max(lanes_max),
+        ..default
     }
 }

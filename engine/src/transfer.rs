@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 
 /// A submitted batch. Awaiting it yields the end; dropping it cancels it and frees nothing early:
 /// the memory stays held until nothing of the batch touches it any more, which may be a moment
@@ -25,6 +26,21 @@ pub struct Transfer {
     /// Set when the peer refuses: its descriptor may have changed since it was read.
     outdated: Arc<AtomicBool>,
     ended: bool,
+    waiting: Waiting,
+}
+
+/// Whoever would have told the end is gone.
+struct Gone;
+
+/// How a transfer is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Not yet.
+    No,
+    /// Others that are waited for on the same thread were let go first.
+    Polled,
+    /// The end is told by whoever finds it.
+    Asleep,
 }
 
 impl Transfer {
@@ -34,7 +50,46 @@ impl Transfer {
         report: oneshot::Receiver<BatchReport>,
         outdated: Arc<AtomicBool>,
     ) -> Self {
-        Self { target, batch, report, outdated, ended: false }
+        Self { target, batch, report, outdated, ended: false, waiting: Waiting::No }
+    }
+
+    /// A thread that waits outside of a runtime's tasks would sleep, and be woken by one of them, which
+    /// costs more than most waits: it looks for the end itself for a while. First it has whatever it
+    /// waits for beside this begin. `None`: it is waited for as usual.
+    fn attend(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
+        if tokio::task::try_id().is_some() {
+            return None;
+        }
+        match self.waiting {
+            Waiting::No => {
+                let found = self.found();
+                if found.is_none() {
+                    self.waiting = Waiting::Polled;
+                    context.waker().wake_by_ref();
+                }
+                Some(found.map_or(Poll::Pending, Poll::Ready))
+            }
+            Waiting::Polled => {
+                self.waiting = Waiting::Asleep;
+                let mut found = None;
+                let (target, batch) = (self.target.clone(), self.batch);
+                target.attend(batch, &mut || {
+                    found = self.found();
+                    found.is_some()
+                });
+                found.map(Poll::Ready)
+            }
+            Waiting::Asleep => None,
+        }
+    }
+
+    /// The end, if it was told.
+    fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
+        match self.report.try_recv() {
+            Ok(report) => Some(Ok(report)),
+            Err(TryRecvError::Closed) => Some(Err(Gone)),
+            Err(TryRecvError::Empty) => None,
+        }
     }
 
     /// Asks for an early end. Await the transfer to learn how far it got.
@@ -47,9 +102,13 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let report = std::task::ready!(Pin::new(&mut self.report).poll(context));
+        let report = match self.attend(context) {
+            Some(attended) => attended,
+            None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
+        };
+        let report = std::task::ready!(report);
         self.ended = true;
-        let report = report.map_err(|_| Error::local(Stage::Transfer, Cause::Closed))?;
+        let report = report.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed))?;
         if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
             self.outdated.store(true, Ordering::Release);
         }

@@ -7,8 +7,9 @@ use crate::rails::RailPlan;
 use crate::rdma::LocalRegion;
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
+use crate::topology::{Location, PriorityMatrix};
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::wire::{Body, DeviceDescriptor, Transports};
+use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_memory::{Access, Span};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
@@ -36,19 +37,45 @@ pub enum TransportChoice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
     /// The devices by name, at most [`RAILS_MAX`](crate::RAILS_MAX); with several of them bytes are
-    /// striped over all. Default: one with the address that is listened at, or else the first that
-    /// can be used.
+    /// striped over all that are equally near. Default: one with the address that is listened at, or
+    /// else the first that can be used.
     pub devices: Vec<String>,
+    /// Which of several devices to prefer for memory where, in the form that Mooncake has for it.
+    /// Bytes go over a device that is preferred at both ends, and over others where none of those
+    /// works; devices that it does not list come last. Default: the devices on the memory's own NUMA
+    /// node, as the kernel tells of them ([`topology`](crate::topology)).
+    pub matrix: Option<PriorityMatrix>,
     /// The port of each, counted from 1.
     pub port: u8,
     /// The address of the port that peers are to reach, with one device at most. Default: the best
     /// there is.
     pub address: Option<IpAddr>,
+    /// The place of that address in the port's table instead, of every device; the address goes
+    /// before it. Default: the best there is.
+    pub gid_index: Option<u8>,
+    /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
+    /// this, the port's, and the peer's. Default: 4096.
+    pub mtu_bytes_max: u32,
+    /// Traffic class of our packets: on Ethernet the byte of the IP header whose upper six bits, the
+    /// DSCP, choose a queue of the fabric. Default: 0.
+    pub traffic_class: u8,
+    /// Service level of our packets, 0 to 15: the virtual lane on InfiniBand, the priority of tagged
+    /// frames on Ethernet. Default: 0.
+    pub service_level: u8,
 }
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { devices: Vec::new(), port: 1, address: None }
+        Self {
+            devices: Vec::new(),
+            matrix: None,
+            port: 1,
+            address: None,
+            gid_index: None,
+            mtu_bytes_max: 4096,
+            traffic_class: 0,
+            service_level: 0,
+        }
     }
 }
 
@@ -86,6 +113,8 @@ pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
 pub(crate) struct Offer {
     pub(crate) transports: Transports,
     pub(crate) devices: Vec<DeviceDescriptor>,
+    /// Which of several devices are near which memory.
+    pub(crate) matrix: Option<Arc<PriorityMatrix>>,
 }
 
 /// Our memory and the peer's as RDMA devices name them.
@@ -93,8 +122,36 @@ pub(crate) struct Offer {
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct Ends {
     pub(crate) local: Arc<LocalRegion>,
+    pub(crate) remote: Arc<RemoteRegion>,
+}
+
+/// A region of a peer as RDMA devices name it.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RemoteRegion {
     /// One for each device of the peer.
-    pub(crate) remote_keys: Arc<[u32]>,
+    pub(crate) keys: Vec<u32>,
+    /// First byte, in the owner's addresses.
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) location: Location,
+}
+
+impl RemoteRegion {
+    /// A place that is none is unknown: it costs speed and nothing else.
+    pub(crate) fn of(region: &RegionDescriptor) -> Self {
+        let location = region.location.as_ref().and_then(|text| text.parse().ok());
+        Self {
+            keys: region.remote_keys.clone(),
+            address: region.address,
+            bytes: region.bytes,
+            location: location.unwrap_or(Location::Anywhere),
+        }
+    }
+
+    /// Where a byte lies, which is named by its owner's address.
+    pub(crate) fn place(&self, address: u64) -> Location {
+        self.location.at(address.saturating_sub(self.address), self.bytes)
+    }
 }
 
 /// A posting for a lane over RDMA.
@@ -103,7 +160,7 @@ pub(crate) struct RegisteredPosting {
     pub(crate) posting: Posting,
     /// Absent if either side's memory is not registered with its device.
     pub(crate) ends: Option<Ends>,
-    /// Which of the peer's devices the lane leads to, by its place in `remote_keys`.
+    /// Which of the peer's devices the lane leads to, by its place among the region's keys.
     pub(crate) theirs: Option<usize>,
 }
 
@@ -166,6 +223,9 @@ impl From<BringUpError> for NotRaised {
 /// The end of a BringUp.
 pub(crate) type BroughtUp = Pin<Box<dyn Future<Output = Result<Body, NotRaised>> + Send>>;
 
+/// Memory that a device knows, if there is one.
+pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
+
 /// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
 /// may go on until the lane is retired.
 pub(crate) trait Transport: Plane {
@@ -197,8 +257,9 @@ pub(crate) trait Transport: Plane {
     /// What the device knows the bytes by, if it was told of them.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
-    /// Tells the device of memory; nothing where there is none. Blocks while pages are pinned.
-    fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error>;
+    /// Tells the device of memory, which lies at `location` or else where the kernel says it does;
+    /// nothing where there is no device. Blocks while pages are pinned.
+    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
 
     /// Makes and destroys queue pairs before those of a lane to `peer`, so that the lane's numbers
     /// are not those of an earlier run (rule H13).
@@ -258,8 +319,11 @@ impl<N: Net> Transport for TcpTransport<N> {
     }
 
     fn offer(&self) -> &Offer {
-        const TCP_ALONE: &Offer =
-            &Offer { transports: Transports { tcp: true, rdma: false }, devices: Vec::new() };
+        const TCP_ALONE: &Offer = &Offer {
+            transports: Transports { tcp: true, rdma: false },
+            devices: Vec::new(),
+            matrix: None,
+        };
         TCP_ALONE
     }
 
@@ -267,7 +331,7 @@ impl<N: Net> Transport for TcpTransport<N> {
         None
     }
 
-    fn register(&self, _span: &Span, _access: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
+    fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
         Ok(None)
     }
 }

@@ -6,6 +6,7 @@
 //! may reach, under which key, and in which direction.
 
 mod block;
+mod numa;
 mod region;
 
 pub use block::{Memory, MemoryError, Span};

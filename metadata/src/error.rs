@@ -29,12 +29,74 @@ impl fmt::Display for StoreOperation {
     }
 }
 
+/// Why there is no encrypted connection to a store that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TlsFailure {
+    /// Nobody whom we trust vouches for its certificate.
+    #[error("nobody whom we trust vouches for its certificate")]
+    UnknownAuthority,
+    /// Its certificate is for other names than the one it is spoken to by.
+    #[error("its certificate is for another name")]
+    WrongName,
+    /// Its certificate has expired or is not valid yet.
+    #[error("its certificate is not valid at this time")]
+    NotValidNow,
+    /// Its certificate cannot be used for something else.
+    #[error("its certificate cannot be used")]
+    BadCertificate,
+    /// It asks for a certificate of ours, and there is none.
+    #[error("it asks for a certificate of ours, and none is given")]
+    OursMissing,
+    /// It does not take our certificate.
+    #[error("it refuses our certificate")]
+    OursRefused,
+    /// It speaks no TLS at that port.
+    #[error("it does not speak TLS there")]
+    NotSpoken,
+    /// The two have no version or cipher in common.
+    #[error("it has no way to encrypt in common with us")]
+    NothingInCommon,
+}
+
+impl TlsFailure {
+    /// What to do about it, in one sentence.
+    pub fn cure(self) -> &'static str {
+        match self {
+            Self::UnknownAuthority => {
+                "name the authority of the store's certificate: --metadata-ca"
+            }
+            Self::WrongName => {
+                "name the store as its certificate does, or give it one with the name that is used"
+            }
+            Self::NotValidNow => "renew the store's certificate, and check the clocks of both",
+            Self::BadCertificate => "give the store a certificate for servers",
+            Self::OursMissing => {
+                "name a certificate and its key: --metadata-cert and --metadata-key"
+            }
+            Self::OursRefused => {
+                "name a certificate that the store's authority vouches for, and that is still \
+                 valid: --metadata-cert and --metadata-key"
+            }
+            Self::NotSpoken => "check the port, or name the store without https",
+            Self::NothingInCommon => "let the store speak TLS 1.2 or 1.3",
+        }
+    }
+}
+
 /// Why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreCause {
     /// It cannot be reached.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
+    /// It was reached, and there is no encrypted connection to it.
+    #[error("{failure} ({detail})")]
+    Tls {
+        /// What is wrong.
+        failure: TlsFailure,
+        /// As the library says it, at most 256 bytes.
+        detail: String,
+    },
     /// It did not answer in time.
     #[error("no answer within {timeout_ms} ms")]
     Silent {
@@ -107,6 +169,16 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         next = error.source();
     }
     words(text)
+}
+
+/// What it means that a store was not spoken to.
+pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> StoreCause {
+    let detail = chain(error);
+    #[cfg(feature = "tls")]
+    if let Some(failure) = crate::tls::failure(error) {
+        return StoreCause::Tls { failure, detail };
+    }
+    StoreCause::Unreachable(detail)
 }
 
 /// Checks what is asked against the limits of every store.

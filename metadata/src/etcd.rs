@@ -3,7 +3,7 @@
 mod watch;
 
 use crate::Tls;
-use crate::error::{StoreCause, StoreError, StoreOperation, chain, check, words};
+use crate::error::{StoreCause, StoreError, StoreOperation, broken, check, words};
 use crate::store::{Changes, Pending, Store};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error, Identity, PutOptions,
@@ -282,11 +282,11 @@ fn cause(error: &Error) -> StoreCause {
             let text = words(status.message().to_owned());
             StoreCause::Refused { status: status.code() as u16, text }
         }
-        Error::GRpcStatus(status) => StoreCause::Unreachable(match status.source() {
-            Some(source) => chain(source),
-            None => words(status.message().to_owned()),
-        }),
-        Error::TransportError(error) => StoreCause::Unreachable(chain(error)),
+        Error::GRpcStatus(status) => match status.source() {
+            Some(source) => broken(source),
+            None => StoreCause::Unreachable(words(status.message().to_owned())),
+        },
+        Error::TransportError(error) => broken(error),
         other => StoreCause::Unreachable(words(other.to_string())),
     }
 }

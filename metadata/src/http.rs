@@ -1,6 +1,6 @@
 //! A store behind an HTTP metadata server.
 
-use crate::error::{StoreCause, StoreError, StoreOperation, chain, check, words};
+use crate::error::{StoreCause, StoreError, StoreOperation, broken, check, words};
 use crate::store::{Pending, Store, VALUE_BYTES_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -92,7 +92,6 @@ impl HttpStore {
         key: &str,
         value: Option<&str>,
     ) -> Result<(StatusCode, Bytes), StoreCause> {
-        let unreachable = |error: &dyn std::error::Error| StoreCause::Unreachable(chain(error));
         let method = match operation {
             StoreOperation::Put => Method::PUT,
             StoreOperation::Remove => Method::DELETE,
@@ -106,16 +105,16 @@ impl HttpStore {
             None => request,
         };
         let request = request.body(Full::new(body.unwrap_or_default()));
-        let request = request.map_err(|error| unreachable(&error))?;
+        let request = request.map_err(|error| broken(&error))?;
         let answer = match &self.client {
             Connections::Plain(client) => client.request(request),
             #[cfg(feature = "tls")]
             Connections::Encrypted(client) => client.request(request),
         };
-        let answer = answer.await.map_err(|error| unreachable(&error))?;
+        let answer = answer.await.map_err(|error| broken(&error))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, VALUE_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| unreachable(&*error))?;
+        let body = body.map_err(|error| broken(&*error))?;
         Ok((head.status, body.to_bytes()))
     }
 

@@ -17,7 +17,7 @@ mod store;
 #[cfg(feature = "tls")]
 mod tls;
 
-pub use error::{StoreCause, StoreError, StoreOperation};
+pub use error::{StoreCause, StoreError, StoreOperation, TlsFailure};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdOptions, EtcdStore};
 pub use http::HttpStore;

@@ -1,15 +1,18 @@
 //! Who a store must prove to be, and who we say that we are.
 
 use crate::TlsFiles;
-use crate::error::{StoreCause, words};
-use rustls::{ClientConfig, RootCertStore};
+use crate::error::{StoreCause, TlsFailure, words};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use std::fmt;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use std::error::Error;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// Longest file of certificates or keys, in bytes: several times that of all the authorities that a
 /// system trusts.
@@ -87,6 +90,30 @@ impl Tls {
     }
 }
 
+impl Tls {
+    /// Encrypts a connection to the host of that name or address, and blocks until both sides agree.
+    ///
+    /// # Errors
+    /// Of the kind [`InvalidData`](io::ErrorKind::InvalidData) if they do not; else what the
+    /// connection says.
+    pub fn connect<S: Read + Write>(
+        &self,
+        name: &str,
+        mut stream: S,
+    ) -> io::Result<StreamOwned<ClientConnection, S>> {
+        let invalid = |error: &dyn fmt::Display| {
+            io::Error::new(io::ErrorKind::InvalidData, words(error.to_string()))
+        };
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| invalid(&error))?;
+        let connection = ClientConnection::new(self.config.clone(), name);
+        let mut connection = connection.map_err(|error| invalid(&error))?;
+        while connection.is_handshaking() {
+            connection.complete_io(&mut stream)?;
+        }
+        Ok(StreamOwned::new(connection, stream))
+    }
+}
+
 fn certificates(path: &Path, text: &[u8]) -> Result<Vec<CertificateDer<'static>>, StoreCause> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
     let all = all.map_err(|error| wrong(path, &error))?;
@@ -109,4 +136,57 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreCause> {
 
 fn wrong(path: &Path, why: &dyn fmt::Display) -> StoreCause {
     StoreCause::Certificates(words(format!("{}: {why}", path.display())))
+}
+
+/// What is wrong with an encrypted connection, if that is why something failed.
+pub(crate) fn failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // An error of the system passes over the one it was made of when it is asked for its source.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let inner = inner.map(|inner| inner as &(dyn Error + 'static));
+        if let Some(found) = inner.unwrap_or(error).downcast_ref() {
+            return meaning(found);
+        }
+        next = inner.or_else(|| error.source());
+    }
+    None
+}
+
+fn meaning(error: &rustls::Error) -> Option<TlsFailure> {
+    use CertificateError as Bad;
+    Some(match error {
+        rustls::Error::InvalidCertificate(bad) => match bad {
+            Bad::UnknownIssuer | Bad::BadSignature => TlsFailure::UnknownAuthority,
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. } => TlsFailure::WrongName,
+            Bad::Expired
+            | Bad::ExpiredContext { .. }
+            | Bad::NotValidYet
+            | Bad::NotValidYetContext { .. } => TlsFailure::NotValidNow,
+            _ => TlsFailure::BadCertificate,
+        },
+        rustls::Error::AlertReceived(alert) => match alert {
+            AlertDescription::CertificateRequired | AlertDescription::NoCertificate => {
+                TlsFailure::OursMissing
+            }
+            AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError => TlsFailure::OursRefused,
+            AlertDescription::HandshakeFailure
+            | AlertDescription::ProtocolVersion
+            | AlertDescription::InsufficientSecurity
+            | AlertDescription::NoApplicationProtocol => TlsFailure::NothingInCommon,
+            _ => return None,
+        },
+        rustls::Error::InvalidMessage(_) => TlsFailure::NotSpoken,
+        rustls::Error::PeerIncompatible(_) | rustls::Error::NoApplicationProtocol => {
+            TlsFailure::NothingInCommon
+        }
+        _ => return None,
+    })
 }

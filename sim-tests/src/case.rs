@@ -32,7 +32,7 @@ impl Case {
             scenario,
             variant: None,
             ground: Ground::BARE,
-            faults: Faults::ALL,
+            faults: scenario.faults(),
             faults_max,
             operations: Operations::Stepwise,
             prune: false,
@@ -94,7 +94,7 @@ struct Kind {
     switch: fn(&mut Faults) -> &mut bool,
 }
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind { name: "loss", switch: |faults| &mut faults.loss },
     Kind { name: "duplication", switch: |faults| &mut faults.duplication },
     Kind { name: "call-failure", switch: |faults| &mut faults.call_failure },
@@ -109,6 +109,7 @@ const KINDS: [Kind; 14] = [
     Kind { name: "address", switch: |faults| &mut faults.address },
     Kind { name: "partition", switch: |faults| &mut faults.partition },
     Kind { name: "mute", switch: |faults| &mut faults.mute },
+    Kind { name: "stranger", switch: |faults| &mut faults.stranger },
 ];
 
 /// The names of all kinds of fault; the place of each is its bit.
@@ -134,6 +135,7 @@ pub fn bits_of(mut faults: Faults) -> u32 {
         address: _,
         partition: _,
         mute: _,
+        stranger: _,
     } = faults;
     let on = |(bit, kind): (usize, &Kind)| u32::from(*(kind.switch)(&mut faults)) << bit;
     KINDS.iter().enumerate().map(on).sum()

@@ -269,6 +269,7 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
         address: any(|it| matches!(it, Action::Disturb(Disturbance::AddressGone(_)))),
         partition: any(|it| matches!(it, Action::Disturb(Disturbance::Cut(..)))),
         mute: any(|it| matches!(it, Action::Disturb(Disturbance::Mute(_)))),
+        stranger: any(|it| matches!(it, Action::Disturb(Disturbance::StrangerComes(_)))),
         protection: any(|it| matches!(it, Action::ProtectionError(..))),
     }
 }

@@ -523,6 +523,16 @@ pub const ALL: &[Entry] = &[
         build: || of(Mutant::UsableUnproven),
         ..CLASSIC
     },
+    Entry {
+        id: "H7-2",
+        name: "PlainAnsweredInTurn",
+        breaks: "a node that holds its lock while it asks is answered when it has answered us",
+        scenarios: &[Scenario::NewAgainstReplacing],
+        faults_max: 0,
+        oracles: &[Oracle::Unanswered],
+        build: || of(Mutant::PlainAnsweredInTurn),
+        ..CLASSIC
+    },
     // The same races where they show on devices; their ids end in V where the race itself, as the
     // machines could have it, is a variant of its own.
     Entry {

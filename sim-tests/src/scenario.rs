@@ -5,7 +5,7 @@ use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
-    Action, Choice, Command, CommandKind, Devices, Faults, Operations, Setup, Step, World,
+    Action, Choice, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup, Step, World,
 };
 use std::sync::Arc;
 
@@ -54,6 +54,15 @@ pub enum Scenario {
     OldToNew,
     /// Both open, one of them an existing Mooncake node that does not know the ready phase.
     NewAgainstOld,
+    /// Both open, one of them an existing Mooncake node that knows the ready phase.
+    NewAgainstReady,
+    /// A node opens to an existing Mooncake node that replaces its endpoint at every request, closes,
+    /// and is restarted.
+    NewToReplacing,
+    /// Both open, one of them an existing Mooncake node that replaces its endpoint at every request.
+    NewAgainstReplacing,
+    /// Two nodes open to an existing Mooncake node, whose listener serves one call at a time.
+    TwoToOld,
     /// Two nodes that open nothing: what is transferred opens its own lanes.
     Transfers,
     /// Two nodes that are connected, and one of them wants that: what is torn down is connected
@@ -101,9 +110,18 @@ impl Scenario {
     /// Every scenario of nodes with one machine and several NICs, a lane per rail.
     pub const OF_RAILS: [Self; 3] = [Self::RailsOpen, Self::RailAdded, Self::RailsUp];
 
+    /// More scenarios with an existing Mooncake node, of several releases.
+    pub const OF_MIXED: [Self; 4] =
+        [Self::NewAgainstReady, Self::NewToReplacing, Self::NewAgainstReplacing, Self::TwoToOld];
+
     /// Every scenario there is.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(Self::OF_RAILS)
+        Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(Self::OF_RAILS).chain(Self::OF_MIXED)
+    }
+
+    /// The kinds of fault that happen here unless others are asked for.
+    pub fn faults(self) -> Faults {
+        Faults { stranger: Self::OF_MIXED.contains(&self), ..Faults::ALL }
     }
 
     /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
@@ -122,7 +140,11 @@ impl Scenario {
             | Self::EvictAgainstOpen
             | Self::NewToOld
             | Self::OldToNew
-            | Self::NewAgainstOld => false,
+            | Self::NewAgainstOld
+            | Self::NewAgainstReady
+            | Self::NewToReplacing
+            | Self::NewAgainstReplacing
+            | Self::TwoToOld => false,
             _ => traffic != Traffic::Fleet,
         }
     }
@@ -148,11 +170,14 @@ impl Scenario {
             Self::OpenAgainstRestart => (2, vec![open(0, 1), restart(1)]),
             Self::TwoNics => (3, Vec::new()),
             Self::Ring => (3, vec![open(0, 1), open(1, 2), open(2, 0)]),
-            Self::NewToOld => (2, vec![open(0, 1), restart(0), close(0, 1)]),
+            Self::NewToOld | Self::NewToReplacing => (2, vec![open(0, 1), restart(0), close(0, 1)]),
             Self::OldToNew => (2, vec![open(1, 0), restart(1)]),
             Self::Transfers | Self::Reconnect => (2, Vec::new()),
             Self::Fleet => (FLEET_NICS, Vec::new()),
-            Self::NewAgainstOld => (2, vec![open(0, 1), open(1, 0)]),
+            Self::NewAgainstOld | Self::NewAgainstReady | Self::NewAgainstReplacing => {
+                (2, vec![open(0, 1), open(1, 0)])
+            }
+            Self::TwoToOld => (3, vec![open(0, 2), open(1, 2)]),
             Self::RailsOpen => (4, vec![open(0, 1), open(1, 0), open(2, 3)]),
             Self::RailAdded => (4, vec![open(2, 3)]),
             Self::RailsUp => (4, vec![close(2, 3)]),
@@ -172,17 +197,13 @@ impl Scenario {
             rails: self.has_rails(),
             mute: (self == Self::RingWithMute).then_some(2),
             without_gid: (self == Self::Ring).then_some(1),
-            old: match self {
-                Self::NewToOld | Self::OldToNew => Some((1, true)),
-                Self::NewAgainstOld => Some((1, false)),
-                _ => None,
-            },
+            old: self.old(),
             prompt: matches!(self, Self::Ring | Self::RingWithMute),
             limits: self.limits(),
             timing: Timing::default(),
             commands,
             reopen: true,
-            faults: Faults::ALL,
+            faults: self.faults(),
             faults_max,
             operations: Operations::Stepwise,
             prune: false,
@@ -228,6 +249,17 @@ impl Scenario {
         world
     }
 
+    fn old(self) -> Option<OldPeer> {
+        let old = |site, knows_ready, replaces| Some(OldPeer { site, knows_ready, replaces });
+        match self {
+            Self::NewToOld | Self::OldToNew | Self::NewAgainstReady => old(1, true, false),
+            Self::NewAgainstOld => old(1, false, false),
+            Self::NewToReplacing | Self::NewAgainstReplacing => old(1, false, true),
+            Self::TwoToOld => old(2, true, false),
+            _ => None,
+        }
+    }
+
     fn has_rails(self) -> bool {
         Self::OF_RAILS.contains(&self)
     }
@@ -249,6 +281,8 @@ impl Scenario {
         match self {
             Self::TightLimits => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
+            // What was given up waits at the listener all the same, and is answered to nobody.
+            Self::TwoToOld => Limits { requests_max: 1, opens_max: 1, ..small_limits() },
             Self::Crowd => Limits { peers_max: 1, ..small_limits() },
             _ if self.has_rails() => Limits { lifecycles_max: 10, ..small_limits() },
             Self::Fleet => Limits { peers_max: 8, lifecycles_max: 24, ..small_limits() },

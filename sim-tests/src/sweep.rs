@@ -100,6 +100,11 @@ impl Swarm {
         Self { scenarios: Scenario::OF_RAILS.to_vec(), grounds, ..Self::default() }
     }
 
+    /// Schedules of nodes of ours and an existing Mooncake node.
+    pub fn mixed() -> Self {
+        Self { scenarios: Scenario::OF_MIXED.to_vec(), ..Self::default() }
+    }
+
     /// Schedules of four nodes with two NICs each and two hundred transfers between them.
     pub fn fleet() -> Self {
         Self {
@@ -126,7 +131,7 @@ impl Swarm {
         let at = below(&mut generator, self.scenarios.len());
         let scenario = self.scenarios.get(at).copied().unwrap_or(Scenario::SimultaneousOpen);
         let ground = self.draw_ground(seed, scenario);
-        let kinds = bits_of(ground.kinds());
+        let kinds = bits_of(ground.kinds()) | bits_of(scenario.faults());
         let bits = match generator.next_u64() {
             // Every kind now and then; else each by a coin.
             draw if draw % 4 == 0 => kinds,

@@ -45,6 +45,9 @@ pub enum NicLimit {
     /// `NicConfig::lanes_max`.
     #[error("lanes")]
     Lanes,
+    /// Lanes of one peer, by the engine's `lanes_per_peer_max`.
+    #[error("lanes of one peer")]
+    LanesOfPeer,
     /// `NicConfig::queue_pairs_max`, or the device's own.
     #[error("queue pairs")]
     QueuePairs,
@@ -64,6 +67,9 @@ impl NicLimit {
     pub fn cure(self) -> &'static str {
         match self {
             Self::Lanes => "retire idle lanes, or raise the setting lanes_max",
+            Self::LanesOfPeer => {
+                "find out why that peer opens so many lanes, or raise the setting lanes_per_peer_max"
+            }
             Self::QueuePairs => {
                 "retire idle lanes, use fewer queue pairs per lane, or raise the limit: \
                  `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"

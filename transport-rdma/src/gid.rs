@@ -43,6 +43,9 @@ pub enum GidWanted {
     Automatic,
     /// This address, IPv4 mapped.
     Address(Ipv6Addr),
+    /// What is at this place of the port's table when it is looked at. Another address may be there
+    /// after a reboot.
+    Index(u8),
 }
 
 /// A choice and its reason.
@@ -62,6 +65,14 @@ pub enum GidError {
     NotThere {
         /// What was wanted.
         wanted: Ipv6Addr,
+        /// What there is.
+        table: String,
+    },
+    /// What is at the wanted place of the table cannot be used, or nothing is there.
+    #[error("the port has no usable GID at index {index}; it has: {table}")]
+    NotAtIndex {
+        /// What was wanted.
+        index: u8,
         /// What there is.
         table: String,
     },
@@ -122,6 +133,11 @@ pub fn usable_gids(
             usable.retain(|entry| entry.address == address);
             usable.truncate(1);
             let missing = || GidError::NotThere { wanted: address, table: table(entries) };
+            if usable.is_empty() { Err(missing()) } else { Ok(usable) }
+        }
+        GidWanted::Index(index) => {
+            usable.retain(|entry| entry.index == u32::from(index));
+            let missing = || GidError::NotAtIndex { index, table: table(entries) };
             if usable.is_empty() { Err(missing()) } else { Ok(usable) }
         }
         GidWanted::Automatic if usable.is_empty() => Err(GidError::None { table: table(entries) }),
@@ -252,6 +268,18 @@ mod tests {
             [entry(0, "::ffff:10.0.0.1", GidKind::RoceV2), entry(1, "fe80::1", GidKind::RoceV2)];
         let wanted = GidWanted::Address("fe80::1".parse().unwrap());
         assert_eq!(choose_gid(&table, wanted).unwrap().entry.index, 1);
+        assert_eq!(choose_gid(&table, GidWanted::Index(1)).unwrap().entry, table[1]);
+    }
+
+    #[test]
+    fn a_place_of_the_table_that_is_asked_for_must_hold_an_address_that_can_be_used() {
+        let table =
+            [entry(0, "fe80::1", GidKind::RoceV1), entry(1, "::ffff:10.0.0.1", GidKind::RoceV2)];
+        assert_eq!(choose_gid(&table, GidWanted::Index(1)).unwrap().entry.index, 1);
+        for index in [0, 2] {
+            let error = choose_gid(&table, GidWanted::Index(index)).unwrap_err().to_string();
+            assert!(error.contains(&format!("index {index}; it has: index 0 fe80::1")), "{error}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub use verbs::{
     COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
     IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad,
     PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions,
-    Registration, RemoteSpan, SliceEnd,
+    Registration, RemoteSpan, SERVICE_LEVEL_MAX, SliceEnd,
 };
 
 /// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.

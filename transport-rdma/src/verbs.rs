@@ -21,7 +21,7 @@ mod work;
 pub use completions::COMPLETION_QUEUES_MAX;
 pub use config::{
     DEPTH_MAX, IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, NicConfig, PROBE_ANSWER_MAX,
-    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX,
+    QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, SERVICE_LEVEL_MAX,
 };
 pub(crate) use context::devices;
 pub use counters::NicLoad;

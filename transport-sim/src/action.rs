@@ -202,7 +202,7 @@ impl World {
         let first = |at: &usize| !self.calls[..*at].contains(&self.calls[*at]);
         (0..self.calls.len()).filter(first).flat_map(move |at| {
             let to = &self.calls[at].to;
-            let reached = move |site: &usize| self.sites[*site].bears(to);
+            let reached = move |site: &usize| self.sites[*site].bears(to) && self.listens(*site);
             (0..self.sites.len()).filter(reached).map(move |site| (at, site))
         })
     }
@@ -240,7 +240,7 @@ impl World {
         let target = self.fabric.of(pending.site, lifecycle).and_then(|qp| qp.target);
         let there = target.and_then(|target| self.fabric.at(target.site, target.number));
         let unwired = there.is_some_and(|there| there.target.is_none() && !there.broken);
-        !unwired || (self.calls.is_empty() && self.answers.is_empty())
+        !unwired || self.nothing_arrives()
     }
 
     /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A

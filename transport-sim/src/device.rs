@@ -23,12 +23,23 @@ pub enum Disturbance {
     Mute(usize),
     /// It goes on.
     GoesOn(usize),
+    /// A client that says nothing holds the listener of a site, an existing Mooncake node.
+    StrangerComes(usize),
+    /// It is gone.
+    StrangerLeaves(usize),
 }
 
 impl Disturbance {
     /// It ends something, and costs no fault.
     pub const fn is_end(self) -> bool {
-        matches!(self, Self::PortUp(_) | Self::AddressBack(_) | Self::Mended(..) | Self::GoesOn(_))
+        matches!(
+            self,
+            Self::PortUp(_)
+                | Self::AddressBack(_)
+                | Self::Mended(..)
+                | Self::GoesOn(_)
+                | Self::StrangerLeaves(_)
+        )
     }
 
     /// The site it begins at.
@@ -41,7 +52,9 @@ impl Disturbance {
             | Self::Cut(site, _)
             | Self::Mended(site, _)
             | Self::Mute(site)
-            | Self::GoesOn(site) => site,
+            | Self::GoesOn(site)
+            | Self::StrangerComes(site)
+            | Self::StrangerLeaves(site) => site,
         }
     }
 }
@@ -73,6 +86,9 @@ impl World {
             if faults.mute && self.mute.contains(&site) {
                 free(Disturbance::GoesOn(site));
             }
+            if faults.stranger && self.has_stranger(site) {
+                free(Disturbance::StrangerLeaves(site));
+            }
             if faults.port && !self.port_is_up(site) {
                 free(Disturbance::PortUp(site));
             }
@@ -96,6 +112,9 @@ impl World {
         for site in 0..self.sites.len() {
             if faults.mute && !self.mute.contains(&site) && self.host(site) == site {
                 charged(Disturbance::Mute(site));
+            }
+            if faults.stranger && self.is_old(site) && !self.has_stranger(site) {
+                charged(Disturbance::StrangerComes(site));
             }
             if faults.port && self.port_is_up(site) {
                 charged(Disturbance::PortDown(site));
@@ -145,6 +164,8 @@ impl World {
             Disturbance::Mended(from, to) => verbs.mend(from, to),
             Disturbance::Mute(site) => self.mute.push(site),
             Disturbance::GoesOn(site) => self.mute.retain(|mute| *mute != site),
+            Disturbance::StrangerComes(site) => self.set_stranger(site, true),
+            Disturbance::StrangerLeaves(site) => self.set_stranger(site, false),
         }
         self.mute.sort_unstable();
         for site in 0..self.sites.len() {
@@ -175,6 +196,12 @@ impl World {
             }
             Disturbance::Mute(site) => format!("the process of {} is stopped", name(site)),
             Disturbance::GoesOn(site) => format!("the process of {} goes on", name(site)),
+            Disturbance::StrangerComes(site) => {
+                format!("a client that says nothing holds the listener of {}", name(site))
+            }
+            Disturbance::StrangerLeaves(site) => {
+                format!("the client that said nothing to {} is gone", name(site))
+            }
         }
     }
 }

@@ -58,7 +58,8 @@ impl Hasher for Encoder {
 /// knows. Sorted by pair.
 ///
 /// Where sequence numbers are exchanged they are a function of the lifecycle: there it is known by
-/// its number, for two that differ send packets that differ.
+/// its number, for two that differ send packets that differ. So it is where something is transferred,
+/// for a transfer machine is what it prints, and it prints numbers.
 struct WorldRanks(Vec<(Pair, u64)>);
 
 /// The node that a lifecycle is towards: the first site of its name.
@@ -69,7 +70,7 @@ const UNKNOWN: Towards = Towards::MAX;
 
 impl WorldRanks {
     fn new(world: &World) -> Self {
-        if world.setup.devices.random_psns {
+        if world.knows_by_number() {
             return Self(Vec::new());
         }
         let mut known = Vec::with_capacity(32);
@@ -107,6 +108,7 @@ impl WorldRanks {
         for held in world.held.iter().filter(|held| world.is_old(held.from)) {
             visit(held.sender, node(&world.sites[held.site].path));
         }
+        world.being_served().for_each(|call| visit(call.sender, node(&call.to)));
         for qp in &world.fabric.table {
             visit(world.pair(qp.site, qp.lifecycle), if several { UNKNOWN } else { 0 });
             let here = node(&world.sites[qp.site].path);
@@ -165,6 +167,11 @@ impl World {
         site.and_then(|site| Towards::try_from(site).ok()).unwrap_or(UNKNOWN)
     }
 
+    /// Whether lifecycles are known by their numbers, and not by rank.
+    fn knows_by_number(&self) -> bool {
+        self.setup.devices.random_psns || self.data.is_some()
+    }
+
     /// The digest of everything that can make a difference to what happens from here on.
     pub fn fingerprint(&self) -> u128 {
         self.encode(self.faults_spent).digest()
@@ -192,7 +199,7 @@ impl World {
         for site in &self.sites {
             site.demands.iter().for_each(|demand| demand.hash(&mut encoder));
             site.node.fingerprint(&ranks, &mut encoder);
-            if self.setup.devices.random_psns {
+            if self.knows_by_number() {
                 // With those that live it tells which number the next one gets.
                 site.node.counters().ended.hash(&mut encoder);
             }
@@ -264,6 +271,15 @@ impl World {
                 hash_operation(&pending.operation, id.kind, ranks, encoder);
             });
         }
+        for call in self.being_served() {
+            add(&|encoder| {
+                7u8.hash(encoder);
+                hash_message(call, ranks, encoder);
+            });
+        }
+        for site in (0..self.sites.len()).filter(|site| self.has_stranger(*site)) {
+            add(&|encoder| (8u8, site).hash(encoder));
+        }
         for (site, lifecycle) in &self.stuck {
             let lifecycle = ranks.rank(self.pair(*site, *lifecycle));
             add(&|encoder| (5u8, *site, lifecycle).hash(encoder));
@@ -302,6 +318,10 @@ fn hash_operation(
     if let Operation::Wire { remote, body, .. } = operation {
         (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
         body.queue_pairs.iter().for_each(|number| number.hash(encoder));
+    }
+    // How many are skipped makes no difference, but whether any are does.
+    if matches!(operation, Operation::BringUp { skip, .. } if *skip > 0) {
+        1u8.hash(encoder);
     }
 }
 

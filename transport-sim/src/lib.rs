@@ -32,6 +32,6 @@ pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
-pub use setup::{Build, Command, CommandKind, Devices, Faults, Operations, Setup};
+pub use setup::{Build, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup};
 pub use view::InFlight;
 pub use world::{Demand, Step, World};

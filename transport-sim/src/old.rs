@@ -3,7 +3,9 @@
 
 use crate::fabric::{Psns, Target};
 use crate::oracle::{Oracle, Violation};
-use crate::world::{Demand, Step, World};
+use crate::setup::OldPeer;
+use crate::world::{Demand, HeldCall, Step, World};
+use handfast_core::node::CallToken;
 use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReason};
 use handfast_core::{Lifecycle, NicPath, Pair};
 use std::sync::Arc;
@@ -35,12 +37,16 @@ pub(crate) struct OldEndpoint {
 pub(crate) struct OldNode {
     pub(crate) endpoints: Vec<OldEndpoint>,
     pub(crate) next: u64,
-    pub(crate) knows_ready: bool,
+    pub(crate) release: OldPeer,
+    /// The call that its listener has taken and cannot answer yet: it serves one at a time.
+    pub(crate) serving: Option<Arc<Message>>,
+    /// A client that says nothing holds its listener.
+    pub(crate) stranger: bool,
 }
 
 impl OldNode {
-    pub(crate) fn new(knows_ready: bool) -> Self {
-        Self { endpoints: Vec::new(), next: 1, knows_ready }
+    pub(crate) fn new(release: OldPeer) -> Self {
+        Self { endpoints: Vec::new(), next: 1, release, serving: None, stranger: false }
     }
 
     pub(crate) fn endpoint(&self, peer: &NicPath) -> Option<&OldEndpoint> {
@@ -122,12 +128,69 @@ impl World {
         }
     }
 
+    /// Whether calls are taken at a site now.
+    pub(crate) fn listens(&self, site: usize) -> bool {
+        let old = self.sites[site].old.as_ref();
+        old.is_none_or(|old| old.serving.is_none() && !old.stranger)
+    }
+
+    /// Whether a call waits until the listener of an old node is free.
+    pub(crate) fn waits_outside(&self, call: &Message) -> bool {
+        self.setup
+            .old
+            .is_some_and(|old| self.sites[old.site].bears(&call.to) && !self.listens(old.site))
+    }
+
+    /// Whether a client that says nothing keeps a call from being taken.
+    pub(crate) fn is_kept_out(&self, call: &Message) -> bool {
+        self.old_site(&call.to).is_some_and(|site| self.has_stranger(site))
+    }
+
+    pub(crate) fn has_stranger(&self, site: usize) -> bool {
+        self.sites[site].old.as_ref().is_some_and(|old| old.stranger)
+    }
+
+    pub(crate) fn set_stranger(&mut self, site: usize, comes: bool) {
+        self.old_mut(site).stranger = comes;
+    }
+
+    /// Calls that listeners have taken and cannot answer yet.
+    pub(crate) fn being_served(&self) -> impl Iterator<Item = &Arc<Message>> {
+        self.sites.iter().filter_map(|site| site.old.as_ref()?.serving.as_ref())
+    }
+
+    /// Its listener takes a call, and no other before it has answered.
+    pub(crate) fn old_receives(&mut self, site: usize, call: Arc<Message>) {
+        self.old_mut(site).serving = Some(call);
+        self.old_serve(site);
+    }
+
+    /// The call that was taken is answered, unless it waits for the lock of its endpoint, which
+    /// early releases hold as long as a request of their own is out.
+    fn old_serve(&mut self, site: usize) {
+        let old = self.old_mut(site);
+        let Some(call) = old.serving.clone() else { return };
+        let asks = old.endpoint(&call.from).is_some_and(|of| of.state == OldState::Connecting);
+        if old.release.replaces && asks {
+            return;
+        }
+        old.serving = None;
+        let answer = self.old_call(site, &call);
+        let caller = self.site_at(call.sender.incarnation, &call.from);
+        if self.sites[caller].incarnation == call.sender.incarnation {
+            self.answers.push((call.sender.incarnation, Arc::new(answer)));
+        }
+    }
+
     /// It answers at once, and wires before it does.
-    pub(crate) fn old_call(&mut self, site: usize, call: &Message) -> Message {
+    fn old_call(&mut self, site: usize, call: &Message) -> Message {
         let listed = &call.body.queue_pairs;
         let known = self.old_endpoint(site, &call.from);
-        let paired =
-            known.filter(|known| known.state == OldState::Connecting || known.listed == *listed);
+        let keeps = !self.old_mut(site).release.replaces;
+        let is_paired = |known: &OldEndpoint| {
+            keeps && (known.state == OldState::Connecting || known.listed == *listed)
+        };
+        let paired = known.filter(is_paired);
         let paired_list = paired.as_ref().is_some_and(|known| known.listed == *listed);
         if !matches!(call.op, Op::Request | Op::Ready) {
             return self.old_refusal(site, call, "unexpected");
@@ -145,17 +208,26 @@ impl World {
         }
         let endpoint = match paired {
             Some(known) => known,
-            None => {
-                if let Some(known) = self.old_endpoint(site, &call.from) {
-                    self.old_destroy(site, known.own);
-                }
-                self.old_create(site, &call.from)
-            }
+            None => self.old_renew(site, &call.from),
         };
         if !paired_list {
             self.old_wire(site, &endpoint, call, true);
         }
         self.old_message(site, &endpoint, Op::Reply, Some(call.sender))
+    }
+
+    /// A new endpoint in place of the one there is. Releases that replace at every request reclaim
+    /// queue pairs later, so that those of the new one have other numbers; where one goes first, the
+    /// numbers are the same, the harder choice.
+    fn old_renew(&mut self, site: usize, peer: &NicPath) -> OldEndpoint {
+        let earlier = self.old_endpoint(site, peer).map(|known| known.own);
+        if self.old_mut(site).release.replaces {
+            let endpoint = self.old_create(site, peer);
+            earlier.into_iter().for_each(|own| self.old_destroy(site, own));
+            return endpoint;
+        }
+        earlier.into_iter().for_each(|own| self.old_destroy(site, own));
+        self.old_create(site, peer)
     }
 
     fn old_refusal(&self, site: usize, call: &Message, detail: &str) -> Message {
@@ -184,7 +256,7 @@ impl World {
         if let Some(endpoint) = endpoints.iter_mut().find(|endpoint| endpoint.own == of.own) {
             endpoint.listed = listed;
         }
-        let knows_ready = self.old_mut(site).knows_ready;
+        let knows_ready = self.old_mut(site).release.knows_ready;
         let next = if waits && knows_ready { OldState::WaitReady } else { OldState::Connected };
         self.old_move(site, of, next);
     }
@@ -223,6 +295,27 @@ impl World {
             (Op::Ack, OldState::WaitReady) => self.old_move(site, &known, OldState::Connected),
             _ => {}
         }
+        self.old_serve(site);
+    }
+
+    /// A call of its failed. Releases that know the ready phase keep what was paired meanwhile, by a
+    /// request that crossed theirs; earlier ones give that up too.
+    pub(crate) fn old_call_failed(&mut self, site: usize, own: Lifecycle, request: bool) {
+        let old = self.sites[site].old.as_ref();
+        let paired = old.and_then(|old| old.of(own)).map(|known| known.state);
+        let paired = paired.is_some_and(|state| state != OldState::Connecting);
+        if !(request && paired && old.is_some_and(|old| old.release.knows_ready)) {
+            self.old_failed(site, own);
+        }
+    }
+
+    /// The process that calls of old nodes waited in has died.
+    pub(crate) fn old_calls_broke(&mut self, calls: Vec<HeldCall>) {
+        for HeldCall { token, sender, from, .. } in calls {
+            if self.is_old(from) && self.sites[from].incarnation == sender.incarnation {
+                self.old_call_failed(from, sender.lifecycle, !is_ready(token));
+            }
+        }
     }
 
     /// A call of its failed, or its queue pair did. It opens again when it is asked to.
@@ -237,11 +330,12 @@ impl World {
                 *demand = Demand::Reported;
             }
         }
+        self.old_serve(site);
     }
 
     /// What a node without our key says, as it is on the wire.
     pub(crate) fn plain(&self, site: usize, message: &Message) -> PlainMessage {
-        let knows_ready = self.sites[site].old.as_ref().is_some_and(|old| old.knows_ready);
+        let knows_ready = self.sites[site].old.as_ref().is_some_and(|old| old.release.knows_ready);
         match message.op {
             Op::Ack => PlainMessage::ack(),
             Op::Refuse => {
@@ -259,7 +353,7 @@ impl World {
     pub(crate) fn plain_answer(
         &mut self,
         site: usize,
-        held: crate::world::HeldCall,
+        held: HeldCall,
         plain: PlainMessage,
         step: &mut Step,
     ) {
@@ -301,4 +395,18 @@ impl World {
             self.answers.push((held.sender.incarnation, Arc::new(message)));
         }
     }
+}
+
+/// The bit of a token that says that a call is a ready.
+const READY: u64 = 1 << 16;
+
+/// Names a call of an old node by run, queue pair and kind, which is all that tells two apart.
+pub(crate) fn plain_token(message: &Message) -> u64 {
+    let number = message.body.queue_pairs.first().copied().unwrap_or(0);
+    let ready = if message.op == Op::Ready { READY } else { 0 };
+    message.sender.incarnation.0 as u64 | u64::from(number) << 17 | ready
+}
+
+fn is_ready(token: CallToken) -> bool {
+    token.0 & READY != 0
 }

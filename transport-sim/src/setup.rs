@@ -65,6 +65,9 @@ pub struct Faults {
     pub mute: bool,
     /// An access that is not allowed ends a published queue pair.
     pub protection: bool,
+    /// A client connects to an existing Mooncake node and says nothing. Its listener serves one
+    /// connection at a time, and takes no call until that client is gone, which costs nothing.
+    pub stranger: bool,
 }
 
 impl Faults {
@@ -84,6 +87,7 @@ impl Faults {
         address: false,
         partition: false,
         mute: false,
+        stranger: false,
     };
     /// Every kind that needs no device; those of [`Faults::DEVICE`] come on top where they are
     /// wanted.
@@ -125,6 +129,18 @@ pub enum Operations {
     Stepwise,
     /// Each succeeds within the event that asks for it, as in page-sized models.
     AtOnce,
+}
+
+/// An existing Mooncake node (rule H13), by what its release does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldPeer {
+    /// The site.
+    pub site: usize,
+    /// It says *ready*, and waits for it: from 0.3.12 on.
+    pub knows_ready: bool,
+    /// A request replaces its endpoint, a repeated one too, and waits as long as a request of its own
+    /// to that peer is out: before 0.3.10.post1.
+    pub replaces: bool,
 }
 
 /// What the sites have for devices, and how they use them.
@@ -169,8 +185,8 @@ pub struct Setup {
     pub mute: Option<usize>,
     /// A site that announces no GID: wiring towards it takes a look-up, which is part of the Wire.
     pub without_gid: Option<usize>,
-    /// A site that is an existing Mooncake node, and whether it knows the ready phase (rule H13).
-    pub old: Option<(usize, bool)>,
+    /// A site that is an existing Mooncake node.
+    pub old: Option<OldPeer>,
     /// Without a fault, lanes between peers that answer come up without waiting for a timer (O8).
     pub prompt: bool,
     /// Bounds of every node.

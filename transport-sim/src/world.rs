@@ -2,7 +2,7 @@
 
 use crate::data::Data;
 use crate::fabric::{Fabric, QueuePair, Target};
-use crate::old::{OldNode, OldState};
+use crate::old::{OldNode, OldState, plain_token};
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind, Operations, Setup};
 use handfast_core::node::{
@@ -193,12 +193,14 @@ impl World {
         self.now
     }
 
-    /// Nothing is in flight and no operation is under way.
+    /// Nothing that arrives is in flight, and no operation is under way.
     pub fn quiet(&self) -> bool {
-        self.calls.is_empty()
-            && self.answers.is_empty()
-            && self.operations.is_empty()
-            && !self.data_moves()
+        self.nothing_arrives() && self.operations.is_empty() && !self.data_moves()
+    }
+
+    /// No call or answer arrives before somebody has done something else.
+    pub(crate) fn nothing_arrives(&self) -> bool {
+        self.answers.is_empty() && self.calls.iter().all(|call| self.waits_outside(call))
     }
 
     pub(crate) fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
@@ -294,12 +296,7 @@ impl World {
             return;
         }
         if self.is_old(site) {
-            let answer = self.old_call(site, &message);
-            let caller = self.site_at(message.sender.incarnation, &message.from);
-            if self.sites[caller].incarnation == message.sender.incarnation {
-                self.answers.push((message.sender.incarnation, Arc::new(answer)));
-            }
-            return;
+            return self.old_receives(site, message);
         }
         let old = self.old_site(&message.from);
         let token = CallToken(match old {
@@ -368,7 +365,8 @@ impl World {
         let message = self.calls.remove(index);
         if told || self.old_site(&message.from).is_some() {
             let site = self.host(self.site_at(message.sender.incarnation, &message.from));
-            self.call_failed(site, message.sender, CallFailure::Refused, step);
+            let what = (message.sender, message.op == Op::Request);
+            self.call_failed(site, what, CallFailure::Refused, step);
         }
     }
 
@@ -377,14 +375,22 @@ impl World {
         let told = told || self.old_site(&message.to).is_some();
         if let Some(echo) = message.echo.filter(|_| told) {
             let site = self.host(self.site_at(echo.incarnation, &message.to));
-            self.call_failed(site, echo, CallFailure::Broken, step);
+            let what = (echo, message.op == Op::Reply);
+            self.call_failed(site, what, CallFailure::Broken, step);
         }
     }
 
-    fn call_failed(&mut self, site: usize, caller: Pair, failure: CallFailure, step: &mut Step) {
+    /// The call was a request or something else.
+    fn call_failed(
+        &mut self,
+        site: usize,
+        (caller, request): (Pair, bool),
+        failure: CallFailure,
+        step: &mut Step,
+    ) {
         if self.sites[site].incarnation == caller.incarnation {
             if self.is_old(site) {
-                return self.old_failed(site, caller.lifecycle);
+                return self.old_call_failed(site, caller.lifecycle, request);
             }
             self.tell(site, Input::CallFailed { lifecycle: caller.lifecycle, failure }, step);
         }
@@ -471,11 +477,13 @@ impl World {
         self.sites[site] = Arc::new(fresh(&self.setup, site, run));
         self.operations.retain(|pending| pending.site != site);
         self.answers.retain(|(to, message)| *to != old.incarnation || !old.bears(&message.to));
-        self.held.retain(|held| held.site != site);
+        let (broken, held) = self.held.iter().partition(|held| held.site == site);
+        self.held = held;
         self.fabric.forget_site(site, self.setup.devices.rebirth);
         self.stuck.retain(|(owner, _)| *owner != site);
         self.mute.retain(|mute| *mute != site);
         self.restart_data(site);
+        self.old_calls_broke(broken);
         if !self.setup.reopen {
             return;
         }
@@ -719,7 +727,9 @@ impl World {
     pub(crate) fn awaits(&self, site: usize, lifecycle: Lifecycle) -> bool {
         let caller = self.pair(site, lifecycle);
         let ours = |path: &NicPath| self.host(self.site_at(caller.incarnation, path)) == site;
-        self.calls.iter().any(|call| call.sender == caller && ours(&call.from))
+        let under_way = |call: &Arc<Message>| call.sender == caller && ours(&call.from);
+        self.calls.iter().any(|call| under_way(call) && !self.is_kept_out(call))
+            || self.being_served().any(under_way)
             || self.answers.iter().any(|(_, to)| to.echo == Some(caller) && ours(&to.to))
             || self.held.iter().any(|held| held.sender == caller && held.from == site)
     }
@@ -755,18 +765,11 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
     Site {
         path: setup.sites[site].clone(),
         process,
-        old: setup.old.filter(|(old, _)| *old == site).map(|(_, ready)| OldNode::new(ready)),
+        old: setup.old.filter(|old| old.site == site).map(OldNode::new),
         node: (setup.build)(config).numbering_from(Lifecycle(nic * NUMBERS_PER_NIC + 1)),
         incarnation,
         demands: vec![Demand::None; setup.sites.len()],
     }
-}
-
-/// Names a call of an old node by run, queue pair and kind, which is all that tells two apart.
-fn plain_token(message: &Message) -> u64 {
-    let number = message.body.queue_pairs.first().copied().unwrap_or(0);
-    let ready = u64::from(message.op == Op::Ready);
-    message.sender.incarnation.0 as u64 | u64::from(number) << 17 | ready << 16
 }
 
 pub(crate) fn error(side: Side, call: &'static str) -> TransportError {

@@ -1,7 +1,7 @@
 //! What a lane's writer has in hand: frames taken from the queues and not sent yet.
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
-use crate::net::{PIECES_MAX, Piece, StreamWriter};
+use crate::net::{PIECES_MAX, Piece};
 use crate::posting::Sent;
 use crate::slots::{Slots, Start};
 use handfast_memory::{Direction, RegionCache, Span};
@@ -194,13 +194,13 @@ impl Batch {
         }
     }
 
-    /// Sends once. The slots of writes that are out whole are added to `written`.
+    /// Sends once, by `try_send`. The slots of writes that are out whole are added to `written`.
     ///
     /// # Errors
-    /// As [`StreamWriter::try_send`].
+    /// As [`StreamWriter::try_send`](crate::StreamWriter::try_send).
     pub(crate) fn send(
         &mut self,
-        half: &mut impl StreamWriter,
+        try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
         written: &mut Vec<usize>,
     ) -> io::Result<()> {
         self.look_up();
@@ -234,7 +234,7 @@ impl Batch {
                 break;
             }
         }
-        let result = half.try_send(&pieces[..count]);
+        let result = try_send(&pieces[..count]);
         self.spans.clear();
         match result? {
             0 => Err(io::ErrorKind::WriteZero.into()),

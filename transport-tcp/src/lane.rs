@@ -1,29 +1,40 @@
 //! One lane: what its reader, its writer and its callers share.
 //!
-//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. The writer copies
-//! under `outgoing` and the reader under `incoming`, so whoever holds both knows that no byte
-//! moves. The sink is called with none of them held.
+//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. Who sends copies under
+//! `outgoing` and who receives under `incoming`, so whoever holds both knows that no byte moves. The
+//! sink is called with none of them held.
 
 use crate::batch::{Answer, Batch};
 use crate::counters::{Counts, count};
 use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
+use crate::net::Direct;
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
+use crate::reader::{Inbound, Patience};
 use crate::slots::Slots;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, Pair};
 use handfast_memory::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 /// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`lock`], unless somebody holds it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// How a lane comes to its connection.
@@ -38,10 +49,22 @@ struct Wiring {
     tasks: Vec<AbortHandle>,
 }
 
-/// The writer's half, under one lock.
+/// What sending needs, under one lock.
 pub(crate) struct Outgoing {
     pub(crate) closed: bool,
     pub(crate) batch: Batch,
+    /// Slots of writes that went out whole; empty between sends.
+    pub(crate) written: Vec<usize>,
+    /// The way to the socket for others than the lane's tasks.
+    pub(crate) direct: Option<Arc<dyn Direct>>,
+}
+
+/// What receiving needs, under one lock.
+#[derive(Default)]
+pub(crate) struct Incoming {
+    /// There from when the lane's tasks start, until the lane is closed.
+    pub(crate) inbound: Option<Inbound>,
+    pub(crate) direct: Option<Arc<dyn Direct>>,
 }
 
 /// The queues, under one lock that is never held while bytes move.
@@ -62,21 +85,26 @@ pub(crate) struct Lane {
     regions: Arc<RegionTable>,
     wiring: Mutex<Wiring>,
     pub(crate) outgoing: Mutex<Outgoing>,
-    /// Whether the lane is closed to the reader.
-    pub(crate) incoming: Mutex<bool>,
+    pub(crate) incoming: Mutex<Incoming>,
     pub(crate) state: Mutex<State>,
+    /// Threads that wait for completions and look for them themselves.
+    pub(crate) attending: AtomicU32,
+    /// These, and the lane's task while it looks for bytes.
+    pub(crate) looking: AtomicU32,
+    /// Whether that paid.
+    pub(crate) patience: Mutex<Patience>,
     /// The writer has something to do.
     pub(crate) work: Notify,
     /// Our own Wire came.
     armed: Notify,
-    /// Tasks of the lane.
+    /// Tasks of the lane, and calls that do as a task would.
     live: watch::Sender<usize>,
     /// Requests of the peer, of either kind, whole ones.
     pub(crate) served: AtomicU64,
 }
 
-/// Counts a task of a lane while it lives.
-struct Live(Arc<Lane>);
+/// Counts a task of a lane, or who does as one, while it lives.
+pub(crate) struct Live(Arc<Lane>);
 
 impl Drop for Live {
     fn drop(&mut self) {
@@ -106,8 +134,16 @@ impl Lane {
             counts,
             regions,
             wiring: Mutex::default(),
-            outgoing: Mutex::new(Outgoing { closed: false, batch }),
-            incoming: Mutex::new(false),
+            outgoing: Mutex::new(Outgoing {
+                closed: false,
+                batch,
+                written: Vec::new(),
+                direct: None,
+            }),
+            incoming: Mutex::default(),
+            attending: AtomicU32::new(0),
+            looking: AtomicU32::new(0),
+            patience: Mutex::default(),
             state: Mutex::new(State {
                 dead: false,
                 slots: Slots::new(depth),
@@ -128,6 +164,17 @@ impl Lane {
         RegionCache::new(Arc::clone(&self.regions))
     }
 
+    /// Lets a call do what tasks of the lane do; `None` when the lane is retired.
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Live> {
+        let wiring = lock(&self.wiring);
+        (!wiring.retired).then(|| self.live())
+    }
+
+    fn live(self: &Arc<Self>) -> Live {
+        self.live.send_modify(|live| *live += 1);
+        Live(Arc::clone(self))
+    }
+
     pub(crate) fn depth(&self) -> usize {
         lock(&self.state).slots.depth()
     }
@@ -145,8 +192,7 @@ impl Lane {
         if wiring.retired {
             return false;
         }
-        self.live.send_modify(|live| *live += 1);
-        let live = Live(Arc::clone(self));
+        let live = self.live();
         let handle = tokio::spawn(async move {
             // Dropped after the task's own state: its socket is closed before it stops to count.
             let _live = live;
@@ -231,8 +277,17 @@ impl Lane {
         wiring.expired
     }
 
-    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time.
-    pub(crate) fn agree(&self, depth: usize, bytes_max: u64) {
+    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time. `direct` leads to
+    /// the connection.
+    pub(crate) fn agree(&self, depth: usize, bytes_max: u64, direct: Option<Arc<dyn Direct>>) {
+        let mut outgoing = lock(&self.outgoing);
+        let mut incoming = lock(&self.incoming);
+        if !outgoing.closed {
+            outgoing.direct.clone_from(&direct);
+            let inbound = Some(Inbound::new(self.region_cache(), depth));
+            *incoming = Incoming { inbound, direct };
+        }
+        drop((incoming, outgoing));
         lock(&self.state).slots.agree(depth, bytes_max);
         self.work.notify_one();
         count(&self.counts.lanes_started);
@@ -246,7 +301,7 @@ impl Lane {
     }
 
     /// Takes postings; those it cannot take end at once.
-    pub(crate) fn post(&self, postings: &mut Vec<Posting>) {
+    pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut state = lock(&self.state);
         let dead = state.dead;
@@ -259,7 +314,7 @@ impl Lane {
             }
         }
         drop(state);
-        self.work.notify_one();
+        self.send_now();
         self.report(&mut ended);
     }
 
@@ -290,7 +345,8 @@ impl Lane {
         state.answers.clear();
         outgoing.closed = true;
         outgoing.batch.clear();
-        *incoming = true;
+        outgoing.direct = None;
+        *incoming = Incoming::default();
         drop((state, incoming, outgoing));
         self.report(&mut ended);
         if let Some(error) = error.filter(|_| first) {

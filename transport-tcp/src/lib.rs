@@ -29,7 +29,7 @@ pub use bounce::{BounceReader, BounceWriter, Bounced};
 pub use counters::TcpCounters;
 pub use frame::{FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
 pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};
-pub use net::{Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
+pub use net::{Direct, Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 pub use posting::{LaneCompletion, LaneSink, Posting, RemoteSpan, Sent};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
 pub use transport::{

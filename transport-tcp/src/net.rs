@@ -5,6 +5,7 @@ use handfast_memory::Span;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Most pieces handed to one [`StreamWriter::try_send`]: sixty-four vectors keep the array on the
@@ -75,6 +76,11 @@ pub trait StreamReader: Send + 'static {
     /// Cancel-safe.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
+    /// As [`StreamReader::readable`], and sleeps at once: who calls it has looked before.
+    fn readable_asleep(&mut self) -> impl Future<Output = io::Result<()>> + Send {
+        self.readable()
+    }
+
     /// Moves what has arrived into `target` and, when that is full, into `spare`, and returns how
     /// many bytes in all; 0 is the end of the stream. At least one of the two has room.
     ///
@@ -114,8 +120,33 @@ impl Piece<'_> {
     }
 }
 
+/// A way to both halves of a connection for others than the tasks that wait for it: who posts, and
+/// who waits on a thread of its own.
+pub trait Direct: Send + Sync + 'static {
+    /// As [`StreamReader::try_fill`], whatever the runtime knows of the connection.
+    ///
+    /// # Errors
+    /// As [`StreamReader::try_fill`].
+    fn fill_now(&self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize>;
+
+    /// As [`StreamWriter::try_send`].
+    ///
+    /// # Errors
+    /// As [`StreamWriter::try_send`].
+    fn send_now(&self, pieces: &[Piece<'_>]) -> io::Result<usize>;
+
+    /// Whether the runtime is woken for few bytes that arrive; it is for many and for the end of the
+    /// stream. Bytes that are there when it is to be woken again wake it then.
+    fn set_woken(&self, woken: bool);
+}
+
 /// The sending half of a [`Stream`].
 pub trait StreamWriter: Send + 'static {
+    /// The direct way to the connection, where there is one.
+    fn direct(&self) -> Option<Arc<dyn Direct>> {
+        None
+    }
+
     /// Waits until bytes may be taken, sending those it holds itself. Touches no registered
     /// memory. Cancel-safe.
     fn writable(&mut self) -> impl Future<Output = io::Result<()>> + Send;

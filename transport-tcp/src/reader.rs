@@ -1,16 +1,17 @@
-//! The receiving loop of a lane.
+//! Receiving on a lane: by its task, and by threads that wait for completions and look for them
+//! themselves.
 
 use crate::batch::Answer;
 use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
-use crate::lane::{Lane, local_error, lock};
-use crate::net::StreamReader;
+use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
+use crate::net::{Direct, StreamReader};
 use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
 use handfast_memory::{Direction, RegionCache, Span};
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 /// Read-ahead: how much of small frames one system call brings.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -42,16 +43,266 @@ enum Mode {
     },
 }
 
+/// What a turn found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Nothing,
+    /// All there was, most likely.
+    Drained,
+    /// Bytes, and perhaps more of them.
+    Moved,
+}
+
 /// Why a turn of the loop is the last.
 enum End {
     Closed,
     Failed(TransportError),
 }
 
-/// The receiving loop's own things, kept from turn to turn.
-pub(crate) struct Inbound<R> {
+/// Looks in a row at a socket, a fifth of a microsecond each, before others have their turn.
+const LOOKS: u32 = 8;
+/// Times a reader gives others their turn and looks again before it sleeps. Waking a processor that
+/// went idle costs more than that: with both ends on processors of their own, 1 MiB at a time went
+/// from 0.74 of the raw stream to more than all of it.
+const SPINS_MAX: u32 = 48;
+/// Looks in a row in vain before a thread that waits gives up and sleeps, about as long as a reader
+/// looks.
+const ATTENDED_LOOKS_MAX: u32 = 400;
+/// Times in a row that such a thread finds another one receiving before it leaves that to it.
+const BUSY_MAX: u32 = 32;
+/// Looks in all before it does, whatever it found: who waits on the same thread for other things is to
+/// have a turn as well.
+const ATTENDED_TURNS_MAX: u32 = 4096;
+/// As many of them counts a turn that moved bytes, which takes 5 to 50 microseconds.
+const ATTENDED_TURN_LOOKS: u32 = 32;
+/// Sleeps of a reader without a look before, at most, after looking was in vain time and again.
+const REST_MAX: u32 = 64;
+/// The same of threads that wait. They keep a whole thread from other things, which the other end may
+/// be among.
+const ATTENDED_REST_MAX: u32 = 128;
+
+/// Whether looking pays. Where the other end is slow or shares the processor, it does not.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    /// Sleeps without a look before that follow the next look in vain.
+    rest: u32,
+    /// Of them, those still to come.
+    resting: u32,
+}
+
+impl Patience {
+    /// Whether to look this time.
+    fn is_due(&mut self) -> bool {
+        let due = self.resting == 0;
+        self.resting = self.resting.saturating_sub(1);
+        due
+    }
+
+    fn found(&mut self) {
+        self.rest = 0;
+    }
+
+    fn in_vain(&mut self, rest_max: u32) {
+        self.rest = (2 * self.rest + 1).min(rest_max);
+        self.resting = self.rest;
+    }
+}
+
+/// The receiving task.
+pub(crate) struct Receiver<R> {
     lane: Arc<Lane>,
     half: R,
+    direct: Option<Arc<dyn Direct>>,
+    patience: Patience,
+    completions: Vec<LaneCompletion>,
+}
+
+impl<R: StreamReader> Receiver<R> {
+    pub(crate) fn new(lane: Arc<Lane>, half: R, direct: Option<Arc<dyn Direct>>) -> Self {
+        Self { lane, half, direct, patience: Patience::default(), completions: Vec::new() }
+    }
+
+    /// Receives until the lane ends, and tells it when receiving is what fails.
+    pub(crate) async fn run(mut self) {
+        if let End::Failed(error) = self.receive_all().await {
+            self.lane.close(Some(error));
+        }
+    }
+
+    async fn receive_all(&mut self) -> End {
+        loop {
+            let Self { lane, half, completions, .. } = self;
+            let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
+            let turn = lane.receive(lock(&lane.incoming), &mut fill, completions);
+            match turn {
+                // Bytes may come on and on without an await of their own.
+                Ok(Turn::Moved) => tokio::task::consume_budget().await,
+                Ok(Turn::Drained) => {
+                    if let Err(end) = self.look().await {
+                        return end;
+                    }
+                }
+                Ok(Turn::Nothing) => {
+                    if let Err(error) = self.half.readable_asleep().await {
+                        return End::Failed(peer_io("receive", &error));
+                    }
+                }
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Receives what comes, around the runtime, until for a while nothing has; other tasks run
+    /// meanwhile. The thread keeps its processor: given away on a busy machine, it is back a time
+    /// slice later, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
+    /// something, the runtime has to find out that there is nothing.
+    async fn look(&mut self) -> Result<(), End> {
+        let Self { lane, direct, patience, completions, .. } = self;
+        let Some(direct) = direct.as_ref().filter(|_| patience.is_due()) else { return Ok(()) };
+        let _looking = Looking::begin(lane, &**direct);
+        let mut spins = 0;
+        while spins < SPINS_MAX {
+            tokio::task::yield_now().await;
+            if lane.attending.load(Ordering::Relaxed) > 0 {
+                // Who waits looks, and is not to be kept from it.
+                return Ok(());
+            }
+            spins += 1;
+            for _ in 0..LOOKS {
+                let mut fill =
+                    |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
+                let turn = lane.receive(lock(&lane.incoming), &mut fill, completions)?;
+                if turn != Turn::Nothing {
+                    patience.found();
+                    spins = 0;
+                }
+                if turn == Turn::Drained {
+                    break;
+                }
+            }
+        }
+        patience.in_vain(REST_MAX);
+        Ok(())
+    }
+}
+
+/// Counts somebody who looks for bytes. While there is one, the runtime need not be told of them.
+struct Looking<'a> {
+    lane: &'a Lane,
+    direct: &'a dyn Direct,
+}
+
+impl<'a> Looking<'a> {
+    fn begin(lane: &'a Lane, direct: &'a dyn Direct) -> Self {
+        if lane.looking.fetch_add(1, Ordering::AcqRel) == 0 {
+            direct.set_woken(false);
+        }
+        Self { lane, direct }
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        // Who sets this did so before it was counted out, so that the last one's word is the last.
+        if self.lane.looking.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.direct.set_woken(true);
+        }
+    }
+}
+
+/// Counts a thread that looks for itself. While there is one, the task need not.
+struct Attending<'a>(&'a Lane);
+
+impl<'a> Attending<'a> {
+    fn begin(lane: &'a Lane) -> Self {
+        lane.attending.fetch_add(1, Ordering::AcqRel);
+        Self(lane)
+    }
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        self.0.attending.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+type Fill<'a> = &'a mut dyn FnMut(Option<&Span>, &mut [u8]) -> io::Result<usize>;
+
+impl Lane {
+    /// Receives until `is_done`, for a while.
+    pub(crate) fn attend(self: &Arc<Self>, is_done: &mut dyn FnMut() -> bool) {
+        if !lock(&self.patience).is_due() {
+            return;
+        }
+        let Some(_live) = self.enter() else { return };
+        let Some(direct) = lock(&self.incoming).direct.clone() else { return };
+        let looking = (Attending::begin(self), Looking::begin(self, &*direct));
+        let attended = self.attend_to(&*direct, is_done);
+        drop(looking);
+        match attended {
+            Ok(true) => lock(&self.patience).found(),
+            Ok(false) => lock(&self.patience).in_vain(ATTENDED_REST_MAX),
+            Err(End::Closed) => {}
+            Err(End::Failed(error)) => self.close(Some(error)),
+        }
+    }
+
+    fn attend_to(
+        self: &Arc<Self>,
+        direct: &dyn Direct,
+        is_done: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, End> {
+        let mut completions = Vec::new();
+        let mut fill = |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
+        let (mut in_vain, mut looks, mut busy) = (0, 0, 0);
+        while looks < ATTENDED_TURNS_MAX && busy < BUSY_MAX {
+            if is_done() {
+                return Ok(true);
+            }
+            let Some(incoming) = try_lock(&self.incoming) else {
+                // Somebody else receives, for us too, and may want this processor for it.
+                std::thread::yield_now();
+                busy += 1;
+                continue;
+            };
+            let turn = self.receive(incoming, &mut fill, &mut completions)?;
+            if turn == Turn::Nothing {
+                (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
+                std::hint::spin_loop();
+            } else {
+                (in_vain, looks, busy) = (0, looks + ATTENDED_TURN_LOOKS, 0);
+            }
+            if in_vain == ATTENDED_LOOKS_MAX {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves what has arrived, once, and passes on what it was.
+    fn receive(
+        self: &Arc<Self>,
+        mut incoming: MutexGuard<'_, Incoming>,
+        fill: Fill<'_>,
+        completions: &mut Vec<LaneCompletion>,
+    ) -> Result<Turn, End> {
+        let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
+        let turn = inbound.turn(self, fill);
+        let flushed = match turn {
+            Ok(Turn::Nothing) => return turn,
+            _ => inbound.flush(self, completions),
+        };
+        drop(incoming);
+        if let Ok(true) = flushed {
+            self.send_now();
+        }
+        self.report(completions);
+        turn.and_then(|turn| flushed.map(|_| turn))
+    }
+}
+
+/// What receiving has in hand, kept from turn to turn.
+pub(crate) struct Inbound {
     depth: usize,
     regions: RegionCache,
     buffer: Box<[u8]>,
@@ -62,16 +313,13 @@ pub(crate) struct Inbound<R> {
     mode: Mode,
     answers: Vec<Answer>,
     dones: Vec<(u64, Status)>,
-    completions: Vec<LaneCompletion>,
 }
 
-impl<R: StreamReader> Inbound<R> {
-    pub(crate) fn new(lane: Arc<Lane>, half: R, depth: usize) -> Self {
+impl Inbound {
+    pub(crate) fn new(regions: RegionCache, depth: usize) -> Self {
         Self {
-            regions: lane.region_cache(),
-            lane,
-            half,
             depth,
+            regions,
             buffer: vec![0; BUFFER_FIRST_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -79,49 +327,25 @@ impl<R: StreamReader> Inbound<R> {
             mode: Mode::Header,
             answers: Vec::new(),
             dones: Vec::new(),
-            completions: Vec::new(),
         }
     }
 
-    /// Receives until the lane ends, and tells it when receiving is what fails.
-    pub(crate) async fn run(mut self) {
-        loop {
-            let turn = self.turn();
-            let flushed = self.flush();
-            match turn.and_then(|moved| flushed.map(|()| moved)) {
-                // Bytes may come on and on without an await of their own.
-                Ok(true) => tokio::task::consume_budget().await,
-                Ok(false) => {
-                    if let Err(error) = self.half.readable().await {
-                        return self.lane.close(Some(peer_io("receive", &error)));
-                    }
-                }
-                Err(End::Closed) => return,
-                Err(End::Failed(error)) => return self.lane.close(Some(error)),
-            }
-        }
-    }
-
-    /// Moves what has arrived, once; `false` when nothing has.
-    fn turn(&mut self) -> Result<bool, End> {
-        let lane = Arc::clone(&self.lane);
-        let closed = lock(&lane.incoming);
-        if *closed {
-            return Err(End::Closed);
-        }
-        let target = self.target()?;
+    /// Moves what has arrived, once.
+    fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Turn, End> {
+        let target = self.target(lane)?;
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         let ahead = self.ahead.min(self.buffer.len());
         let spare = &mut self.buffer[self.end..ahead];
-        let count = match self.half.try_fill(target.as_ref(), spare) {
+        let room = spare.len() + target.as_ref().map_or(0, Span::len);
+        let count = match fill(target.as_ref(), spare) {
             Ok(0) => return Err(End::Failed(peer_error("receive", 0, self.end_of_stream()))),
             Ok(count) => count,
             Err(error) => {
                 return match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(false),
-                    io::ErrorKind::Interrupted => Ok(true),
+                    io::ErrorKind::WouldBlock => Ok(Turn::Nothing),
+                    io::ErrorKind::Interrupted => Ok(Turn::Moved),
                     _ => Err(End::Failed(peer_io("receive", &error))),
                 };
             }
@@ -132,8 +356,8 @@ impl<R: StreamReader> Inbound<R> {
             self.grow();
         }
         self.consumed(direct);
-        self.parse()?;
-        Ok(true)
+        self.parse(lane)?;
+        Ok(if count < room { Turn::Drained } else { Turn::Moved })
     }
 
     /// The buffer was filled once, so that more of it is of use.
@@ -152,7 +376,7 @@ impl<R: StreamReader> Inbound<R> {
     }
 
     /// Where the payload under way goes; `None` when it is skipped or there is none.
-    fn target(&mut self) -> Result<Option<Span>, End> {
+    fn target(&mut self, lane: &Lane) -> Result<Option<Span>, End> {
         match &mut self.mode {
             Mode::Header => Ok(None),
             Mode::Write { key, address, left, status, .. } => {
@@ -168,7 +392,7 @@ impl<R: StreamReader> Inbound<R> {
                 }
             }
             Mode::Data { tag, offset, left } => {
-                let state = lock(&self.lane.state);
+                let state = lock(&lane.state);
                 let span = state.slots.target(*tag).map(|span| span.slice(*offset, *left));
                 span.transpose()
                     .map_err(|error| End::Failed(local_error("receive", error.to_string())))
@@ -205,13 +429,13 @@ impl<R: StreamReader> Inbound<R> {
     }
 
     /// Consumes the buffer as far as it goes; less than a header may remain.
-    fn parse(&mut self) -> Result<(), End> {
+    fn parse(&mut self, lane: &Lane) -> Result<(), End> {
         loop {
             if !matches!(self.mode, Mode::Header) {
                 if self.start == self.end {
                     return Ok(());
                 }
-                self.copy_payload()?;
+                self.copy_payload(lane)?;
                 continue;
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk() else {
@@ -220,12 +444,12 @@ impl<R: StreamReader> Inbound<R> {
             let header = Header::decode(bytes)
                 .map_err(|error| End::Failed(peer_error("frame", 0, error.to_string())))?;
             self.start += FRAME_HEADER_BYTES;
-            self.on_header(header)?;
+            self.on_header(lane, header)?;
         }
     }
 
-    fn copy_payload(&mut self) -> Result<(), End> {
-        let target = self.target()?;
+    fn copy_payload(&mut self, lane: &Lane) -> Result<(), End> {
+        let target = self.target(lane)?;
         let count = self.payload_left().min(self.end - self.start);
         if let Some(span) = target {
             span.copy_in(0, &self.buffer[self.start..self.start + count])
@@ -236,7 +460,7 @@ impl<R: StreamReader> Inbound<R> {
         Ok(())
     }
 
-    fn on_header(&mut self, header: Header) -> Result<(), End> {
+    fn on_header(&mut self, lane: &Lane, header: Header) -> Result<(), End> {
         let Header { kind, status, length, tag, key, address } = header;
         let left = length as usize;
         match kind {
@@ -244,12 +468,12 @@ impl<R: StreamReader> Inbound<R> {
                 self.ahead = ahead_of(left);
                 self.mode = Mode::Write { tag, key, address, left, status: Status::Ok };
                 if left == 0 {
-                    self.copy_payload()?;
+                    self.copy_payload(lane)?;
                 }
             }
             FrameKind::Data => {
                 self.ahead = ahead_of(left);
-                lock(&self.lane.state).slots.data(tag, length).map_err(broken)?;
+                lock(&lane.state).slots.data(tag, length).map_err(broken)?;
                 self.mode = Mode::Data { tag, offset: 0, left };
                 self.consumed(0);
             }
@@ -273,14 +497,15 @@ impl<R: StreamReader> Inbound<R> {
         End::Failed(peer_error("frame", 0, detail))
     }
 
-    /// Passes on what a turn brought: answers to the writer, completions to the sink.
-    fn flush(&mut self) -> Result<(), End> {
+    /// Passes on what a turn brought: answers are queued, completions added to the list. Returns
+    /// whether there is something to send.
+    fn flush(&mut self, lane: &Lane, completions: &mut Vec<LaneCompletion>) -> Result<bool, End> {
         if self.answers.is_empty() && self.dones.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let mut result = Ok(());
-        let mut state = lock(&self.lane.state);
-        self.lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
+        let mut state = lock(&lane.state);
+        lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {
             state.answers.clear();
@@ -288,17 +513,11 @@ impl<R: StreamReader> Inbound<R> {
         }
         for (tag, status) in self.dones.drain(..) {
             match state.slots.done(tag, status) {
-                Ok(completion) => self.completions.extend(completion),
+                Ok(completion) => completions.extend(completion),
                 Err(error) => result = Err(broken(error)),
             }
         }
-        let wake = !state.answers.is_empty() || state.slots.can_start();
-        drop(state);
-        if wake {
-            self.lane.work.notify_one();
-        }
-        self.lane.report(&mut self.completions);
-        result
+        result.map(|()| !state.answers.is_empty() || state.slots.can_start())
     }
 }
 

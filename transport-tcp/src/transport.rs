@@ -6,9 +6,9 @@ use crate::hello::{
     ACK_BYTES, AckError, HELLO_REST_BYTES, Hello, HelloRefusal, LANE_MAGIC, decode_ack, encode_ack,
 };
 use crate::lane::{Lane, local_error};
-use crate::net::{Net, ResolveError, Stream};
+use crate::net::{Net, ResolveError, Stream, StreamWriter};
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
-use crate::reader::Inbound;
+use crate::reader::Receiver;
 use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
@@ -233,10 +233,10 @@ impl<N: Net> TcpTransport<N> {
             drop(dialler);
             match dialled_up {
                 Ok((stream, depth)) => {
-                    let inbound = start(&dialled, stream, depth);
+                    let receiver = start(&dialled, stream, depth);
                     let _ = report.send(Ok(()));
-                    if let Some(inbound) = inbound {
-                        inbound.run().await;
+                    if let Some(receiver) = receiver {
+                        receiver.run().await;
                     }
                 }
                 Err(error) => {
@@ -313,11 +313,11 @@ impl<N: Net> TcpTransport<N> {
         let claimed = Arc::clone(&lane);
         let task = async move {
             let Ok(stream) = given.await else { return };
-            let inbound = transport.inner.answer(claimed, stream, hello).await;
+            let receiver = transport.inner.answer(claimed, stream, hello).await;
             // A running lane must not keep the transport alive.
             drop(transport);
-            if let Some(inbound) = inbound {
-                inbound.run().await;
+            if let Some(receiver) = receiver {
+                receiver.run().await;
             }
         };
         match lane.claim(hello.sender, hello.token, task) {
@@ -352,6 +352,16 @@ impl<N: Net> TcpTransport<N> {
     pub fn withdraw(&self, lane: Lifecycle, slice: u64) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);
+        }
+    }
+
+    /// Looks for completions on the lane for a while, in place of its task, and returns early once
+    /// `is_done` says so. For a thread that would sleep until then: that it sleeps, and is woken by the
+    /// task, costs more than most waits. Does nothing where there is no direct way to the connection,
+    /// and seldom anything where looking was in vain time and again.
+    pub fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(lane) = self.lane(lane) {
+            lane.attend(is_done);
         }
     }
 
@@ -433,7 +443,7 @@ impl<N: Net> Inner<N> {
         lane: Arc<Lane>,
         mut stream: N::Stream,
         hello: Hello,
-    ) -> Option<Inbound<<N::Stream as Stream>::Reader>> {
+    ) -> Option<Receiver<<N::Stream as Stream>::Reader>> {
         let depth = hello.depth.min(self.depth());
         let sent = timeout(self.config.timing.hello, say(&mut stream, Ok(depth))).await;
         if let Err(error) = sent.map_err(|_| io::ErrorKind::TimedOut.into()).flatten() {
@@ -485,11 +495,13 @@ async fn say_hello<S: Stream>(mut stream: S, hello: &Hello) -> io::Result<(S, [u
 }
 
 /// Starts the sending loop and returns the receiving one, or nothing when the lane is retired.
-fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Inbound<S::Reader>> {
+fn start<S: Stream>(lane: &Arc<Lane>, stream: S, depth: u32) -> Option<Receiver<S::Reader>> {
     let bytes_max = if stream.stays_on_machine() { BYTES_ON_MACHINE_MAX } else { u64::MAX };
     let (reader, writer) = stream.split();
+    let direct = writer.direct();
+    let receiver = Receiver::new(Arc::clone(lane), reader, direct.clone());
     let outbound = Outbound::new(Arc::clone(lane), writer);
     let started = lane.spawn(outbound.run());
-    lane.agree(depth as usize, bytes_max);
-    started.then(|| Inbound::new(Arc::clone(lane), reader, depth as usize))
+    lane.agree(depth as usize, bytes_max, direct);
+    started.then_some(receiver)
 }

@@ -1,14 +1,18 @@
-//! The sending loop of a lane.
+//! Sending on a lane: by whoever has something to send, and by the lane's own task where the socket
+//! takes no more.
 
 use crate::failure::peer_io;
-use crate::lane::{Lane, lock};
-use crate::net::StreamWriter;
+use crate::lane::{Lane, Outgoing, lock, try_lock};
+use crate::net::{Piece, StreamWriter};
 use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
-/// What one turn of the loop found.
+/// Sends in a row by who only has something to send; the lane's task does the rest.
+const TURNS_MAX: u32 = 4;
+
+/// What one turn found.
 enum Turn {
     Sent,
     Blocked,
@@ -16,17 +20,16 @@ enum Turn {
     Closed,
 }
 
-/// The sending loop's own things, kept from turn to turn.
+/// The sending task's own things, kept from turn to turn.
 pub(crate) struct Outbound<W> {
     lane: Arc<Lane>,
     half: W,
-    written: Vec<usize>,
     completions: Vec<LaneCompletion>,
 }
 
 impl<W: StreamWriter> Outbound<W> {
     pub(crate) fn new(lane: Arc<Lane>, half: W) -> Self {
-        Self { lane, half, written: Vec::new(), completions: Vec::new() }
+        Self { lane, half, completions: Vec::new() }
     }
 
     /// Sends until the lane ends, and tells it when sending is what fails.
@@ -53,29 +56,78 @@ impl<W: StreamWriter> Outbound<W> {
     }
 
     fn turn(&mut self) -> io::Result<Turn> {
-        let mut outgoing = lock(&self.lane.outgoing);
-        if outgoing.closed {
+        let Self { lane, half, completions } = self;
+        let turn =
+            lane.send_once(&mut lock(&lane.outgoing), |pieces| half.try_send(pieces), completions);
+        lane.report(completions);
+        turn
+    }
+}
+
+impl Lane {
+    /// Sends once of what is in hand, or else of what is queued.
+    fn send_once(
+        &self,
+        outgoing: &mut Outgoing,
+        try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
+        completions: &mut Vec<LaneCompletion>,
+    ) -> io::Result<Turn> {
+        let Outgoing { closed, batch, written, .. } = outgoing;
+        if *closed {
             return Ok(Turn::Closed);
         }
-        if outgoing.batch.is_empty() {
-            let state = &mut *lock(&self.lane.state);
-            outgoing.batch.refill(&mut state.answers, &mut state.slots);
-            if outgoing.batch.is_empty() {
+        if batch.is_empty() {
+            let state = &mut *lock(&self.state);
+            batch.refill(&mut state.answers, &mut state.slots);
+            if batch.is_empty() {
                 return Ok(Turn::Idle);
             }
         }
-        match outgoing.batch.send(&mut self.half, &mut self.written) {
+        match batch.send(try_send, written) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Turn::Blocked),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
-        if !self.written.is_empty() {
-            let slots = &mut lock(&self.lane.state).slots;
-            self.completions.extend(self.written.drain(..).filter_map(|slot| slots.written(slot)));
+        if !written.is_empty() {
+            let slots = &mut lock(&self.state).slots;
+            completions.extend(written.drain(..).filter_map(|slot| slots.written(slot)));
         }
-        drop(outgoing);
-        self.lane.report(&mut self.completions);
         Ok(Turn::Sent)
+    }
+
+    /// There is something to send: sends it here and now, as far as the socket takes it and nobody
+    /// else sends; the rest is left to the lane's task, whose wake-up costs more than to send.
+    pub(crate) fn send_now(self: &Arc<Self>) {
+        // Until what was sent whole is reported, the lane is not gone.
+        let Some(_live) = self.enter() else { return };
+        let mut completions = Vec::new();
+        let sent =
+            try_lock(&self.outgoing).map(|outgoing| self.send_some(outgoing, &mut completions));
+        self.report(&mut completions);
+        match sent {
+            Some(Ok(true)) => {}
+            Some(Ok(false)) | None => self.work.notify_one(),
+            Some(Err(error)) => self.close(Some(peer_io("send", &error))),
+        }
+    }
+
+    /// `false` when something is left.
+    fn send_some(
+        &self,
+        mut outgoing: MutexGuard<'_, Outgoing>,
+        completions: &mut Vec<LaneCompletion>,
+    ) -> io::Result<bool> {
+        let Some(direct) = outgoing.direct.clone() else { return Ok(outgoing.closed) };
+        for _ in 0..TURNS_MAX {
+            let turn =
+                self.send_once(&mut outgoing, |pieces| direct.send_now(pieces), completions)?;
+            match turn {
+                Turn::Sent => {}
+                Turn::Idle | Turn::Closed => return Ok(true),
+                Turn::Blocked => return Ok(false),
+            }
+        }
+        Ok(false)
     }
 }

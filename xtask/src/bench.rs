@@ -50,85 +50,51 @@ pub(crate) struct Arguments {
 struct Part {
     what: &'static str,
     words: &'static [&'static str],
+    full: Extent,
+    quick: Extent,
+}
+
+/// How much of a part is measured.
+struct Extent {
+    batch: &'static str,
+    rounds: &'static str,
+    duration: &'static str,
     /// Killed past it.
     limit: Duration,
 }
 
-const FULL: [Part; 2] = [
+const PARTS: [Part; 2] = [
     Part {
         what: "small and middle sizes, and single requests",
-        words: &[
-            "--size",
-            "4K,64K,1M",
-            "--batch",
-            "1,32",
-            "--threads",
-            "1,4",
-            "--latency",
-            "--rounds",
-            "7",
-            "--duration",
-            "200ms",
-        ],
-        limit: Duration::from_secs(240),
+        words: &["--size", "4K,64K,1M", "--latency"],
+        full: Extent {
+            batch: "1,32",
+            rounds: "7",
+            duration: "200ms",
+            limit: Duration::from_secs(240),
+        },
+        quick: Extent {
+            batch: "1,32",
+            rounds: "3",
+            duration: "40ms",
+            limit: Duration::from_secs(60),
+        },
     },
     Part {
         what: "16 MiB, the first transfer and a thousand peers",
-        words: &[
-            "--size",
-            "16M",
-            "--batch",
-            "1,32",
-            "--threads",
-            "1,4",
-            "--rounds",
-            "5",
-            "--duration",
-            "300ms",
-            "--first-transfer",
-            "--peers",
-            PEERS,
-        ],
-        limit: Duration::from_secs(300),
-    },
-];
-
-const QUICK: [Part; 2] = [
-    Part {
-        what: "small and middle sizes, and single requests",
-        words: &[
-            "--size",
-            "4K,64K,1M",
-            "--batch",
-            "1,32",
-            "--threads",
-            "1,4",
-            "--latency",
-            "--rounds",
-            "3",
-            "--duration",
-            "40ms",
-        ],
-        limit: Duration::from_secs(60),
-    },
-    Part {
-        what: "16 MiB, the first transfer and a thousand peers",
-        words: &[
-            "--size",
-            "16M",
-            "--batch",
-            "1",
-            "--threads",
-            "1,4",
-            "--rounds",
-            "3",
-            "--duration",
-            "100ms",
-            "--first-transfer",
-            "--peers",
-            PEERS,
-        ],
-        limit: Duration::from_secs(60),
+        words: &["--size", "16M", "--first-transfer", "--peers", PEERS],
+        full: Extent {
+            batch: "1,32",
+            rounds: "5",
+            duration: "300ms",
+            limit: Duration::from_secs(300),
+        },
+        quick: Extent {
+            batch: "1",
+            rounds: "3",
+            duration: "100ms",
+            limit: Duration::from_secs(60),
+        },
     },
 ];
 
@@ -147,11 +113,13 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let began = Instant::now();
     let mut figures = Figures::new(arguments.quick, commit(&project));
     let cores = cores();
-    for part in if arguments.quick { &QUICK } else { &FULL } {
-        println!("measuring {}", part.what);
+    for Part { what, words, full, quick } in &PARTS {
+        println!("measuring {what}");
+        let Extent { batch, rounds, duration, limit } = if arguments.quick { quick } else { full };
         let mut command = Command::new(&program);
-        command.args(["bench", "--json", "--limit"]).args(&cores).args(part.words);
-        figures.add(&output(command, part.limit)?)?;
+        command.args(["bench", "--json", "--limit", "--threads", "1,4"]).args(&cores).args(*words);
+        command.args(["--batch", batch, "--rounds", rounds, "--duration", duration]);
+        figures.add(&output(command, *limit)?)?;
     }
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);

@@ -1,6 +1,7 @@
 //! Runs a program with a deadline and its output in a log.
 
 use crate::report::Outcome;
+use std::env;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -93,9 +94,16 @@ pub(crate) fn answers(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// `cargo` in the workspace's root.
+/// `cargo` in the workspace's root, without what cargo has told this program of itself: build scripts
+/// that look at it, such as ring's, would run again after every cargo that is started by hand.
 pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new("cargo");
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     command.current_dir(root).args(arguments);
     command
 }

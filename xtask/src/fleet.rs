@@ -1,6 +1,6 @@
 //! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
 
-use crate::command::{cargo, run as run_command};
+use crate::command::{Finished, cargo, run as run_command};
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -91,17 +91,30 @@ fn tests(
 ) -> Outcome {
     let mut command = cargo(project.root(), PACKAGES_OF_TESTS.iter().chain(arguments).copied());
     command.env(FOLDER, project.scratch()).envs(nightly.then_some((NIGHTLY, "1")));
-    if PROTOC.is_present(project) {
-        let unpacked = PROTOC.folder(project).join("usr");
-        command.args(["--features", "etcd"]);
-        command.env("PROTOC", unpacked.join("bin/protoc"));
-        command.env("PROTOC_INCLUDE", unpacked.join("include"));
-        command.env("LD_LIBRARY_PATH", unpacked.join("lib/x86_64-linux-gnu"));
+    if let Some(variables) = etcd_build(project) {
+        command.args(["--features", "etcd"]).envs(variables);
     }
     let done = run_command(command, project.scratch().join(format!("fleet-{name}.log")), deadline);
+    unless_skipped(&done)
+}
+
+/// With which variables the feature `etcd` is built, where that can be done.
+pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 3]> {
+    PROTOC.is_present(project).then(|| {
+        let unpacked = PROTOC.folder(project).join("usr");
+        [
+            ("PROTOC", unpacked.join("bin/protoc")),
+            ("PROTOC_INCLUDE", unpacked.join("include")),
+            ("LD_LIBRARY_PATH", unpacked.join("lib/x86_64-linux-gnu")),
+        ]
+    })
+}
+
+/// What tests came to, which counts for nothing where one of them could not be told.
+pub(crate) fn unless_skipped(done: &Finished) -> Outcome {
     let output = done.output();
     let skipped = output.lines().find(|line| line.starts_with("skipped: "));
-    match (judged(&done), skipped) {
+    match (judged(done), skipped) {
         (Outcome::Passed(_), Some(why)) => Outcome::Skipped(why.to_owned()),
         (outcome, _) => outcome,
     }

@@ -43,6 +43,8 @@ const ONE_HOST: [&str; 6] =
 /// Those with released nodes as peers. Their names contain one of the above, and two of them at once
 /// want more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
+/// How long they may take in all, one after the other.
+const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
@@ -156,7 +158,8 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
         Step::new("program", |deadline| either(program(project, 1, &ONE_HOST, deadline))),
         Step::new("program-two-hosts", |deadline| {
-            either(program(project, 2, &["hosts::"], deadline))
+            // One ends with a host cut off.
+            either(program(project, 2, &["hosts::", "--test-threads=1"], deadline))
         }),
     ];
     if nightly {
@@ -275,15 +278,34 @@ fn in_guest(
     tests: &[&str],
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
-    if let Some(skipped) = missing(project, &["guest"]) {
-        return Err(skipped);
+    let told = Told { name, options, tests, variables: &[] };
+    Ok(judged(&told.in_guest(project, deadline)?))
+}
+
+/// Tests, and how they are told in a guest.
+struct Told<'a> {
+    /// Of the log.
+    name: &'a str,
+    /// Of `cargo xtask guest`.
+    options: &'a [&'a str],
+    tests: &'a [&'a str],
+    /// What else they are built with.
+    variables: &'a [(&'static str, PathBuf)],
+}
+
+impl Told<'_> {
+    fn in_guest(&self, project: &Project, deadline: Instant) -> Result<Finished, Outcome> {
+        if let Some(skipped) = missing(project, &["guest"]) {
+            return Err(skipped);
+        }
+        let runner = verbs::runner(self.options);
+        let runner = runner.map_err(|error| Outcome::failed(error.to_string(), ""))?;
+        // Cargo's own options come before those of the tests.
+        let end = self.tests.iter().position(|word| *word == "--");
+        let (own, rest) = self.tests.split_at(end.unwrap_or(self.tests.len()));
+        let tests = [own, &["--config", &runner], rest].concat();
+        built_with(project, self.name, &tests, self.variables, deadline)
     }
-    let runner = verbs::runner(options).map_err(|error| Outcome::failed(error.to_string(), ""))?;
-    // Cargo's own options come before those of the tests.
-    let (own, rest) =
-        tests.split_at(tests.iter().position(|word| *word == "--").unwrap_or(tests.len()));
-    let tests = [own, &["--config", &runner], rest].concat();
-    Ok(judged(&built(project, name, &tests, deadline)?))
 }
 
 /// Stories of the program, in one guest or in two that each tell them.
@@ -300,10 +322,20 @@ fn program(
 
 /// Stories with released Mooncake nodes as peers, in one guest with both.
 fn fleet(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    match fleet::absent(project) {
-        Some(why) => Err(Outcome::Skipped(why)),
-        None => program(project, 1, &[FLEET, "--test-threads=1"], deadline),
+    if let Some(why) = fleet::absent(project) {
+        return Err(Outcome::Skipped(why));
     }
+    // With stores in an etcd where that can be built.
+    let variables = fleet::etcd_build(project);
+    let etcd: &[&str] = if variables.is_some() { &["--features", "etcd"] } else { &[] };
+    let stories = ["--", FLEET, "--test-threads=1"];
+    let told = Told {
+        name: "verbs-program-fleet",
+        options: &["--limit", FLEET_SECONDS_MAX],
+        tests: &[&tests_of(&STORIES)[..], etcd, &stories].concat(),
+        variables: variables.as_ref().map_or(&[], |variables| variables),
+    };
+    Ok(fleet::unless_skipped(&told.in_guest(project, deadline)?))
 }
 
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
@@ -317,6 +349,17 @@ fn built(
     arguments: &[&str],
     deadline: Instant,
 ) -> Result<Finished, Outcome> {
+    built_with(project, name, arguments, &[], deadline)
+}
+
+/// The same with such variables.
+fn built_with(
+    project: &Project,
+    name: &str,
+    arguments: &[&str],
+    variables: &[(&'static str, PathBuf)],
+    deadline: Instant,
+) -> Result<Finished, Outcome> {
     if let Some(skipped) = missing(project, &["checks"]) {
         return Err(skipped);
     }
@@ -325,6 +368,7 @@ fn built(
     let mut command = cargo(project.root(), arguments.iter().copied());
     verbs.apply(&mut command);
     command.env(fleet::FOLDER, project.scratch());
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
     Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
 }
 

@@ -72,6 +72,16 @@ struct Run {
 }
 
 impl Stage<'_> {
+    /// What `--step` names a step by.
+    pub(crate) fn step_names(&self) -> impl Iterator<Item = &'static str> {
+        self.steps.iter().map(|step| step.name)
+    }
+
+    /// Leaves out every step but those of that name.
+    pub(crate) fn keep_step(&mut self, name: &str) {
+        self.steps.retain(|step| step.name == name);
+    }
+
     /// Runs every step, also after a failed one.
     fn run(self) -> Run {
         let started = Instant::now();

@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Run only this stage; may be given more than once
     #[arg(long = "stage", value_name = "NAME")]
     stages: Vec<String>,
+    /// Run only the steps of that name
+    #[arg(long = "step", value_name = "NAME")]
+    step: Option<String>,
     /// List the stages with their budgets and run none
     #[arg(long)]
     list: bool,
@@ -85,6 +88,9 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
         }
         stages.retain(|stage| arguments.stages.iter().any(|name| name == stage.name));
     }
+    if let Some(name) = &arguments.step {
+        keep_step(&mut stages, name)?;
+    }
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
     let setup = setup::stage_for(&project, &names);
     let is_beside = |stage: &Stage<'_>| depth.is_crowded() && BESIDE.contains(&stage.name);
@@ -97,6 +103,16 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
         summary.run_beside(others, beside);
     }
     Ok(summary.finish())
+}
+
+fn keep_step(stages: &mut Vec<Stage<'_>>, name: &str) -> Result<()> {
+    if !stages.iter().flat_map(Stage::step_names).any(|step| step == name) {
+        let steps: Vec<_> = stages.iter().flat_map(Stage::step_names).collect();
+        bail!("no step '{name}' in the stages; there are: {}", steps.join(", "));
+    }
+    stages.iter_mut().for_each(|stage| stage.keep_step(name));
+    stages.retain(|stage| stage.step_names().next().is_some());
+    Ok(())
 }
 
 fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
@@ -154,7 +170,8 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            budget: depth.budget(600),
+            // Four minutes where nothing else runs; its builds are in it, and the machine is emulated.
+            budget: depth.budget(900),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
@@ -256,6 +273,19 @@ mod tests {
             names.dedup();
             assert_eq!(names.len(), if depth == Depth::Nightly { 8 } else { 7 });
         }
+    }
+
+    #[test]
+    fn a_single_step_is_chosen_by_its_name_and_one_that_is_none_is_refused_with_those_there_are() {
+        let project = Project::find().unwrap();
+        let mut chosen = all(&project, Depth::Nightly);
+        keep_step(&mut chosen, "fleet-over-rdma").unwrap();
+        let names: Vec<_> = chosen.iter().map(|stage| stage.name).collect();
+        assert_eq!(names, ["guest"]);
+        assert_eq!(chosen[0].step_names().collect::<Vec<_>>(), ["fleet-over-rdma"]);
+        let mut every = all(&project, Depth::EveryChange);
+        let refused = keep_step(&mut every, "fleet-over-rdma").unwrap_err().to_string();
+        assert!(refused.contains("no step") && refused.contains("soft-roce"), "{refused}");
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    fn batch_bytes(&self) -> u64 {
+    /// Bytes of a batch, and so of the memory that it walks over at either end.
+    pub(super) fn batch_bytes(&self) -> u64 {
         self.size.saturating_mul(self.batch.into())
     }
 

@@ -7,13 +7,16 @@ use super::server::{start, stop};
 use crate::Outcome;
 use crate::failure::Failure;
 use crate::output;
-use std::io::{ErrorKind, Read, Result, Write};
+use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
 
-/// Largest block that a sink reads into; larger ones are a mistake of the caller.
+/// Largest message, block or buffer at either end; larger ones are a mistake of the caller.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
+/// Most memory that a stream walks over: several times what caches hold, so that more of it changes
+/// nothing.
+const WALK_BYTES_MAX: u64 = 256 << 20;
 /// How long who waits adaptively looks for bytes before it sleeps: about as long as a lane's reader
 /// does (64 turns of a runtime).
 const LOOK_MAX: Duration = Duration::from_micros(100);
@@ -34,8 +37,9 @@ pub(super) enum Waiting {
 /// What a connection is for; the same words on both sides.
 #[derive(Clone, Copy)]
 enum Order {
-    /// Blocks of so many bytes come until the end; it is answered with the number of bytes.
-    Stream { block: u64 },
+    /// A byte says that the memory is there. Then blocks of so many bytes come until the end, each
+    /// into the next part of `walk` bytes of memory; that is answered with the number of bytes.
+    Stream { block: u64, walk: u64 },
     /// Each message of `out` bytes is answered with `back` bytes.
     PingPong { waiting: Waiting, out: u64, back: u64 },
 }
@@ -43,7 +47,7 @@ enum Order {
 impl Order {
     fn encode(self) -> [u8; ORDER_BYTES] {
         let words = match self {
-            Self::Stream { block } => [0, block, 0],
+            Self::Stream { block, walk } => [0, block, walk],
             Self::PingPong { waiting: Waiting::Blocking, out, back } => [1, out, back],
             Self::PingPong { waiting: Waiting::Adaptive, out, back } => [2, out, back],
         };
@@ -63,7 +67,7 @@ impl Order {
         let bounded = |bytes: u64| bytes.clamp(1, BLOCK_BYTES_MAX);
         let (out, back) = (bounded(out), bounded(back));
         match kind {
-            0 => Ok(Self::Stream { block: out }),
+            0 => Ok(Self::Stream { block: out, walk: back.max(out) }),
             1 => Ok(Self::PingPong { waiting: Waiting::Blocking, out, back }),
             2 => Ok(Self::PingPong { waiting: Waiting::Adaptive, out, back }),
             _ => Err(ErrorKind::InvalidData.into()),
@@ -85,23 +89,28 @@ impl Sink {
         Ok(Self { child, _input: input, address })
     }
 
-    /// A stream of `block`-byte writes, received and acknowledged.
+    /// A stream of `block`-byte writes, received and acknowledged. Both ends walk over `walk` bytes of
+    /// memory, as far as that is of influence ([`WALK_BYTES_MAX`]): with one block again and again
+    /// they would measure their caches.
     pub(super) fn measure(
         &self,
         block: u64,
+        walk: u64,
         duration: Duration,
     ) -> std::result::Result<Moved, Failure> {
-        self.stream(block, duration)
+        self.stream(block, walk.min(WALK_BYTES_MAX).max(block), duration)
             .map_err(|error| Failure::System { what: "measuring the raw stream", error })
     }
 
-    fn stream(&self, block: u64, duration: Duration) -> Result<Moved> {
-        let mut stream = self.connect(Order::Stream { block })?;
-        let bytes = buffer(block)?;
+    fn stream(&self, block: u64, walk: u64, duration: Duration) -> Result<Moved> {
+        let mut stream = self.connect(Order::Stream { block, walk })?;
+        let bytes = buffer(walk)?;
+        stream.read_exact(&mut [0])?;
         let meter = Meter::new(Some(self.child.id()));
+        let mut blocks = bytes.chunks_exact(usize::try_from(block).map_err(Error::other)?).cycle();
         let (started, processor) = (Instant::now(), meter.read());
         while started.elapsed() < duration {
-            stream.write_all(&bytes)?;
+            stream.write_all(blocks.next().unwrap_or_default())?;
         }
         stream.shutdown(Shutdown::Write)?;
         let mut received = [0; 8];
@@ -230,7 +239,7 @@ impl End {
 }
 
 fn buffer(bytes: u64) -> Result<Vec<u8>> {
-    Ok(vec![7; usize::try_from(bytes).map_err(std::io::Error::other)?])
+    Ok(vec![7; usize::try_from(bytes).map_err(Error::other)?])
 }
 
 /// Takes connections, one after the other, until standard input ends.
@@ -255,7 +264,7 @@ fn take(mut stream: TcpStream) -> Result<()> {
     let mut order = [0; ORDER_BYTES];
     stream.read_exact(&mut order)?;
     match Order::decode(order)? {
-        Order::Stream { block } => take_stream(stream, block),
+        Order::Stream { block, walk } => take_stream(stream, block, walk),
         Order::PingPong { waiting, out, back } => {
             let (mut message, answer) = (buffer(out)?, buffer(back)?);
             let mut end = End::new(&stream, waiting)?;
@@ -267,13 +276,19 @@ fn take(mut stream: TcpStream) -> Result<()> {
     }
 }
 
-fn take_stream(mut stream: TcpStream, block: u64) -> Result<()> {
-    let mut buffer = buffer(block)?;
-    let mut received = 0u64;
+fn take_stream(mut stream: TcpStream, block: u64, walk: u64) -> Result<()> {
+    let mut buffer = buffer(walk)?;
+    let block = usize::try_from(block).map_err(Error::other)?;
+    stream.write_all(&[0])?;
+    let (mut received, mut at) = (0u64, 0);
     loop {
-        match stream.read(&mut buffer)? {
+        let room = (buffer.len() - at).min(block);
+        match stream.read(&mut buffer[at..at + room])? {
             0 => break,
-            bytes => received += bytes as u64,
+            bytes => {
+                received += bytes as u64;
+                at = (at + bytes) % buffer.len();
+            }
         }
     }
     stream.write_all(&received.to_le_bytes())

@@ -18,18 +18,27 @@ pub(super) struct Row {
     pub(super) workload: Workload,
     pub(super) moved: Vec<Moved>,
     pub(super) raw: Vec<Moved>,
+    /// Of one block again and again, where a batch has more.
+    pub(super) raw_in_cache: Vec<Moved>,
     /// In bytes per second.
     pub(super) iperf3: Vec<f64>,
 }
 
 impl Row {
     pub(super) fn new(workload: Workload) -> Self {
-        Self { workload, moved: Vec::new(), raw: Vec::new(), iperf3: Vec::new() }
+        Self {
+            workload,
+            moved: Vec::new(),
+            raw: Vec::new(),
+            raw_in_cache: Vec::new(),
+            iperf3: Vec::new(),
+        }
     }
 
     fn show(self) -> ShownRow {
         let rates = |moved: &[Moved]| moved.iter().map(|it| it.bytes_per_s).collect::<Vec<f64>>();
         let (moved, raw) = (rates(&self.moved), rates(&self.raw));
+        let in_cache = rates(&self.raw_in_cache);
         let gib = |rates: &[f64]| rates.iter().map(|rate| rate / GIB).collect::<Vec<f64>>();
         let processor = |moved: &[Moved]| {
             let spent = moved.iter().filter_map(|it| it.processor_s_per_byte);
@@ -50,6 +59,8 @@ impl Row {
             raw_processor_s_per_gib: processor(&self.raw),
             processor_ratio: median(processors.collect()),
             ratio: median_ratio(&moved, &raw),
+            raw_in_cache_gib_per_s: median(gib(&in_cache)),
+            ratio_in_cache: median_ratio(&moved, &in_cache),
             iperf3_gib_per_s: median(gib(&self.iperf3)),
             raw_to_iperf3: median_ratio(&raw, &self.iperf3),
             measurements_gib_per_s: gib(&moved),
@@ -75,6 +86,10 @@ struct ShownRow {
     processor_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_in_cache_gib_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio_in_cache: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     iperf3_gib_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
+use handfast_diagnosis::AfterReset;
 use handfast_transport_rdma::{
     Completion, DeviceEvent, GidWanted, LaneSink, Nic, NicConfig, Posting, Registration,
     RemoteSpan, SliceEnd,
@@ -105,13 +106,14 @@ impl Pair {
         for (n, side) in ["first", "second"].iter().enumerate() {
             let again = self.sites[n].nic.connect_again_after_reset(self.lane, &bodies[1 - n]);
             if let Err(error) = again {
-                return Ok(format!("the {side} side was refused: {error}"));
+                return Ok(AfterReset::Refused { side, error: error.to_string() }.to_string());
             }
         }
-        Ok(match self.exchange(4) {
-            Ok(()) => format!("accepted, and {BYTES} bytes moved each way afterwards"),
-            Err(failure) => format!("accepted, but afterwards: {failure}"),
-        })
+        let after = match self.exchange(4) {
+            Ok(()) => AfterReset::Works { bytes: BYTES },
+            Err(failure) => AfterReset::Mute { error: failure.to_string() },
+        };
+        Ok(after.to_string())
     }
 
     /// Makes fresh queue pairs on both sides and wires them.

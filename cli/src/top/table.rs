@@ -6,9 +6,13 @@ use std::time::Duration;
 
 /// From so many columns on there is room for everything.
 const WIDE: usize = 96;
-/// Columns of a peer's name.
-const NAME_WIDE: usize = 30;
-const NAME_NARROW: usize = 20;
+/// Columns behind a peer's name, where there is room for everything and where there is not.
+const BEHIND_WIDE: usize = 66;
+const BEHIND_NARROW: usize = 37;
+/// Columns that a name has at least.
+const NAME_MIN: usize = 12;
+/// What stands for the peers that are not counted one by one.
+const OTHER: &str = "other";
 /// What a terminal that says nothing of itself has.
 const USUAL: Window = Window { columns: 80, rows: 24 };
 
@@ -30,6 +34,33 @@ impl Window {
     }
 }
 
+/// What is shown, and how many columns names have.
+#[derive(Clone, Copy)]
+struct Layout {
+    wide: bool,
+    name: usize,
+}
+
+impl Layout {
+    /// Names get what is left, and no more than the longest needs.
+    fn new(columns: usize, longest: usize) -> Self {
+        let wide = columns >= WIDE;
+        let behind = if wide { BEHIND_WIDE } else { BEHIND_NARROW };
+        Self { wide, name: longest.min(columns.saturating_sub(behind)).max(NAME_MIN) }
+    }
+
+    fn title(self) -> String {
+        let Self { wide, name } = self;
+        match wide {
+            true => format!(
+                "{:name$} {:>13} {:>13} {:>9} {:>7} {:>8} {:>8}",
+                "peer", "written", "read", "batches/s", "failed", "p50", "p99"
+            ),
+            false => format!("{:name$} {:>13} {:>13} {:>8}", "peer", "written", "read", "p99"),
+        }
+    }
+}
+
 /// What one peer did in the interval, and since the start.
 struct Peer<'a> {
     name: &'a str,
@@ -42,6 +73,33 @@ struct Peer<'a> {
     lanes_ended: u64,
     repaired: u64,
     refusals: u64,
+    fences_lost: u64,
+    /// By pair of NICs, where there are several.
+    pairs: Vec<Pair>,
+}
+
+/// What went over a NIC of the node and one of the peer in the interval.
+struct Pair {
+    name: String,
+    write: u64,
+    read: u64,
+}
+
+impl Pair {
+    /// Those of a peer, if there are several.
+    fn all(now: &Value, before: &Value) -> Vec<Self> {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let pair = |(key, pair): (&String, &Value)| {
+            let text = |name: &str| pair[name].as_str().unwrap_or_default().to_owned();
+            let grown = |name: &str| {
+                number(&pair[name]).saturating_sub(number(&before["nics"][key.as_str()][name]))
+            };
+            let name = format!("  {} - {}", text("own"), text("peer"));
+            Self { name, write: grown("written_bytes"), read: grown("read_bytes") }
+        };
+        let all: Vec<Self> = now["nics"].as_object().into_iter().flatten().map(pair).collect();
+        if all.len() > 1 { all } else { Vec::new() }
+    }
 }
 
 /// The sum of a map of counts.
@@ -77,38 +135,66 @@ impl<'a> Peer<'a> {
             lanes_ended: sum(&now["lanes_ended"]),
             repaired: sum(&now["repaired"]),
             refusals: sum(&now["refusals_sent"]) + sum(&now["refusals_received"]),
+            fences_lost: number(&now["fences_lost"]),
+            pairs: Pair::all(now, before),
         }
     }
 
-    fn line(&self, elapsed: Duration, wide: bool) -> String {
+    /// It never did anything.
+    fn is_nobody(&self) -> bool {
+        self.batches + self.failed + self.p99_ns == 0 && self.trouble().is_none()
+    }
+
+    fn line(&self, elapsed: Duration, Layout { wide, name: columns }: Layout) -> String {
         let seconds = elapsed.as_secs_f64().max(1e-3);
-        let rate = |bytes: u64| format!("{}/s", size::show((bytes as f64 / seconds) as u64));
-        let (write, read) = (rate(self.write), rate(self.read));
+        let (write, read) = (rate(self.write, elapsed), rate(self.read, elapsed));
         let p99 = time(self.p99_ns);
+        let name = cut(self.name, columns);
         if !wide {
-            let name = cut(self.name, NAME_NARROW);
-            return format!("{name:NAME_NARROW$} {write:>13} {read:>13} {p99:>8}");
+            return format!("{name:columns$} {write:>13} {read:>13} {p99:>8}");
         }
-        let name = cut(self.name, NAME_WIDE);
         let batches = (self.batches as f64 / seconds) as u64;
         format!(
-            "{name:NAME_WIDE$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
+            "{name:columns$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
             self.failed,
             time(self.p50_ns),
         )
     }
 
+    /// What went over each pair of NICs, below it.
+    fn pairs(
+        &self,
+        elapsed: Duration,
+        Layout { name: columns, .. }: Layout,
+    ) -> impl Iterator<Item = String> {
+        self.pairs.iter().map(move |pair| {
+            let (write, read) = (rate(pair.write, elapsed), rate(pair.read, elapsed));
+            format!("{:columns$} {write:>13} {read:>13}", cut(&pair.name, columns))
+        })
+    }
+
     /// What happened to its lanes, where that is worth a line.
     fn trouble(&self) -> Option<String> {
         let parts = [
-            (self.lanes_ended, "lanes ended"),
-            (self.repaired, "re-pairs"),
-            (self.refusals, "refusals"),
+            (self.lanes_ended, "lane ended", "lanes ended"),
+            (self.repaired, "re-pair", "re-pairs"),
+            (self.refusals, "refusal", "refusals"),
+            (self.fences_lost, "fence lost", "fences lost"),
         ];
-        let some = parts.iter().filter(|(count, _)| *count > 0);
-        let words: Vec<String> = some.map(|(count, what)| format!("{count} {what}")).collect();
+        let some = parts.iter().filter(|(count, ..)| *count > 0);
+        let words: Vec<String> =
+            some.map(|(count, one, many)| several(*count, one, many)).collect();
         (!words.is_empty()).then(|| format!("  {}", words.join(", ")))
     }
+}
+
+fn several(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn rate(bytes: u64, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-3);
+    format!("{}/s", size::show((bytes as f64 / seconds) as u64))
 }
 
 /// A time in the unit that it is read best in.
@@ -136,22 +222,22 @@ fn cut(name: &str, columns: usize) -> String {
 /// Draws what happened between two states of a node.
 pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Window) -> String {
     let mut lines = head(now);
-    let wide = window.columns >= WIDE;
-    lines.push(match wide {
-        true => format!(
-            "{:NAME_WIDE$} {:>13} {:>13} {:>9} {:>7} {:>8} {:>8}",
-            "peer", "written", "read", "batches/s", "failed", "p50", "p99"
-        ),
-        false => format!("{:NAME_NARROW$} {:>13} {:>13} {:>8}", "peer", "written", "read", "p99"),
-    });
     let peers = now["peers"].as_object();
     let all = peers
         .into_iter()
         .flatten()
         .map(|(name, peer)| (name.as_str(), peer, &before["peers"][name.as_str()]));
-    let other = [("other", &now["other"], &before["other"])];
+    let other = [(OTHER, &now["other"], &before["other"])];
     let of = |(name, now, before)| Peer::new(name, now, before);
     let mut peers: Vec<Peer<'_>> = all.chain(other).map(of).collect();
+    // Of those who are counted together there is nobody on most nodes.
+    peers.retain(|peer| peer.name != OTHER || !peer.is_nobody());
+    let names = peers.iter().flat_map(|peer| {
+        let pairs = peer.pairs.iter().map(|pair| pair.name.as_str());
+        pairs.chain([peer.name]).map(|name| name.chars().count())
+    });
+    let layout = Layout::new(window.columns, names.max().unwrap_or(0));
+    lines.push(layout.title());
     peers.sort_by_key(|peer| std::cmp::Reverse((peer.write + peer.read, peer.batches)));
     let idle = peers.iter().filter(|peer| peer.batches + peer.failed == 0).count();
     let (known, mut hidden) = (peers.len(), 0);
@@ -162,11 +248,19 @@ pub(super) fn draw(before: &Value, now: &Value, elapsed: Duration, window: Windo
             hidden += 1;
             continue;
         }
-        lines.push(peer.line(elapsed, wide));
+        lines.push(peer.line(elapsed, layout));
+        for pair in peer.pairs(elapsed, layout) {
+            if lines.len() + 1 < window.rows {
+                lines.push(pair);
+            }
+        }
         lines.extend(peer.trouble().filter(|_| lines.len() + 1 < window.rows));
     }
+    let nothing = peers.iter().all(|peer| peer.batches + peer.failed == 0);
     if hidden > 0 {
         lines.push(format!("{hidden} more"));
+    } else if nothing && !peers.is_empty() && lines.len() < window.rows {
+        lines.push("what peers move is counted at their end".to_owned());
     }
     for line in &mut lines {
         *line = cut_end(line, window.columns);
@@ -183,6 +277,7 @@ fn cut_end(line: &str, columns: usize) -> String {
 /// Who it is, and how its lanes stand.
 fn head(now: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let count = |value: &Value| value.as_u64().unwrap_or(0);
     let node = &now["node"];
     let carriers = node["carriers"].as_array().into_iter().flatten();
     let carriers: Vec<&str> = carriers.filter_map(Value::as_str).collect();
@@ -197,7 +292,11 @@ fn head(now: &Value) -> Vec<String> {
             text(&node["address"]),
             carriers.join(", ")
         ),
-        format!("{} lanes; lifecycles: {states}; {} segments", now["lanes"], node["segments"]),
+        format!(
+            "{}; lifecycles: {states}; {}",
+            several(count(&now["lanes"]), "lane", "lanes"),
+            several(count(&node["segments"]), "segment", "segments"),
+        ),
     ]
 }
 
@@ -245,9 +344,10 @@ mod tests {
         let wide = drawn(120, 40);
         assert!(wide.contains("5.0 MiB/s") && wide.contains(" 50 "), "{wide}");
         assert!(wide.contains("12.0 us") && wide.contains("3.4 ms"), "{wide}");
-        assert!(wide.contains("2 lanes ended, 1 re-pairs, 4 refusals"), "{wide}");
+        assert!(wide.contains("2 lanes ended, 1 re-pair, 4 refusals"), "{wide}");
         assert!(wide.contains("3 established, 1 retiring"), "{wide}");
-        assert!(!wide.contains("quiet@tcp") && wide.ends_with("2 more"), "{wide}");
+        assert!(!wide.contains("quiet@tcp") && wide.ends_with("1 more"), "{wide}");
+        assert!(wide.contains("a-very-long-name-of-a-host.example.org:17411@tcp"), "{wide}");
         for columns in [20, 60, 80, 96, 120] {
             let table = drawn(columns, 40);
             assert!(table.lines().all(|line| line.chars().count() <= columns), "{table}");
@@ -255,6 +355,35 @@ mod tests {
         let narrow = drawn(60, 40);
         assert!(narrow.contains("5.0 MiB/s") && !narrow.contains("batches/s"), "{narrow}");
         assert!(narrow.contains("…") && narrow.contains("11@tcp"), "{narrow}");
+    }
+
+    #[test]
+    fn several_pairs_of_nics_have_a_line_each_and_one_has_none() {
+        let with = |pairs: &[(&str, u64)]| {
+            let mut state = state(5, 5);
+            let name = "a-very-long-name-of-a-host.example.org:17411@tcp";
+            let pair = |(nic, bytes): &(&str, u64)| {
+                let pair = json!({ "own": nic, "peer": "mlx5_9", "written_bytes": bytes,
+                    "read_bytes": 0, "lanes": 1 });
+                (format!("{nic}-mlx5_9"), pair)
+            };
+            state["peers"][name]["nics"] = pairs.iter().map(pair).collect();
+            state
+        };
+        let before = with(&[("mlx5_0", 1 << 20), ("mlx5_1", 0)]);
+        let now = with(&[("mlx5_0", 3 << 20), ("mlx5_1", 0)]);
+        for columns in [80, 160] {
+            let window = Window { columns, rows: 40 };
+            let table = draw(&before, &now, Duration::from_secs(2), window);
+            let line =
+                |nic: &str| table.lines().find(|line| line.starts_with(&format!("  {nic} -")));
+            let (first, second) = (line("mlx5_0").unwrap(), line("mlx5_1").unwrap());
+            assert!(first.contains("mlx5_0 - mlx5_9") && first.contains("1.0 MiB/s"), "{table}");
+            assert!(second.contains("0 bytes/s"), "{table}");
+        }
+        let window = Window { columns: 80, rows: 40 };
+        let one = with(&[("mlx5_0", 5)]);
+        assert!(!draw(&one, &one, Duration::from_secs(2), window).contains("mlx5_0"));
     }
 
     #[test]
@@ -277,7 +406,13 @@ mod tests {
     fn where_nothing_moves_every_peer_is_shown() {
         let still = state(5, 5);
         let table = draw(&still, &still, Duration::from_secs(1), Window { columns: 100, rows: 40 });
-        assert!(table.contains("quiet@tcp") && table.contains("other"), "{table}");
+        assert!(table.contains("quiet@tcp") && !table.contains("other"), "{table}");
+        assert!(table.ends_with("counted at their end"), "{table}");
+        let mut crowded = state(5, 5);
+        crowded["other"] = peer(0, 0);
+        let window = Window { columns: 100, rows: 40 };
+        let table = draw(&crowded, &crowded, Duration::from_secs(1), window);
+        assert!(table.contains("other"), "{table}");
         assert!(table.contains("0 bytes/s"), "{table}");
     }
 }

@@ -67,12 +67,16 @@ fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
 
 /// A doctor that answers.
 fn answering() -> (Process, String) {
-    answering_of(Command::new(PROGRAM), "127.0.0.1:0")
+    answering_of(Command::new(PROGRAM), "127.0.0.1:0", "tcp")
 }
 
 /// The same, started so.
-fn answering_of(mut command: Command, listen: &str) -> (Process, String) {
-    command.args(["doctor", "--listen", listen, "--transport", "tcp", "--json"]);
+pub(crate) fn answering_of(
+    mut command: Command,
+    listen: &str,
+    transport: &str,
+) -> (Process, String) {
+    command.args(["doctor", "--listen", listen, "--transport", transport, "--json"]);
     let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(process.stderr.take().unwrap());
     let mut line = String::new();
@@ -171,10 +175,12 @@ fn errors_name_their_page_and_the_page_exists() {
 
 #[test]
 fn the_report_fits_the_terminal_and_has_colour_there_alone() {
-    for columns in [60, 140] {
+    for columns in [60, 200] {
         let line = format!("'{PROGRAM}' doctor --lang en");
         let Some(ended) = on_terminal(columns, &line) else { return };
         assert!(ended.output.contains("\u{1b}["), "{ended:?}");
+        let dumb = on_terminal(columns, &format!("TERM=dumb {line}")).unwrap();
+        assert!(!dumb.output.contains('\u{1b}'), "{dumb:?}");
         let plain = on_terminal(columns, &format!("NO_COLOR=1 {line}")).unwrap();
         assert!(!plain.output.contains('\u{1b}'), "{plain:?}");
         for shown in plain.output.lines().map(str::trim_end) {

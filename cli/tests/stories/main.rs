@@ -21,6 +21,8 @@ mod mooncake_rdma;
 mod nodes;
 mod output;
 #[cfg(feature = "verbs")]
+mod planted;
+#[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(feature = "verbs")]
 mod rdma_engine;

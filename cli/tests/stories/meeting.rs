@@ -31,10 +31,18 @@ impl Other {
 
     /// Both say so; neither goes on before.
     pub(crate) fn both(&mut self, word: &str) {
-        self.0.get_mut().write_all(format!("{word}\n").as_bytes()).unwrap();
+        self.tell(word);
+        assert_eq!(self.hear(), word);
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        self.0.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    pub(crate) fn hear(&mut self) -> String {
         let mut heard = String::new();
         self.0.read_line(&mut heard).unwrap();
-        assert_eq!(heard.trim_end(), word);
+        heard.trim_end().to_owned()
     }
 }
 

@@ -4,8 +4,10 @@
 
 mod crossing;
 mod doctor;
+mod moved;
 pub(crate) mod peer;
-pub(crate) mod stores;
+pub(crate) mod servers;
+mod stores;
 
 use crate::helpers::{Client, Folder, MIB, Server, memory_bytes, skipped, succeed, until};
 use peer::{ABSENT, OLD, RELEASE, Release, releases};

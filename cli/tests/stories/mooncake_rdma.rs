@@ -4,13 +4,15 @@
 //! `cargo xtask nightly` tells these stories where stage `fleet` has installed them.
 
 use crate::helpers::{Client, Folder, MIB, PATIENCE, RecordedEngine, Server, run, skipped, until};
-use crate::mooncake::peer::{ABSENT, BY_ADDRESS, OLD, RELEASE, Release};
-use crate::mooncake::stores::Metadata;
+use crate::mooncake::peer::{ABSENT, BY_ADDRESS, OLD, Peer, RELEASE, Release};
+use crate::mooncake::servers::Metadata;
 use crate::rdma::succeeded;
 use crate::rdma_engine::{guest, packets, pattern};
 use handfast::{
-    Access, Engine, Memory, MooncakeOptions, RdmaOptions, Registration, TransportChoice,
+    Access, Builder, Engine, Memory, MetadataOptions, MooncakeOptions, RdmaOptions, Registration,
+    TransportChoice,
 };
+use handfast_metadata::{Credentials, Source};
 use serde_json::json;
 use std::fs;
 use std::time::Duration;
@@ -24,20 +26,27 @@ const MEMORY: u64 = 65 * MIB;
 /// Names in a store, and where released nodes say that they are: they would look for an address.
 const THEIRS: &str = "mooncake-node:1";
 const OURS: &str = "handfast-node:2";
+const AT_OURS: &str = "10.0.0.2";
 const AT_THEIRS: (&str, &str) = ("MC_TCP_BIND_ADDRESS", "10.0.0.1");
 /// Released nodes keep what they were told of a peer for ever, unless they are told not to.
 const FORGETS: (&str, &str) = ("MC_DISABLE_METACACHE", "1");
+/// Asked for TCP where there are RDMA devices they serve RDMA, unless they are told not to.
+const TCP_ALONE: (&str, &str) = ("MC_FORCE_TCP", "1");
+/// Of theirs, so that what is moved has several.
+const SMALL_SLICES: (&str, &str) = ("MC_SLICE_SIZE", "16384");
 /// What is moved where the amount does not matter.
 const BYTES: usize = 300_000;
+/// Bytes of a packet between the two at most, headers and all.
+const FRAME_BYTES_MAX: u64 = 1_514;
 /// Openings of both sides at once, so many of them with another distance in between.
-const ROUNDS: u8 = 40;
+const ROUNDS: u8 = 100;
 const STEPS: u8 = 10;
 const STEP: Duration = Duration::from_millis(3);
 /// What is moved: a page, no whole number of anything, much.
 const SIZES: [u64; 3] = [4 << 10, 3 * MIB + 7, 64 * MIB];
 
 /// A release, where the story can be told.
-fn release(version: &str) -> Option<Release> {
+fn release(version: &'static str) -> Option<Release> {
     if !guest() {
         return None;
     }
@@ -144,6 +153,79 @@ fn nodes_of_both_kinds_find_each_other_through_a_metadata_server_and_move_bytes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_both_kinds_meet_over_rdma_through_the_metadata_server_of_a_release() {
+    for version in [RELEASE, OLD] {
+        let Some(release) = release(version) else { return };
+        meet_through(&release, &release.metadata_server(AT_OURS).url).await;
+    }
+}
+
+#[cfg(feature = "etcd")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_of_both_kinds_meet_over_rdma_through_an_etcd() {
+    for version in [RELEASE, OLD] {
+        let Some(release) = release(version) else { return };
+        let folder = Folder::new();
+        meet_through(&release, &release.etcd_server(AT_OURS, &folder).url).await;
+    }
+}
+
+/// Each side opens the other by its name and writes to it; theirs reads what is here, too.
+async fn meet_through(release: &Release, url: &str) {
+    let folder = Folder::new();
+    let mut peer = release.start_over_rdma((THEIRS, THERE.1), url, 16 * MIB, &[AT_THEIRS]);
+    let node = Node::start_as(OURS, url).await;
+    let before = packets(THERE.1);
+    let ours = pattern(BYTES, 3);
+    let segment = node.engine.open(&format!("{THEIRS}/buffer-0")).await.unwrap();
+    segment.write(&ours.whole(), 64).deadline(PATIENCE).await.unwrap();
+    assert!(peer.dump(&folder, 64, BYTES as u64) == content(&ours));
+    let source = folder.patterned("source", BYTES as u64, 4);
+    peer.load(&source, MIB);
+    peer.moves("write", OURS, MIB, 0, BYTES as u64);
+    assert!(content(&node.memory) == fs::read(&source).unwrap());
+    peer.moves("read", OURS, 8 * MIB, 0, BYTES as u64);
+    assert!(peer.dump(&folder, 8 * MIB, BYTES as u64) == fs::read(&source).unwrap());
+    // What we wrote, and what it read.
+    let moved = 2 * BYTES as u64 / FRAME_BYTES_MAX;
+    assert!(packets(THERE.1) > before + moved, "they went over the device");
+    node.engine.close().await;
+}
+
+#[test]
+fn with_transport_auto_each_released_node_is_met_over_what_it_has() {
+    for version in [RELEASE, OLD] {
+        let Some(release) = release(version) else { return };
+        met_over(&release, "rdma", release.start_over_rdma(THERE, BY_ADDRESS, 16 * MIB, &[]));
+        let mut tcp = release.start_named(THERE.0, BY_ADDRESS, 16 * MIB, &[TCP_ALONE]);
+        tcp.address = format!("{}:{}", THERE.0, tcp.port);
+        met_over(&release, "tcp", tcp);
+    }
+}
+
+fn met_over(release: &Release, transport: &str, mut peer: Peer) {
+    const AUTO: [&str; 6] = ["--compat", "mooncake", "--transport", "auto", "--device", "rxe1"];
+    let folder = Folder::new();
+    let server = Server::start_at(HERE, &[&["--memory", "1M"], &AUTO[..]].concat());
+    let source = folder.patterned("source", BYTES as u64, 5);
+    let before = packets(THERE.1);
+    peer.load(&source, 0);
+    peer.moves("write", &server.address, 0, 512, BYTES as u64);
+    peer.moves("read", &server.address, MIB, 512, BYTES as u64);
+    assert!(peer.dump(&folder, MIB, BYTES as u64) == fs::read(&source).unwrap());
+    let moved = packets(THERE.1) - before;
+    assert_eq!(moved > BYTES as u64 / FRAME_BYTES_MAX, transport == "rdma", "{moved} packets");
+    // The older one looks the address of who opens it up there over RDMA, and a client takes no calls.
+    if release.is(RELEASE) || transport == "tcp" {
+        let place = format!("{}/buffer-0:4096", peer.address);
+        let ended = run(&[&["put", &source, &place], &AUTO[..]].concat());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.output.contains(&format!("over {transport}")), "{ended:?}");
+        assert!(peer.dump(&folder, 4096, BYTES as u64) == fs::read(&source).unwrap());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_open_at_once_again_and_again_and_both_write() {
     let Some(release) = release(RELEASE) else { return };
     let folder = Folder::new();
@@ -170,6 +252,37 @@ async fn both_sides_open_at_once_again_and_again_and_both_write() {
     }
     println!("{crossed} of {ROUNDS} rounds crossed");
     assert!(crossed > 0, "no two requests were under way at once");
+}
+
+/// Of ours they choose at random for each slice, of theirs as well: every path is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_our_nics_answers_a_released_node_that_opens_its_path() {
+    const SLICES: u64 = 64;
+    for (version, theirs, lanes) in
+        [(RELEASE, "rxe0", 2), (OLD, "rxe0", 2), (RELEASE, "rxe0,rxe1", 4)]
+    {
+        let Some(release) = release(version) else { return };
+        let folder = Folder::new();
+        let node = Node::serve(Node::builder_with(HERE, &["rxe1", "rxe0"])).await;
+        let there = (THERE.0, theirs);
+        let mut peer = release.start_over_rdma(there, BY_ADDRESS, 4 * MIB, &[SMALL_SLICES]);
+        let source = folder.patterned("source", BYTES as u64, 6);
+        peer.load(&source, 0);
+        let mut asked = json!({
+            "cmd": "write", "peer": node.engine.address(), "address": node.memory.address(),
+            "here": 0, "bytes": BYTES,
+        });
+        for _ in 0..SLICES {
+            assert_eq!(peer.ask(asked.clone())["rc"], 0, "{version}, {theirs}");
+        }
+        assert!(content(&node.memory) == fs::read(&source).unwrap());
+        asked["cmd"] = json!("read");
+        asked["here"] = json!(MIB);
+        assert_eq!(peer.ask(asked)["rc"], 0, "{version}, {theirs}");
+        assert!(peer.dump(&folder, MIB, BYTES as u64) == fs::read(&source).unwrap());
+        assert_eq!(node.engine.counters().lanes, lanes, "{version}, {theirs}: one for each path");
+        node.engine.close().await;
+    }
 }
 
 #[test]
@@ -223,9 +336,31 @@ struct Node {
 
 impl Node {
     async fn start(listen: &str) -> Self {
-        let rdma = RdmaOptions { devices: vec!["rxe1".to_owned()], ..RdmaOptions::default() };
+        Self::serve(Self::builder(listen)).await
+    }
+
+    fn builder(listen: &str) -> Builder {
+        Self::builder_with(listen, &["rxe1"])
+    }
+
+    fn builder_with(listen: &str, devices: &[&str]) -> Builder {
+        let devices = devices.iter().map(|&device| device.to_owned()).collect();
+        let rdma = RdmaOptions { devices, ..RdmaOptions::default() };
         let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
-        let builder = builder.listen(listen).mooncake(MooncakeOptions::default());
+        builder.listen(listen).mooncake(MooncakeOptions::default())
+    }
+
+    /// A node that is found by its name in a store.
+    async fn start_as(name: &str, url: &str) -> Self {
+        let source: Source = url.parse().unwrap();
+        let store = source.open(Credentials::default()).unwrap().expect("a store");
+        let builder = Self::builder(HERE).name(name).metadata(MetadataOptions::new(store));
+        let node = Self::serve(builder).await;
+        node.engine.publish().await.unwrap();
+        node
+    }
+
+    async fn serve(builder: Builder) -> Self {
         let engine = RecordedEngine::start(builder).await;
         let memory = Memory::zeroed(BYTES).unwrap();
         let _served = engine.register_by_address("m", memory.whole(), Access::READ_WRITE).unwrap();

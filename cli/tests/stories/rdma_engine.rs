@@ -2,12 +2,13 @@
 //!
 //! These run after those of the program, which look at every NIC there is where they name none.
 
-use crate::helpers::{MIB, PATIENCE, RecordedEngine, skipped, until};
+use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server, skipped, until};
 use crate::wires::Wire;
 use handfast::{
-    Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Segment, Span,
-    TransportChoice,
+    Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Remote, Segment,
+    Span, TransportChoice,
 };
+use rustix::process::Signal;
 use std::fs;
 use std::future::IntoFuture;
 use std::net::IpAddr;
@@ -256,4 +257,41 @@ async fn a_side_announces_the_address_that_fits_a_peer_of_one_family_at_the_firs
         user.close().await;
         owner.engine.close().await;
     }
+}
+
+/// One-sided work goes on without the server's process, and no word of that process can be had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_of_a_write_that_was_given_up_lands_after_its_fence_though_the_server_was_stopped()
+{
+    let Some(wire) = wire(14) else { return };
+    const LARGE: usize = 24 * MIB as usize;
+    let (at, device) = (format!("{}:0", wire.ip(1)), wire.device(1));
+    let options = ["--transport", "rdma", "--device", &device, "--memory", "m=24M"];
+    let server = Server::start_at(&at, &options);
+    let user = start(&wire, 0, None, false).await;
+    let segment = user.open(&server.at("m")).await.unwrap();
+    segment.write(&pattern(LARGE, 1).whole(), 0).await.unwrap();
+    server.process.stop();
+    let given_up =
+        segment.write(&pattern(LARGE, 2).whole(), 0).deadline(Duration::from_millis(300));
+    let error = given_up.await.unwrap_err();
+    let remote = error.remote();
+    println!("given up: {error}");
+    if remote == Some(Remote::Indeterminate) {
+        let fenced = timeout(Duration::from_millis(200), segment.fence()).await;
+        assert!(fenced.is_err(), "nothing is certain while the server is stopped");
+    } else {
+        assert_eq!(remote, Some(Remote::Fenced), "{error}");
+    }
+    server.process.signal(Signal::CONT);
+    timeout(PATIENCE, segment.fence()).await.unwrap().unwrap();
+    let landed = segment.checksum(0, LARGE as u64).await.unwrap();
+    segment.write(&pattern(LARGE, 3).whole(), 0).await.unwrap();
+    let sum = segment.checksum(0, LARGE as u64).await.unwrap();
+    assert_ne!(sum, landed);
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(segment.checksum(0, LARGE as u64).await.unwrap(), sum, "late bytes landed");
+    }
+    user.close().await;
 }

@@ -4,6 +4,7 @@
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
 use crate::rdma_engine::{guest, pattern};
 use crate::wires::Wire;
+use handfast::topology::{Location, PriorityMatrix};
 use handfast::{
     Access, Carrier, Engine, Memory, RdmaOptions, Registration, Segment, TransportChoice,
 };
@@ -14,6 +15,8 @@ const BYTES: usize = 4 * MIB as usize;
 /// A device tries a silent peer for 1.3 s, more on an emulated machine, and slices it had are tried
 /// on the other rail then.
 const MOVED_WITHIN: Duration = Duration::from_secs(12);
+/// The same where the one that is cut has every slice: an emulated device gives up one after the other.
+const ALL_MOVED_WITHIN: Duration = Duration::from_secs(24);
 /// The pauses of a rail that failed its probe twice, 1 s and 2 s, and what it takes to be opened.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
@@ -28,13 +31,23 @@ struct Rails {
 
 impl Rails {
     async fn new(numbers: [u32; 2], choice: TransportChoice) -> Option<Self> {
+        Self::with(numbers, choice, |_| None).await
+    }
+
+    /// `near` says of a side's two devices which are near which memory.
+    async fn with(
+        numbers: [u32; 2],
+        choice: TransportChoice,
+        near: impl Fn(&[String]) -> Option<PriorityMatrix>,
+    ) -> Option<Self> {
         if !guest() {
             return None;
         }
         let wires = numbers.map(Wire::new);
         let start = async |side: u32| {
-            let devices = wires.iter().map(|wire| wire.device(side)).collect();
-            let rdma = RdmaOptions { devices, ..RdmaOptions::default() };
+            let devices: Vec<String> = wires.iter().map(|wire| wire.device(side)).collect();
+            let matrix = near(&devices);
+            let rdma = RdmaOptions { devices, matrix, ..RdmaOptions::default() };
             let builder = Engine::builder().transport(choice).rdma(rdma);
             RecordedEngine::start(builder.listen("127.0.0.1:0")).await
         };
@@ -45,7 +58,12 @@ impl Rails {
     }
 
     async fn open(&self) -> Segment {
-        let segment = self.user.open(self.owner.address()).await.unwrap();
+        self.open_segment("m").await
+    }
+
+    async fn open_segment(&self, name: &str) -> Segment {
+        let at = format!("{}/{name}", self.owner.address());
+        let segment = self.user.open(&at).await.unwrap();
         assert_eq!(self.user.warm(&[self.owner.address()]).await.len(), 0);
         until("both rails are up", || self.user.counters().lanes == 2);
         segment
@@ -95,6 +113,11 @@ async fn a_large_request_is_striped_over_two_nics_and_one_that_is_cut_costs_no_t
     let Some(rails) = Rails::new([6, 7], TransportChoice::Rdma).await else { return };
     let segment = rails.open().await;
     let shares = rails.write(&segment, 1, PATIENCE).await;
+    let state = rails.user.state().await;
+    let peer = state.peers.values().find(|peer| !peer.nics.is_empty()).expect("pairs are counted");
+    let written: Vec<u64> = peer.nics.values().map(|pair| pair.written_bytes).collect();
+    assert_eq!((written.len(), written.iter().sum()), (2, BYTES as u64), "{:?}", peer.nics);
+    assert!(written.iter().all(|bytes| *bytes >= BYTES as u64 / 4), "{written:?}");
     let least = shares[0].min(shares[1]);
     assert!(least * 4 > shares[0] + shares[1], "each NIC carries more than a quarter: {shares:?}");
 
@@ -150,5 +173,75 @@ async fn with_both_nics_cut_lanes_run_over_tcp_and_over_rdma_again_when_one_retu
         assert!(returned.elapsed() < BACK_WITHIN, "RDMA did not return: {whole}, {tcp}");
     }
     println!("over RDMA again {} ms after the return", returned.elapsed().as_millis());
+    rails.close().await;
+}
+
+/// Each device is near one NUMA node, and the other is for when it does not work.
+fn one_for_each_node(devices: &[String]) -> Option<PriorityMatrix> {
+    let [first, second] = devices else { panic!("two devices") };
+    let text = format!(
+        r#"{{"cpu:0": [["{first}"], ["{second}"]], "cpu:1": [["{second}"], ["{first}"]]}}"#
+    );
+    Some(PriorityMatrix::parse(&text).unwrap())
+}
+
+/// How many of the packets went over the first NIC, in hundredths.
+fn of_first(shares: [u64; 2]) -> u64 {
+    100 * shares[0] / (shares[0] + shares[1])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_go_over_the_nic_that_is_near_their_memory_and_over_the_other_when_that_is_cut() {
+    let rails = Rails::with([10, 11], TransportChoice::Rdma, one_for_each_node).await;
+    let Some(rails) = rails else { return };
+    let segment = rails.open().await;
+    // As the kernel says of the pages: the guest has one node, 0.
+    let found = rails.write(&segment, 1, PATIENCE).await;
+    assert!(of_first(found) >= 98, "{found:?}");
+
+    let other_node = "cpu:1".parse::<Location>().unwrap();
+    let block = pattern(BYTES, 2);
+    let prepared = rails.user.prepare_at(&block.whole(), &other_node).await.unwrap();
+    let before = rails.packets();
+    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    let after = rails.packets();
+    let said = [after[0] - before[0], after[1] - before[1]];
+    assert!(of_first(said) <= 2, "as the user said: {said:?}");
+    drop(prepared);
+
+    rails.wires[0].down(1);
+    let cut = Instant::now();
+    rails.write(&segment, 3, ALL_MOVED_WITHIN).await;
+    println!("a write went on over the far NIC {} ms after the cut", cut.elapsed().as_millis());
+    let [of_cut, of_far] = rails.write(&segment, 4, MOVED_WITHIN).await;
+    assert!(of_cut == 0 && of_far > 0, "{of_cut} {of_far}");
+
+    rails.wires[0].up();
+    let returned = Instant::now();
+    while of_first(rails.write(&segment, 5, MOVED_WITHIN).await) < 98 {
+        assert!(returned.elapsed() < BACK_WITHIN, "the near NIC did not return");
+    }
+    println!("by the near NIC again {} ms after its return", returned.elapsed().as_millis());
+    rails.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_our_memory_is_near_to_both_nics_the_peers_memory_decides() {
+    let rails = Rails::with([12, 13], TransportChoice::Rdma, one_for_each_node).await;
+    let Some(rails) = rails else { return };
+    let second = Memory::zeroed(BYTES).unwrap();
+    let there = "cpu:1".parse::<Location>().unwrap();
+    let served = rails.owner.register_at("second", second.whole(), Access::READ_WRITE, &there);
+    let _served = served.unwrap();
+    let segment = rails.open_segment("second").await;
+    let block = pattern(BYTES, 1);
+    // Ours is in a place that the matrix does not list, so that either of our NICs will do.
+    let nowhere = "cuda:0".parse::<Location>().unwrap();
+    let _prepared = rails.user.prepare_at(&block.whole(), &nowhere).await.unwrap();
+    let before = rails.packets();
+    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    let after = rails.packets();
+    let shares = [after[0] - before[0], after[1] - before[1]];
+    assert!(of_first(shares) <= 2, "{shares:?}");
     rails.close().await;
 }

@@ -1,7 +1,7 @@
 //! The server is stopped while bytes move, and goes on later.
 
 use crate::helpers::{Client, Folder, MIB, Server, succeed};
-use handfast::{Cause, Engine, Memory, Remote};
+use handfast::{Cause, Engine, EngineTiming, Memory, Remote};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -116,6 +116,42 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     segment.write(&filled(3), 0).await.unwrap();
     let sum = segment.checksum(0, 32 * MIB).await.unwrap();
     assert_ne!(sum, landed);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(segment.checksum(0, 32 * MIB).await.unwrap(), sum, "late bytes landed");
+    }
+    engine.close().await;
+}
+
+/// The lane that went mute has bytes in the server's sockets when the write is done on the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_write_that_was_tried_again_succeeds_no_byte_of_its_first_attempt_lands() {
+    let server = Server::start(&[]);
+    let timing = EngineTiming { lane_mute_timeout_ms: 300, ..EngineTiming::default() };
+    let engine = Engine::builder().timing(timing).start().await.unwrap();
+    let segment = engine.open(&server.at("memory")).await.unwrap();
+    let filled = |byte: u8| {
+        let memory = Memory::zeroed(32 * MIB as usize).unwrap();
+        memory.copy_in(0, &vec![byte; 32 * MIB as usize]).unwrap();
+        memory.whole()
+    };
+    segment.write(&filled(1), 0).await.unwrap();
+    server.process.stop();
+    let second = filled(2);
+    let transfer = segment.write(&second, 0).deadline(Duration::from_secs(20)).submit().await;
+    let writing = tokio::spawn(transfer.unwrap());
+    let since = Instant::now();
+    while engine.counters().tcp.lanes_retired == 0 {
+        assert!(since.elapsed() < Duration::from_secs(10), "the mute lane is not given up");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!writing.is_finished(), "no success before the first attempt is fenced");
+    server.process.signal(Signal::CONT);
+    writing.await.unwrap().unwrap();
+    assert!(engine.counters().life_cycle.published >= 2, "it was done on another lane");
+    segment.write(&filled(3), 0).await.unwrap();
+    let sum = segment.checksum(0, 32 * MIB).await.unwrap();
+    assert_eq!(sum, filled(3).memory().crc32c(0, 32 * MIB as usize).unwrap());
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(segment.checksum(0, 32 * MIB).await.unwrap(), sum, "late bytes landed");

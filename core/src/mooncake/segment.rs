@@ -1,17 +1,15 @@
 //! The segment descriptor of a node without our key.
 
+use super::matrix::{MATRIX_LOCATIONS_MAX, Nics, PriorityMatrix};
 use super::store::host_port;
 use super::{is_null, to_line};
 use crate::wire::{DEVICE_NAME_BYTES_MAX, DEVICES_PUBLISHED_MAX, DeviceDescriptor, from_object};
-use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Most buffers of one descriptor: what fits into a frame of 1 MiB at 64 bytes each.
 pub const BUFFERS_MAX: usize = 16_384;
-/// Most locations in a priority matrix: the NUMA nodes and accelerators of one machine.
-pub const LOCATIONS_MAX: usize = 1_024;
 /// Longest name in a descriptor, in bytes.
 pub const TEXT_BYTES_MAX: usize = 512;
 /// Longest time stamp, in bytes; released nodes write 26.
@@ -20,9 +18,6 @@ pub const TIMESTAMP_BYTES_MAX: usize = 64;
 const TCP: &str = "tcp";
 /// The name of RDMA among them.
 const RDMA: &str = "rdma";
-
-/// Which devices are near a location: those preferred, and the others.
-pub type PriorityMatrix = BTreeMap<String, (Vec<String>, Vec<String>)>;
 
 /// What a node offers: one protocol, or several where it was built for that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -195,13 +190,7 @@ impl SegmentDescriptor {
         if self.devices.len() > DEVICES_PUBLISHED_MAX || !self.devices.iter().all(device) {
             return Err("devices");
         }
-        let matrix = self.priority_matrix.iter().flatten();
-        let row = |(location, (near, far)): (&String, &(Vec<String>, Vec<String>))| {
-            location.len() <= TEXT_BYTES_MAX
-                && near.len() + far.len() <= DEVICES_PUBLISHED_MAX
-                && near.iter().chain(far).all(|name| named(name, DEVICE_NAME_BYTES_MAX))
-        };
-        if matrix.clone().count() > LOCATIONS_MAX || !matrix.into_iter().all(row) {
+        if !self.priority_matrix.as_ref().is_none_or(is_bounded) {
             return Err("priority_matrix");
         }
         if self.buffers.len() > BUFFERS_MAX {
@@ -211,7 +200,20 @@ impl SegmentDescriptor {
     }
 }
 
-fn matrix<'de, D: Deserializer<'de>>(text: D) -> Result<Option<PriorityMatrix>, D::Error> {
+/// Whether a matrix of a descriptor is within its limits.
+pub(crate) fn is_bounded(matrix: &PriorityMatrix) -> bool {
+    let row = |(location, nics): (&str, &Nics)| {
+        location.len() <= TEXT_BYTES_MAX
+            && nics.len() <= DEVICES_PUBLISHED_MAX
+            && nics.iter().all(|name| (1..=DEVICE_NAME_BYTES_MAX).contains(&name.len()))
+    };
+    matrix.locations().count() <= MATRIX_LOCATIONS_MAX && matrix.locations().all(row)
+}
+
+/// A matrix of another shape is none.
+pub(crate) fn matrix<'de, D: Deserializer<'de>>(
+    text: D,
+) -> Result<Option<PriorityMatrix>, D::Error> {
     let value = serde_json::Value::deserialize(text)?;
     Ok(serde_json::from_value(value).ok())
 }

@@ -146,6 +146,18 @@ impl Node {
         })
     }
 
+    /// The lifecycles towards one node, over whichever NICs of it.
+    pub fn lifecycles_of(
+        &self,
+        name: &NodeName,
+    ) -> impl Iterator<Item = (Lifecycle, StateKind, &NicPath)> {
+        let all = self.names.get(name).into_iter().flat_map(|name| &name.lanes);
+        all.filter_map(|lifecycle| {
+            let lane = self.lanes.get(lifecycle)?;
+            Some((*lifecycle, lane.state.kind(), &lane.peer))
+        })
+    }
+
     /// The incarnation that has proven to hold a name, if one has.
     pub fn holder_of(&self, name: &NodeName) -> Option<Incarnation> {
         Some(self.names.get(name)?.live?.incarnation)

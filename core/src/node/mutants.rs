@@ -111,6 +111,8 @@ pub enum Mutant {
     AnsweredInTurn,
     /// A lane to a node without our key is usable as soon as both have wired.
     UsableUnproven,
+    /// A request of a node without our key is answered when our own to it has been.
+    PlainAnsweredInTurn,
 }
 
 #[cfg(feature = "mutants")]
@@ -190,6 +192,13 @@ impl Node {
         self.mutant == Some(Mutant::AnsweredInTurn)
             && self.lanes.values().any(|lane| lane.peer != *path && asks(lane))
     }
+
+    /// A variant only: a request of ours is out to the one that asks.
+    pub(super) fn answers_plainly_in_turn(&self, lifecycle: Lifecycle) -> bool {
+        let state = self.lanes.get(&lifecycle).map(|lane| &lane.state);
+        let asks = matches!(state, Some(State::Announced(it)) if it.requests > 0);
+        self.mutant == Some(Mutant::PlainAnsweredInTurn) && asks
+    }
 }
 
 /// The shipping rules.
@@ -208,6 +217,11 @@ impl Node {
 
     #[inline(always)]
     pub(super) const fn takes_reply_for_ack(&self, _: Lifecycle) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    pub(super) const fn answers_plainly_in_turn(&self, _: Lifecycle) -> bool {
         false
     }
 

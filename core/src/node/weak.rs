@@ -89,7 +89,7 @@ impl Node {
         }
         let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else { return };
         match self.state_of(lifecycle) {
-            Some(StateKind::Announced) => {
+            Some(StateKind::Announced) if !self.answers_plainly_in_turn(lifecycle) => {
                 let body = call.message.body.clone();
                 let knows_ready = call.message.ready.is_some();
                 if let Some(lane) = self.lanes.get_mut(&lifecycle) {

@@ -1,5 +1,6 @@
 //! A batch and its slices: what is cut, what is done, and what is known of the peer's memory.
 
+use super::affinity::QueueIndex;
 use super::slab::{Link, Linked, List};
 use super::types::*;
 use crate::time::Instant;
@@ -8,7 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// Batches with bytes no slice was cut for, in the order of submission.
+/// Shares with bytes no slice was cut for, in the order of submission.
 pub(super) const UNCUT: usize = 0;
 /// The slices of one batch.
 pub(super) const OF_BATCH: usize = 0;
@@ -19,6 +20,8 @@ pub(super) const OF_PLACE: usize = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     pub(super) request: Request,
+    /// Where its slices wait for a lane.
+    pub(super) queue: QueueIndex,
     /// Bytes moved and acknowledged.
     pub(super) bytes: u64,
     /// An attempt without acknowledgement may have reached the peer.
@@ -43,58 +46,48 @@ pub(super) struct Batch {
     pub(super) outcome: Option<BatchOutcome>,
     pub(super) submitted: Instant,
     first_error: Option<Arc<TransportError>>,
-    /// The first byte no slice was cut for.
+    /// What no slice was cut for, a share for each queue.
+    pub(super) shares: Vec<u32>,
+}
+
+/// The requests of a batch whose slices wait in one queue, and the first byte of them that no slice
+/// was cut for.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    pub(super) batch: u32,
+    pub(super) queue: QueueIndex,
     next_request: u32,
     next_offset: u64,
     link: Link,
 }
 
 impl Batch {
-    pub(super) fn new(now: Instant, requests: &[Request], deadline: Option<Instant>) -> Self {
-        let start = |request: &Request| Progress { request: *request, bytes: 0, touched: false };
-        let mut batch = Self {
-            requests: requests.iter().map(start).collect(),
+    /// A batch none of whose shares exists yet; `queue` says where the slices of a request wait.
+    pub(super) fn new(
+        now: Instant,
+        requests: &[Request],
+        deadline: Option<Instant>,
+        mut queue: impl FnMut(usize) -> QueueIndex,
+    ) -> Self {
+        let start = |(place, request): (usize, &Request)| {
+            let queue = queue(place);
+            Progress { request: *request, queue, bytes: 0, touched: false }
+        };
+        Self {
+            requests: requests.iter().enumerate().map(start).collect(),
             slices: List::new(),
             debts: BTreeSet::new(),
             deadline,
             outcome: None,
             submitted: now,
             first_error: None,
-            next_request: 0,
-            next_offset: 0,
-            link: Link::LOOSE,
-        };
-        batch.skip_cut_requests();
-        batch
+            shares: Vec::new(),
+        }
     }
 
     /// Whether every byte is in a slice, or was.
     pub(super) fn is_cut(&self) -> bool {
-        self.next_request as usize == self.requests.len()
-    }
-
-    /// The request and the offset of the first byte no slice was cut for.
-    pub(super) fn uncut_from(&self) -> (u32, u64) {
-        (self.next_request, self.next_offset)
-    }
-
-    /// Cuts the next piece, of at most so many bytes.
-    pub(super) fn cut(&mut self, bytes_max: u32) -> Piece {
-        let left = self.requests[self.next_request as usize].request.length - self.next_offset;
-        let length = u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max);
-        let piece = Piece { request: self.next_request, offset: self.next_offset, length };
-        self.next_offset += u64::from(length);
-        self.skip_cut_requests();
-        piece
-    }
-
-    fn skip_cut_requests(&mut self) {
-        while let Some(progress) = self.requests.get(self.next_request as usize)
-            && progress.request.length == self.next_offset
-        {
-            self.next_request += 1;
-            self.next_offset = 0;
-        }
+        self.shares.is_empty()
     }
 
     /// Keeps the first error.
@@ -144,7 +137,46 @@ impl Batch {
     }
 }
 
-impl Linked<UNCUT> for Batch {
+impl Share {
+    /// What is to be cut of a batch for one queue; `None` if that is nothing.
+    pub(super) fn new(batch: u32, requests: &[Progress], queue: QueueIndex) -> Option<Self> {
+        let mut share = Self { batch, queue, next_request: 0, next_offset: 0, link: Link::LOOSE };
+        share.skip(requests);
+        (!share.is_cut(requests)).then_some(share)
+    }
+
+    /// Whether every byte is in a slice, or was.
+    pub(super) fn is_cut(&self, requests: &[Progress]) -> bool {
+        self.next_request as usize == requests.len()
+    }
+
+    /// The request and the offset of the first byte no slice was cut for.
+    pub(super) fn uncut_from(&self) -> (u32, u64) {
+        (self.next_request, self.next_offset)
+    }
+
+    /// Cuts the next piece, of at most so many bytes.
+    pub(super) fn cut(&mut self, requests: &[Progress], bytes_max: u32) -> Piece {
+        let left = requests[self.next_request as usize].request.length - self.next_offset;
+        let length = u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max);
+        let piece = Piece { request: self.next_request, offset: self.next_offset, length };
+        self.next_offset += u64::from(length);
+        self.skip(requests);
+        piece
+    }
+
+    /// Moves on to the next request of the share with bytes that are not cut.
+    fn skip(&mut self, requests: &[Progress]) {
+        while let Some(progress) = requests.get(self.next_request as usize)
+            && (progress.queue != self.queue || progress.request.length == self.next_offset)
+        {
+            self.next_request += 1;
+            self.next_offset = 0;
+        }
+    }
+}
+
+impl Linked<UNCUT> for Share {
     fn link(&self) -> &Link {
         &self.link
     }

@@ -58,8 +58,13 @@ impl Transfers {
             CompletionStatus::Done => {
                 let slice = &self.slices[slot];
                 let (batch, piece) = (slice.batch, slice.piece);
-                self.batches[batch].requests[piece.request as usize].bytes +=
-                    u64::from(piece.length);
+                let progress = &mut self.batches[batch].requests[piece.request as usize];
+                progress.bytes += u64::from(piece.length);
+                let moved = &mut self.lanes[lane].moved;
+                *match progress.request.direction {
+                    Direction::Write => &mut moved.written,
+                    Direction::Read => &mut moved.read,
+                } += u64::from(piece.length);
                 self.remove_slice(slot);
                 self.settle(now, batch);
             }
@@ -159,7 +164,12 @@ impl Transfers {
     }
 
     pub(super) fn on_fence_lost(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
-        let Some(lane) = self.lanes.find(lane) else { return };
+        if self.takes_loss_for_fence() {
+            return self.on_lane_fenced(now, lane);
+        }
+        let Some(lane) = self.lanes.find(lane).filter(|_| !self.ignores_fence_loss()) else {
+            return;
+        };
         let cause = Arc::new(cause);
         for batch in self.lanes[lane].debtors.clone() {
             self.batches[batch].note(&cause);
@@ -251,6 +261,7 @@ impl Transfers {
             self.counters.flushes += 1;
         }
         slice.place = Place::Waiting;
-        self.waiting.push_back(&mut self.slices, slot);
+        let queue = self.queue_of(slot);
+        self.queues.get(queue).waiting.push_back(&mut self.slices, slot);
     }
 }

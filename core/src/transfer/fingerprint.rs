@@ -1,6 +1,6 @@
 //! A canonical digest of the machine, so that states that behave alike compare alike.
 
-use super::batch::{Batch, Debt, OF_BATCH, OF_PLACE, Place, Slice};
+use super::batch::{Batch, Debt, OF_BATCH, OF_PLACE, Place, Progress, Slice};
 use super::lanes::Lane;
 use super::machine::Transfers;
 use super::slab::{Linked, List, Slab};
@@ -31,13 +31,13 @@ impl Transfers {
         for slot in self.lanes.slots().filter(|slot| self.lanes.contains(*slot)) {
             self.hash_lane(slot, &self.lanes[slot], hasher);
         }
-        hash_list(&self.waiting, &self.slices, hasher);
-        hash_list(&self.uncut, &self.batches, hasher);
+        self.queues.hash(&self.slices, &self.shares, hasher);
     }
 
     fn hash_batch(&self, batch: &Batch, mut hasher: &mut dyn Hasher) {
         for progress in &batch.requests {
-            (progress.request, progress.bytes, progress.touched).hash(&mut hasher);
+            let Progress { request, queue, bytes, touched } = progress;
+            (request, queue, bytes, touched).hash(&mut hasher);
         }
         hash_list::<_, OF_BATCH>(&batch.slices, &self.slices, hasher);
         for Debt { request, lane } in &batch.debts {
@@ -45,11 +45,14 @@ impl Transfers {
         }
         batch.deadline.hash(&mut hasher);
         batch.outcome.hash(&mut hasher);
-        batch.uncut_from().hash(&mut hasher);
+        for share in &batch.shares {
+            self.shares[*share].uncut_from().hash(&mut hasher);
+        }
+        (batch.requests.len() as u32, 0u64).hash(&mut hasher);
     }
 
     fn hash_lane(&self, slot: u32, lane: &Lane, mut hasher: &mut dyn Hasher) {
-        (slot, lane.lifecycle, lane.fenced, lane.down).hash(&mut hasher);
+        (slot, lane.lifecycle, lane.fenced, lane.down, lane.rail).hash(&mut hasher);
         hash_list::<_, OF_PLACE>(&lane.slices, &self.slices, hasher);
         for debtor in &lane.debtors {
             (1u8, *debtor).hash(&mut hasher);

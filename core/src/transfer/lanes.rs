@@ -1,9 +1,10 @@
 //! The lanes of one peer, and which of them have room.
 
+use super::affinity::Affinity;
 use super::batch::OF_PLACE;
 use super::fingerprint::hash_list;
 use super::slab::{Link, Linked, List, Slab};
-use super::types::InputError;
+use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::hash::{Hash, Hasher};
@@ -24,6 +25,10 @@ pub(super) struct Lane {
     pub(super) fenced: bool,
     /// It is drained and gone.
     pub(super) down: bool,
+    /// The number of its rail.
+    pub(super) rail: Option<u8>,
+    /// What was moved over it and not told yet; left out of fingerprints.
+    pub(super) moved: Moved,
     /// It has not failed, so slices may be posted on it.
     usable: bool,
     depth: u32,
@@ -101,6 +106,8 @@ impl Lanes {
             debtors: BTreeSet::new(),
             fenced: false,
             down: false,
+            rail: None,
+            moved: Moved::default(),
             usable: true,
             depth,
             posted: 0,
@@ -113,9 +120,18 @@ impl Lanes {
         Ok(())
     }
 
-    /// The lane whose turn it is.
-    pub(super) fn next_ready(&self) -> Option<u32> {
-        self.ready.front()
+    /// The lane whose turn it is, of the nearest that are usable; `None` while these are full.
+    pub(super) fn next_ready(&self, affinity: Affinity) -> Option<u32> {
+        if affinity == Affinity::ANY {
+            return self.ready.front();
+        }
+        let rank = |slot: u32| affinity.rank(self.slab[slot].rail);
+        let usable = self.slots.values().filter(|slot| self.slab[**slot].usable);
+        let nearest = usable.map(|slot| rank(*slot)).min()?;
+        let mut ready = core::iter::successors(self.ready.front(), |slot| {
+            List::<READY>::after(&self.slab, *slot)
+        });
+        ready.find(|slot| rank(*slot) == nearest)
     }
 
     /// Counts a slice posted on the lane, and passes the turn on.

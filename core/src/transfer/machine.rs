@@ -1,6 +1,7 @@
 //! The machine: what is submitted, what ends a batch, and what is to be done next.
 
-use super::batch::{Batch, OF_BATCH, OF_PLACE, Place, Slice, UNCUT};
+use super::affinity::{AFFINITIES_MAX, Affinity, QueueIndex, Queues};
+use super::batch::{Batch, OF_BATCH, Place, Share, Slice};
 use super::lanes::Lanes;
 use super::slab::{List, Slab};
 use super::types::*;
@@ -11,9 +12,9 @@ use alloc::collections::{BTreeSet, VecDeque};
 /// The transfers to one peer.
 ///
 /// The contract: give it a call, then drain [`Transfers::poll_output`] to `None`; ask
-/// [`Transfers::poll_timeout`] after every call, since any call may change its answer. Slices are
-/// cut and posted in the order of submission, those tried again before new ones, and only while
-/// the outputs are drained: what was not polled was not posted.
+/// [`Transfers::poll_timeout`] after every call, since any call may change its answer. Slices of one
+/// [`Affinity`] are cut and posted in the order of submission, those tried again before new ones, and
+/// only while the outputs are drained: what was not polled was not posted.
 ///
 /// Posting and completing a slice takes constant time and, once every table has grown to its
 /// working size, no memory. Submitting and finishing take memory for the batch's requests.
@@ -23,10 +24,8 @@ pub struct Transfers {
     pub(super) batches: Slab<Batch>,
     pub(super) slices: Slab<Slice>,
     pub(super) lanes: Lanes,
-    /// Batches with bytes not yet in a slice.
-    pub(super) uncut: List<UNCUT>,
-    /// Slices to be tried again.
-    pub(super) waiting: List<OF_PLACE>,
+    pub(super) shares: Slab<Share>,
+    pub(super) queues: Queues,
     deadlines: BTreeSet<(Instant, u32)>,
     withdrawals: VecDeque<(Lifecycle, SliceId)>,
     finished: VecDeque<(BatchId, BatchReport)>,
@@ -49,8 +48,9 @@ impl Transfers {
             // Slices are cut only while none waits, so every one is or was posted on a lane.
             slices: Slab::new(limits.lanes_max.saturating_mul(limits.slices_per_lane_max)),
             lanes: Lanes::new(limits.lanes_max),
-            uncut: List::new(),
-            waiting: List::new(),
+            // A batch has at most one for each affinity.
+            shares: Slab::new(u32::MAX),
+            queues: Queues::new(),
             deadlines: BTreeSet::new(),
             withdrawals: VecDeque::new(),
             finished: VecDeque::new(),
@@ -70,24 +70,77 @@ impl Transfers {
         requests: &[Request],
         deadline: Option<Instant>,
     ) -> Result<BatchId, SubmitError> {
+        self.submit_near(now, requests, &[], deadline)
+    }
+
+    /// As [`Transfers::submit`], and says for each request which rails are near its ends; what is
+    /// said of none goes over any.
+    pub fn submit_near(
+        &mut self,
+        now: Instant,
+        requests: &[Request],
+        affinities: &[Affinity],
+        deadline: Option<Instant>,
+    ) -> Result<BatchId, SubmitError> {
         self.check_batch(now, requests, deadline)?;
         let max = self.limits.batches_max;
         let too_many = SubmitError::TooManyBatches { max };
         // Reports nobody polled count as well, or they could pile up without a bound.
-        if self.batches.len() as usize + self.finished.len() >= max as usize {
+        let full = self.batches.len() as usize + self.finished.len() >= max as usize;
+        if full || (self.shares.room() as usize) < AFFINITIES_MAX {
             return Err(too_many);
         }
-        let slot = self.batches.insert(Batch::new(now, requests, deadline)).ok_or(too_many)?;
+        let queues = &mut self.queues;
+        let queue = |place| affinities.get(place).map_or(0, |affinity| queues.find(*affinity));
+        let batch = Batch::new(now, requests, deadline, queue);
+        let slot = self.batches.insert(batch).ok_or(too_many)?;
         let id = BatchId(self.batches.key(slot));
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, slot));
         }
+        self.share(slot);
         if self.batches[slot].is_cut() {
             self.settle(now, slot);
-        } else {
-            self.uncut.push_back(&mut self.batches, slot);
         }
         Ok(id)
+    }
+
+    /// Queues what is to be cut of a new batch.
+    fn share(&mut self, slot: u32) {
+        let batch = &mut self.batches[slot];
+        for place in 0..batch.requests.len() {
+            let queue = batch.requests[place].queue;
+            let shared = |share: &u32| self.shares[*share].queue == queue;
+            if batch.shares.iter().any(shared) {
+                continue;
+            }
+            let share = Share::new(slot, &batch.requests, queue);
+            if let Some(share) = share.and_then(|share| self.shares.insert(share)) {
+                self.queues.get(queue).uncut.push_back(&mut self.shares, share);
+                batch.shares.push(share);
+            }
+        }
+    }
+
+    /// Takes what is not cut of a batch out of the queues.
+    fn unshare(&mut self, slot: u32) {
+        for share in core::mem::take(&mut self.batches[slot].shares) {
+            self.remove_share(share);
+        }
+    }
+
+    fn remove_share(&mut self, share: u32) {
+        let queue = self.shares[share].queue;
+        self.queues.get(queue).uncut.remove(&mut self.shares, share);
+        self.shares.remove(share);
+    }
+
+    /// Says over which rail a lane goes that is up, counted from 0; one of which nothing is said goes
+    /// over none.
+    pub fn set_rail(&mut self, lane: Lifecycle, rail: Option<u8>) {
+        if let Some(slot) = self.lanes.find(lane) {
+            self.lanes[slot].rail = rail;
+        }
     }
 
     fn check_batch(
@@ -167,8 +220,7 @@ impl Transfers {
         if let Some(post) = self.next_post() {
             return Some(post);
         }
-        let idle = self.waiting.front().is_none() && self.uncut.front().is_none();
-        if idle || self.lanes.any_usable() || self.lane_wanted {
+        if self.queues.are_empty() || self.lanes.any_usable() || self.lane_wanted {
             return None;
         }
         self.lane_wanted = true;
@@ -183,6 +235,12 @@ impl Transfers {
     /// Slices posted on a lane and not yet answered or given back; 0 for a lane nobody knows.
     pub fn posted_on(&self, lane: Lifecycle) -> u32 {
         self.lanes.find(lane).map_or(0, |slot| self.lanes[slot].posted())
+    }
+
+    /// What was moved over a lane since this was asked last; to be asked before the lane is down.
+    pub fn take_moved(&mut self, lane: Lifecycle) -> Moved {
+        let slot = self.lanes.find(lane);
+        slot.map(|slot| core::mem::take(&mut self.lanes[slot].moved)).unwrap_or_default()
     }
 
     /// Whether a batch waits for the lane's fence: what it wrote there may still land.
@@ -209,8 +267,9 @@ impl Transfers {
     }
 
     fn next_post(&mut self) -> Option<TransferOutput> {
-        let lane = self.lanes.next_ready()?;
-        let slot = self.next_slice()?;
+        let lanes = &self.lanes;
+        let (queue, lane) = self.queues.next(|affinity| lanes.next_ready(affinity))?;
+        let slot = self.next_slice(queue)?;
         let slice = &mut self.slices[slot];
         slice.place = Place::Posted(lane);
         let work = self.batches[slice.batch].work(slice.piece);
@@ -222,24 +281,34 @@ impl Transfers {
     }
 
     /// A slice to be tried again, or else a new one.
-    fn next_slice(&mut self) -> Option<u32> {
-        if let Some(slot) = self.waiting.front() {
-            self.waiting.remove(&mut self.slices, slot);
+    fn next_slice(&mut self, queue: QueueIndex) -> Option<u32> {
+        let queue = self.queues.get(queue);
+        if let Some(slot) = queue.waiting.front() {
+            queue.waiting.remove(&mut self.slices, slot);
             return Some(slot);
         }
-        let batch_slot = self.uncut.front()?;
+        let share_slot = queue.uncut.front()?;
         if self.slices.is_full() {
             return None;
         }
+        let share = &mut self.shares[share_slot];
+        let batch_slot = share.batch;
         let batch = &mut self.batches[batch_slot];
-        let piece = batch.cut(self.limits.slice_bytes_max);
-        let cut = batch.is_cut();
+        let piece = share.cut(&batch.requests, self.limits.slice_bytes_max);
+        let cut = share.is_cut(&batch.requests);
         let slot = self.slices.insert(Slice::new(batch_slot, piece))?;
         batch.slices.push_back(&mut self.slices, slot);
         if cut {
-            self.uncut.remove(&mut self.batches, batch_slot);
+            batch.shares.retain(|share| *share != share_slot);
+            self.remove_share(share_slot);
         }
         Some(slot)
+    }
+
+    /// Where a slice waits for a lane.
+    pub(super) fn queue_of(&self, slot: u32) -> QueueIndex {
+        let Slice { batch, piece, .. } = &self.slices[slot];
+        self.batches[*batch].requests[piece.request as usize].queue
     }
 
     /// Decides how a batch ends, unless that is decided already: drops what is not posted, and
@@ -255,14 +324,13 @@ impl Transfers {
             self.deadlines.remove(&(deadline, slot));
         }
         let mut next = batch.slices.front();
-        if !batch.is_cut() {
-            self.uncut.remove(&mut self.batches, slot);
-        }
+        self.unshare(slot);
         while let Some(slice) = next {
             next = List::<OF_BATCH>::after(&self.slices, slice);
             match self.slices[slice].place {
                 Place::Waiting => {
-                    self.waiting.remove(&mut self.slices, slice);
+                    let queue = self.queue_of(slice);
+                    self.queues.get(queue).waiting.remove(&mut self.slices, slice);
                     self.remove_slice(slice);
                 }
                 Place::Lost(lane) => {
@@ -300,7 +368,7 @@ impl Transfers {
         }
         let id = BatchId(self.batches.key(slot));
         if !cut && self.completes_early() && batch.outcome.is_none() {
-            self.uncut.remove(&mut self.batches, slot);
+            self.unshare(slot);
         }
         let batch = self.batches.remove(slot);
         if let (None, Some(deadline)) = (&batch.outcome, batch.deadline) {

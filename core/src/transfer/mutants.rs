@@ -49,6 +49,10 @@ pub enum TransferMutant {
     UnsentCounted,
     /// A fence that comes before the lane is down is forgotten.
     EarlyFenceForgotten,
+    /// A fence that will never come is waited for.
+    FenceLossIgnored,
+    /// A fence that will never come counts as one that came.
+    FenceLossProves,
 }
 
 #[cfg(feature = "mutants")]
@@ -111,4 +115,6 @@ questions! {
     wants_once: LaneWantedOnce;
     counts_unsent: UnsentCounted;
     forgets_early_fence: EarlyFenceForgotten;
+    ignores_fence_loss: FenceLossIgnored;
+    takes_loss_for_fence: FenceLossProves;
 }

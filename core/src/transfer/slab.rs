@@ -40,6 +40,11 @@ impl<T> Slab<T> {
         self.len() >= self.slots_max
     }
 
+    /// How many values more it takes.
+    pub(super) fn room(&self) -> u32 {
+        self.slots_max - self.len()
+    }
+
     /// Stores a value; `None` when the slab is full.
     pub(super) fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(slot) = self.free.pop() {

@@ -387,6 +387,15 @@ pub struct TransferCounters {
     pub stale: u64,
 }
 
+/// Bytes that were moved and acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Moved {
+    /// To the peer.
+    pub written: u64,
+    /// From the peer.
+    pub read: u64,
+}
+
 /// What is held right now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TransferLoad {

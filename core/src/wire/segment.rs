@@ -2,7 +2,7 @@
 
 use super::message::{DETAIL_BYTES_MAX, SHORT_TEXT_BYTES_MAX, from_object, truncated};
 use crate::identity::{Incarnation, NodeName};
-use crate::mooncake::{PriorityMatrix, Protocols, is_null};
+use crate::mooncake::{Nics, PriorityMatrix, Protocols, is_bounded, is_null, matrix};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const REGIONS_PUBLISHED_MAX: usize = 4_096;
 /// Longest name of a region, in bytes.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
+/// Longest name of the place of a region's memory, in bytes.
+pub const REGION_LOCATION_BYTES_MAX: usize = 64;
 /// Most RDMA devices one descriptor names. Machines of today have at most 16 ports.
 pub const DEVICES_PUBLISHED_MAX: usize = 64;
 /// Longest name of a device, in bytes; the kernel allows 63.
@@ -29,6 +31,8 @@ pub struct NodeDescriptor {
     pub transports: Transports,
     /// Its RDMA devices.
     pub devices: Vec<DeviceDescriptor>,
+    /// Which of them are near which memory, if it says so.
+    pub matrix: Option<PriorityMatrix>,
     /// Its regions, in the order of their registration.
     pub regions: Vec<RegionDescriptor>,
     /// A question about the bytes of a region, or its answer.
@@ -109,6 +113,8 @@ pub struct RegionDescriptor {
     pub readable: bool,
     /// Whether peers may write it.
     pub writable: bool,
+    /// Where its memory is, such as `cpu:0`, as the matrix names places; absent if nobody knows.
+    pub location: Option<String>,
 }
 
 /// Why a text is not a segment descriptor of ours.
@@ -188,6 +194,9 @@ struct WireKey {
     incarnation: String,
     #[serde(default, skip_serializing_if = "is_false")]
     keep: bool,
+    /// Absent from nodes with one device.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "matrix")]
+    matrix: Option<PriorityMatrix>,
     #[serde(default)]
     regions: Vec<WireRegion>,
     #[serde(default)]
@@ -213,6 +222,8 @@ struct WireChecksum {
 #[derive(Serialize, Deserialize)]
 struct WireRegion {
     key: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
     readable: bool,
     writable: bool,
 }
@@ -244,6 +255,9 @@ impl NodeDescriptor {
         if wire.devices.len() > DEVICES_PUBLISHED_MAX || !wire.devices.iter().all(good) {
             return Err(DescriptorError::Field("devices"));
         }
+        if !key.matrix.as_ref().is_none_or(is_bounded) {
+            return Err(DescriptorError::Field("matrix"));
+        }
         let devices = wire.devices.len();
         let regions = wire.buffers.into_iter().zip(key.regions);
         let regions =
@@ -258,6 +272,7 @@ impl NodeDescriptor {
                 rdma: names.iter().any(|name| name == RDMA),
             }),
             devices: wire.devices,
+            matrix: key.matrix,
             regions: regions?,
             checksum: key.checksum.map(checksum).transpose()?,
             data_port: data_port(wire.tcp_data_host, wire.tcp_data_port)?,
@@ -266,8 +281,8 @@ impl NodeDescriptor {
     }
 
     fn priority_matrix(&self) -> PriorityMatrix {
-        let near = self.devices.iter().map(|device| device.name.clone()).collect();
-        [(LOCATION.to_string(), (near, Vec::new()))].into()
+        let preferred = self.devices.iter().map(|device| device.name.clone()).collect();
+        [(LOCATION.to_string(), Nics { preferred, available: Vec::new() })].into_iter().collect()
     }
 
     /// Encodes to the JSON text of a metadata frame: compact, keys sorted, one line feed.
@@ -281,6 +296,7 @@ impl NodeDescriptor {
         });
         let regions = self.regions.iter().map(|region| WireRegion {
             key: alloc::format!("{:016x}", region.key),
+            location: region.location.clone(),
             readable: region.readable,
             writable: region.writable,
         });
@@ -299,6 +315,7 @@ impl NodeDescriptor {
                 checksum: self.checksum.as_ref().map(wire_checksum),
                 incarnation: self.incarnation.to_hex(),
                 keep: self.keep,
+                matrix: self.matrix.clone(),
                 regions: regions.collect(),
                 required: 0,
                 transports,
@@ -379,6 +396,9 @@ fn decode_region(
     if buffer.addr.checked_add(buffer.length).is_none() {
         return Err(DescriptorError::Field("buffers.length"));
     }
+    if region.location.as_ref().is_some_and(|text| text.len() > REGION_LOCATION_BYTES_MAX) {
+        return Err(DescriptorError::Field("regions.location"));
+    }
     if !buffer.rkey.is_empty() && buffer.rkey.len() != devices {
         return Err(DescriptorError::Field("buffers.rkey"));
     }
@@ -390,5 +410,6 @@ fn decode_region(
         bytes: buffer.length,
         readable: region.readable,
         writable: region.writable,
+        location: region.location,
     })
 }

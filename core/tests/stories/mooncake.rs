@@ -30,7 +30,7 @@ fn a_segment_descriptor_at_its_limits_is_read_and_one_past_any_of_them_is_refuse
         ("devices", |it| it.devices[0].gid.clear()),
         ("devices", |it| it.devices.push(it.devices[0].clone())),
         ("priority_matrix", |it| {
-            let many = (0..=LOCATIONS_MAX).map(|n| (format!("cpu:{n}"), Default::default()));
+            let many = (0..=MATRIX_LOCATIONS_MAX).map(|n| (format!("cpu:{n}"), Default::default()));
             it.priority_matrix = Some(many.collect());
         }),
         ("buffers.length", |it| it.buffers[0].addr = 0),
@@ -235,7 +235,11 @@ fn segment() -> SegmentDescriptor {
         }],
         devices: vec![device(); DEVICES_PUBLISHED_MAX],
         name: "n".repeat(TEXT_BYTES_MAX),
-        priority_matrix: Some([("cpu:0".into(), (vec![], vec!["rxe0".into()]))].into()),
+        priority_matrix: Some(
+            [("cpu:0".into(), Nics { preferred: vec![], available: vec!["rxe0".into()] })]
+                .into_iter()
+                .collect(),
+        ),
         protocol: Protocols::One("rdma".into()),
         rdma_server_name: Some(String::new()),
         tcp_data_host: None,

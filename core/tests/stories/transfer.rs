@@ -3,6 +3,7 @@
 mod bytes;
 mod model;
 mod names;
+mod near;
 mod random;
 mod stories;
 

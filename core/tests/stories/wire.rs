@@ -1,6 +1,8 @@
 //! The control wire against bytes recorded from a released Mooncake node, and against junk.
 
-use handfast_core::mooncake::SegmentDescriptor;
+use handfast_core::mooncake::{
+    MATRIX_LOCATIONS_MAX, Nics, PriorityMatrix, SegmentDescriptor, TEXT_BYTES_MAX,
+};
 use handfast_core::wire::*;
 use handfast_core::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 
@@ -232,6 +234,31 @@ fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
 }
 
 #[test]
+fn where_memory_is_and_which_devices_are_near_it_is_told_up_to_the_limits() {
+    let matrix = |location: String| {
+        let nics = Nics { preferred: vec!["rxe0".into()], available: vec![] };
+        Some([(location, nics)].into_iter().collect::<PriorityMatrix>())
+    };
+    let mut most = descriptor();
+    most.matrix = matrix("x".repeat(TEXT_BYTES_MAX));
+    most.regions[0].location = Some("x".repeat(REGION_LOCATION_BYTES_MAX));
+    assert_eq!(NodeDescriptor::decode(&most.encode()), Ok(most.clone()));
+    let refused = |field, descriptor: NodeDescriptor| {
+        let refused = Err(DescriptorError::Field(field));
+        assert_eq!(NodeDescriptor::decode(&descriptor.encode()), refused);
+    };
+    refused("matrix", NodeDescriptor { matrix: matrix("x".repeat(513)), ..most.clone() });
+    let mut past = most.clone();
+    past.regions[0].location.as_mut().unwrap().push('x');
+    refused("regions.location", past);
+    let many = (0..=MATRIX_LOCATIONS_MAX).map(|n| (format!("cpu:{n}"), Nics::default()));
+    refused("matrix", NodeDescriptor { matrix: Some(many.collect()), ..most.clone() });
+    let shape = most.encode().replace(r#"[["rxe0"],[]]"#, "7");
+    let told = NodeDescriptor::decode(&shape).unwrap();
+    assert_eq!(told, NodeDescriptor { matrix: None, ..most }, "one of another shape is none");
+}
+
+#[test]
 fn a_node_with_a_data_port_says_to_mooncake_nodes_all_that_a_recorded_one_says() {
     let port = DataPort { host: "10.0.0.1".into(), port: 15_001 };
     let whole = NodeDescriptor { data_port: Some(port), ..descriptor() };
@@ -271,6 +298,7 @@ fn descriptor() -> NodeDescriptor {
             lid: 0,
             name: "rxe0".into(),
         }],
+        matrix: None,
         regions: vec![RegionDescriptor {
             name: "m".repeat(REGION_NAME_BYTES_MAX),
             key: 0xfeed,
@@ -279,6 +307,7 @@ fn descriptor() -> NodeDescriptor {
             bytes: 1 << 30,
             readable: true,
             writable: false,
+            location: None,
         }],
         checksum: Some(Checksum { key: 1, address: 2, bytes: 3, answer: Some(Ok(4)) }),
         data_port: None,

@@ -1,6 +1,7 @@
 //! Bytes that one doctor sends another for a while, so that the other sees how fast they come.
 
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Asks for it, where a frame's magic would stand; four bytes that are not looked at follow.
@@ -13,14 +14,17 @@ pub const BULK_BYTES_MAX: u64 = 4 << 30;
 const BEGINNING: Duration = Duration::from_millis(100);
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Sends for [`BULK_TIME`], or [`BULK_BYTES_MAX`].
+/// Of a host to itself: what a busy machine can do at the time.
+const LOOPBACK_TIME: Duration = Duration::from_millis(250);
+
+/// Sends for so long, or [`BULK_BYTES_MAX`].
 ///
 /// # Errors
 /// What the connection says.
-pub(super) fn send(to: &mut impl Write) -> io::Result<()> {
+pub(super) fn send(to: &mut impl Write, time: Duration) -> io::Result<()> {
     let piece = [0; PIECE_BYTES];
     let (started, mut sent) = (Instant::now(), 0);
-    while started.elapsed() < BULK_TIME && sent < BULK_BYTES_MAX {
+    while started.elapsed() < time && sent < BULK_BYTES_MAX {
         to.write_all(&piece)?;
         sent += PIECE_BYTES as u64;
     }
@@ -48,4 +52,40 @@ pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<u64>> {
     }
     let took_ms = u64::try_from(last.saturating_sub(BEGINNING).as_millis()).unwrap_or(u64::MAX);
     Ok((took_ms > 0).then(|| counted.saturating_mul(1000) / took_ms))
+}
+
+/// Megabits in a second.
+pub(super) fn to_mbps(bytes_per_s: u64) -> u32 {
+    u32::try_from(bytes_per_s.saturating_mul(8) / 1_000_000).unwrap_or(u32::MAX)
+}
+
+/// Megabits in a second that this host moves to itself over TCP now; 0 if that cannot be tried.
+pub fn loopback_mbps() -> u32 {
+    let moved = || {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut there = TcpStream::connect(listener.local_addr()?)?;
+        let mut here = listener.accept()?.0;
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(move || send(&mut there, LOOPBACK_TIME));
+            let received = receive(&mut here);
+            // Ends once nobody reads any more, whatever came of the reading.
+            drop(here);
+            // What it was told then is no matter: bytes were counted where they came.
+            let _ = sender.join();
+            received
+        })
+    };
+    moved().ok().flatten().map_or(0, to_mbps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_moves_bytes_to_itself_and_is_done_in_time() {
+        let started = Instant::now();
+        assert!(loopback_mbps() > 0);
+        assert!(started.elapsed() < 2 * BULK_TIME, "{:?}", started.elapsed());
+    }
 }

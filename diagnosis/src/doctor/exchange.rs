@@ -3,7 +3,7 @@
 //! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
 //! who connects speaks first.
 
-use super::bulk::{self, BULK_MAGIC};
+use super::bulk::{self, BULK_MAGIC, BULK_TIME};
 use super::facts::{Device, Facts, Interface, Route};
 use super::observed::{Observed, said};
 use super::report::Finding;
@@ -36,12 +36,18 @@ pub struct Half {
     pub interfaces: Vec<Interface>,
     /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Routes over IPv4.
+    /// Routes of the main table.
     pub routes: Vec<Route>,
     /// What the doctor found there, by id and what was observed.
     pub findings: Vec<Told>,
     /// UDP ports at which it answers datagrams.
     pub datagram_ports: Vec<u16>,
+    /// Where it takes lanes over RDMA, if it does.
+    #[serde(default)]
+    pub lane_port: Option<u16>,
+    /// Megabits in a second that it last moved to itself over TCP; 0 where not known.
+    #[serde(default)]
+    pub loopback_mbps: u32,
 }
 
 impl Half {
@@ -58,6 +64,8 @@ impl Half {
             routes: facts.routes.clone(),
             findings: Vec::new(),
             datagram_ports: Vec::new(),
+            lane_port: None,
+            loopback_mbps: 0,
         }
     }
 }
@@ -169,7 +177,7 @@ pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Option<Hal
     let mut header = [0; HEADER_BYTES];
     stream.read_exact(&mut header)?;
     if header.starts_with(BULK_MAGIC) {
-        bulk::send(stream)?;
+        bulk::send(stream, BULK_TIME)?;
         return Ok(None);
     }
     let other = read_half(&mut header.chain(&mut *stream))?;

@@ -31,7 +31,7 @@ pub struct Facts {
     pub interfaces: Vec<Interface>,
     /// Addresses of this network namespace.
     pub addresses: Vec<IpAddr>,
-    /// Routes over IPv4.
+    /// Routes of the main table.
     pub routes: Vec<Route>,
     /// Neighbours over IPv4.
     pub neighbours: Vec<Neighbour>,
@@ -39,7 +39,8 @@ pub struct Facts {
     pub listeners: Vec<Listener>,
     /// Functions of the PCI bus that can do RDMA, or are GPUs.
     pub cards: Vec<Card>,
-    /// Kernel modules that are loaded or built in with parameters.
+    /// Kernel modules that are loaded or built in with parameters, and those of RDMA that are built
+    /// in without.
     pub modules: BTreeSet<String>,
     /// Nodes below `/dev/infiniband`.
     pub nodes: Vec<String>,
@@ -124,7 +125,7 @@ impl Facts {
             neighbours: network::neighbours(&tree),
             listeners: network::listeners(&tree),
             cards: cards(&tree),
-            modules: tree.names("sys/module").into_iter().collect(),
+            modules: modules(&tree),
             nodes: tree.names("dev/infiniband"),
             is_exclusive: match &*tree.line("sys/module/ib_core/parameters/netns_mode") {
                 "Y" => Some(false),
@@ -139,6 +140,16 @@ impl Facts {
             plugin_resources: kubelet::resources(&tree),
         }
     }
+}
+
+fn modules(tree: &Tree<'_>) -> BTreeSet<String> {
+    let mut modules: BTreeSet<_> = tree.names("sys/module").into_iter().collect();
+    let release = tree.line("proc/sys/kernel/osrelease");
+    let built_in = tree.text(&format!("lib/modules/{release}/modules.builtin"));
+    let of_rdma = built_in.lines().filter(|path| path.contains("/infiniband/"));
+    let names = of_rdma.filter_map(|path| path.rsplit('/').next()?.strip_suffix(".ko"));
+    modules.extend(names.map(|name| name.replace('-', "_")));
+    modules
 }
 
 /// Files below a root.

@@ -4,6 +4,7 @@
 use super::bulk::{self, BULK_MAGIC};
 use super::datagrams;
 use super::timed::Timed;
+use crate::problem::{Id, Side};
 use socket2::{Domain, Socket, Type};
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +18,8 @@ pub const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Of questions and answers: what every host takes (RFC 1122), so that they pass where long packets
 /// are lost.
 const SEGMENT_BYTES: u32 = 536;
+/// Written over a lane between two doctors, in bytes: several packets of every length there is.
+pub const LANE_BYTES: usize = 64 << 10;
 /// Of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
@@ -27,7 +30,46 @@ pub enum AskFailure {
     Connect(i32),
     /// The connection ended before an answer.
     Broken,
+    /// The two did not agree on encryption; what this side says of it.
+    Encryption(String),
+    /// This program cannot encrypt.
+    NotBuilt,
 }
+
+/// How far a lane over RDMA came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneStep {
+    /// This host's device.
+    Device,
+    /// The connection and the first, short packet over it.
+    Connect,
+    /// [`LANE_BYTES`] written.
+    Write,
+}
+
+/// Why no bytes moved over a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneFailure {
+    /// Where it ended.
+    pub step: LaneStep,
+    /// What the error leads to.
+    pub id: Id,
+    /// Whose failure it is.
+    pub side: Side,
+    /// What the error says.
+    pub text: String,
+}
+
+/// A connection, whatever is below it.
+pub trait Channel: Read + Write {}
+
+impl<T: Read + Write> Channel for T {}
+
+/// Encrypts a connection to a service of that name.
+pub type Encrypt = Box<dyn Fn(&str, Timed) -> io::Result<Box<dyn Channel>>>;
+
+/// Makes a lane over RDMA to a doctor that takes lanes there, and writes over it.
+pub type Lanes = Box<dyn Fn(SocketAddr) -> Result<(), LaneFailure>>;
 
 /// The world beyond files.
 pub trait Outside {
@@ -60,6 +102,18 @@ pub trait Outside {
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure>;
 
+    /// The same over TLS, of a service of that name.
+    ///
+    /// # Errors
+    /// How that failed.
+    fn ask_encrypted(
+        &self,
+        address: SocketAddr,
+        name: &str,
+        request: &[u8],
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, AskFailure>;
+
     /// Whether a datagram with so many bytes of payload reaches a doctor there without being cut.
     ///
     /// # Errors
@@ -71,6 +125,13 @@ pub trait Outside {
     /// # Errors
     /// How that failed.
     fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure>;
+
+    /// Megabits in a second that this host moves to itself; 0 if that is not known.
+    fn loopback_mbps(&self) -> u32;
+
+    /// Whether bytes move over a lane over RDMA to a doctor that takes lanes there; none where this
+    /// program cannot try.
+    fn lane(&self, address: SocketAddr) -> Option<Result<(), LaneFailure>>;
 
     /// Waits.
     fn pause(&self, time: Duration);
@@ -85,12 +146,24 @@ pub trait Outside {
 /// This machine.
 pub struct ThisMachine {
     root: PathBuf,
+    lanes: Option<Lanes>,
+    encrypt: Option<Encrypt>,
 }
 
 impl ThisMachine {
     /// With device nodes below `root`.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+        Self { root: root.to_owned(), lanes: None, encrypt: None }
+    }
+
+    /// With a way to encrypt connections.
+    pub fn with_encryption(self, encrypt: Encrypt) -> Self {
+        Self { encrypt: Some(encrypt), ..self }
+    }
+
+    /// With a way to make lanes.
+    pub fn with_lanes(self, lanes: Lanes) -> Self {
+        Self { lanes: Some(lanes), ..self }
     }
 }
 
@@ -112,6 +185,31 @@ fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFai
     }
     socket.connect_timeout(&address.into(), ANSWER_MAX).map_err(failed)?;
     Ok(Timed::new(socket.into(), ANSWER_MAX))
+}
+
+/// Sends a request and reads what comes back.
+fn said_by(
+    mut stream: impl Channel,
+    request: &[u8],
+    bytes_max: usize,
+) -> Result<Vec<u8>, AskFailure> {
+    stream.write_all(request).map_err(|error| broken(&error))?;
+    let mut answer = Vec::new();
+    let ended = stream.take(bytes_max as u64).read_to_end(&mut answer);
+    match ended {
+        // A part may be all that a keep-alive connection brings.
+        _ if !answer.is_empty() => Ok(answer),
+        Ok(_) => Err(AskFailure::Broken),
+        Err(error) => Err(broken(&error)),
+    }
+}
+
+/// Who encrypts says of what it does not accept that it is no valid data.
+fn broken(error: &io::Error) -> AskFailure {
+    match error.kind() {
+        ErrorKind::InvalidData => AskFailure::Encryption(error.to_string()),
+        _ => AskFailure::Broken,
+    }
 }
 
 impl Outside for ThisMachine {
@@ -142,13 +240,20 @@ impl Outside for ThisMachine {
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
-        let mut stream = connected(address, Some(SEGMENT_BYTES))?;
-        stream.write_all(request).map_err(|_| AskFailure::Broken)?;
-        let mut answer = Vec::new();
-        // What came before an error is looked at below.
-        let _ = stream.take(bytes_max as u64).read_to_end(&mut answer);
-        // A part may be all that a keep-alive connection brings.
-        if answer.is_empty() { Err(AskFailure::Broken) } else { Ok(answer) }
+        said_by(connected(address, Some(SEGMENT_BYTES))?, request, bytes_max)
+    }
+
+    fn ask_encrypted(
+        &self,
+        address: SocketAddr,
+        name: &str,
+        request: &[u8],
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, AskFailure> {
+        // That nobody listens is told in any case.
+        let stream = connected(address, Some(SEGMENT_BYTES))?;
+        let encrypt = self.encrypt.as_ref().ok_or(AskFailure::NotBuilt)?;
+        said_by(encrypt(name, stream).map_err(|error| broken(&error))?, request, bytes_max)
     }
 
     fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
@@ -160,6 +265,14 @@ impl Outside for ThisMachine {
         let broken = |_| AskFailure::Broken;
         stream.write_all(&[&BULK_MAGIC[..], &[0; 4]].concat()).map_err(broken)?;
         bulk::receive(&mut stream).map_err(broken)
+    }
+
+    fn loopback_mbps(&self) -> u32 {
+        bulk::loopback_mbps()
+    }
+
+    fn lane(&self, address: SocketAddr) -> Option<Result<(), LaneFailure>> {
+        self.lanes.as_ref().map(|lane| lane(address))
     }
 
     fn pause(&self, time: Duration) {

@@ -3,6 +3,7 @@
 mod addresses;
 mod devices;
 mod kubernetes;
+mod lane;
 mod machine;
 mod metadata;
 mod names;
@@ -181,5 +182,12 @@ pub(super) static PROBES: &[Probe] = &[
         applies: Applies::WithPeer,
         after: &["peer"],
         look: way::way,
+    },
+    Probe {
+        name: "lane",
+        title: text("A lane between the two", "双方之间的通道"),
+        applies: Applies::ToPeerOverRdma,
+        after: &["peer", "pair"],
+        look: lane::lane,
     },
 ];

@@ -195,16 +195,16 @@ impl Report {
             }),
         }
         for check in &self.checks {
-            let title = check.title.get(language);
+            let title = format!("{}{}", check.title.get(language), language.pick(": ", ":"));
             match &check.outcome {
                 Outcome::Passed => {
-                    let _ = writeln!(out, "{title}: {}", style.good(language.pick("ok", "正常")));
+                    let _ = writeln!(out, "{title}{}", style.good(language.pick("ok", "正常")));
                 }
                 Outcome::Found(findings) => {
                     let worst = findings.iter().map(|finding| finding.severity).min();
                     let worst = worst.unwrap_or(Severity::Info);
                     let word = style.of_severity(worst, worst.word(language));
-                    let _ = writeln!(out, "{title}: {word}");
+                    let _ = writeln!(out, "{title}{word}");
                     findings
                         .iter()
                         .for_each(|finding| out.push_str(&self.finding_words(finding, style)));
@@ -232,7 +232,9 @@ impl Report {
         let mut out = String::new();
         for (because, titles) in by_cause {
             let before = language.pick("Skipped because of", "已跳过,因为");
-            let text = format!("{before} {because}: {}", titles.join(", "));
+            let colon = language.pick(": ", ":");
+            let text =
+                format!("{before} {because}{colon}{}", titles.join(language.pick(", ", "、")));
             for line in wrapped(&text, style.columns) {
                 let _ = writeln!(out, "{line}");
             }
@@ -263,7 +265,8 @@ impl Report {
             "`handfast explain ID` says more of each.",
             "`handfast explain ID` 可查看每一项的详细说明。",
         );
-        format!("{}. {hint}", found.join(", "))
+        let (comma, stop) = (language.pick(", ", ","), language.pick(". ", "。"));
+        format!("{}{stop}{hint}", found.join(comma))
     }
 }
 

@@ -75,6 +75,21 @@ fn devices_without_nodes_lack_ib_uverbs() {
 }
 
 #[test]
+fn a_device_without_a_card_lacks_its_module_and_then_only_itself() {
+    let mut scene = Scene::empty();
+    scene.request.device = Some("rxe7".into());
+    assert_eq!(scene.finding("MOD-MISSING").command(), "modprobe rdma_rxe");
+    scene.module("rdma_rxe");
+    let finding = scene.finding("HW-PCI-ABSENT");
+    assert_eq!(finding.command(), "rdma link add rxe7 type rxe netdev eth0");
+    scene.request.device = Some("siw0".into());
+    assert_eq!(scene.finding("MOD-MISSING").command(), "modprobe siw");
+    let built_in = "kernel/net/core/x.ko\nkernel/drivers/infiniband/sw/siw/siw.ko\n";
+    scene.file("lib/modules/6.1.0/modules.builtin", built_in);
+    scene.finding("HW-PCI-ABSENT");
+}
+
+#[test]
 fn a_module_that_the_kernel_refused_is_known_from_its_log() {
     let mut scene = Scene::empty();
     scene.card("0000:00:07.0", "0x1ded", "0x107f", "");

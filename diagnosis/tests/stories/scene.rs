@@ -2,7 +2,8 @@
 
 use handfast_diagnosis::Severity;
 use handfast_diagnosis::doctor::{
-    AskFailure, Facts, Finding, Library, Outcome, Outside, Report, Request, Wanted, examine,
+    AskFailure, Facts, Finding, LaneFailure, Library, Outcome, Outside, Report, Request, Wanted,
+    examine,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +17,6 @@ use tempfile::TempDir;
 pub(crate) type Answer = (SocketAddr, &'static str, Result<Vec<u8>, AskFailure>);
 
 /// The world of a scene.
-#[derive(Default)]
 pub(crate) struct World {
     pub(crate) names: BTreeMap<String, Vec<IpAddr>>,
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
@@ -31,6 +31,30 @@ pub(crate) struct World {
     pub(crate) passes: BTreeMap<SocketAddr, usize>,
     /// Bytes in a second.
     pub(crate) rate: Option<u64>,
+    pub(crate) loopback_mbps: u32,
+    /// Whether encryption succeeds.
+    pub(crate) tls: Result<(), AskFailure>,
+    pub(crate) lane: Option<Result<(), LaneFailure>>,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            names: BTreeMap::new(),
+            binds: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            answers: Vec::new(),
+            bodies: Vec::new(),
+            unix_s: 0,
+            log: None,
+            asked: RefCell::default(),
+            passes: BTreeMap::new(),
+            rate: None,
+            loopback_mbps: 0,
+            tls: Ok(()),
+            lane: None,
+        }
+    }
 }
 
 impl Outside for World {
@@ -60,6 +84,18 @@ impl Outside for World {
         answer.unwrap_or(Err(AskFailure::Connect(111)))
     }
 
+    fn ask_encrypted(
+        &self,
+        address: SocketAddr,
+        name: &str,
+        request: &[u8],
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, AskFailure> {
+        assert!(!name.is_empty() && !name.contains(':'), "{name} is no name of a host");
+        self.tls.clone()?;
+        self.ask(address, request, bytes_max)
+    }
+
     fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {
         let longest = self.passes.get(&address);
         if longest.is_some_and(|longest| bytes <= *longest) { Ok(()) } else { Err(0) }
@@ -67,6 +103,14 @@ impl Outside for World {
 
     fn rate(&self, _: SocketAddr) -> Result<Option<u64>, AskFailure> {
         Ok(self.rate)
+    }
+
+    fn loopback_mbps(&self) -> u32 {
+        self.loopback_mbps
+    }
+
+    fn lane(&self, _: SocketAddr) -> Option<Result<(), LaneFailure>> {
+        self.lane.clone()
     }
 
     fn pause(&self, _: std::time::Duration) {}

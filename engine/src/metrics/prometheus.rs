@@ -36,10 +36,10 @@ type Label<'a> = (&'static str, &'a str);
 type OfWay = fn(&WayState) -> Vec<(Option<&'static str>, u64)>;
 
 /// Something of a peer that is counted by its own labels.
-type Of = fn(&PeerState) -> Vec<(Vec<Label<'static>>, u64)>;
+type Of = for<'a> fn(&'a PeerState) -> Vec<(Vec<Label<'a>>, u64)>;
 
 /// Counts of each peer: name, help, and where they are.
-const PEERS: [(&str, &str, Of); 10] = [
+const PEERS: [(&str, &str, Of); 12] = [
     ("peer_handshakes", "Handshakes with a peer, by how they ended", |peer| {
         let mut all = by("outcome", &peer.handshakes_failed);
         all.push((vec![("outcome", "established")], peer.handshakes_established));
@@ -71,6 +71,12 @@ const PEERS: [(&str, &str, Of); 10] = [
     ("peer_batches_without_lane", "Batches that ended before there was a lane", |peer| {
         vec![(Vec::new(), peer.batches_without_lane)]
     }),
+    ("peer_fences_lost", "Lanes whose writes may still land, and nothing will tell", |peer| {
+        vec![(Vec::new(), peer.fences_lost)]
+    }),
+    ("rail_nic_bytes", "Bytes acknowledged, by our NIC, the peer's and direction", |peer| {
+        nics(peer)
+    }),
     ("rail_bytes", "Bytes that batches moved, by carrier and direction", |peer| {
         ways(peer, |way| vec![(None, way.bytes)])
     }),
@@ -80,6 +86,18 @@ const BATCHES: (&str, &str, Of) =
     ("rail_batches", "Batches, by carrier, direction and outcome", |peer| {
         ways(peer, |way| vec![(Some("succeeded"), way.batches), (Some("failed"), way.failed)])
     });
+
+/// Bytes by pair of NICs.
+fn nics(peer: &PeerState) -> Vec<(Vec<Label<'_>>, u64)> {
+    let both = peer.nics.values().flat_map(|pair| {
+        [("write", pair.written_bytes), ("read", pair.read_bytes)].map(|(direction, bytes)| {
+            let labels =
+                vec![("own_nic", &*pair.own), ("peer_nic", &*pair.peer), ("direction", direction)];
+            (labels, bytes)
+        })
+    });
+    both.collect()
+}
 
 fn by(label: &'static str, counts: &ByCause) -> Vec<(Vec<Label<'static>>, u64)> {
     counts.iter().map(|(name, count)| (vec![(label, *name)], *count)).collect()

@@ -114,8 +114,28 @@ pub struct PeerState {
     pub retires_forced: u64,
     /// Batches that ended before there was any lane.
     pub batches_without_lane: u64,
+    /// Lanes whose writes may still land, and nothing will tell.
+    pub fences_lost: u64,
     /// What went over lanes, as we asked for it, by what they run over.
     pub rails: BTreeMap<&'static str, RailState>,
+    /// What went over each pair of NICs, `own-peer`, where there are several of them; at most
+    /// [`NIC_PAIRS_METERED_MAX`](crate::NIC_PAIRS_METERED_MAX).
+    pub nics: BTreeMap<String, NicPairState>,
+}
+
+/// What went between a NIC of ours and one of a peer's, as we asked for it.
+#[derive(Clone, Debug, Serialize)]
+pub struct NicPairState {
+    /// Ours.
+    pub own: String,
+    /// The peer's.
+    pub peer: String,
+    /// Lanes that came up.
+    pub lanes: u64,
+    /// Bytes that were acknowledged to the peer, whatever became of their batch.
+    pub written_bytes: u64,
+    /// Bytes that came from it.
+    pub read_bytes: u64,
 }
 
 /// What went over lanes of one kind to a peer.
@@ -217,9 +237,17 @@ impl PeerState {
             retires_failed: read(&meters.retires_failed),
             retires_forced: read(&meters.retires_forced),
             batches_without_lane: read(&meters.batches_without_lane),
+            fences_lost: read(&meters.fences_lost),
             rails: meters.rails().map(rail).collect(),
+            nics: meters.pairs.all().into_iter().map(nic_pair).collect(),
         }
     }
+}
+
+fn nic_pair(
+    ((own, peer), [lanes, written_bytes, read_bytes]): ((String, String), [u64; 3]),
+) -> (String, NicPairState) {
+    (format!("{own}-{peer}"), NicPairState { own, peer, lanes, written_bytes, read_bytes })
 }
 
 fn by_cause(causes: &Causes) -> ByCause {

@@ -1,7 +1,9 @@
 //! The RDMA handshake with Mooncake nodes, where it enters and leaves the life cycle (rule H13).
 //!
 //! A node of ours has one path whatever its devices; a Mooncake node addresses a device, and is
-//! addressed by one. In the life cycle our own path is the only one we have.
+//! addressed by one. In the life cycle our own path is the only one we have. Which device of ours a
+//! lane runs over is told by the peer's path there: `NODE@DEVICE` over our first, and
+//! `NODE@DEVICE>OURS` over another.
 
 use crate::control::exchange;
 use crate::directory::{Directory, Found};
@@ -15,9 +17,38 @@ use handfast_core::{NicPath, NodeName};
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
 
+/// Between a device of a Mooncake node and one of ours that is not our first.
+const BETWEEN_DEVICES: char = '>';
+
 /// Whether a path is a Mooncake node's, which has the name of a device where ours have one word.
 pub(crate) fn is_theirs(path: &NicPath) -> bool {
     path.nic.as_str() != NIC && path.rail().is_none()
+}
+
+/// The devices that a path of a Mooncake node names: theirs, and ours where that is not our first.
+pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
+    match path.nic.as_str().split_once(BETWEEN_DEVICES) {
+        Some((theirs, ours)) => (theirs, Some(ours)),
+        None => (path.nic.as_str(), None),
+    }
+}
+
+/// The same path as the Mooncake node knows it.
+fn known_there(path: &NicPath) -> NicPath {
+    let nic = NodeName::new(devices_on(path).0).unwrap_or_else(|_| path.nic.clone());
+    NicPath { nic, ..path.clone() }
+}
+
+/// A Mooncake node's path over one of our devices, by its place. `None` if a name makes that
+/// impossible.
+fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<NicPath> {
+    if path.nic.as_str().contains(BETWEEN_DEVICES) {
+        return None;
+    }
+    let ours = devices.get(place).map(|device| device.name.as_str()).filter(|_| place > 0);
+    let Some(ours) = ours else { return Some(path.clone()) };
+    let nic = NodeName::new(&format!("{}{BETWEEN_DEVICES}{ours}", path.nic)).ok()?;
+    Some(NicPath { nic, ..path.clone() })
 }
 
 /// Why a call of a Mooncake node is answered without the life cycle.
@@ -33,22 +64,29 @@ pub(crate) fn received(
     devices: &[DeviceDescriptor],
 ) -> Result<(PlainMessage, NicPath), String> {
     let message = PlainMessage::decode(text).map_err(|error| error.to_string())?;
-    let addressed = message.to.clone().filter(|to| is_at(to, own, devices));
-    let from_theirs = message.from.as_ref().is_some_and(is_theirs);
-    match addressed.filter(|_| from_theirs) {
-        Some(addressed) => Ok((PlainMessage { to: Some(own.clone()), ..message }, addressed)),
+    let addressed = message.to.as_ref().and_then(|to| {
+        let place = place_of(to, own, devices)?;
+        let from = message.from.as_ref().filter(|from| is_theirs(from))?;
+        Some((over(from, devices, place)?, to.clone()))
+    });
+    match addressed {
+        Some((from, addressed)) => {
+            Ok((PlainMessage { from: Some(from), to: Some(own.clone()), ..message }, addressed))
+        }
         None => Err(NOT_OURS.to_owned()),
     }
 }
 
 /// An answer of ours as a Mooncake node reads it that called `addressed`.
 pub(crate) fn answered(answer: PlainMessage, addressed: NicPath) -> PlainMessage {
-    PlainMessage { from: answer.from.map(|_| addressed), ..answer }
+    let to = answer.to.as_ref().map(known_there);
+    PlainMessage { from: answer.from.map(|_| addressed), to, ..answer }
 }
 
-/// Whether a path names one of our devices.
-fn is_at(path: &NicPath, own: &NicPath, devices: &[DeviceDescriptor]) -> bool {
-    path.node == own.node && devices.iter().any(|device| device.name == path.nic.as_str())
+/// Which of our devices a path names, by its place.
+fn place_of(path: &NicPath, own: &NicPath, devices: &[DeviceDescriptor]) -> Option<usize> {
+    let named = |device: &DeviceDescriptor| device.name == path.nic.as_str();
+    devices.iter().position(named).filter(|_| path.node == own.node)
 }
 
 /// What calls to Mooncake nodes need.
@@ -72,27 +110,33 @@ impl Theirs {
         Self { own, devices, directory, descriptor: text, timeout_ms }
     }
 
-    /// A call of ours as it is sent: to a Mooncake node from the device.
+    /// A call of ours as it is sent: to a Mooncake node from a device, to one of its.
     pub(crate) fn text(&self, message: &Message) -> String {
-        let device = self.devices.first().and_then(|device| NodeName::new(&device.name).ok());
-        match device.filter(|_| is_theirs(&message.to)) {
-            Some(nic) => {
-                let from = NicPath { nic, ..message.from.clone() };
-                Message { from, ..message.clone() }.encode()
+        match self.own_on(&message.to).filter(|_| is_theirs(&message.to)) {
+            Some(from) => {
+                Message { from, to: known_there(&message.to), ..message.clone() }.encode()
             }
             None => message.encode(),
         }
     }
 
-    /// What a Mooncake node answered to a call of ours, as the life cycle takes it.
+    /// Our path as a Mooncake node knows it that is reached over `path`.
+    fn own_on(&self, path: &NicPath) -> Option<NicPath> {
+        let ours = devices_on(path).1.or(self.devices.first().map(|device| &*device.name))?;
+        Some(NicPath { nic: NodeName::new(ours).ok()?, ..self.own.clone() })
+    }
+
+    /// What a Mooncake node answered to a call of ours to `asked`, as the life cycle takes it.
     ///
     /// # Errors
     /// When the text is no answer.
-    pub(crate) fn answer(&self, text: &str) -> Result<PlainMessage, MessageError> {
+    pub(crate) fn answer(&self, text: &str, asked: &NicPath) -> Result<PlainMessage, MessageError> {
         let message = PlainMessage::decode(text)?;
-        let ours =
-            |to: NicPath| if is_at(&to, &self.own, &self.devices) { self.own.clone() } else { to };
-        Ok(PlainMessage { to: message.to.map(ours), ..message })
+        let (there, here) = (known_there(asked), self.own_on(asked));
+        let to =
+            message.to.map(|to| if Some(&to) == here.as_ref() { self.own.clone() } else { to });
+        let from = message.from.map(|from| if from == there { asked.clone() } else { from });
+        Ok(PlainMessage { from, to, ..message })
     }
 
     /// What a Mooncake node announced, with its address looked up in its descriptor where it
@@ -115,7 +159,7 @@ impl Theirs {
             TransportError { side: Side::Peer, call: "look-up", code: 0, detail }
         };
         let descriptor = self.look_up(net, peer.node.as_str()).await.map_err(failed)?;
-        let device = descriptor.devices.iter().find(|device| device.name == peer.nic.as_str());
+        let device = descriptor.devices.iter().find(|device| device.name == devices_on(peer).0);
         let device =
             device.ok_or_else(|| failed("its descriptor has no such device".to_owned()))?;
         Ok(Body { gid: device.gid.clone(), lid: device.lid, ..body })
@@ -153,8 +197,13 @@ mod tests {
         NicPath::parse(text).unwrap()
     }
 
-    fn devices(name: &str) -> Vec<DeviceDescriptor> {
-        vec![DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() }]
+    fn devices(names: &str) -> Vec<DeviceDescriptor> {
+        let device = |name: &str| DeviceDescriptor { name: name.to_owned(), ..unnamed() };
+        names.split(' ').map(device).collect()
+    }
+
+    fn unnamed() -> DeviceDescriptor {
+        DeviceDescriptor { gid: String::new(), lid: 0, name: String::new() }
     }
 
     #[test]
@@ -189,17 +238,47 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_our_device_is_one_to_our_path() {
-        let own = path("10.0.0.2:16598@tcp");
-        let theirs = Theirs {
-            own: own.clone(),
-            devices: devices("rxe1"),
+    fn a_request_for_our_second_device_is_of_another_path_and_answered_from_that_device() {
+        let request = recorded("rdma-write64-02.c2s.bin");
+        let own = path("10.0.0.1:16026@tcp");
+        let (message, addressed) = received(&request, &own, &devices("rxe7 rxe0")).unwrap();
+        let theirs = path("10.0.0.2:16598@rxe1>rxe0");
+        assert_eq!((message.from.as_ref(), message.to.as_ref()), (Some(&theirs), Some(&own)));
+        assert!(is_theirs(&theirs));
+        assert_eq!(devices_on(&theirs), ("rxe1", Some("rxe0")));
+        let reply = PlainMessage { from: message.to, to: message.from, ..PlainMessage::default() };
+        let reply = answered(reply, addressed);
+        let told = (path("10.0.0.1:16026@rxe0"), path("10.0.0.2:16598@rxe1"));
+        assert_eq!((reply.from, reply.to), (Some(told.0), Some(told.1)));
+        let forged = request.replace("10.0.0.2:16598@rxe1", "10.0.0.2:16598@rxe1>rxe0");
+        let taken = received(&forged, &own, &devices("rxe7 rxe0"));
+        assert_eq!(taken, Err(NOT_OURS.to_owned()), "no device has such a name");
+    }
+
+    fn at_rxe1(names: &str) -> Theirs {
+        Theirs {
+            own: path("10.0.0.2:16598@tcp"),
+            devices: devices(names),
             directory: None,
             descriptor: String::new(),
             timeout_ms: 1,
-        };
-        let answer = theirs.answer(&recorded("rdma-write64-02.s2c.bin")).unwrap();
-        assert_eq!((answer.to, answer.from), (Some(own), Some(path("10.0.0.1:16026@rxe0"))));
-        assert!(theirs.answer(&recorded("rdma-write64-03.s2c.bin")).unwrap().to.is_none());
+        }
+    }
+
+    #[test]
+    fn an_answer_to_our_device_is_one_to_our_path() {
+        let answer = recorded("rdma-write64-02.s2c.bin");
+        let own = Some(path("10.0.0.2:16598@tcp"));
+        for (names, asked) in
+            [("rxe1", "10.0.0.1:16026@rxe0"), ("rxe7 rxe1", "10.0.0.1:16026@rxe0>rxe1")]
+        {
+            let (theirs, asked) = (at_rxe1(names), path(asked));
+            let taken = theirs.answer(&answer, &asked).unwrap();
+            assert_eq!((taken.to, taken.from), (own.clone(), Some(asked.clone())), "{names}");
+            let ready = theirs.answer(&recorded("rdma-write64-03.s2c.bin"), &asked).unwrap();
+            assert!(ready.to.is_none());
+        }
+        let other = at_rxe1("rxe7 rxe1").answer(&answer, &path("10.0.0.1:16026@rxe0")).unwrap();
+        assert_ne!(other.to, own, "it was not sent from that device");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{BUFFER, region};
 use crate::error::Cause;
-use handfast_core::mooncake::{BufferDescriptor, SegmentDescriptor};
+use handfast_core::mooncake::{BufferDescriptor, Nearness, PriorityMatrix, SegmentDescriptor};
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Incarnation, NicPath, NodeName};
 
@@ -33,6 +33,7 @@ pub(crate) fn describe_registered(
         address: address.to_owned(),
         transports: Transports { tcp: false, rdma: true },
         devices: vec![device.clone()],
+        matrix: None,
         regions: descriptor.buffers.iter().enumerate().filter_map(registered).collect(),
         checksum: None,
         data_port: None,
@@ -55,9 +56,11 @@ fn device(descriptor: &SegmentDescriptor) -> Option<usize> {
         let name = &descriptor.devices[*place].name;
         let matrix = descriptor.priority_matrix.as_ref();
         let is_near = |buffer: &&BufferDescriptor| {
-            matrix
-                .and_then(|rows| rows.get(&buffer.name))
-                .is_some_and(|(near, _)| near.contains(name))
+            let listed = |rows: &PriorityMatrix| {
+                rows.locations().any(|(location, _)| *location == buffer.name)
+                    && rows.nearness(&buffer.name, name) == Nearness::Preferred
+            };
+            matrix.is_some_and(listed)
         };
         descriptor.buffers.iter().filter(is_near).count()
     };

@@ -313,3 +313,52 @@ proptest! {
         }
     }
 }
+
+mod near {
+    use super::super::Near;
+    use crate::topology::{Location, PriorityMatrix};
+    use handfast_core::transfer::Affinity;
+    use std::sync::Arc;
+
+    const MATRIX: &str = r#"{"cpu:0": [["a"], ["b"]], "cpu:1": [["b"], ["a"]]}"#;
+
+    fn near() -> Near {
+        let matrix = PriorityMatrix::parse(MATRIX).unwrap();
+        Near::new(Arc::new(matrix.clone()), matrix, [("a", "a"), ("b", "b")].into_iter())
+    }
+
+    fn affinity(near: &mut Near, places: [&str; 2]) -> Affinity {
+        let [own, peer] = places.map(|text| text.parse::<Location>().unwrap());
+        near.affinity(&own, &peer)
+    }
+
+    #[test]
+    fn rails_are_ranked_by_our_memory_and_then_by_the_peers() {
+        let mut near = near();
+        for _ in 0..2 {
+            assert_eq!(affinity(&mut near, ["cpu:0", "cpu:0"]), Affinity::of(&[0, 4]));
+            assert_eq!(affinity(&mut near, ["cpu:0", "cpu:1"]), Affinity::of(&[1, 3]));
+            assert_eq!(affinity(&mut near, ["cuda:0", "cpu:1"]), Affinity::of(&[1, 0]));
+            assert_eq!(affinity(&mut near, ["*", "*"]), Affinity::ANY);
+        }
+    }
+
+    #[test]
+    fn more_pairs_of_places_than_are_remembered_are_ranked_alike() {
+        let mut near = near();
+        for number in 0..200 {
+            let own = format!("cuda:{number}");
+            assert_eq!(affinity(&mut near, [&own, "cpu:1"]), Affinity::of(&[1, 0]));
+        }
+        assert_eq!(near.known.len(), super::super::near::PAIRS_KNOWN_MAX);
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_of_its_nics_has_no_say() {
+        let own = PriorityMatrix::parse(MATRIX).unwrap();
+        let rails = [("a", "x"), ("b", "y")].into_iter();
+        let mut near = Near::new(Arc::new(own), PriorityMatrix::default(), rails);
+        assert_eq!(affinity(&mut near, ["*", "*"]), Affinity::ANY);
+        assert_eq!(affinity(&mut near, ["cpu:1", "*"]), Affinity::of(&[5, 2]));
+    }
+}

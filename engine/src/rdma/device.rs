@@ -3,8 +3,10 @@
 use super::watch::Watch;
 use crate::error::{Cause, Error, Stage};
 use crate::rails::RAILS_MAX;
+use crate::topology::{Location, Machine, PriorityMatrix};
 use crate::transport::RdmaOptions;
 use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{
     GidWanted, Nic, NicConfig, VerbsError, availability, discover, gid_text, parse_gid,
 };
@@ -22,23 +24,39 @@ const RETRIES: u8 = 4;
 /// A device that was opened, and its name.
 pub(super) type Opened = (Arc<Nic>, String);
 
-/// Opens the devices asked for, or the best that can be had; never none. Blocks for system calls.
+/// Opens the devices asked for, or the best that can be had; never none. Which are near which memory,
+/// where there are several. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
     listens_at: Option<IpAddr>,
     limits: (usize, u32),
     sink: &Arc<Watch>,
-) -> Result<Vec<Opened>, Error> {
+) -> Result<(Vec<Opened>, Option<PriorityMatrix>), Error> {
     let known = availability()
         .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
     check(options)?;
     let wanted = options.address.map(mapped);
     if options.devices.is_empty() {
         let devices = by_address(known, wanted.or(listens_at.map(mapped)));
-        return Ok(vec![open_first(devices, options, limits, sink)?]);
+        return Ok((vec![open_first(devices, options, limits, sink)?], None));
     }
     let named = options.devices.iter();
-    named.map(|device| open_first(vec![device.clone()], options, limits, sink)).collect()
+    let opened = named.map(|device| open_first(vec![device.clone()], options, limits, sink));
+    let opened = opened.collect::<Result<Vec<_>, _>>()?;
+    let matrix = (opened.len() > 1).then(|| matrix(options));
+    Ok((opened, matrix))
+}
+
+/// What was given, or else what the kernel tells, of the devices in use.
+fn matrix(options: &RdmaOptions) -> PriorityMatrix {
+    let found = || match Machine::discover(Path::new("/")) {
+        Ok(machine) => machine.matrix(),
+        Err(error) => {
+            tracing::warn!(%error, "all devices are taken to be equally near");
+            PriorityMatrix::default()
+        }
+    };
+    options.matrix.clone().unwrap_or_else(found).of_nics(&options.devices)
 }
 
 /// What no device need be asked for.
@@ -51,11 +69,25 @@ fn check(options: &RdmaOptions) -> Result<(), Error> {
     if devices.len() > 1 && options.address.is_some() {
         return invalid("an address belongs to one device, and several are named".into());
     }
+    for (location, _) in options.matrix.iter().flat_map(PriorityMatrix::locations) {
+        let known = location.parse::<Location>().map_err(|error| error.to_string());
+        if let Err(text) = known.and_then(|_| check_place(location)) {
+            return invalid(format!("the NIC priority matrix: {text}"));
+        }
+    }
     let twice = |(place, name): (usize, &String)| devices[..place].contains(name);
     if devices.iter().enumerate().any(twice) {
         return invalid("a device is named twice".into());
     }
     Ok(())
+}
+
+/// A place that peers can be told of.
+fn check_place(location: &str) -> Result<(), String> {
+    match location.len() {
+        ..=REGION_LOCATION_BYTES_MAX => Ok(()),
+        _ => Err(format!("a location has more than {REGION_LOCATION_BYTES_MAX} bytes")),
+    }
 }
 
 /// Opens the first device that can be used.
@@ -65,12 +97,16 @@ fn open_first(
     (lanes_max, lane_depth): (usize, u32),
     sink: &Arc<Watch>,
 ) -> Result<Opened, Error> {
-    let wanted = options.address.map(mapped);
+    let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
+    let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
     let mut first: Option<VerbsError> = None;
     for device in devices {
         let config = NicConfig {
             port: options.port,
-            gid: wanted.map_or(GidWanted::Automatic, GidWanted::Address),
+            gid,
+            mtu_max: options.mtu_bytes_max,
+            traffic_class: options.traffic_class,
+            service_level: options.service_level,
             lanes_max,
             depth: lane_depth,
             timeout_exponent: TIMEOUT_EXPONENT,

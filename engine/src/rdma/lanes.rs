@@ -11,9 +11,10 @@ use crate::plane::Plane;
 use crate::rails::{RailPlan, plan_rails};
 use crate::registry::LaneTable;
 use crate::time::{Clock, Entropy};
+use crate::topology::{Location, PriorityMatrix};
 use crate::transfer::{CompletionStatus, SliceId};
 use crate::transport::{
-    Attempt, BroughtUp, Carrier, NotRaised, Offer, RegisteredPosting, Step, Transport,
+    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, RegisteredPosting, Step, Transport,
 };
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
@@ -38,6 +39,8 @@ const PSN_BITS: u32 = 24;
 pub(super) struct LanesParts<N: Net> {
     /// Our NICs, at least one, and their names.
     pub(super) nics: Vec<Opened>,
+    /// Which of several are near which memory.
+    pub(super) matrix: Option<Arc<PriorityMatrix>>,
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
     pub(super) tcp: Option<TcpTransport<N>>,
@@ -79,8 +82,9 @@ impl<N: Net> Lanes<N> {
         };
         let devices = parts.nics.iter().map(describe).collect();
         let transports = Transports { tcp: parts.tcp.is_some(), rdma: true };
+        let matrix = parts.matrix.clone();
         let inner = Inner { parts, regions: LocalRegions::default(), known: RwLock::default() };
-        Self { inner: Arc::new(inner), offer: Offer { transports, devices } }
+        Self { inner: Arc::new(inner), offer: Offer { transports, devices, matrix } }
     }
 }
 
@@ -292,7 +296,7 @@ impl<N: Net> Inner<N> {
         for RegisteredPosting { posting, ends, theirs } in postings.drain(..) {
             let slice = SliceId::from_bits(posting.slice);
             let known = ends.as_ref().and_then(|ends| {
-                Some((ends.local.registration(place)?.clone(), *ends.remote_keys.get(theirs?)?))
+                Some((ends.local.registration(place)?.clone(), *ends.remote.keys.get(theirs?)?))
             });
             let Some((local, key)) = known else {
                 let text = "the segment is not registered with the peer's RDMA device";
@@ -335,6 +339,12 @@ impl<N: Net> Plane for Lanes<N> {
 
     fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
         self.inner.post(lane, postings);
+    }
+
+    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(tcp) = &self.inner.parts.tcp {
+            TcpTransport::attend(tcp, lane, is_done);
+        }
     }
 
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
@@ -402,9 +412,9 @@ impl<N: Net> Transport for Lanes<N> {
         self.inner.regions.find(span)
     }
 
-    fn register(&self, span: &Span, access: Access) -> Result<Option<Arc<LocalRegion>>, Error> {
+    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
         let nics = self.inner.parts.nics.iter().map(|(nic, _)| &**nic);
-        let registered = self.inner.regions.register(nics, span, access);
+        let registered = self.inner.regions.register(nics, span, access, location);
         registered
             .map(Some)
             .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))

@@ -1,5 +1,6 @@
 //! Memory of ours that our devices know.
 
+use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
 use handfast_memory::{Access, Span};
 use handfast_transport_rdma::{Nic, Registration};
@@ -15,6 +16,8 @@ pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
 pub(crate) struct LocalRegion {
     /// One for each device.
     registrations: Vec<Registration>,
+    /// Where the memory lies.
+    location: Location,
     /// Where pages are released whose release nobody waits for: the last holder may be the device's
     /// own thread.
     background: Option<Handle>,
@@ -33,6 +36,18 @@ impl LocalRegion {
     /// What a peer names it by, for each device.
     pub(crate) fn remote_keys(&self) -> Vec<u32> {
         self.registrations.iter().map(Registration::remote_key).collect()
+    }
+
+    /// Where it lies.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// Where the first byte of a part of it lies.
+    pub(crate) fn place(&self, span: &Span) -> Location {
+        let whole = self.registrations.first().map(Registration::span);
+        let (first, bytes) = whole.map_or((0, 0), |whole| (whole.offset(), whole.len()));
+        self.location.at(span.offset().saturating_sub(first) as u64, bytes as u64)
     }
 
     /// As one of the devices knows it.
@@ -74,12 +89,17 @@ impl LocalRegions {
         nics: impl Iterator<Item = &'a Nic>,
         span: &Span,
         access: Access,
+        location: Option<Location>,
     ) -> Result<Arc<LocalRegion>, TransportError> {
         let block = span.memory().address();
         let is_served = access.remote_read || access.remote_write;
         let registrations = nics.map(|nic| nic.register(span.clone(), access));
+        let registrations = registrations.collect::<Result<_, _>>()?;
+        // Its pages are there now, and stay where they are.
+        let found = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
         let region = Arc::new(LocalRegion {
-            registrations: registrations.collect::<Result<_, _>>()?,
+            registrations,
+            location: location.unwrap_or_else(found),
             // Who serves no more wants peers locked out at once.
             background: (!is_served).then(Handle::try_current).and_then(Result::ok),
         });

@@ -1,6 +1,7 @@
 //! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
 
 use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_raised};
+use crate::mooncake::devices_on;
 use crate::transport::{Attempt, Carrier, NotRaised};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
@@ -22,9 +23,15 @@ const RD_ATOMIC: u32 = 16;
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
-    /// The one that Mooncake nodes are told of: their lanes are of one device each.
-    fn first_nic(&self) -> Arc<Nic> {
-        self.parts.nics[0].0.clone()
+    /// The NIC that a lane over a Mooncake node's path runs over, and its place among ours.
+    fn nic_on(&self, peer: &NicPath) -> Result<(Arc<Nic>, usize), TransportError> {
+        let Some(ours) = devices_on(peer).1 else { return Ok((self.parts.nics[0].0.clone(), 0)) };
+        let mut nics = self.parts.nics.iter().enumerate();
+        let found = nics.find(|(_, (_, name))| name == ours);
+        let unknown = || format!("this node does not use a NIC '{ours}'");
+        found
+            .map(|(place, (nic, _))| (nic.clone(), place))
+            .ok_or_else(|| failed(Side::Configuration, "bring_up", unknown()))
     }
 
     /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
@@ -36,11 +43,11 @@ impl<N: Net> Inner<N> {
         attempt: Attempt,
     ) -> Result<Body, NotRaised> {
         let LanesParts { watch, steps, .. } = &self.parts;
-        let nic = self.first_nic();
+        let (nic, place) = self.nic_on(&peer)?;
         let lane = Lane {
             peer: peer.clone(),
             nic: nic.clone(),
-            place: 0,
+            place,
             has_queue_pairs: true,
             carrier: Carrier::Rdma,
         };
@@ -75,7 +82,7 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         count: u32,
     ) -> Result<(), TransportError> {
-        let nic = self.first_nic();
+        let (nic, _) = self.nic_on(&peer)?;
         Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 

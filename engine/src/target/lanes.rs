@@ -1,12 +1,15 @@
 //! The lanes to one run of a peer: over which NICs they lead, how they come and go, and what their
 //! coming proves of those before.
 
-use super::{LaneStatus, State, Target};
+use super::{LaneStatus, Piece, State, Target};
 use crate::command::Command;
+use crate::counters::count;
+use crate::metrics::NicPair;
 use crate::opening::LaneOpening;
-use crate::rails::{Act, RailPlan, Rails, Stance, Verdict};
-use crate::transport::Carrier;
-use handfast_core::transfer::TransferInput;
+use crate::rails::{Act, Near, RailPlan, Rails, Stance, Verdict};
+use crate::topology::PriorityMatrix;
+use crate::transport::{Carrier, Ends};
+use handfast_core::transfer::{Affinity, TransferInput};
 use handfast_core::transport::TransportError;
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Incarnation, Instant, Lifecycle, NicPath};
@@ -23,6 +26,17 @@ pub(super) struct Lane {
     theirs: Option<usize>,
     /// Bytes may go over it.
     used: bool,
+    /// The counts of its two NICs, where it is one of several.
+    pair: Option<Arc<NicPair>>,
+}
+
+#[cfg(test)]
+impl Lane {
+    /// One that is not used before it was probed.
+    pub(super) fn tried(lifecycle: Lifecycle, path: NicPath) -> Self {
+        let (carrier, depth, theirs, used) = (Carrier::Rdma, 8, None, false);
+        Self { lifecycle, path, carrier, depth, theirs, used, pair: None }
+    }
 }
 
 /// What a lane came up with.
@@ -34,6 +48,44 @@ pub(crate) struct LaneUp {
 }
 
 impl State {
+    /// Which rails are near to what each piece names; nothing where there are none.
+    pub(super) fn affinities_of(&mut self, pieces: &[Piece]) -> Vec<Affinity> {
+        let mut affinities = std::mem::take(&mut self.affinities);
+        affinities.clear();
+        let Some(near) = &mut self.near else { return affinities };
+        affinities.extend(pieces.iter().map(|piece| {
+            piece.ends.as_ref().map_or(Affinity::ANY, |Ends { local, remote }| {
+                near.affinity(&local.place(&piece.span), &remote.place(piece.remote.address))
+            })
+        }));
+        affinities
+    }
+
+    /// Counts what went over each pair of NICs.
+    pub(super) fn count_moved(&mut self) {
+        for lane in &self.lanes {
+            if let Some(pair) = &lane.pair {
+                pair.on_moved(self.transfers.take_moved(lane.lifecycle));
+            }
+        }
+    }
+
+    /// The counts of the pair of NICs that a path leads over.
+    fn pair(&self, path: &NicPath) -> Option<Arc<NicPair>> {
+        let (theirs, ours) = path.rail()?;
+        let pair = self.meters.as_ref()?.pairs.of(ours, theirs)?;
+        count(&pair.lanes);
+        Some(pair)
+    }
+
+    /// Tells the transfer machine which rails the lanes go over.
+    fn number_lanes(&mut self) {
+        for lane in &self.lanes {
+            let rail = self.rails.as_ref().and_then(|rails| rails.number(&lane.path));
+            self.transfers.set_rail(lane.lifecycle, rail);
+        }
+    }
+
     /// The device of the peer that a lane over RDMA leads to.
     pub(super) fn theirs(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
@@ -51,9 +103,12 @@ impl State {
         lane.used = true;
         self.carrier = Some(lane.carrier);
         let input = TransferInput::LaneUp { lane: lane.lifecycle, depth: lane.depth };
+        let (lifecycle, rail) =
+            (lane.lifecycle, self.rails.as_ref().and_then(|rails| rails.number(&lane.path)));
         self.used = now;
         self.mute.on_answer(now);
         self.input(now, input);
+        self.transfers.set_rail(lifecycle, rail);
     }
 
     /// Nothing that was posted on a lane of before can land any more: on `path`, or on any.
@@ -70,8 +125,17 @@ impl State {
         let of_path = self.unfenced.iter().filter(|(on, _)| on == path);
         let lanes: Vec<Lifecycle> = of_path.map(|(_, lane)| *lane).collect();
         for lane in lanes {
-            self.input(now, TransferInput::FenceLost { lane, cause: cause.clone() });
+            self.lose_fence(now, lane, cause.clone());
         }
+    }
+
+    /// Nothing will prove any more what of a lane landed.
+    fn lose_fence(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
+        if self.transfers.owes_fence(lane) {
+            tracing::warn!(?lane, %cause, "writes may still land, and nothing will tell");
+            self.meters.iter().for_each(|meters| count(&meters.fences_lost));
+        }
+        self.input(now, TransferInput::FenceLost { lane, cause });
     }
 }
 
@@ -100,6 +164,15 @@ impl Target {
                 rails.on_up(now, &lane.path, lane.lifecycle);
             }
         }
+        state.number_lanes();
+    }
+
+    /// Says which NICs are near which memory, ours and the peer's, after the rails were told of.
+    pub(crate) fn set_near(&self, own: Option<Arc<PriorityMatrix>>, peer: Option<&PriorityMatrix>) {
+        let mut state = self.lock();
+        let peer = peer.cloned().unwrap_or_default();
+        let near = |rails: &Rails| Near::new(own.unwrap_or_default(), peer, rails.nics());
+        state.near = state.rails.as_ref().map(near);
     }
 
     /// Asks for a lane; false when the engine is closed, so that none will come.
@@ -181,7 +254,8 @@ impl Target {
             let rails = state.rails.as_mut();
             verdict = rails.map_or(Verdict::Use, |rails| rails.on_up(now, &path, lifecycle));
             let theirs = state.device_on(&path);
-            state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false });
+            let pair = state.pair(&path);
+            state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false, pair });
             if verdict == Verdict::Use {
                 let place = state.lanes.len() - 1;
                 state.use_lane(now, place);
@@ -229,6 +303,7 @@ impl Target {
     pub(crate) fn on_lane_down(&self, lane: Lifecycle, cause: TransportError, failed: bool) {
         let (mut used, mut in_doubt) = (false, false);
         self.update(|state, now| {
+            state.count_moved();
             state.draining.retain(|draining| *draining != lane);
             state.doubts.on_lane_down(lane);
             let place = state.lanes.iter().position(|known| known.lifecycle == lane);
@@ -288,7 +363,7 @@ impl Target {
     pub(crate) fn on_retire_overdue(&self, lane: Lifecycle, cause: TransportError) {
         self.update(|state, now| {
             if state.rails.is_some() {
-                state.input(now, TransferInput::FenceLost { lane, cause });
+                state.lose_fence(now, lane, cause);
             }
         });
     }

@@ -1,7 +1,7 @@
 //! What `/sys` tells of NUMA nodes, NICs and accelerators.
 
 use super::location::Location;
-use super::matrix::{Nics, PriorityMatrix};
+use handfast_core::mooncake::{Nics, PriorityMatrix};
 use handfast_transport_rdma::{DEVICES_FOLDER, Device, DiscoveryError, discover};
 use serde::Serialize;
 use std::fs;

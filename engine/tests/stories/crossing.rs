@@ -1,6 +1,7 @@
 //! Two nodes that open to each other at the same instant.
 
 use crate::helpers::{Owner, PATIENCE, content, counted, pattern, sockets, until};
+use crate::log::Log;
 use handfast::{Engine, Net, OsEntropy, TokioClock, TokioNet};
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
@@ -91,4 +92,28 @@ async fn meet(node: &Owner, peer: &Owner, barrier: &tokio::sync::Barrier, round:
         assert_eq!(content(&peer.memory, 0, BYTES), content(&block, 0, BYTES));
     });
     met.await.unwrap_or_else(|_| panic!("round {round} does not end"))
+}
+
+/// What older engines fail by: here it is an everyday thing, counted, and told to who asks for it.
+#[tokio::test]
+async fn nodes_that_open_at_once_say_so_and_one_after_the_other_has_nothing_to_say() {
+    let log = Log::default();
+    let _kept = log.keep();
+    let (a, b) = (distant_owner().await, distant_owner().await);
+    let segment = a.engine.open(&b.segment()).await.unwrap();
+    segment.write(&pattern(BYTES, 1).whole(), 0).await.unwrap();
+    assert!(b.engine.warm(&[a.engine.address()]).await.is_empty());
+    assert_eq!(log.first(), None, "{}", log.text());
+    for round in 1..=ROUNDS {
+        let c = distant_owner().await;
+        let barrier = tokio::sync::Barrier::new(2);
+        tokio::join!(meet(&a, &c, &barrier, round), meet(&c, &a, &barrier, round + 100));
+        let crossed = c.engine.counters().requests_crossed > 0;
+        c.engine.close().await;
+        if crossed {
+            assert_eq!(log.first(), Some("HS-SIMULTANEOUS"), "{}", log.text());
+            return;
+        }
+    }
+    panic!("not one of {ROUNDS} rounds crossed");
 }

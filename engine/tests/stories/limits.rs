@@ -27,7 +27,7 @@ fn limit(name: &'static str, value: usize) -> Cause {
 #[tokio::test]
 async fn options_out_of_their_range_are_refused_by_name() {
     type Change = fn(&mut EngineLimits);
-    let cases: [(&str, Change); 9] = [
+    let cases: [(&str, Change); 10] = [
         ("regions_max", |limits| limits.regions_max = 4_097),
         ("slice_bytes_max", |limits| limits.slice_bytes_max = 0),
         ("slice_bytes_max", |limits| limits.slice_bytes_max = u32::MAX),
@@ -35,6 +35,7 @@ async fn options_out_of_their_range_are_refused_by_name() {
         ("lane_depth", |limits| limits.lane_depth = 4_097),
         ("control_connections_max", |limits| limits.control_connections_max = 0),
         ("peers_max", |limits| limits.peers_max = 0),
+        ("lanes_per_peer_max", |limits| limits.lanes_per_peer_max = 0),
         ("batches_max", |limits| limits.batches_max = 0),
         ("requests_per_batch_max", |limits| limits.requests_per_batch_max = 0),
     ];

@@ -139,8 +139,9 @@ fn check_form(state: &str) -> Value {
 }
 
 /// Parts of a state that a machine without RDMA, or a day without failures, does not have.
-const MAY_LACK: [&str; 7] = [
+const MAY_LACK: [&str; 8] = [
     "devices",
+    "nics.",
     "handshakes_failed.",
     "lanes_ended.",
     "repaired.",

@@ -3,9 +3,11 @@
 use crate::helpers::{
     Owner, PATIENCE, content, counted, failed_open, pattern, user, write_and_check,
 };
+use crate::log::Log;
 use handfast::{Cause, Engine, Side, Stage};
 use handfast_core::wire::{Body, FrameKind, Message, Op, RefusalReason, encode_frame};
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_diagnosis::{explain::explain, ids};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -59,34 +61,66 @@ async fn a_node_that_took_over_an_address_under_another_name_is_found_soon() {
     let beta = Owner::start_from(named("beta", &address), 4096).await;
 
     let block = pattern(100, 1).whole();
+    let mut refused = 0;
     let reached = timeout(Duration::from_secs(2), async {
         while let Err(error) = segment.write(&block, 0).await {
             let text = error.to_string();
             assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");
+            // The peer refused, and its reason is known by no page of its own.
+            assert_eq!(error.diagnosis_id(), ids::HS_FAILED);
+            let told = format!("{text} [{}]", error.diagnosis_id());
+            let first = explain(&told).first.expect("it is known");
+            assert_eq!((first.id, first.side), (ids::HS_FAILED, handfast_diagnosis::Side::Remote));
+            refused += 1;
         }
     });
     reached.await.expect("a refusal is taken at its word");
+    assert!(refused > 0, "the first attempt finds another name there");
     write_and_check(&segment, &beta.memory, 100, 2).await;
+}
+
+/// What a node answers to a stranger's request.
+async fn called(node: &Engine, name: &str, run: u128, body: Body) -> Message {
+    let message = Message {
+        op: Op::Request,
+        from: NicPath::parse("stranger@tcp").unwrap(),
+        to: NicPath::parse(name).unwrap(),
+        sender: Pair { incarnation: Incarnation(run), lifecycle: Lifecycle(1) },
+        echo: None,
+        body,
+        refusal: None,
+    };
+    let mut stream = TcpStream::connect(node.address()).await.unwrap();
+    let call = encode_frame(FrameKind::Connection, &message.encode());
+    stream.write_all(&call).await.unwrap();
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    Message::decode(std::str::from_utf8(&answer[9..]).unwrap()).unwrap()
+}
+
+/// A restarted host of many a driver counts its queue pairs from the start.
+#[tokio::test]
+async fn a_restarted_peer_with_the_numbers_of_its_former_run_is_told_from_that_by_its_identity() {
+    let log = Log::default();
+    let _kept = log.keep();
+    let node = Owner::start_from(named("node", "127.0.0.1:0"), 4096).await;
+    let numbers = |queue_pairs: &[u32]| Body {
+        token: "0".repeat(16),
+        queue_pairs: queue_pairs.to_vec(),
+        ..Body::default()
+    };
+    called(&node.engine, "node@tcp", 1, numbers(&[17, 18])).await;
+    called(&node.engine, "node@tcp", 2, numbers(&[19, 20])).await;
+    assert_eq!(log.first(), None, "its numbers are others: {}", log.text());
+    called(&node.engine, "node@tcp", 3, numbers(&[19, 20])).await;
+    assert_eq!(log.first(), Some("PEER-TWIN"), "{}", log.text());
 }
 
 #[tokio::test]
 async fn a_node_asked_under_a_wrong_name_refuses_and_says_its_own() {
     let beta = Owner::start_from(named("beta", "127.0.0.1:0"), 4096).await;
-    let message = Message {
-        op: Op::Request,
-        from: NicPath::parse("stranger@tcp").unwrap(),
-        to: NicPath::parse("alpha@tcp").unwrap(),
-        sender: Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(1) },
-        echo: None,
-        body: Body { token: "0".repeat(16), ..Body::default() },
-        refusal: None,
-    };
-    let mut stream = TcpStream::connect(beta.engine.address()).await.unwrap();
-    let call = encode_frame(FrameKind::Connection, &message.encode());
-    stream.write_all(&call).await.unwrap();
-    let mut answer = Vec::new();
-    timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
-    let answer = Message::decode(std::str::from_utf8(&answer[9..]).unwrap()).unwrap();
+    let body = Body { token: "0".repeat(16), ..Body::default() };
+    let answer = called(&beta.engine, "alpha@tcp", 1, body).await;
     let refusal = answer.refusal.expect("a refusal");
     assert_eq!(refusal.reason, RefusalReason::Configuration);
     assert_eq!(refusal.detail, "this is beta@tcp, not alpha@tcp");

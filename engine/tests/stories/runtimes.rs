@@ -2,8 +2,12 @@
 
 use crate::helpers::{Owner, PATIENCE, Relay, pattern, user, write_and_check};
 use handfast::Cause;
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 const MIB: usize = 1 << 20;
 
@@ -34,4 +38,49 @@ fn an_engine_whose_runtime_ends_tells_who_waits_and_goes_with_its_memory() {
     assert_eq!(error.cause(), &Cause::Closed);
     drop((engine, segment));
     assert_eq!(block.holders(), 1, "nothing of what was under way holds it");
+}
+
+#[test]
+fn a_thread_beside_the_runtime_is_served_and_held_to_its_deadline() {
+    let (theirs, ours) = (runtime(), runtime());
+    let relay = theirs.block_on(Relay::start());
+    let owner = theirs.block_on(Owner::start_behind(&relay, MIB));
+    let (_engine, segment) = ours.block_on(async {
+        let engine = user().await;
+        let segment = engine.open(&owner.segment()).await.unwrap();
+        (engine, segment)
+    });
+    let handle = ours.handle().clone();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seed in 1..=100 {
+                handle.block_on(write_and_check(&segment, &owner.memory, 4096, seed));
+            }
+            relay.stop();
+            let limit = Duration::from_millis(300);
+            let began = Instant::now();
+            let block = pattern(4096, 1);
+            let write = segment.write(&block.whole(), 0).deadline(limit);
+            let ended = handle.block_on(async { write.submit().await.unwrap().await });
+            assert_eq!(ended.unwrap_err().cause(), &Cause::DeadlinePassed);
+            assert!((limit..PATIENCE).contains(&began.elapsed()), "{:?}", began.elapsed());
+        });
+    });
+}
+
+#[test]
+fn a_transfer_that_has_ended_says_so_at_the_first_look() {
+    let runtime = runtime();
+    let owner = runtime.block_on(Owner::start(2 * MIB));
+    let block = pattern(4096, 1);
+    let (first, _engine) = runtime.block_on(async {
+        let engine = user().await;
+        let segment = engine.open(&owner.segment()).await.unwrap();
+        let first = segment.write(&block.whole(), 0).submit().await.unwrap();
+        // Answered after the first, for there is one lane.
+        segment.write(&block.whole(), MIB as u64).await.unwrap();
+        (first, engine)
+    });
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(pin!(first).poll(&mut context), Poll::Ready(Ok(_))));
 }

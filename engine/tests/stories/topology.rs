@@ -1,11 +1,10 @@
-//! Which NIC is near which memory, and which pair of NICs a transfer takes.
+//! Which NIC is near which memory, and which pairs of NICs are near to what a transfer moves.
 
 use handfast::topology::{
-    Choice, Ends, Location, MATRIX_BYTES_MAX, MATRIX_NICS_MAX, Machine, MatrixError, NoPath,
-    PeerNic, PriorityMatrix, SEGMENT_REGIONS_MAX,
+    Ends, Location, MATRIX_BYTES_MAX, MATRIX_NICS_MAX, Machine, MatrixError, PriorityMatrix,
+    SEGMENT_REGIONS_MAX,
 };
 use proptest::prelude::*;
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -197,78 +196,74 @@ fn a_striped_buffer_lies_on_the_node_of_the_page() {
     assert_eq!(striped.at(0, 100).to_string(), "cpu:0");
 }
 
-/// The peer lists a NIC that is out of service before one that is not (TOPO-1).
-#[test]
-fn a_nic_out_of_service_shifts_no_place() {
-    let own = matrix(r#"{"cpu:0": [["a0"], []]}"#);
-    let peer = matrix(r#"{"cpu:0": [["b1"], []]}"#);
-    let nics = [nic_of("b0", false), nic_of("b1", true)];
-    let choice = ends(&own, &peer, &nics).choose(0, 7, |_, _| true).unwrap();
-    assert_eq!((choice.peer.as_str(), choice.peer_index), ("b1", 1));
+fn rank(own: &PriorityMatrix, peer: &PriorityMatrix, nics: (&str, &str)) -> u8 {
+    rank_at(own, peer, ["cpu:0", "cpu:0"], nics)
 }
 
-/// Two sides that list their NICs in different orders mean the same ones (TOPO-2).
+fn rank_at(
+    own: &PriorityMatrix,
+    peer: &PriorityMatrix,
+    locations: [&str; 2],
+    (own_nic, peer_nic): (&str, &str),
+) -> u8 {
+    let [own_location, peer_location] = &locations.map(|text| text.parse::<Location>().unwrap());
+    Ends { own, own_location, peer, peer_location }.rank(own_nic, peer_nic)
+}
+
+/// What is near is known by its name: who lists NICs in another order means the same ones (TOPO-2).
 #[test]
-fn the_order_of_the_descriptor_decides_nothing() {
+fn the_order_of_a_matrix_within_a_list_decides_nothing() {
     let own = matrix(r#"{"cpu:0": [["a0"], []]}"#);
-    let peer = matrix(r#"{"cpu:0": [["b2"], ["b0", "b1"]]}"#);
-    let one = [nic_of("b0", true), nic_of("b1", true), nic_of("b2", true)];
-    let other = [nic_of("b2", true), nic_of("b0", true), nic_of("b1", true)];
-    for draw in 0..8 {
-        let choose = |nics| ends(&own, &peer, nics).choose(0, draw, |_, _| true).unwrap().peer;
-        assert_eq!([choose(&one), choose(&other)], ["b2", "b2"]);
+    for peer in [r#"{"cpu:0": [["b2", "b1"], ["b0"]]}"#, r#"{"cpu:0": [["b1", "b2"], ["b0"]]}"#] {
+        let ranks = ["b0", "b1", "b2", "b3"].map(|nic| rank(&own, &matrix(peer), ("a0", nic)));
+        assert_eq!(ranks, [1, 0, 0, 2]);
     }
 }
 
-/// Rails that do not reach each other are not tried as long as the own rail works (TOPO-3, TOPO-4).
 #[test]
-fn rails_of_one_name_are_preferred_where_that_is_asked_for() {
-    let both = matrix(r#"{"cpu:0": [["rail0", "rail1"], []]}"#);
-    let nics = [nic_of("rail1", true), nic_of("rail0", true)];
-    let ends = Ends { same_name_first: true, ..ends(&both, &both, &nics) };
-    for draw in (0..64).map(|draw: u64| draw.wrapping_mul(0x9e37_79b9_7f4a_7c15)) {
-        let choice = ends.choose(0, draw, |_, _| true).unwrap();
-        assert_eq!(choice.own, choice.peer);
-    }
-    let crossed = ends.choose(0, 0, |own, peer| own != peer).unwrap();
-    assert_ne!(crossed.own, crossed.peer, "a rail that is out of use is left for another");
+fn our_memory_decides_first_and_the_peers_among_nics_that_are_equally_near_to_it() {
+    let own = matrix(r#"{"cpu:0": [["a0", "a1"], ["a2"]]}"#);
+    let peer = matrix(r#"{"cpu:0": [["b1"], ["b0"]], "cpu:1": [["b0"], ["b1"]]}"#);
+    let mut pairs = vec![("a0", "b0"), ("a1", "b1"), ("a2", "b1"), ("a3", "b1")];
+    pairs.sort_by_key(|pair| rank(&own, &peer, *pair));
+    assert_eq!(pairs, [("a1", "b1"), ("a0", "b0"), ("a2", "b1"), ("a3", "b1")]);
+    pairs.sort_by_key(|pair| rank_at(&own, &peer, ["cpu:0", "cpu:1"], *pair));
+    assert_eq!(pairs[..2], [("a0", "b0"), ("a1", "b1")], "memory elsewhere at the peer");
 }
 
 #[test]
-fn no_path_says_on_which_side_and_why() {
-    let own = matrix(r#"{"cpu:0": [["a0", "a1"], []]}"#);
-    let peer = matrix(r#"{"cpu:0": [["b0"], []]}"#);
-    let (none, down) = (matrix("{}"), [nic_of("b0", false)]);
-    let choose = |own, nics| ends(own, &peer, nics).choose(0, 0, |_, _| false);
-    assert_eq!(choose(&none, &down), Err(NoPath::NoneOfOurs("cpu:0".into())));
-    assert_eq!(choose(&own, &down), Err(NoPath::NoneOfTheirs("cpu:0".into())));
-    let up = [nic_of("b0", true)];
-    assert_eq!(choose(&own, &up), Err(NoPath::AllOutOfUse(2)));
+fn memory_of_an_unknown_place_is_near_to_every_nic_that_is_listed() {
+    let own = matrix(r#"{"cpu:0": [["a0"], ["a1"]], "cpu:1": [["a1"], ["a0"]]}"#);
+    for location in ["*", "cuda:3"] {
+        let of = |nic| rank_at(&own, &own, [location, "*"], (nic, "a0"));
+        assert_eq!(["a0", "a1", "a2"].map(of), [0, 0, 6], "{location}");
+    }
+    let wildcard = matrix(r#"{"*": [["a1"], ["a0"]], "cpu:0": [["a0"], ["a1"]]}"#);
+    assert_eq!(rank_at(&wildcard, &own, ["cuda:3", "*"], ("a1", "a0")), 0, "as it is listed");
+    assert_eq!(rank_at(&wildcard, &own, ["cuda:3", "*"], ("a0", "a0")), 3);
+}
+
+#[test]
+fn a_matrix_of_some_nics_keeps_their_order_and_no_place_without_any() {
+    let all = matrix(r#"{"cpu:0": [["a", "b"], ["c"]], "cpu:1": [["c"], []]}"#);
+    let some = all.of_nics(&["b".to_owned(), "a".to_owned()]);
+    assert_eq!(some, matrix(r#"{"cpu:0": [["a", "b"], []]}"#));
 }
 
 proptest! {
+    /// A pair is never behind one that is no nearer at either end.
     #[test]
-    fn attempts_prefer_what_is_near_and_then_try_every_pair(
-        own_near in 1usize..4, own_far in 0usize..3, peer_near in 1usize..4, peer_far in 0usize..3,
-        draw: u64,
+    fn what_is_nearer_at_both_ends_ranks_first(
+        own in (0u8..3, 0u8..3), peer in (0u8..3, 0u8..3),
     ) {
-        let (own, own_count) = (side("a", own_near, own_far), own_near + own_far);
-        let (peer, peer_count) = (side("b", peer_near, peer_far), peer_near + peer_far);
-        let names: Vec<String> = (0..peer_count).map(|nic| format!("b{nic}")).collect();
-        let nics: Vec<PeerNic<'_>> = names.iter().map(|name| nic_of(name, true)).collect();
-        let ends = ends(&own, &peer, &nics);
-        prop_assert!(ends.choose(0, draw, |_, _| true).unwrap().preferred);
-        let attempts = u32::try_from(own_count * peer_count).unwrap();
-        let pairs: BTreeSet<(String, usize)> = (1..=attempts)
-            .map(|attempt| ends.choose(attempt, draw, |_, _| true).unwrap())
-            .map(|Choice { own, peer_index, .. }| (own, peer_index))
-            .collect();
-        prop_assert_eq!(pairs.len(), own_count * peer_count);
-        // One pair that works is found, whichever it is and whatever the draw.
-        let (last_own, last_peer) = (format!("a{}", own_count - 1), format!("b{}", peer_count - 1));
-        let only = |own: &str, peer: &str| own == last_own && peer == last_peer;
-        let found = ends.choose(0, draw, only).unwrap();
-        prop_assert_eq!((found.own, found.peer), (last_own.clone(), last_peer.clone()));
+        let of = |nearness| ["near", "far", "other"][usize::from(nearness)];
+        let known = matrix(r#"{"cpu:0": [["near"], ["far"]]}"#);
+        let ranks = [(own.0, peer.0), (own.1, peer.1)]
+            .map(|(own, peer)| rank(&known, &known, (of(own), of(peer))));
+        if own.0 <= own.1 && peer.0 <= peer.1 {
+            prop_assert!(ranks[0] <= ranks[1]);
+        }
+        prop_assert_eq!(ranks[0] == ranks[1], own.0 == own.1 && peer.0 == peer.1);
     }
 
     #[test]
@@ -276,32 +271,5 @@ proptest! {
         if let Ok(read) = PriorityMatrix::parse(&text) {
             prop_assert_eq!(matrix(&read.to_json()), read);
         }
-    }
-}
-
-fn side(prefix: &str, near: usize, far: usize) -> PriorityMatrix {
-    let names = |range: std::ops::Range<usize>| {
-        let names: Vec<String> = range.map(|nic| format!("\"{prefix}{nic}\"")).collect();
-        names.join(",")
-    };
-    matrix(&format!("{{\"cpu:0\": [[{}], [{}]]}}", names(0..near), names(near..near + far)))
-}
-
-fn nic_of(name: &str, in_service: bool) -> PeerNic<'_> {
-    PeerNic { name, in_service }
-}
-
-fn ends<'a>(
-    own: &'a PriorityMatrix,
-    peer: &'a PriorityMatrix,
-    nics: &'a [PeerNic<'a>],
-) -> Ends<'a> {
-    Ends {
-        own,
-        own_location: "cpu:0",
-        peer,
-        peer_location: "cpu:0",
-        peer_nics: nics,
-        same_name_first: false,
     }
 }

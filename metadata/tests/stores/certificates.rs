@@ -3,6 +3,7 @@
 use handfast_metadata::TlsFiles;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -17,6 +18,11 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     pub(crate) fn make() -> Self {
+        Self::make_for("127.0.0.1", 4096)
+    }
+
+    /// For another name, and valid until that year.
+    pub(crate) fn make_for(host: &str, last_year: i32) -> Self {
         let made = Self { folder: Arc::new(tempfile::tempdir().unwrap()) };
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -30,7 +36,8 @@ impl Certificates {
             ("server", ExtendedKeyUsagePurpose::ServerAuth),
             ("client", ExtendedKeyUsagePurpose::ClientAuth),
         ] {
-            let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+            let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
+            params.not_after = date_time_ymd(last_year, 1, 1);
             params.extended_key_usages = vec![usage, ExtendedKeyUsagePurpose::ClientAuth];
             let key = KeyPair::generate().unwrap();
             let certificate = params.signed_by(&key, &issuer).unwrap();

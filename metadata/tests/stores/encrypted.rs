@@ -4,13 +4,14 @@ use crate::certificates::Certificates;
 use crate::http::server;
 use handfast_metadata::{
     Credentials, HttpStore, ServerLimits, Source, Store, StoreCause, TLS_FILE_BYTES_MAX, Tls,
-    TlsFiles,
+    TlsFailure, TlsFiles,
 };
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::{TcpListener, TcpStream};
@@ -32,15 +33,79 @@ async fn a_server_behind_tls_is_spoken_to_when_both_are_vouched_for() {
     let stranger = Certificates::make();
     let client = certificates.client();
     for (tls, why) in [
-        (TlsFiles { identity: None, ..client.clone() }, "CertificateRequired"),
-        (TlsFiles { authority: stranger.client().authority, ..client.clone() }, "UnknownIssuer"),
-        (TlsFiles { identity: stranger.client().identity, ..client }, "UnknownCA"),
+        (TlsFiles { identity: None, ..client.clone() }, TlsFailure::OursMissing),
+        (
+            TlsFiles { authority: stranger.client().authority, ..client.clone() },
+            TlsFailure::UnknownAuthority,
+        ),
+        (TlsFiles { identity: stranger.client().identity, ..client }, TlsFailure::OursRefused),
     ] {
-        let store = HttpStore::with_tls(&base, &Tls::load(&tls).unwrap()).unwrap();
-        let error = store.get("k").await.unwrap_err();
-        let StoreCause::Unreachable(text) = &error.cause else { panic!("{error}") };
-        assert!(text.contains(why), "{error}");
+        assert_eq!(refused(&base, &tls).await, why);
     }
+}
+
+/// As a program does that asks one thing and waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_ones_own_is_encrypted_or_says_why_not() {
+    let certificates = Certificates::make();
+    let (base, _running) = served(&certificates).await;
+    let address = base.trim_start_matches("https://").split('/').next().unwrap().to_owned();
+    let asked = |tls: TlsFiles, name: &'static str| {
+        let address = address.clone();
+        let asked = tokio::task::spawn_blocking(move || -> std::io::Result<String> {
+            let stream = std::net::TcpStream::connect(address)?;
+            let mut stream = Tls::load(&tls).unwrap().connect(name, stream)?;
+            stream.write_all(
+                b"GET /metadata?key=k HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+            )?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        });
+        async { asked.await.unwrap() }
+    };
+    let answer = asked(certificates.client(), "127.0.0.1").await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    let stranger = Certificates::make();
+    let nobody = TlsFiles { identity: None, ..certificates.client() };
+    for (tls, name, why) in [
+        (stranger.client(), "127.0.0.1", "UnknownIssuer"),
+        (certificates.client(), "another.example", "not valid for name"),
+        (nobody, "127.0.0.1", "CertificateRequired"),
+        (certificates.client(), "no name", "invalid dns name"),
+    ] {
+        let error = asked(tls, name).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        assert!(error.to_string().contains(why), "{why}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_for_another_name_or_time_and_a_port_without_tls_are_told_apart() {
+    for (certificates, why) in [
+        (Certificates::make_for("other.example", 4096), TlsFailure::WrongName),
+        (Certificates::make_for("127.0.0.1", 2001), TlsFailure::NotValidNow),
+    ] {
+        let (base, _running) = served(&certificates).await;
+        assert_eq!(refused(&base, &certificates.client()).await, why);
+    }
+    let (_running, plain) = server(None, ServerLimits::default()).await;
+    let base = plain.replace("http://", "https://");
+    let certificates = Certificates::make();
+    let client = certificates.client();
+    assert_eq!(refused(&base, &client).await, TlsFailure::NotSpoken);
+    let store = HttpStore::with_tls("https://127.0.0.1:1/metadata", &Tls::load(&client).unwrap());
+    let nobody = store.unwrap().get("k").await.unwrap_err();
+    assert!(matches!(nobody.cause, StoreCause::Unreachable(_)), "{nobody}");
+}
+
+/// Why a store behind TLS cannot be read from; each reason has a cure.
+async fn refused(base: &str, tls: &TlsFiles) -> TlsFailure {
+    let store = HttpStore::with_tls(base, &Tls::load(tls).unwrap()).unwrap();
+    let error = store.get("k").await.unwrap_err();
+    let StoreCause::Tls { failure, .. } = error.cause else { panic!("{error}") };
+    assert!(error.to_string().contains(&failure.to_string()) && !failure.cure().is_empty());
+    failure
 }
 
 #[test]

@@ -7,7 +7,8 @@ use crate::certificates::Certificates;
 use etcd_client::{Client, ConnectOptions, Permission};
 use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
 use handfast_metadata::{
-    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFiles,
+    Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFailure,
+    TlsFiles,
 };
 use server::Etcd;
 use std::io::Write;
@@ -180,21 +181,25 @@ async fn an_etcd_that_speaks_tls_is_spoken_to_by_whom_its_authority_vouches_for(
     etcd.restart();
     eventually("it is read again", async || store.get("k").await.is_ok()).await;
 
-    let stranger = Certificates::make();
-    for (tls, why) in [
-        (TlsFiles { identity: None, ..certificates.client() }, "connection"),
-        (TlsFiles { identity: stranger.client().identity, ..certificates.client() }, "connection"),
-        (
-            TlsFiles { authority: stranger.client().authority, ..certificates.client() },
-            "UnknownIssuer",
-        ),
-    ] {
-        let tls = Tls::load(&tls).unwrap();
-        let options = EtcdOptions { tls: Some(tls), timeout_ms: 2_000, ..EtcdOptions::default() };
-        let error = etcd.store(options).get("k").await.unwrap_err();
-        let StoreCause::Unreachable(text) = &error.cause else { panic!("{error}") };
-        assert!(text.contains(why), "{error}");
+    let refused = async |tls: TlsFiles| {
+        let tls = Some(Tls::load(&tls).unwrap());
+        let options = EtcdOptions { tls, timeout_ms: 2_000, ..EtcdOptions::default() };
+        etcd.store(options).get("k").await.unwrap_err().cause
+    };
+    let others = Certificates::make();
+    let stranger = others.client();
+    // It closes the connection without a word.
+    for identity in [None, stranger.identity] {
+        let cause = refused(TlsFiles { identity, ..certificates.client() }).await;
+        assert!(
+            matches!(&cause, StoreCause::Unreachable(it) if it.contains("connection")),
+            "{cause}"
+        );
     }
+    let authority = stranger.authority;
+    let cause = refused(TlsFiles { authority, ..certificates.client() }).await;
+    let unknown = TlsFailure::UnknownAuthority;
+    assert!(matches!(&cause, StoreCause::Tls { failure, .. } if *failure == unknown), "{cause}");
     let plain = EtcdOptions { timeout_ms: 2_000, ..EtcdOptions::default() };
     let error = etcd.store(plain).get("k").await.unwrap_err();
     assert!(!matches!(error.cause, StoreCause::Refused { .. }), "{error}");

@@ -27,6 +27,8 @@ pub enum TransferEvent {
     LaneDown(usize),
     /// A lane is fenced.
     Fenced(usize),
+    /// Nothing will prove any more that a lane that is down is fenced.
+    FenceLost(usize),
     /// An attempt whose lane is gone is answered all the same.
     LateAnswer(usize),
     /// The deadline passes.
@@ -117,8 +119,12 @@ impl TransferWorld {
             if !lane.down && (lane.ending || self.setup.faults.lane) {
                 events.push((TransferEvent::LaneDown(number), price));
             }
-            if !lane.fenced && lane.ending {
+            let provable = !lane.fenced && !lane.unprovable;
+            if provable && lane.ending {
                 events.push((TransferEvent::Fenced(number), 0));
+            }
+            if provable && lane.down && self.setup.faults.fence {
+                events.push((TransferEvent::FenceLost(number), 1));
             }
         }
     }
@@ -156,6 +162,7 @@ impl TransferWorld {
                 self.lanes[lane].fenced = true;
                 self.tell(TransferInput::LaneFenced { lane: Self::lane_name(lane) });
             }
+            TransferEvent::FenceLost(lane) => self.lose_fence(lane),
             TransferEvent::LateAnswer(at) => {
                 let slice = self.attempts[at].slice;
                 self.attempts[at].stage = Stage::Late { silent: false };
@@ -178,6 +185,9 @@ impl TransferWorld {
         self.check();
         if event == TransferEvent::PeerLost {
             self.check_loss();
+        }
+        if let TransferEvent::FenceLost(lane) = event {
+            self.check_fence_loss(lane);
         }
     }
 
@@ -247,6 +257,17 @@ impl TransferWorld {
         self.tell(TransferInput::LaneDown { lane: Self::lane_name(lane), cause });
     }
 
+    fn lose_fence(&mut self, lane: usize) {
+        self.lanes[lane].unprovable = true;
+        for number in 0..self.batches.len() {
+            if !self.batches[number].finished && self.owes(number, lane) {
+                self.batches[number].unprovable = true;
+            }
+        }
+        let cause = error(Side::Peer, "fence");
+        self.tell(TransferInput::FenceLost { lane: Self::lane_name(lane), cause });
+    }
+
     fn restart(&mut self) {
         self.restarted = true;
         self.lane_wanted = false;
@@ -288,6 +309,9 @@ impl TransferWorld {
             TransferEvent::Released(at, sent) => format!("{} is given back, {sent:?}", attempt(at)),
             TransferEvent::LaneDown(lane) => format!("lane {} is down", lane + 1),
             TransferEvent::Fenced(lane) => format!("lane {} is fenced", lane + 1),
+            TransferEvent::FenceLost(lane) => {
+                format!("nothing will prove lane {} fenced", lane + 1)
+            }
             TransferEvent::LateAnswer(at) => format!("{} is done, answered late", attempt(at)),
             TransferEvent::Deadline => "the deadline passes".into(),
             TransferEvent::PeerLost => "the peer is given up".into(),

@@ -133,7 +133,7 @@ impl TransferWorld {
             BatchOutcome::Cancelled => batch.cancelled,
             BatchOutcome::Failed(Cause::Refused(_)) => batch.refused,
             BatchOutcome::Failed(Cause::Exhausted(_)) => most > self.setup.limits.retries_max,
-            BatchOutcome::Failed(Cause::PeerLost(_)) => self.lost,
+            BatchOutcome::Failed(Cause::PeerLost(_)) => self.lost || batch.unprovable,
             BatchOutcome::Failed(Cause::PeerRestarted) => batch.outlived,
         }
     }
@@ -168,6 +168,27 @@ impl TransferWorld {
         let mut waiting = (0..self.batches.len()).filter(|number| !self.batches[*number].finished);
         if let Some(number) = waiting.find(|number| !posted(*number)) {
             let detail = format!("batch {number} waits for a peer that was given up");
+            self.violate(TransferOracle::Prompt, detail);
+        }
+    }
+
+    /// Something of a batch was written on a lane and may still land.
+    pub(super) fn owes(&self, batch: usize, lane: usize) -> bool {
+        self.attempts.iter().any(|attempt| {
+            let late = matches!(attempt.stage, Stage::Late { .. });
+            let lands = late && attempt.direction == Direction::Write;
+            lands && (attempt.batch, attempt.lane) == (batch, lane)
+        })
+    }
+
+    /// The fence of a lane was lost just now: whoever waits for it waits for its posted slices only.
+    pub(super) fn check_fence_loss(&mut self, lane: usize) {
+        let posted = |number: usize| {
+            self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
+        };
+        let mut waiting = (0..self.batches.len()).filter(|number| !self.batches[*number].finished);
+        if let Some(number) = waiting.find(|number| self.owes(*number, lane) && !posted(*number)) {
+            let detail = format!("batch {number} waits for a fence that was lost");
             self.violate(TransferOracle::Prompt, detail);
         }
     }

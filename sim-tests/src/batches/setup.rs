@@ -27,15 +27,29 @@ pub struct TransferFaults {
     pub deadline: bool,
     /// The peer restarts, once.
     pub restart: bool,
+    /// The proof that a lane is fenced is lost, though the peer goes on.
+    pub fence: bool,
 }
 
 impl TransferFaults {
     /// Every kind.
-    pub const ALL: Self =
-        Self { lane: true, refusal: true, late_answer: true, deadline: true, restart: true };
+    pub const ALL: Self = Self {
+        lane: true,
+        refusal: true,
+        late_answer: true,
+        deadline: true,
+        restart: true,
+        fence: true,
+    };
     /// None.
-    pub const NONE: Self =
-        Self { lane: false, refusal: false, late_answer: false, deadline: false, restart: false };
+    pub const NONE: Self = Self {
+        lane: false,
+        refusal: false,
+        late_answer: false,
+        deadline: false,
+        restart: false,
+        fence: false,
+    };
 }
 
 /// Makes the machine.

@@ -39,6 +39,8 @@ pub(super) struct BatchTruth {
     pub(super) refused: bool,
     /// The peer restarted while it was under way.
     pub(super) outlived: bool,
+    /// It had written on a lane of which nothing proves any more that it is fenced.
+    pub(super) unprovable: bool,
     /// Failures that a slice, named by request and offset, is to answer for.
     pub(super) charges: BTreeMap<(u32, u64), u32>,
 }
@@ -50,6 +52,8 @@ pub(super) struct LaneTruth {
     pub(super) ending: bool,
     pub(super) down: bool,
     pub(super) fenced: bool,
+    /// Nothing will prove any more that it is fenced.
+    pub(super) unprovable: bool,
 }
 
 /// Where an attempt stands.
@@ -126,7 +130,7 @@ impl TransferWorld {
         (self.faults_spent, self.now, self.lane_wanted, self.lost, self.restarted).hash(hasher);
         for batch in &self.batches {
             (batch.finished, batch.cancelled, batch.refused, batch.outlived).hash(hasher);
-            (&batch.parts, batch.id.is_some()).hash(hasher);
+            (&batch.parts, batch.id.is_some(), batch.unprovable).hash(hasher);
             batch.charges.iter().for_each(|charge| charge.hash(hasher));
         }
         self.lanes.hash(hasher);

@@ -3,7 +3,7 @@
 mod application;
 mod batches;
 mod budgets;
-mod devices;
+mod mixed;
 mod rails;
 mod reconnect;
 mod recorded;

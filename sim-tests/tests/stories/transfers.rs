@@ -177,6 +177,24 @@ fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process
     }
 }
 
+/// A transfer machine prints numbers of lifecycles: compared by rank, two worlds were taken for one,
+/// and differed as soon as a lane came up.
+#[test]
+fn worlds_that_count_as_equal_are_so_where_sequence_numbers_begin_at_zero() {
+    let faults = Faults { lane_error: true, operation_failure: true, ..Faults::NONE };
+    let mut case = case(Traffic::Write, &STRICT, faults, 2);
+    (case.scenario, case.ground.random_psns) = (Scenario::SimultaneousOpen, false);
+    let explorer = Explorer {
+        liveness: false,
+        circles: false,
+        oracles: vec![Oracle::Fingerprint],
+        ..Explorer::default()
+    };
+    let report = explorer.explore(&case.start());
+    println!("{}: {} worlds, {} transitions", case.ground, report.states, report.transitions);
+    assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
+}
+
 /// A limit of the device, and not one that rules can mend: its flow is a function of addresses and
 /// numbers, and after a restart of the host both are those of before.
 #[test]

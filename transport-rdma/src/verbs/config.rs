@@ -13,6 +13,8 @@ pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
 pub const DEPTH_MAX: u32 = 4096;
 /// Most retries towards a silent peer. Seven is for ever on soft-RoCE.
 pub const RETRY_COUNT_MAX: u8 = 6;
+/// The highest service level: it has four bits.
+pub const SERVICE_LEVEL_MAX: u8 = 15;
 /// The longest wait for an answer that devices know; 0 would be for ever.
 const TIMEOUT_EXPONENT_MAX: u8 = 31;
 
@@ -31,6 +33,12 @@ pub struct NicConfig {
     pub depth: u32,
     /// Cap on the path MTU, in bytes. The smaller of both sides' is used.
     pub mtu_max: u32,
+    /// The traffic class of packets with a GID: on Ethernet the byte of the IP header whose upper six
+    /// bits, the DSCP, choose a queue of the fabric. Each side's own packets have its own.
+    pub traffic_class: u8,
+    /// The service level, at most [`SERVICE_LEVEL_MAX`]: the virtual lane on InfiniBand, the priority
+    /// of tagged frames on Ethernet.
+    pub service_level: u8,
     /// Cap on outstanding reads of a queue pair, each way; at least 1. The smaller of both sides'
     /// is used.
     pub rd_atomic_max: u8,
@@ -72,6 +80,8 @@ impl NicConfig {
             lanes_max: 1024,
             depth: 128,
             mtu_max: 4096,
+            traffic_class: 0,
+            service_level: 0,
             rd_atomic_max: 16,
             timeout_exponent: 14,
             retries: RETRY_COUNT_MAX,
@@ -96,6 +106,7 @@ impl NicConfig {
         let checks = [
             (self.depth >= 1 && self.depth <= DEPTH_MAX, "depth"),
             (mtu_number(self.mtu_max).is_some(), "mtu_max"),
+            (self.service_level <= SERVICE_LEVEL_MAX, "service_level"),
             (self.rd_atomic_max >= 1, "rd_atomic_max"),
             ((1..=TIMEOUT_EXPONENT_MAX).contains(&self.timeout_exponent), "timeout_exponent"),
             (self.retries <= RETRY_COUNT_MAX, "retries"),
@@ -141,6 +152,8 @@ mod tests {
         assert!(with(|c| c.timeout_exponent = 32).is_err());
         assert!(with(|c| c.mtu_max = 255).is_err());
         assert!(with(|c| c.rd_atomic_max = 0).is_err());
+        assert_eq!(with(|c| c.service_level = SERVICE_LEVEL_MAX), Ok(()));
+        assert!(with(|c| c.service_level = SERVICE_LEVEL_MAX + 1).is_err());
         assert!(with(|c| c.completion_entries = 0).is_err());
         assert_eq!(with(|c| c.idle_probe = None), Ok(()));
         assert!(with(|c| c.idle_probe = Some(IDLE_PROBE_MIN / 2)).is_err());

@@ -276,6 +276,8 @@ pub(super) struct Route {
     /// As the library counts.
     pub(super) mtu_number: u32,
     pub(super) rd_atomic: u8,
+    pub(super) traffic_class: u8,
+    pub(super) service_level: u8,
 }
 
 /// The limits of a queue pair's patience with a silent peer.
@@ -392,10 +394,10 @@ impl QueuePair {
                 flow_label: 0,
                 sgid_index: route.own_gid_index,
                 hop_limit: HOP_LIMIT,
-                traffic_class: 0,
+                traffic_class: route.traffic_class,
             },
             dlid: route.peer_lid,
-            sl: 0,
+            sl: route.service_level,
             src_path_bits: 0,
             static_rate: 0,
             is_global: u8::from(route.is_global),

@@ -214,6 +214,8 @@ impl Nic {
             is_global: port.is_ethernet || peer.lid == 0,
             mtu_number,
             rd_atomic,
+            traffic_class: self.config.traffic_class,
+            service_level: self.config.service_level,
         };
         let NicConfig { timeout_exponent, retries, .. } = self.config;
         Ok((route, numbers, Patience { timeout_exponent, retries }))

@@ -1,5 +1,6 @@
 //! Bytes over lanes.
 
+use crate::sniffer::Sniffer;
 use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wire_lane, wired};
 use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
@@ -101,6 +102,30 @@ fn sides_of_different_families_meet_at_the_second_lane() {
     one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
     assert_eq!(one.told.ends(1), [SliceEnd::Done]);
     assert!(other.bytes() == pattern(8));
+}
+
+#[test]
+fn packets_have_the_traffic_class_of_their_sender_and_are_no_longer_than_it_wants() {
+    let wire = Wire::new(11);
+    let one = Site::new(NicConfig {
+        traffic_class: 0x68,
+        service_level: 3,
+        mtu_max: 1024,
+        ..config(&wire.device(0))
+    });
+    let other = Site::new(config(&wire.device(1)));
+    let seen = Sniffer::of(&wire);
+    wire_lane(&one, &other, LANE, 1);
+    one.memory.copy_in(0, &pattern(6)).unwrap();
+    one.post_all(&other, Direction::Write, 4);
+    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done));
+    let packets = seen.towards(1);
+    assert!(packets.len() > BYTES / 1024, "{}", packets.len());
+    assert!(packets.iter().all(|packet| packet.class == 0x68), "{:x?}", packets[0]);
+    // IP, UDP, the transport's header with that of a write, and its check.
+    let longest = packets.iter().map(|packet| packet.bytes).max().unwrap();
+    assert_eq!(longest, 1024 + 20 + 8 + 12 + 16 + 4);
+    assert!(seen.towards(0).iter().all(|packet| packet.class == 0), "the other asked for none");
 }
 
 #[test]

@@ -16,6 +16,8 @@ mod lanes;
 mod limits;
 mod program;
 #[cfg(feature = "verbs")]
+mod sniffer;
+#[cfg(feature = "verbs")]
 mod support;
 #[cfg(feature = "verbs")]
 #[allow(dead_code, reason = "the program's stories use it too")]

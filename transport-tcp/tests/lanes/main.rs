@@ -1,5 +1,6 @@
 //! Lanes, told as stories: over sockets, in memory, and inside a simulated network.
 
+mod attended;
 mod death;
 mod hellos;
 mod life;

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Duration;
 
 /// The form of `bench.json`; grows when a field changes its meaning or goes.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Everything that was measured in one run of `cargo xtask bench`.
 pub(super) struct Figures {
@@ -61,7 +61,12 @@ pub(super) struct Workload {
 pub(super) struct Row {
     pub(super) workload: Workload,
     pub(super) rates: Vec<f64>,
+    /// Of a stream that walks over as much memory as a batch does.
     pub(super) raw: Vec<f64>,
+    /// Of one that sends and receives the same block again and again; the middle one. Absent where
+    /// that is the same.
+    pub(super) raw_in_cache: Option<f64>,
+    pub(super) ratio_in_cache: Option<f64>,
     pub(super) processor_s_per_gib: Option<f64>,
     pub(super) raw_processor_s_per_gib: Option<f64>,
     pub(super) processor_ratio: Option<f64>,
@@ -90,6 +95,8 @@ impl Row {
             workload,
             rates: rates("measurements_gib_per_s"),
             raw: rates("raw_measurements_gib_per_s"),
+            raw_in_cache: value["raw_in_cache_gib_per_s"].as_f64(),
+            ratio_in_cache: value["ratio_in_cache"].as_f64(),
             processor_s_per_gib: value["processor_s_per_gib"].as_f64(),
             raw_processor_s_per_gib: value["raw_processor_s_per_gib"].as_f64(),
             processor_ratio: value["processor_ratio"].as_f64(),
@@ -97,7 +104,7 @@ impl Row {
         })
     }
 
-    /// To the raw stream of the same block size.
+    /// To the raw stream of the same block size over the same memory.
     pub(super) fn ratio(&self) -> Option<f64> {
         median_ratio(&self.rates, &self.raw)
     }
@@ -212,6 +219,8 @@ pub(super) mod tests {
                             "raw_measurements_gib_per_s": [2.0, 1.0, 3.0],
                             "processor_s_per_gib": 0.5, "raw_processor_s_per_gib": 0.5,
                             "processor_ratio": 1.0,
+                            "raw_in_cache_gib_per_s": (batch > 1).then_some(2.5),
+                            "ratio_in_cache": (batch > 1).then_some(0.72),
                         }));
                     }
                 }

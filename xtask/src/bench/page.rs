@@ -15,7 +15,7 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
          processors, {processor}; Linux {kernel}; loopback TCP; {}; load at the start {load:.1}; \
          {} s.\n\nHandfast and the raw limit, one TCP socket between two processes, are measured \
          in turns; a ratio is the median of the rounds' ratios. Ratios hold for other machines \
-         better than rates do.\n\n![ratios](ratios.svg)\n\n## Targets\n\n| figure | wanted | found | \
+         better than rates do. What a transfer is made of, call by call: [profile](profile.md).\n\n![ratios](ratios.svg)\n\n## Targets\n\n| figure | wanted | found | \
          |\n| --- | --- | --- | --- |\n",
         figures.placement,
         figures.took.as_secs(),
@@ -26,9 +26,13 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
         let _ = writeln!(page, "| {what} | {wanted} | {} | {} |", target.found(), target.verdict());
     }
     page.push_str(
-        "\n## Rates\n\nGiB/s; processor seconds of both sides per GiB.\n\n| | size | batch | threads \
-         | rate | raw | ratio | processor | raw |\n| --- | --- | --- | --- | --- | --- | --- | --- | \
-         --- |\n",
+        "\n## Rates\n\nGiB/s; processor seconds of both sides per GiB. *Raw* is a stream of blocks of \
+         the same size that walks, at both ends, over as much memory as a batch does, at most 256 \
+         MiB. *One block* is a stream that sends and receives one and the same block again and \
+         again, which stays in the caches: what the wire could do if bytes came from nowhere and \
+         went nowhere. Where a batch is one block, both are the same.\n\n| | size | batch | threads \
+         | rate | raw | ratio | one block | ratio | processor | raw |\n| --- | --- | --- | --- | --- \
+         | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in &figures.rows {
         let _ = writeln!(page, "{}", rate_line(row));
@@ -40,10 +44,12 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
 
 fn rate_line(row: &Row) -> String {
     let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let in_cache =
+        |value: Option<f64>| value.map_or("same".to_owned(), |value| format!("{value:.2}"));
     let one = |rates: &[f64]| super::targets::median(rates);
     let workload = row.workload;
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
         workload.operation,
         size(workload.size),
         workload.batch,
@@ -51,6 +57,8 @@ fn rate_line(row: &Row) -> String {
         shown(one(&row.rates)),
         shown(one(&row.raw)),
         shown(row.ratio()),
+        in_cache(row.raw_in_cache),
+        in_cache(row.ratio_in_cache),
         shown(row.processor_s_per_gib),
         shown(row.raw_processor_s_per_gib)
     )
@@ -142,7 +150,14 @@ mod tests {
             columns = here;
         }
         assert!(rows > 32 + 2 + 10, "{rows} rows");
-        assert!(page.contains("| write | 16 MiB | 32 | 4 | 1.80 | 2.00 | 0.90 | 0.50 | 0.50 |"));
+        assert!(
+            page.contains(
+                "| read | 4 KiB | 1 | 1 | 1.80 | 2.00 | 0.90 | same | same | 0.50 | 0.50 |"
+            )
+        );
+        assert!(page.contains(
+            "| write | 16 MiB | 32 | 4 | 1.80 | 2.00 | 0.90 | 2.50 | 0.72 | 0.50 | 0.50 |"
+        ));
         assert!(!page.contains("| - "), "{page}");
     }
 

@@ -34,6 +34,16 @@ mount -t tmpfs none /machine/dev/shm
 mount -t proc none /machine/proc
 mount -t sysfs none /machine/sys
 mount -t tmpfs none /machine/run
+# A module that was taken out is put back as on any host. The programs for that are not where the
+# kernel looks for them: it would put back by itself what a story took out.
+release=$(uname -r)
+mkdir -p "/machine/lib/modules/$release" /machine/usr/local/sbin
+mount --bind /modules "/machine/lib/modules/$release"
+depmod -b /machine "$release" || echo "guest: modules are not listed"
+cp /bin/busybox /machine/usr/local/sbin/busybox
+for program in modprobe rmmod; do
+    ln -sf busybox "/machine/usr/local/sbin/$program"
+done
 mkdir /machine/run/guest
 share run /machine/run/guest rw,cache=none
 

@@ -84,6 +84,8 @@ impl Kernel {
         }
         let mut list = String::new();
         for (name, bytes) in order {
+            // Programs that look for modules go by the end of the name.
+            let name = format!("{name}.ko");
             fs::write(folder.join("modules").join(&name), bytes)?;
             list.push_str(&name);
             list.push('\n');

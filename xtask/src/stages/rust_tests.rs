@@ -10,6 +10,8 @@ use std::time::Instant;
 
 /// The package with the explorer and the sweeps.
 const EXPLORER: &str = "sim-tests";
+/// Its stories, optimised. Its few other tests are among those of the workspace.
+const STORIES: [&str; 6] = ["test", "--release", "--package", EXPLORER, "--test", "stories"];
 /// Tests of that package whose output is a function of their seeds have this in their name.
 const SEEDED: &str = "seeds";
 /// Set for tests that take minutes: explorations of that package, and stories of released nodes.
@@ -46,7 +48,7 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         return vec![without_explorer("explorer")];
     }
     let run = move |deadline| {
-        let mut command = cargo(project.root(), ["test", "--release", "--package", EXPLORER]);
+        let mut command = cargo(project.root(), STORIES);
         command.envs(nightly.then_some((NIGHTLY, "1")));
         judged(&run_command(modest(command), project.scratch().join("explorer.log"), deadline))
     };
@@ -85,9 +87,10 @@ fn without_explorer(name: &'static str) -> Step<'static> {
 }
 
 fn seeds_twice(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let command = ["test", "--release", "--package", EXPLORER, "--", SEEDED];
+    let seeded = ["--", SEEDED];
     let output = |name: &str, options: &[&str]| {
-        let command = cargo(project.root(), command.iter().chain(options).copied());
+        let words = STORIES.iter().chain(&seeded).chain(options);
+        let command = cargo(project.root(), words.copied());
         let log = project.scratch().join(format!("seeds-{name}.log"));
         let finished = run_command(modest(command), log, deadline);
         if finished.succeeded() {

@@ -1,7 +1,7 @@
 //! The doctor and metadata services that really run: an etcd, and our own.
 
 use super::peer::packages;
-use super::stores::{Metadata, free};
+use super::servers::{Metadata, free};
 use crate::doctor::{doctor, findings};
 use crate::helpers::{Folder, Process, Server, skipped, until};
 use rustix::process::Signal;
@@ -30,18 +30,44 @@ struct Etcd {
     program: PathBuf,
     folder: Folder,
     port: u16,
+    /// Whether it speaks TLS, with what is in its folder.
+    is_encrypted: bool,
     process: Option<Process>,
 }
 
 impl Etcd {
     /// None, and said so, where there is no etcd.
     fn start(listen: &str, advertise: &str) -> Option<Self> {
+        let mut etcd = Self::prepare()?;
+        etcd.run(listen, advertise);
+        Some(etcd)
+    }
+
+    fn prepare() -> Option<Self> {
         let Some(program) = program() else {
             skipped("no etcd is unpacked; `cargo xtask test --stage fleet` unpacks one");
             return None;
         };
-        let mut etcd = Self { program, folder: Folder::new(), port: free_port(), process: None };
-        etcd.run(listen, advertise);
+        let (folder, port) = (Folder::new(), free_port());
+        Some(Self { program, folder, port, is_encrypted: false, process: None })
+    }
+
+    /// One at 127.0.0.1 that speaks TLS; `authority` in its folder vouches for it.
+    fn start_encrypted(advertise: &str) -> Option<Self> {
+        const MAKE: &str = "set -e; cd \"$0\"; \
+            key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'; \
+            openssl req -x509 $key -days 2 -subj /CN=authority -keyout authority.key -out authority; \
+            openssl req $key -subj /CN=etcd -keyout key -out request; \
+            echo subjectAltName=IP:127.0.0.1 >names; \
+            openssl x509 -req -in request -CA authority -CAkey authority.key -CAcreateserial \
+                -days 2 -extfile names -out certificate";
+        let mut etcd = Self { is_encrypted: true, ..Self::prepare()? };
+        let made = Command::new("sh").args(["-c", MAKE, &etcd.folder.name("")]).output().unwrap();
+        if !made.status.success() {
+            skipped("there is no `openssl` that makes certificates");
+            return None;
+        }
+        etcd.run("127.0.0.1", advertise);
         Some(etcd)
     }
 
@@ -49,8 +75,13 @@ impl Etcd {
         let (port, peers) = (self.port, format!("http://127.0.0.1:{}", free_port()));
         let mut command = Command::new(&self.program);
         command.args(["--data-dir", &self.folder.name("data"), "--log-level", "error"]);
-        command.arg("--listen-client-urls").arg(format!("http://{listen}:{port}"));
-        command.arg("--advertise-client-urls").arg(format!("http://{advertise}:{port}"));
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        command.arg("--listen-client-urls").arg(format!("{scheme}://{listen}:{port}"));
+        command.arg("--advertise-client-urls").arg(format!("{scheme}://{advertise}:{port}"));
+        if self.is_encrypted {
+            command.args(["--cert-file", &self.folder.name("certificate")]);
+            command.args(["--key-file", &self.folder.name("key")]);
+        }
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         command.args(["--initial-cluster", &format!("default={peers}"), "--force-new-cluster"]);
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -58,6 +89,10 @@ impl Etcd {
         let address = format!("{}:{port}", if listen == "0.0.0.0" { "127.0.0.1" } else { listen });
         until("the etcd answers", || {
             let request = "GET /health HTTP/1.0\r\n\r\n";
+            // What is not encrypted it answers with nothing then.
+            if self.is_encrypted {
+                return TcpStream::connect(&address).is_ok();
+            }
             said_by(&address, request).is_ok_and(|answer| answer.contains("true"))
         });
     }
@@ -83,7 +118,7 @@ fn said_by(address: &str, request: &str) -> std::io::Result<String> {
 }
 
 fn free_port() -> u16 {
-    free().rsplit_once(':').unwrap().1.parse().unwrap()
+    free("127.0.0.1").rsplit_once(':').unwrap().1.parse().unwrap()
 }
 
 /// An address of this machine that others could use: the one that it would be left by.
@@ -149,6 +184,25 @@ fn an_etcd_that_advertises_localhost_is_found() {
     let Some(own) = own_address() else { return };
     let Some(etcd) = Etcd::start("0.0.0.0", "localhost") else { return };
     one(&asked(&etcd.url(&own), &[]), "ETCD-ADVERTISE");
+}
+
+#[test]
+fn an_etcd_behind_tls_is_looked_into_or_it_is_said_why_not() {
+    let Some(etcd) = Etcd::start_encrypted("10.1.0.9") else { return };
+    let found = one(&asked(&etcd.url("127.0.0.1"), &[]), "ETCD-TLS");
+    let url = etcd.url("https://127.0.0.1");
+    assert!(found["observed"].as_str().unwrap().contains(&format!("write {url}")), "{found}");
+    let vouched = asked(&url, &["--metadata-ca", &etcd.folder.name("authority")]);
+    let by_nobody = asked(&url, &[]);
+    if cfg!(feature = "tls") {
+        assert_eq!(vouched, [] as [Value; 0]);
+        assert_eq!(one(&by_nobody, "ETCD-TLS")["severity"], "fatal");
+    } else {
+        for found in [vouched, by_nobody] {
+            let found = one(&found, "ETCD-TLS");
+            assert_eq!(found["severity"], "cannot-tell", "{found}");
+        }
+    }
 }
 
 /// A node that publishes what it serves.

@@ -23,6 +23,8 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stories/mooncak
 
 /// An installed release.
 pub(crate) struct Release {
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use over RDMA alone"))]
+    version: &'static str,
     python: PathBuf,
     libraries: String,
 }
@@ -38,13 +40,19 @@ pub(crate) fn is_night() -> bool {
 }
 
 impl Release {
-    pub(crate) fn find(version: &str) -> Option<Self> {
+    pub(crate) fn find(version: &'static str) -> Option<Self> {
         let folder = PathBuf::from(std::env::var_os(FOLDER)?);
         let python = folder.join(format!("mooncake-{version}/bin/python"));
         let packages = packages(&folder);
         let libraries = ["usr/lib", "lib"].map(|lib| packages.join(lib).join("x86_64-linux-gnu"));
         let libraries = libraries.map(|folder| folder.display().to_string()).join(":");
-        python.exists().then_some(Self { python, libraries })
+        python.exists().then_some(Self { version, python, libraries })
+    }
+
+    /// Whether it is of that version.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn is(&self, version: &str) -> bool {
+        self.version == version
     }
 
     /// A node that is found by its address.

@@ -1,15 +1,15 @@
 //! Fleets that find each other through a metadata store, with released nodes among them.
 
 use super::SIZES;
-use super::peer::{ABSENT, Peer, RELEASE, Release, is_night, releases};
-use crate::helpers::{Folder, MIB, PROGRAM, Process, Server, run, skipped, succeed, until};
+use super::peer::{ABSENT, Peer, Release, is_night, releases};
+use super::servers::Metadata;
+use crate::helpers::{Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Where released nodes say that they are: they would look for an address of the machine.
-const LOOPBACK: [(&str, &str); 1] = [("MC_TCP_BIND_ADDRESS", "127.0.0.1")];
+const AT_LOOPBACK: [(&str, &str); 1] = [("MC_TCP_BIND_ADDRESS", LOOPBACK)];
+const LOOPBACK: &str = "127.0.0.1";
 const BYTES: u64 = 3 * MIB + 7;
 /// Bytes of memory of every node: room for the longest, twice.
 const MEMORY: u64 = 136 * MIB;
@@ -42,23 +42,24 @@ fn meet_through_our_metadata_server(release: &Release) {
 
 #[test]
 fn a_fleet_with_a_released_metadata_server_is_joined_and_joined_again_after_a_crash() {
-    let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
+    for version in releases() {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        join_a_released_metadata_server(&release);
+    }
+}
+
+fn join_a_released_metadata_server(release: &Release) {
     let folder = Folder::new();
-    let address = free();
-    let (host, port) = address.rsplit_once(':').unwrap();
-    let mut command = release.python();
-    command.args(["-m", "mooncake.http_metadata_server", "--host", host, "--port", port]);
-    let _store = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    until("the metadata server listens", || TcpStream::connect(&address).is_ok());
-    let url = format!("http://{address}/metadata");
-    let (peer, server) = fleet(&release, &url);
-    let peer = both_ways(&folder, peer, &server, &url, 1);
+    let store = release.metadata_server(LOOPBACK);
+    let url = &store.url;
+    let (peer, server) = fleet(release, url);
+    let peer = both_ways(&folder, peer, &server, url, 1);
     // It takes an address once, and would lock out whoever crashed.
     server.process.signal(rustix::process::Signal::KILL);
     drop(server);
-    let server = serve(&url);
+    let server = serve(url);
     drop(peer);
-    succeed(&["get", &format!("{OURS}/memory:0,4K"), &folder.name("copy"), "--metadata", &url]);
+    succeed(&["get", &format!("{OURS}/memory:0,4K"), &folder.name("copy"), "--metadata", url]);
     drop(server);
 }
 
@@ -74,19 +75,11 @@ fn nodes_of_both_kinds_find_each_other_through_an_etcd() {
 #[cfg(feature = "etcd")]
 fn meet_through_an_etcd(release: &Release) {
     let folder = Folder::new();
-    let (clients, peers) = (free(), free());
-    let mut command = Command::new(release.etcd());
-    let (to_clients, to_peers) = (format!("http://{clients}"), format!("http://{peers}"));
-    command.args(["--data-dir", &folder.name("etcd"), "--log-level", "error"]);
-    command.args(["--listen-client-urls", &to_clients, "--advertise-client-urls", &to_clients]);
-    command.args(["--listen-peer-urls", &to_peers, "--initial-advertise-peer-urls", &to_peers]);
-    command.args(["--initial-cluster", &format!("default={to_peers}")]);
-    let _store = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    until("the etcd listens", || TcpStream::connect(&clients).is_ok());
-    let url = format!("etcd://{clients}");
+    let store = release.etcd_server(LOOPBACK, &folder);
+    let url = &store.url;
     for run in 1..=2 {
-        let (peer, server) = fleet(release, &url);
-        both_ways(&folder, peer, &server, &url, run);
+        let (peer, server) = fleet(release, url);
+        both_ways(&folder, peer, &server, url, run);
         server.process.signal(rustix::process::Signal::KILL);
     }
 }
@@ -147,15 +140,22 @@ fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_t
     let report: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(report["unknown"], serde_json::json!([{"name": "MC_PIGEON"}]));
     let why = report["without_effect"].as_array().unwrap().iter();
-    assert!(why.clone().any(|it| it["name"] == "MC_GID_INDEX" && it["set"] == false));
+    assert!(why.clone().any(|it| it["name"] == "MC_PKEY_INDEX" && it["set"] == false));
     let missing = ["get", "127.0.0.1:1", "x"];
     let (_, _, said) = with("MC_SLICESIZE", "1", &missing);
     let warned = "warning: MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?";
     assert!(said.contains(warned), "{said}");
-    let (_, _, said) = with("MC_MTU", "1", &missing);
-    assert!(!said.contains("MC_MTU"), "{said}");
-    let (_, said, _) = with("MC_MTU", "1", &["config"]);
-    assert!(said.contains("MC_MTU (set)\n    agreed on by both sides in the handshake"), "{said}");
+    let (_, _, said) = with("MC_USE_IPV6", "1", &missing);
+    assert!(!said.contains("MC_USE_IPV6"), "{said}");
+    let theirs = [&missing[..], &["--compat", "mooncake"]].concat();
+    let (_, _, said) = with("MC_USE_IPV6", "1", &theirs);
+    let warned = "warning: MC_USE_IPV6 sets nothing here: addresses of both families are spoken to";
+    assert!(said.contains(warned), "{said}");
+    let (_, said, _) = with("MC_USE_IPV6", "1", &["config"]);
+    assert!(said.contains("MC_USE_IPV6 (set)\n    addresses of both families"), "{said}");
+    let (code, _, said) = with("MC_MTU", "1500", &missing);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("512, 1024, 2048, 4096"), "{said}");
     let (_, said, said_too) = with("ETCDCTL_USER", "ann:secret", &["config"]);
     assert!(said.contains("ETCDCTL_USER = ann:... (environment"), "{said}");
     assert!(!said.contains("secret") && !said_too.contains("secret"));
@@ -168,7 +168,7 @@ fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_t
 
 /// A released node and one of ours, both published.
 fn fleet(release: &Release, url: &str) -> (Peer, Server) {
-    (release.start_named(THEIRS, url, MEMORY, &LOOPBACK), serve(url))
+    (release.start_named(THEIRS, url, MEMORY, &AT_LOOPBACK), serve(url))
 }
 
 fn serve(url: &str) -> Server {
@@ -199,32 +199,4 @@ fn move_both_ways(folder: &Folder, peer: &mut Peer, url: &str, (seed, bytes): (u
     assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
     peer.moves("read", OURS, MEMORY / 2, 512, bytes);
     assert!(peer.dump(folder, MEMORY / 2, bytes) == fs::read(&source).unwrap());
-}
-
-/// `handfast metadata`.
-pub(crate) struct Metadata {
-    _process: Process,
-    pub(crate) url: String,
-}
-
-impl Metadata {
-    pub(crate) fn start(listen: &str, file: &str) -> Self {
-        let mut command = Command::new(PROGRAM);
-        command.args(["metadata", "--until-stdin-ends", "--listen", listen, "--file", file]);
-        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut process = Process(spawned.unwrap());
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let url = line.split([' ', ',']).nth(2).expect("a URL").trim_end().to_owned();
-        Self { _process: process, url }
-    }
-
-    fn address(&self) -> &str {
-        self.url.strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap()
-    }
-}
-
-/// An address that was free a moment ago.
-pub(super) fn free() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

@@ -2,13 +2,11 @@
 //! that it shows.
 
 use super::has_nics;
-use crate::doctor::{findings, ids};
-use crate::helpers::{Client, Ended, PROGRAM, Server, until};
+use crate::helpers::Server;
+use crate::planted::{command, cured, done, found, shell};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::Command;
 
 /// A NIC of the story's own, so that it disturbs no other.
 const DEVICE: &str = "rxe7";
@@ -17,44 +15,8 @@ const ADDRESS: &str = "10.7.0.1";
 /// A machine of which all is emulated takes this long to show what was done to it.
 const DOCTOR: [&str; 6] = ["doctor", "--json", "--once", "--transport", "rdma", "--device"];
 
-/// Runs a line of the shell, with `handfast` found as a command.
-fn shell(line: &str) -> Ended {
-    let folder = Path::new(PROGRAM).parent().unwrap().to_str().unwrap();
-    let mut command = Command::new("sh");
-    command.args(["-c", &format!("PATH={folder}:$PATH; {line}")]);
-    Client::spawn(command).end()
-}
-
-#[track_caller]
-fn done(line: &str) {
-    let ended = shell(line);
-    assert_eq!(ended.code, Some(0), "{line}: {ended:?}");
-}
-
 fn line(more: &str) -> String {
     format!("handfast {} {DEVICE} {more}", DOCTOR.join(" "))
-}
-
-/// The finding of an id in what a line of the shell prints.
-#[track_caller]
-fn found(id: &str, line: &str) -> Value {
-    let ended = shell(line);
-    let all = findings(&ended.output);
-    let finding = all.iter().find(|finding| finding["id"] == id);
-    finding.unwrap_or_else(|| panic!("no {id}: {ended:?}")).clone()
-}
-
-/// Waits until the id is no longer found, and nothing fatal is.
-#[track_caller]
-fn cured(id: &str, line: &str) {
-    until(&format!("{id} is cured"), || {
-        let ended = shell(line);
-        ended.code == Some(0) && !ids(&ended.output).iter().any(|found| found == id)
-    });
-}
-
-fn command(finding: &Value) -> String {
-    finding["command"].as_str().unwrap().to_owned()
 }
 
 #[test]

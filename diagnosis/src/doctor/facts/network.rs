@@ -24,33 +24,44 @@ pub struct Interface {
     pub speed_mbps: u32,
 }
 
-/// A route over IPv4.
+/// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// Out of which interface.
     pub interface: String,
     /// To where.
-    pub network: Ipv4Addr,
-    /// Which bits of an address count.
-    pub mask: Ipv4Addr,
+    pub network: IpAddr,
+    /// How many bits of an address count, from the first.
+    pub prefix: u8,
 }
 
 impl Route {
-    fn leads_to(&self, address: Ipv4Addr) -> bool {
-        let mask = self.mask.to_bits();
-        address.to_bits() & mask == self.network.to_bits() & mask
+    fn leads_to(&self, address: IpAddr) -> bool {
+        // What is left of an address without the bits that do not count.
+        let kept = |bits: u128, all: u32| {
+            bits.checked_shr(all.saturating_sub(u32::from(self.prefix))).unwrap_or(0)
+        };
+        match (address, self.network) {
+            (IpAddr::V4(one), IpAddr::V4(other)) => {
+                kept(one.to_bits().into(), 32) == kept(other.to_bits().into(), 32)
+            }
+            (IpAddr::V6(one), IpAddr::V6(other)) => {
+                kept(one.to_bits(), 128) == kept(other.to_bits(), 128)
+            }
+            _ => false,
+        }
     }
 }
 
 /// Whether a route out of the interface leads to the address.
-pub(in crate::doctor) fn is_reached(routes: &[Route], interface: &str, address: Ipv4Addr) -> bool {
+pub(in crate::doctor) fn is_reached(routes: &[Route], interface: &str, address: IpAddr) -> bool {
     routes.iter().any(|route| route.interface == interface && route.leads_to(address))
 }
 
 /// The interface that the most exact route to the address leads out of.
-pub(in crate::doctor) fn way_to(routes: &[Route], address: Ipv4Addr) -> Option<&str> {
+pub(in crate::doctor) fn way_to(routes: &[Route], address: IpAddr) -> Option<&str> {
     let leading = routes.iter().filter(|route| route.leads_to(address));
-    leading.max_by_key(|route| route.mask.to_bits()).map(|route| route.interface.as_str())
+    leading.max_by_key(|route| route.prefix).map(|route| route.interface.as_str())
 }
 
 /// A neighbour over IPv4.
@@ -120,9 +131,26 @@ pub(super) fn routes(tree: &Tree<'_>) -> Vec<Route> {
         let columns: Vec<_> = line.split_whitespace().collect();
         let address = |at: usize| of_hexadecimal(columns.get(at)?);
         let interface = (*columns.first()?).to_owned();
-        Some(Route { interface, network: address(1)?, mask: address(7)? })
+        let prefix = u8::try_from(address(7)?.to_bits().leading_ones()).ok()?;
+        Some(Route { interface, network: address(1)?.into(), prefix })
     };
-    tree.text("proc/net/route").lines().skip(1).filter_map(route).collect()
+    let mut routes: Vec<_> =
+        tree.text("proc/net/route").lines().skip(1).filter_map(route).collect();
+    routes.extend(tree.text("proc/net/ipv6_route").lines().filter_map(route_of_ipv6));
+    routes
+}
+
+/// Of the same table as those over IPv4: what is this host's own, or refused, is none.
+fn route_of_ipv6(line: &str) -> Option<Route> {
+    /// RTF_REJECT, RTF_ANYCAST, RTF_LOCAL.
+    const NO_WAY: u32 = 0x0200 | 0x0010_0000 | 0x8000_0000;
+    let columns: Vec<_> = line.split_whitespace().collect();
+    let flags = u32::from_str_radix(columns.get(8)?, 16).ok()?;
+    let network = u128::from_str_radix(columns.first()?, 16).ok()?;
+    let prefix = u8::from_str_radix(columns.get(1)?, 16).ok()?;
+    let interface = (*columns.get(9)?).to_owned();
+    let network = Ipv6Addr::from_bits(network).into();
+    (flags & NO_WAY == 0).then_some(Route { interface, network, prefix })
 }
 
 pub(super) fn neighbours(tree: &Tree<'_>) -> Vec<Neighbour> {

@@ -14,7 +14,9 @@ pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
             vec![Finding::new(ids::BUILD_FEATURE, severity, observed)]
         }
         Library::Missing(detail) => {
-            vec![Finding::new(ids::PROV_MISSING, severity, format!("libibverbs.so.1: {detail}"))]
+            // Most loaders name it themselves.
+            let name = if detail.contains("libibverbs") { "" } else { "libibverbs.so.1: " };
+            vec![Finding::new(ids::PROV_MISSING, severity, format!("{name}{detail}"))]
         }
         Library::Devices(_) => Vec::new(),
     }
@@ -72,6 +74,9 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
+/// Beginnings of the names of devices without a card, and the modules that make them.
+const SOFT: [(&str, &str); 2] = [("rxe", "rdma_rxe"), ("siw", "siw")];
+
 fn no_card(context: &Context<'_>) -> Finding {
     let facts = context.facts;
     if facts.is_pod {
@@ -86,6 +91,16 @@ fn no_card(context: &Context<'_>) -> Finding {
         );
         return Finding::new(ids::ERDMA_UNBOUND, context.without_rdma(), observed);
     }
+    let wanted = context.request.device.as_deref().unwrap_or_default();
+    let soft = SOFT.iter().find(|(start, _)| wanted.starts_with(start));
+    if let Some((_, module)) = soft.filter(|(_, module)| !facts.modules.contains(*module)) {
+        let observed = said!(
+            "{wanted} is the name of a device without a card, and the module {module} is not loaded",
+            "{wanted} 是无需网卡的设备名,而模块 {module} 没有加载"
+        );
+        let finding = Finding::new(ids::MOD_MISSING, context.without_rdma(), observed);
+        return finding.with("module", *module);
+    }
     let interfaces: Vec<_> =
         facts.interfaces.iter().filter(|interface| interface.name != "lo").collect();
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
@@ -97,8 +112,11 @@ fn no_card(context: &Context<'_>) -> Finding {
     if context.variable("CI").is_some() && context.without_rdma() != Severity::Fatal {
         return Finding::new(ids::ENV_NO_RDMA_CI, Severity::Info, observed).preventing();
     }
-    let first = names.first().map_or("NETDEV", |name| name);
-    Finding::new(ids::HW_PCI_ABSENT, context.without_rdma(), observed).with("netdev", first)
+    let mut connected = interfaces.iter().filter(|known| known.is_up && known.has_carrier);
+    let first = connected.next().or(interfaces.first()).map_or("NETDEV", |known| &known.name);
+    let device = if wanted.starts_with("rxe") { wanted } else { "rxe0" };
+    let finding = Finding::new(ids::HW_PCI_ABSENT, context.without_rdma(), observed);
+    finding.with("device", device).with("netdev", first)
 }
 
 /// Why a pod has no device: it did not ask, or it was given one and the node was not passed in.

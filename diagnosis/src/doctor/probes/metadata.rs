@@ -14,6 +14,16 @@ const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Endpoints that are asked.
 const ENDPOINTS_MAX: usize = 16;
 const ECONNREFUSED: i32 = 111;
+/// Before each endpoint of an etcd that speaks TLS.
+const ENCRYPTED: &str = "https://";
+/// What servers in Go behind TLS say of what is not encrypted (`net/http`, server.go).
+const WANTS_TLS: &str = "Client sent an HTTP request to an HTTPS server";
+/// Records of TLS begin so: an alert, a handshake (RFC 5246, section 6.2.1).
+const TLS_RECORDS: [&[u8]; 2] = [&[21, 3], &[22, 3]];
+/// What a client says first, with one suite of ciphers and no random numbers (RFC 5246, section
+/// 7.4.1.2): whoever speaks TLS answers it, if with an alert.
+const CLIENT_HELLO: [&[u8]; 3] =
+    [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3], &[0; 32], &[0, 0, 2, 0xc0, 0x2f, 1, 0]];
 
 /// What kind of service an address names.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,6 +34,7 @@ enum Kind {
 
 pub(super) struct Service<'a> {
     kind: Kind,
+    is_encrypted: bool,
     /// Host and port of each endpoint.
     pub(super) endpoints: Vec<(&'a str, u16)>,
     pub(super) path: &'a str,
@@ -32,6 +43,21 @@ pub(super) struct Service<'a> {
 impl Service<'_> {
     pub(super) fn is_etcd(&self) -> bool {
         self.kind == Kind::Etcd
+    }
+
+    fn wants_tls(&self, address: SocketAddr, host: &str) -> Finding {
+        let (port, scheme) =
+            (address.port(), if self.is_etcd() { "etcd://https://" } else { "https://" });
+        let observed = said!(
+            "{address} speaks TLS: write {scheme}{host}:{port}",
+            "{address} 使用 TLS:请写成 {scheme}{host}:{port}"
+        );
+        let finding = Finding::new(ids::ETCD_TLS, Severity::Fatal, observed);
+        finding.with("host", host).with("port", port.to_string())
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_encrypted { "https" } else { "http" }
     }
 
     /// Asks one endpoint over HTTP.
@@ -48,7 +74,11 @@ impl Service<'_> {
         let request = format!(
             "{method} /{path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        let answer = context.outside.ask(address, request.as_bytes(), ANSWER_BYTES_MAX)?;
+        let (outside, request) = (context.outside, request.as_bytes());
+        let answer = match self.is_encrypted {
+            true => outside.ask_encrypted(address, host, request, ANSWER_BYTES_MAX),
+            false => outside.ask(address, request, ANSWER_BYTES_MAX),
+        }?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
@@ -80,10 +110,6 @@ fn unchunked(body: &str) -> String {
 
 pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     let url = context.request.metadata.clone().unwrap_or_default();
-    if is_encrypted(&url) {
-        // The doctor speaks no TLS, and nodes may.
-        return Vec::new();
-    }
     let service = match parse(&url) {
         Ok(service) => service,
         Err(why) => {
@@ -107,26 +133,16 @@ pub(super) fn metadata(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether a service speaks TLS.
-fn is_encrypted(url: &str) -> bool {
-    url.strip_prefix("etcd://").unwrap_or(url).starts_with("https://")
-}
-
 pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
     let (scheme, rest) = url.split_once("://").unwrap_or(("etcd", url));
-    let kind = match scheme {
-        "etcd" => Kind::Etcd,
-        "http" => Kind::Http,
-        "https" => {
-            return Err(said!(
-                "https is not spoken here; use http or etcd",
-                "不支持 https,请用 http 或 etcd"
-            ));
-        }
+    let (kind, is_encrypted) = match scheme {
+        "etcd" => (Kind::Etcd, rest.starts_with(ENCRYPTED)),
+        "http" => (Kind::Http, false),
+        "https" => (Kind::Http, true),
         _ => {
             return Err(said!(
-                "the scheme '{scheme}' is none of etcd, http",
-                "协议“{scheme}”不是 etcd 或 http"
+                "the scheme '{scheme}' is none of etcd, http, https",
+                "协议“{scheme}”不是 etcd、http 或 https"
             ));
         }
     };
@@ -148,6 +164,14 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
     }
     let mut endpoints = Vec::new();
     for text in hosts.split([',', ';']).take(ENDPOINTS_MAX) {
+        let encrypted = text.strip_prefix(ENCRYPTED).filter(|_| kind == Kind::Etcd);
+        if kind == Kind::Etcd && encrypted.is_some() != is_encrypted {
+            return Err(said!(
+                "https:// stands before some endpoints, and must before all or none",
+                "只有部分端点带 https://,必须全部带或全部不带"
+            ));
+        }
+        let text = encrypted.unwrap_or(text);
         if text.contains("://") {
             return Err(said!(
                 "the scheme stands once, before the first endpoint",
@@ -157,13 +181,15 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
         match split(text) {
             ("", _) => return Err(said!("an endpoint is empty", "有一个端点为空")),
             (host, Some(port)) => endpoints.push((host, port)),
-            (host, None) if kind == Kind::Http && !host.contains(':') => endpoints.push((host, 80)),
+            (host, None) if kind == Kind::Http && !host.contains(':') => {
+                endpoints.push((host, if is_encrypted { 443 } else { 80 }));
+            }
             (host, None) => {
                 return Err(said!("the endpoint '{host}' has no port", "端点“{host}”没有端口"));
             }
         }
     }
-    Ok(Service { kind, endpoints, path })
+    Ok(Service { kind, is_encrypted, endpoints, path })
 }
 
 fn endpoint(
@@ -189,11 +215,20 @@ fn endpoint(
     let path = if service.kind == Kind::Etcd { "version" } else { service.path };
     let answer = match ask("GET", path, "") {
         Ok(answer) => answer,
+        Err(AskFailure::Broken) if !service.is_encrypted && speaks_tls(context, address) => {
+            return Some(service.wants_tls(address, host));
+        }
         Err(failure) => return Some(silent(context, address, host, &failure)),
     };
+    if answer.contains(WANTS_TLS) && !service.is_encrypted {
+        return Some(service.wants_tls(address, host));
+    }
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.lines().next().unwrap_or_default();
     if !status.starts_with("HTTP/") {
+        if TLS_RECORDS.iter().any(|record| answer.as_bytes().starts_with(record)) {
+            return Some(service.wants_tls(address, host));
+        }
         return fatal(
             ids::NET_RESET,
             said!("{address} answers without HTTP", "{address} 的应答不是 HTTP"),
@@ -203,7 +238,7 @@ fn endpoint(
     if body.trim_start().to_lowercase().starts_with("<!doctype")
         || body.trim_start().starts_with("<html")
     {
-        let url = format!("http://{address}/{path}");
+        let url = format!("{}://{address}/{path}", service.scheme());
         return fatal(
             ids::META_CAPTIVE,
             said!("{url}: {status}, a web page", "{url}:{status},是一个网页"),
@@ -214,7 +249,7 @@ fn endpoint(
         return None;
     }
     if !body.contains("etcdserver") {
-        let url = format!("http://{address}/version");
+        let url = format!("{}://{address}/version", service.scheme());
         return fatal(
             ids::META_CAPTIVE,
             said!("{url}: {status}, not etcd's answer", "{url}:{status},不是 etcd 的应答"),
@@ -229,6 +264,11 @@ fn endpoint(
     let useless = useless_address(&members)?;
     let observed = said!("{address} tells clients {useless}", "{address} 告知客户端 {useless}");
     Some(Finding::new(ids::ETCD_ADVERTISE, Severity::Degraded, observed).with("host", host))
+}
+
+fn speaks_tls(context: &Context<'_>, address: SocketAddr) -> bool {
+    let answer = context.outside.ask(address, &CLIENT_HELLO.concat(), 2);
+    answer.is_ok_and(|answer| TLS_RECORDS.iter().any(|record| answer.starts_with(record)))
 }
 
 /// An address among those of etcd's members that means whoever uses it.
@@ -265,6 +305,18 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
         AskFailure::Broken => {
             said!("the connection ended without an answer", "连接没有应答就结束了")
         }
+        AskFailure::Encryption(text) => {
+            let port = address.port().to_string();
+            return finding(ids::ETCD_TLS, format!("{address}: {text}").into()).with("port", port);
+        }
+        AskFailure::NotBuilt => {
+            let observed = said!(
+                "{address} takes connections; this program was built without TLS (cargo feature 'tls'), and nothing was asked",
+                "{address} 接受连接;本程序构建时没有包含 TLS(cargo 特性 tls),没有进行查询"
+            );
+            let unknown = Finding::new(ids::ETCD_TLS, Severity::CannotTell, observed);
+            return unknown.with("host", host).with("port", address.port().to_string());
+        }
     };
     finding(ids::ETCD_DOWN, words.after(&format!("{address}: "), &format!("{address}:")))
 }
@@ -279,6 +331,8 @@ mod tests {
         assert_eq!(endpoints("etcd://a:1,b:2;c:3"), Ok(vec![("a", 1), ("b", 2), ("c", 3)]));
         assert_eq!(endpoints("10.0.0.9:2379"), Ok(vec![("10.0.0.9", 2379)]));
         assert_eq!(endpoints("http://h/metadata"), Ok(vec![("h", 80)]));
+        assert_eq!(endpoints("etcd://https://a:1,https://b:2"), Ok(vec![("a", 1), ("b", 2)]));
+        assert_eq!(endpoints("https://h/metadata"), Ok(vec![("h", 443)]));
         for wrong in [
             "etc://a:1",
             "etcd://u:p@a:1",
@@ -286,7 +340,8 @@ mod tests {
             "etcd://a:1 b:2",
             "etcd://a:1,http://b:2",
             "etcd://",
-            "https://a:1",
+            "etcd://https://a:1,b:2",
+            "etcd://a:1,https://b:2",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

@@ -50,8 +50,8 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     let answer = context.outside.ask(address, &request, FRAME_BYTES_MAX + HEADER_BYTES);
     let half = match answer {
         Ok(answer) => read_half(&mut &answer[..]).map_err(|error| error.told()),
-        Err(AskFailure::Broken) => Err(ExchangeError::Foreign.told()),
         Err(AskFailure::Connect(code)) => return vec![unreachable(address, code)],
+        Err(_) => Err(ExchangeError::Foreign.told()),
     };
     match half {
         Ok(half) => {
@@ -123,7 +123,7 @@ pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {
     if findings.is_empty() {
         findings.extend(addresses(context, &ours, &theirs, &other));
     }
-    findings.extend(mtus(&ours, &theirs, &other));
+    findings.extend(mtus(context, &ours, &theirs, &other));
     findings
 }
 
@@ -184,10 +184,11 @@ fn addresses(
 
 /// No device of ours has a route to any address of theirs.
 fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<Finding> {
-    let peers: Vec<_> = peers
-        .iter()
-        .filter_map(|peer| if let IpAddr::V4(peer) = peer { Some(*peer) } else { None })
-        .collect();
+    // What both have of one family.
+    let is_told = |peer: &IpAddr| {
+        context.facts.routes.iter().any(|route| route.network.is_ipv4() == peer.is_ipv4())
+    };
+    let peers: Vec<_> = peers.iter().copied().filter(is_told).collect();
     let interfaces: Vec<_> = ours
         .iter()
         .filter_map(|device| device.ports.first())
@@ -197,7 +198,7 @@ fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<F
     let reached = peers.iter().any(|peer| {
         interfaces.iter().any(|interface| is_reached(&context.facts.routes, interface, *peer))
     });
-    let is_own = peers.iter().any(|peer| context.facts.addresses.contains(&IpAddr::V4(*peer)));
+    let is_own = peers.iter().any(|peer| context.facts.addresses.contains(peer));
     (!reached && !is_own).then(|| {
         let observed = said!(
             "no route out of {from} leads to {to}",
@@ -229,7 +230,12 @@ fn neighbours(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Opti
     Some(finding.with("netdev", &*silent.interface).with("peer", silent.address.to_string()))
 }
 
-fn mtus(ours: &[&Device], theirs: &[&Device], other: &Half) -> Option<Finding> {
+fn mtus(
+    context: &Context<'_>,
+    ours: &[&Device],
+    theirs: &[&Device],
+    other: &Half,
+) -> Option<Finding> {
     let largest = |devices: &[&Device]| {
         let ports =
             devices.iter().filter_map(|device| device.ports.first()).filter(|port| port.mtu > 0);
@@ -251,8 +257,10 @@ fn mtus(ours: &[&Device], theirs: &[&Device], other: &Half) -> Option<Finding> {
         let interface = |half: &[crate::doctor::Interface], name: &str| {
             half.iter().find(|known| known.name == name).map(|known| known.mtu)
         };
-        let larger =
-            if own.mtu < peer.mtu { interface(&other.interfaces, &peer.interface) } else { None };
+        let larger = match side {
+            Side::Local => interface(&other.interfaces, &peer.interface),
+            _ => interface(&context.facts.interfaces, &own.interface),
+        };
         let finding = Finding::new(ids::MTU_MISMATCH, Severity::Degraded, observed).at(side);
         let finding = finding.with("netdev", &*small.interface);
         finding.with("mtu", larger.map_or("MTU".to_owned(), |mtu| mtu.to_string()))

@@ -147,7 +147,6 @@ fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
     let address = SocketAddr::new(*found.first()?, port?);
     // Nothing is asked of it: a node waits for more, and what is no node closes or answers.
     match context.outside.ask(address, b"", 0) {
-        Ok(_) | Err(AskFailure::Broken) => None,
         Err(AskFailure::Connect(code)) => {
             let words = match code {
                 0 => said!("no answer in time", "在时限内没有应答"),
@@ -156,6 +155,7 @@ fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
             let before = format!("{key} says {address}: ");
             finding(ids::META_STALE, words.after(&before, &format!("{key} 写的是 {address}:")))
         }
+        _ => None,
     }
 }
 

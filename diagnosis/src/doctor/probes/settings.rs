@@ -108,8 +108,9 @@ pub(super) fn without_user(value: &str) -> String {
 
 /// The first host of a metadata service's address.
 fn host_of(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let first = rest.split([',', ';', '/']).next().unwrap_or(rest);
+    let first = url.split([',', ';']).next().unwrap_or(url);
+    let rest = first.rsplit_once("://").map_or(first, |(_, rest)| rest);
+    let first = rest.split('/').next().unwrap_or(rest);
     first.rsplit_once(':').map_or(first, |(host, _)| host)
 }
 
@@ -122,5 +123,6 @@ mod tests {
         assert_eq!(without_user("http://user:secret@proxy:3128"), "http://proxy:3128");
         assert_eq!(without_user("proxy:3128"), "proxy:3128");
         assert_eq!(host_of("etcd://10.0.0.9:2379,10.0.0.8:2379"), "10.0.0.9");
+        assert_eq!(host_of("etcd://https://10.0.0.9:2379"), "10.0.0.9");
     }
 }

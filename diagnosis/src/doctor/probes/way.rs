@@ -2,6 +2,7 @@
 
 use super::addresses::reachable;
 use super::pair::address_of_peer;
+use crate::doctor::bulk::to_mbps;
 use crate::doctor::datagrams::DATAGRAM_BYTES_MIN;
 use crate::doctor::exchange::Half;
 use crate::doctor::facts::way_to;
@@ -9,16 +10,22 @@ use crate::doctor::observed::said;
 use crate::doctor::{Context, DATAGRAM_BYTES_MAX, Finding, Interface, ROCE_PORT, Wanted};
 use crate::ids;
 use crate::problem::{Severity, Side};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Headers of IPv4 and UDP, in bytes.
-const HEADERS: usize = 28;
+const HEADERS_IPV4: usize = 28;
+/// Of IPv6 and UDP.
+const HEADERS_IPV6: usize = 48;
 /// Addresses of the peer that are tried.
 const TARGETS_MAX: usize = 8;
 /// A faster link counts as one of this speed: one connection over TCP does not fill it.
 const SPEED_COUNTED_MAX_MBPS: u32 = 10_000;
 /// Less than this part of a link's speed is slow.
-const SLOW_PART: u64 = 16;
+const SLOW_PART: u32 = 16;
+/// Times that the speed is looked at before it counts as slow.
+const SPEED_TRIES: u32 = 2;
+/// Hosts that move less than so many times as much to themselves are slow at the time, not the link.
+const OWN_TIMES: u32 = 4;
 
 pub(super) fn way(context: &mut Context<'_>) -> Vec<Finding> {
     let Some(halves) = context.halves.clone() else { return Vec::new() };
@@ -34,18 +41,24 @@ pub(super) fn way(context: &mut Context<'_>) -> Vec<Finding> {
 }
 
 /// Where it was reached, then the addresses of its RDMA devices.
-fn targets(there: &Half, reached: IpAddr) -> Vec<Ipv4Addr> {
-    let mut targets = Vec::new();
-    let gids = there.devices.iter().flat_map(reachable).map(|gid| gid.ip());
-    for ip in [reached].into_iter().chain(gids) {
-        if let IpAddr::V4(ip) = ip
-            && !targets.contains(&ip)
-        {
+fn targets(there: &Half, reached: IpAddr) -> Vec<IpAddr> {
+    let mut targets = vec![reached];
+    for ip in there.devices.iter().flat_map(reachable).map(|gid| gid.ip()) {
+        // A datagram to a link-local address would have to be told by which interface it leaves.
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        // Datagrams are answered in the family that the doctor listens in.
+        if !is_link_local && ip.is_ipv4() == reached.is_ipv4() && !targets.contains(&ip) {
             targets.push(ip);
         }
     }
     targets.truncate(TARGETS_MAX);
     targets
+}
+
+/// Of a datagram that is not cut.
+pub(super) fn longest_payload(to: IpAddr, mtu: u32) -> usize {
+    let headers = if to.is_ipv4() { HEADERS_IPV4 } else { HEADERS_IPV6 };
+    usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(DATAGRAM_BYTES_MAX)
 }
 
 fn known<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
@@ -56,7 +69,7 @@ fn known<'a>(interfaces: &'a [Interface], name: &str) -> Option<&'a Interface> {
 fn ends<'a>(
     context: &'a Context<'_>,
     there: &'a Half,
-    target: Ipv4Addr,
+    target: IpAddr,
 ) -> Option<(&'a Interface, &'a Interface)> {
     let facts = context.facts;
     let ours = known(&facts.interfaces, way_to(&facts.routes, target)?)?;
@@ -67,11 +80,11 @@ fn ends<'a>(
 fn datagrams(
     context: &Context<'_>,
     there: &Half,
-    target: Ipv4Addr,
+    target: IpAddr,
     port: u16,
     reached: IpAddr,
 ) -> Option<Finding> {
-    let to = |port: u16| SocketAddr::new(target.into(), port);
+    let to = |port: u16| SocketAddr::new(target, port);
     if context.outside.pass(to(port), DATAGRAM_BYTES_MIN).is_err() {
         let observed = said!(
             "no datagram passes to {target}, UDP {port}: how long packets may be was not found out",
@@ -79,7 +92,7 @@ fn datagrams(
         );
         let finding = Finding::new(ids::MTU_BLACKHOLE, Severity::CannotTell, observed);
         // An address of a NIC may be one that only NICs reach; the pair's routes tell.
-        return (reached == IpAddr::V4(target)).then_some(finding);
+        return (reached == target).then_some(finding);
     }
     if there.datagram_ports.contains(&ROCE_PORT)
         && context.request.wanted != Wanted::Tcp
@@ -95,7 +108,7 @@ fn datagrams(
     }
     let (ours, theirs) = ends(context, there, target)?;
     let mtu = ours.mtu.min(theirs.mtu);
-    let payload = usize::try_from(mtu).ok()?.saturating_sub(HEADERS).min(DATAGRAM_BYTES_MAX);
+    let payload = longest_payload(target, mtu);
     context.outside.pass(to(port), payload).err()?;
     let observed = said!(
         "to {target} datagrams of {DATAGRAM_BYTES_MIN} bytes pass and those of {payload} do not: both ends have an MTU of {mtu} at least",
@@ -106,24 +119,40 @@ fn datagrams(
     Some(finding.with("netdev", &*ours.name).with("peer", target.to_string()))
 }
 
-/// How fast bytes come over TCP, where both ends say how fast their links are.
+/// How fast bytes come over TCP, where both ends say how fast their links are. A busy machine is
+/// slow with itself too, and says nothing of its links.
 fn slow(context: &Context<'_>, there: &Half, address: SocketAddr) -> Option<Finding> {
-    let IpAddr::V4(ip) = address.ip() else { return None };
-    let (ours, theirs) = ends(context, there, ip)?;
+    let (ours, theirs) = ends(context, there, address.ip())?;
     let speed = ours.speed_mbps.min(theirs.speed_mbps).min(SPEED_COUNTED_MAX_MBPS);
-    // An answer that does not come says nothing of speed: older doctors do not send bytes.
-    let rate = context.outside.rate(address).ok().flatten().filter(|_| speed > 0)?;
-    let rate_mbps = rate.saturating_mul(8) / 1_000_000;
-    if rate_mbps >= u64::from(speed) / SLOW_PART {
+    if speed == 0 {
         return None;
     }
+    let mut rate_mbps = 0;
+    for _ in 0..SPEED_TRIES {
+        // An answer that does not come says nothing of speed: older doctors do not send bytes.
+        rate_mbps = rate_mbps.max(to_mbps(context.outside.rate(address).ok().flatten()?));
+        if rate_mbps >= speed / SLOW_PART {
+            return None;
+        }
+    }
+    let own_mbps = [context.outside.loopback_mbps(), there.loopback_mbps];
+    let hosts = [&context.request.host, &there.host];
+    let busy = hosts.into_iter().zip(own_mbps).find(|(_, own)| *own < rate_mbps * OWN_TIMES);
+    if let Some((host, own_mbps)) = busy {
+        let observed = said!(
+            "{rate_mbps} Mb/s come over TCP, and {host} moves {own_mbps} Mb/s to itself now: it is busy, and the link cannot be judged",
+            "TCP 只有 {rate_mbps} Mb/s,而 {host} 此刻对自身也只有 {own_mbps} Mb/s:主机繁忙,无法判断链路"
+        );
+        return Some(Finding::new(ids::PERF_LOW, Severity::CannotTell, observed).alone());
+    }
     let observed = said!(
-        "{rate_mbps} Mb/s come over TCP; {here} and {there} are links of {speed} Mb/s",
-        "TCP 只有 {rate_mbps} Mb/s,而 {here} 与 {there} 的链路速率为 {speed} Mb/s",
+        "{rate_mbps} Mb/s come over TCP; {here} and {far} are links of {speed} Mb/s, and the hosts move {own_mbps} Mb/s and more to themselves",
+        "TCP 只有 {rate_mbps} Mb/s,而 {here} 与 {far} 的链路速率为 {speed} Mb/s,主机对自身不低于 {own_mbps} Mb/s",
         here = &ours.name,
-        there = &theirs.name
+        far = &theirs.name,
+        own_mbps = own_mbps[0].min(own_mbps[1])
     );
     let device = context.devices().next().map_or("DEVICE", |device| device.name.as_str());
     let finding = Finding::new(ids::PERF_LOW, Severity::Degraded, observed).alone();
-    Some(finding.with("device", device).with("peer", ip.to_string()))
+    Some(finding.with("device", device).with("peer", address.ip().to_string()))
 }

@@ -114,12 +114,49 @@ fn an_etcd_that_is_well_is_asked_and_left_alone() {
 }
 
 #[test]
-fn a_metadata_service_that_speaks_tls_is_not_looked_into() {
-    for url in ["https://10.1.0.9/metadata", "etcd://https://10.1.0.9:2379,https://10.1.0.8:2379"] {
-        let scene = with_metadata(url);
-        scene.is_healthy();
-        assert!(scene.world.asked.borrow().is_empty());
+fn a_metadata_service_behind_tls_is_looked_into_as_one_without() {
+    let mut scene = with_metadata("etcd://https://10.1.0.9:2379");
+    etcd(&mut scene, vec![]);
+    scene.is_healthy();
+    etcd(&mut scene, vec![("GET /health ", r#"{"health":"false"}"#)]);
+    scene.finding("ETCD-DOWN");
+    // Its certificate is refused.
+    let refused = "invalid peer certificate: UnknownIssuer";
+    scene.world.tls = Err(AskFailure::Encryption(refused.into()));
+    let finding = scene.finding("ETCD-TLS");
+    assert!(finding.observed.contains(refused), "{}", finding.observed);
+    assert!(finding.command().contains("-connect 10.1.0.9:2379"), "{}", finding.command());
+    // This program has no TLS: that is said, and that somebody listens.
+    scene.world.tls = Err(AskFailure::NotBuilt);
+    let finding = scene.finding("ETCD-TLS");
+    assert_eq!(finding.severity, Severity::CannotTell);
+    assert!(finding.observed.contains("10.1.0.9:2379 takes connections"), "{}", finding.observed);
+    scene.world.tls = Err(AskFailure::Connect(111));
+    scene.finding("ETCD-DOWN");
+}
+
+#[test]
+fn a_service_that_wants_tls_is_told_from_one_that_is_none() {
+    let go = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+    for (url, answer, written) in [
+        ("etcd://10.1.0.9:2379", go.as_bytes(), "etcd://https://10.1.0.9:2379"),
+        ("http://10.1.0.9:2379/metadata", b"\x15\x03\x03\x00\x02\x02\x46", "https://10.1.0.9:2379"),
+    ] {
+        let mut scene = with_metadata(url);
+        scene.world.answers = vec![(ETCD.parse().unwrap(), "", Ok(answer.to_vec()))];
+        let finding = scene.finding("ETCD-TLS");
+        assert!(finding.observed.contains(&format!("write {written}")), "{}", finding.observed);
     }
+    // An etcd closes without a word, and answers who begins as TLS does.
+    let mut scene = with_metadata("etcd://10.1.0.9:2379");
+    let address: SocketAddr = ETCD.parse().unwrap();
+    scene.world.answers = vec![
+        (address, "GET", Err(AskFailure::Broken)),
+        (address, "\u{16}\u{3}\u{1}", Ok(vec![21, 3, 3, 0, 2, 2, 40])),
+    ];
+    scene.finding("ETCD-TLS");
+    scene.world.answers.pop();
+    assert!(scene.finding("ETCD-DOWN").observed.contains("without an answer"));
 }
 
 #[test]

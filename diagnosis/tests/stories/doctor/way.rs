@@ -2,8 +2,8 @@
 
 use super::hosts::{PEER, beside, other};
 use crate::scene::Scene;
-use handfast_diagnosis::doctor::{Facts, Half, ROCE_PORT, encode, half};
-use handfast_diagnosis::{Severity, Side};
+use handfast_diagnosis::doctor::{Facts, Half, LaneFailure, LaneStep, ROCE_PORT, encode, half};
+use handfast_diagnosis::{Id, Severity, Side, ids};
 use std::net::SocketAddr;
 
 /// What both interfaces take, less the headers.
@@ -13,11 +13,17 @@ const FULL: usize = 9_000 - 28;
 fn over(ports: &[u16]) -> Scene {
     let other = other();
     let mut scene = beside(&other);
-    let told = half(&Facts::read(crate::scene::root_of(&other)), &other.report(), 0);
-    let told = Half { datagram_ports: ports.to_vec(), ..told };
-    scene.world.answers = vec![(PEER.parse().unwrap(), "HFDOCTR1", Ok(encode(&told).unwrap()))];
+    told_with(&mut scene, &other, |told| told.datagram_ports = ports.to_vec());
     scene.passes(7412, FULL);
     scene
+}
+
+/// What the other tells, with this changed.
+fn told_with(scene: &mut Scene, other: &Scene, change: impl FnOnce(&mut Half)) {
+    let mut told = half(&Facts::read(crate::scene::root_of(other)), &other.report(), 0);
+    change(&mut told);
+    let address = scene.request.peer.as_ref().unwrap().parse().unwrap();
+    scene.world.answers = vec![(address, "HFDOCTR1", Ok(encode(&told).unwrap()))];
 }
 
 impl Scene {
@@ -64,17 +70,88 @@ fn bytes_that_come_far_slower_than_the_links_are_is_told() {
     other.request.peer = None;
     let mut scene = beside(&other);
     scene.file("sys/class/net/ens1f0/speed", "25000\n");
+    told_with(&mut scene, &other, |told| told.loopback_mbps = 9_000);
+    scene.world.loopback_mbps = 8_000;
     // A sixteenth of ten gigabits.
     scene.world.rate = Some(625_000_000 / 8);
     scene.is_healthy();
     scene.world.rate = Some(620_000_000 / 8);
     let finding = scene.finding("PERF-LOW");
     assert_eq!(finding.severity, Severity::Degraded);
-    assert!(finding.observed.contains("620 Mb/s come"), "{}", finding.observed);
+    for part in ["620 Mb/s come", "8000 Mb/s and more"] {
+        assert!(finding.observed.contains(part), "{}", finding.observed);
+    }
+    // Who moves little more than that to itself is busy, whichever of the two it is.
+    scene.world.loopback_mbps = 4 * 620 - 1;
+    let finding = scene.finding("PERF-LOW");
+    assert_eq!(finding.severity, Severity::CannotTell);
+    assert!(finding.observed.contains("node-a moves 2479 Mb/s to itself"), "{}", finding.observed);
+    scene.world.loopback_mbps = 4 * 620;
+    assert_eq!(scene.finding("PERF-LOW").severity, Severity::Degraded);
+    told_with(&mut scene, &other, |_| {});
+    assert!(scene.finding("PERF-LOW").observed.contains("node-b moves 0 Mb/s to itself"));
     // Of a link whose speed is not known nothing can be said, nor if nothing came.
     scene.remove("sys/class/net/ens1f0/speed");
     scene.is_healthy();
     scene.file("sys/class/net/ens1f0/speed", "25000\n");
     scene.world.rate = None;
+    scene.is_healthy();
+}
+
+/// As the kernel has it: the network, this host's own address, a network that is refused.
+const ROUTES: &str = "\
+fd000000000000000000000000000000 40 00000000000000000000000000000000 00 00000000000000000000000000000000 00000100 00000001 00000000 00000001   ens1f0
+fd000000000000000000000000000007 80 00000000000000000000000000000000 00 00000000000000000000000000000000 00000000 00000004 00000000 80200001       lo
+fd000000000000000000000000000000 10 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo
+00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 00000400 00000003 00000000 00000003     eth0
+";
+
+#[test]
+fn packets_that_are_lost_for_their_size_are_found_over_ipv6_too() {
+    let other = other();
+    let mut scene = beside(&other);
+    scene.request.peer = Some("[fd00::8]:7412".into());
+    for host in [&scene, &other] {
+        host.file("proc/net/ipv6_route", ROUTES);
+    }
+    told_with(&mut scene, &other, |told| told.datagram_ports = vec![7412]);
+    let there: SocketAddr = "[fd00::8]:7412".parse().unwrap();
+    scene.world.passes.insert(there, 9_000 - 48);
+    scene.is_healthy();
+    scene.world.passes.insert(there, 9_000 - 49);
+    let finding = scene.finding("MTU-BLACKHOLE");
+    assert_eq!(finding.command(), "ping -M do -s 8952 -c 3 -I ens1f0 fd00::8");
+}
+
+/// How a lane to the other fared.
+fn with_lane(failure: Option<(LaneStep, Id, Side)>) -> Scene {
+    let other = other();
+    let mut scene = beside(&other);
+    told_with(&mut scene, &other, |told| told.lane_port = Some(7500));
+    let failure = failure.map(|(step, id, side)| LaneFailure { step, id, side, text: "x".into() });
+    scene.world.lane = Some(failure.map_or(Ok(()), Err));
+    scene
+}
+
+#[test]
+fn a_lane_between_two_nics_is_made_and_written_over() {
+    with_lane(None).is_healthy();
+    let silent = (LaneStep::Connect, ids::ROCE_UDP_FILTERED, Side::Unknown);
+    let finding = with_lane(Some(silent)).finding("ROCE-UDP-FILTERED");
+    assert_eq!(finding.severity, Severity::Fatal);
+    assert!(finding.command().starts_with("nft insert rule"), "{}", finding.command());
+    // Of a lane that works for short packets alone.
+    let finding = with_lane(Some((LaneStep::Write, ids::WC_RETRY, Side::Remote)));
+    let finding = finding.finding("MTU-BLACKHOLE");
+    assert_eq!(finding.command(), "ping -M do -s 8972 -c 3 -I ens1f0 10.1.0.8");
+    with_lane(Some((LaneStep::Write, ids::WC_REM_ACCESS, Side::Both))).finding("WC-REM-ACCESS");
+    let finding = with_lane(Some((LaneStep::Device, ids::LIM_MEMLOCK, Side::Local)));
+    assert_eq!(finding.finding("LIM-MEMLOCK").side, Side::Local);
+    // Where nothing of RDMA is wanted, or there is nothing to make it with, it is not tried.
+    let mut scene = with_lane(Some(silent));
+    scene.request.wanted = handfast_diagnosis::doctor::Wanted::Tcp;
+    scene.is_healthy();
+    scene.request.wanted = handfast_diagnosis::doctor::Wanted::Rdma;
+    scene.world.lane = None;
     scene.is_healthy();
 }

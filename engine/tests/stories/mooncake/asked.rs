@@ -30,6 +30,7 @@ async fn recorded_data_connections_are_answered_byte_by_byte_as_a_released_node_
         "tcp-legacy-v1-02",
         "tcp-no-pool-02",
         "tcp-no-pool-03",
+        "tcp-notify-02",
         "http-metadata-write64-03",
     ] {
         let read = |way: &str| fs::read(golden.join(format!("{name}.{way}.bin"))).unwrap();

@@ -1,8 +1,11 @@
 //! Mooncake's `nic_priority_matrix`: per location the NICs to prefer and the others.
 
-use serde::Serialize;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
-use std::collections::BTreeMap;
 
 /// The location that stands for memory of which nothing is known: every NIC is preferred there.
 /// It is made up on reading and never published (Mooncake's `src/topology.cpp`).
@@ -44,13 +47,32 @@ impl Nics {
 }
 
 impl Serialize for Nics {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (&self.preferred, &self.available).serialize(serializer)
     }
 }
 
-/// Per location the NICs to prefer and the others.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+impl<'de> Deserialize<'de> for Nics {
+    fn deserialize<D: Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+        let (preferred, available) = Deserialize::deserialize(text)?;
+        Ok(Self { preferred, available })
+    }
+}
+
+/// How near a NIC is to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Nearness {
+    /// It is to be preferred.
+    Preferred,
+    /// It is for when none of those works.
+    Available,
+    /// It is not listed, and for when nothing else is left.
+    Unlisted,
+}
+
+/// Per location the NICs to prefer and the others. What is read as part of a descriptor is bounded
+/// there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PriorityMatrix {
     locations: BTreeMap<String, Nics>,
@@ -123,6 +145,38 @@ impl PriorityMatrix {
         self.locations.get(location).cloned().unwrap_or_else(|| self.all())
     }
 
+    /// How near a NIC is to memory at a location, or to any where that is not listed.
+    pub fn nearness(&self, location: &str, nic: &str) -> Nearness {
+        let has = |names: &[String]| names.iter().any(|name| name == nic);
+        let listed = self.locations.get(location).or_else(|| self.locations.get(WILDCARD));
+        match listed {
+            Some(nics) if has(&nics.preferred) => Nearness::Preferred,
+            Some(nics) if has(&nics.available) => Nearness::Available,
+            Some(_) => Nearness::Unlisted,
+            None if self.names().any(|name| name == nic) => Nearness::Preferred,
+            None => Nearness::Unlisted,
+        }
+    }
+
+    /// The NICs of every location, those of several more than once.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.locations.values().flat_map(Nics::iter)
+    }
+
+    /// The same with these NICs alone. A location that is left without any is as one that is not
+    /// listed.
+    pub fn of_nics(&self, names: &[String]) -> Self {
+        let known = |list: &[String]| -> Vec<String> {
+            list.iter().filter(|name| names.contains(name)).cloned().collect()
+        };
+        let row = |(location, nics): (&String, &Nics)| {
+            let (preferred, available) = (known(&nics.preferred), known(&nics.available));
+            let nics = Nics { preferred, available };
+            (!nics.is_empty()).then(|| (location.clone(), nics))
+        };
+        self.locations.iter().filter_map(row).collect()
+    }
+
     /// Every location listed, by name.
     pub fn locations(&self) -> impl Iterator<Item = (&str, &Nics)> {
         self.locations.iter().map(|(location, nics)| (location.as_str(), nics))
@@ -134,12 +188,18 @@ impl PriorityMatrix {
             return listed.clone();
         }
         let mut preferred: Vec<String> = Vec::new();
-        for name in self.locations.values().flat_map(Nics::iter) {
+        for name in self.names() {
             if !preferred.iter().any(|known| known == name) {
                 preferred.push(name.to_owned());
             }
         }
         Nics { preferred, available: Vec::new() }
+    }
+}
+
+impl FromIterator<(String, Nics)> for PriorityMatrix {
+    fn from_iter<I: IntoIterator<Item = (String, Nics)>>(rows: I) -> Self {
+        Self { locations: rows.into_iter().collect() }
     }
 }
 

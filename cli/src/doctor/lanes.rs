@@ -1,0 +1,110 @@
+//! Lanes over RDMA between two doctors, made as nodes make theirs.
+
+use super::Doctor;
+use crate::runtime;
+use handfast::{
+    Access, Engine, Error, Memory, RdmaOptions, Registration, Side as Blamed, TransportChoice,
+};
+use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes};
+use handfast_diagnosis::{Side, ids};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+const SEGMENT: &str = "doctor";
+/// For a lane to be made, with all its attempts.
+const CONNECT_MAX: Duration = Duration::from_secs(15);
+/// For a write then: a device's own retries are over before.
+const WRITE_MAX: Duration = Duration::from_secs(5);
+
+/// What takes lanes of other doctors while this exists.
+pub(super) struct Answering {
+    engine: Engine,
+    _served: Registration,
+    _runtime: Runtime,
+}
+
+impl Answering {
+    /// None where no lane over RDMA can be had: the report of this host says why.
+    pub(super) fn start(address: IpAddr, arguments: &Doctor) -> Option<Self> {
+        // Goes on while this thread waits for connections, however few processors there are.
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
+        let listen = SocketAddr::new(address, 0).to_string();
+        let builder = Engine::builder().listen(&listen).transport(TransportChoice::Rdma);
+        let engine = runtime.block_on(builder.rdma(options(arguments)).start()).ok()?;
+        let memory = Memory::zeroed(LANE_BYTES).ok()?;
+        let served = {
+            let _inside = runtime.enter();
+            engine.register(SEGMENT, memory.whole(), Access::READ_WRITE).ok()?
+        };
+        Some(Self { engine, _served: served, _runtime: runtime })
+    }
+
+    pub(super) fn port(&self) -> Option<u16> {
+        self.engine.address().rsplit_once(':')?.1.parse().ok()
+    }
+}
+
+fn options(arguments: &Doctor) -> RdmaOptions {
+    RdmaOptions {
+        devices: arguments.device.clone().into_iter().collect(),
+        address: arguments.gid,
+        ..RdmaOptions::default()
+    }
+}
+
+/// Makes lanes with the device that was asked for.
+pub(super) fn lanes(arguments: &Doctor) -> Lanes {
+    let options = options(arguments);
+    Box::new(move |address| {
+        let runtime = runtime::build().map_err(|failure| LaneFailure {
+            step: LaneStep::Device,
+            id: ids::INTERNAL,
+            side: Side::Local,
+            text: failure.to_string(),
+        })?;
+        let tried = runtime.block_on(tried(options.clone(), address));
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        tried
+    })
+}
+
+async fn tried(options: RdmaOptions, address: SocketAddr) -> Result<(), LaneFailure> {
+    let at = |step| move |error: Error| told(step, &error);
+    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(options);
+    let engine = builder.start().await.map_err(at(LaneStep::Device))?;
+    let done = over(&engine, address).await;
+    engine.close().await;
+    done
+}
+
+async fn over(engine: &Engine, address: SocketAddr) -> Result<(), LaneFailure> {
+    let at = |step| move |error: Error| told(step, &error);
+    let place = format!("{address}/{SEGMENT}");
+    let opened = timeout(CONNECT_MAX, async {
+        let segment = engine.open(&place).await?;
+        let failures = engine.warm(&[segment.address()]).await;
+        failures.into_iter().next().map_or(Ok(segment), Err)
+    });
+    let opened = opened.await.map_err(|_| LaneFailure {
+        step: LaneStep::Connect,
+        id: ids::HS_FAILED,
+        side: Side::Unknown,
+        text: format!("no lane to {address} within {} s", CONNECT_MAX.as_secs()),
+    })?;
+    let segment = opened.map_err(at(LaneStep::Connect))?;
+    let block =
+        Memory::zeroed(LANE_BYTES).map_err(|error| told(LaneStep::Device, &error.into()))?;
+    let written = segment.write(&block.whole(), 0).deadline(WRITE_MAX).await;
+    written.map(drop).map_err(at(LaneStep::Write))
+}
+
+fn told(step: LaneStep, error: &Error) -> LaneFailure {
+    let side = match error.side() {
+        Blamed::Local => Side::Local,
+        Blamed::Peer => Side::Remote,
+        Blamed::Configuration | Blamed::Protection => Side::Both,
+    };
+    LaneFailure { step, id: error.diagnosis_id(), side, text: error.to_string() }
+}

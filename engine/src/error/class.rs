@@ -1,0 +1,116 @@
+//! What a failure is about, by its cause.
+
+use super::{Cause, Error};
+use crate::rails::FailureClass;
+use handfast_core::transport::Side;
+
+impl Error {
+    /// What the failure is about, which says what trying again may change; `None` where that is
+    /// nothing of these: the caller ended it, a store does not know the node, or a deadline passed
+    /// and nothing had failed before.
+    ///
+    /// Of a transfer it is the class that its lanes' rails are treated by (`docs/transfers.md`).
+    pub fn class(&self) -> Option<FailureClass> {
+        of(self.side(), self.cause()).or_else(|| {
+            let first = self.report()?.first_error.as_ref()?;
+            Some(FailureClass::of(first))
+        })
+    }
+}
+
+fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
+    Some(match cause {
+        Cause::Transport(error) => FailureClass::of(error),
+        Cause::PeerLost(error) => FailureClass::of(error),
+        Cause::Handshake(_) => match side {
+            Side::Local => FailureClass::LocalPort,
+            Side::Peer => FailureClass::PeerProcess,
+            Side::Configuration => FailureClass::Configuration,
+            Side::Protection => FailureClass::Protection,
+        },
+        Cause::PeerRestarted
+        | Cause::Refused
+        | Cause::Unreachable(_)
+        | Cause::UnknownHost(_)
+        | Cause::Silent { .. }
+        | Cause::Broken(_)
+        | Cause::Foreign(_)
+        | Cause::Frame(_)
+        | Cause::Descriptor(_)
+        | Cause::MooncakeDescriptor(_)
+        | Cause::ChecksumRefused(_)
+        | Cause::NotificationRejected => FailureClass::PeerProcess,
+        Cause::NoRoom(_)
+        | Cause::RdmaUnavailable(_)
+        | Cause::Bind(_)
+        | Cause::Memory(_)
+        | Cause::Registration(_)
+        | Cause::Recording(_)
+        | Cause::Limit { .. } => FailureClass::LocalPort,
+        Cause::Permission(_)
+        | Cause::ReadOnly
+        | Cause::OutOfRange { .. }
+        | Cause::NoSuchSegment { .. } => FailureClass::Protection,
+        Cause::Invalid(_)
+        | Cause::Name(_)
+        | Cause::NameConflict { .. }
+        | Cause::RdmaNotOffered
+        | Cause::TcpNotOffered
+        | Cause::NoDataPort
+        | Cause::Notification(_) => FailureClass::Configuration,
+        Cause::Store(_)
+        | Cause::NotPublished { .. }
+        | Cause::DeadlinePassed
+        | Cause::Cancelled
+        | Cause::Closed => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Stage;
+    use crate::transfer::{BatchOutcome, BatchReport};
+    use handfast_core::Instant;
+    use handfast_core::transport::TransportError;
+    use std::sync::Arc;
+
+    fn lane(side: Side, call: &'static str) -> TransportError {
+        TransportError { side, call, code: 0, detail: "it broke".into() }
+    }
+
+    #[test]
+    fn an_error_of_a_lane_has_the_class_that_its_rail_is_treated_by_and_says_so() {
+        for (error, class, words) in [
+            (lane(Side::Local, "completion"), FailureClass::LocalPort, "our side, local port"),
+            (lane(Side::Peer, "completion"), FailureClass::PeerRail, "the peer's side, peer rail"),
+            (lane(Side::Peer, "handshake"), FailureClass::PeerProcess, "peer's side, peer process"),
+            (lane(Side::Protection, "post"), FailureClass::Protection, "(an access that is not"),
+            (lane(Side::Configuration, "wire"), FailureClass::Configuration, "(the set-up of"),
+        ] {
+            for cause in [Cause::Transport(error.clone()), Cause::PeerLost(Arc::new(error.clone()))]
+            {
+                let failed = Error::new(error.side, Stage::Transfer, cause);
+                assert_eq!(failed.class(), Some(class));
+                assert!(failed.to_string().contains(words), "{failed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_passed_has_the_class_of_what_failed_before_and_else_none() {
+        let late = |first: Option<TransportError>| {
+            let report = BatchReport {
+                outcome: BatchOutcome::TimedOut,
+                requests: Vec::new(),
+                first_error: first.map(Arc::new),
+                submitted: Instant(1),
+                finished: Instant(2),
+            };
+            Error::peer(Stage::Transfer, Cause::DeadlinePassed).with_report(report).class()
+        };
+        assert_eq!(late(Some(lane(Side::Peer, "completion"))), Some(FailureClass::PeerRail));
+        assert_eq!(late(None), None);
+        assert_eq!(Error::local(Stage::Transfer, Cause::Cancelled).class(), None);
+    }
+}

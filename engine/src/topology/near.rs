@@ -1,0 +1,34 @@
+//! How near a pair of NICs is to the two ends of a transfer.
+
+use super::location::Location;
+use handfast_core::mooncake::{Nearness, PriorityMatrix};
+
+/// Where bytes go from and to, and what is known of the NICs on both sides.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    /// Our matrix.
+    pub own: &'a PriorityMatrix,
+    /// The location of our memory.
+    pub own_location: &'a Location,
+    /// The peer's matrix.
+    pub peer: &'a PriorityMatrix,
+    /// The location of the peer's memory.
+    pub peer_location: &'a Location,
+}
+
+impl Ends<'_> {
+    /// The rank of a NIC of ours and one of the peer's, by their names: 0 if both are preferred at
+    /// their end, 8 if neither is listed there. What is nearer to our memory comes first; among NICs
+    /// of ours that are equally near the peer's memory decides. A pure function of its arguments.
+    pub fn rank(&self, own_nic: &str, peer_nic: &str) -> u8 {
+        let of = |matrix: &PriorityMatrix, location: &Location, nic: &str| match matrix
+            .nearness(&location.to_string(), nic)
+        {
+            Nearness::Preferred => 0,
+            Nearness::Available => 1,
+            Nearness::Unlisted => 2,
+        };
+        let own: u8 = of(self.own, self.own_location, own_nic);
+        own * 3 + of(self.peer, self.peer_location, peer_nic)
+    }
+}

@@ -1,0 +1,40 @@
+//! What nodes on this thread write to their log, and what `explain` makes of it.
+
+use handfast_diagnosis::explain::explain;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+use tracing::Level;
+use tracing::subscriber::{DefaultGuard, set_default};
+
+/// A log in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Keeps what is logged on this thread until the guard goes.
+    pub(crate) fn keep(&self) -> DefaultGuard {
+        let log = self.clone();
+        let format = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false);
+        set_default(format.with_writer(move || log.clone()).finish())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    /// The id of what everything in it follows from.
+    pub(crate) fn first(&self) -> Option<&'static str> {
+        explain(&self.text()).first.map(|first| first.id.as_str())
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

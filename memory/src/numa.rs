@@ -1,0 +1,65 @@
+//! Which NUMA node memory lies on.
+#![allow(unsafe_code)]
+
+use crate::block::Span;
+use std::ptr;
+
+/// Pages that are asked about: the first, the last, and some evenly between.
+const PAGES_ASKED: usize = 16;
+
+impl Span {
+    /// The NUMA node that its pages lie on, as the kernel tells of some of them; `None` where they lie
+    /// on several, none was touched yet, or the kernel does not tell.
+    pub fn numa_node(&self) -> Option<u32> {
+        let last = self.len().checked_sub(1)?;
+        let start = usize::try_from(self.address()).ok()?;
+        let page = |place: usize| {
+            let far = last as u128 * place as u128 / (PAGES_ASKED as u128 - 1);
+            ptr::without_provenance::<libc::c_void>(start + far as usize)
+        };
+        let pages: [*const libc::c_void; PAGES_ASKED] = std::array::from_fn(page);
+        let mut told = [-libc::ENOENT; PAGES_ASKED];
+        // SAFETY: both arrays have as many entries as the call is told, live until it returns, and
+        // `told` is written by nobody else. Without a list of nodes it moves no page and reads none:
+        // the addresses are looked up, whatever they are.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_move_pages,
+                0,
+                PAGES_ASKED as libc::c_ulong,
+                pages.as_ptr(),
+                ptr::null::<libc::c_int>(),
+                told.as_mut_ptr(),
+                0 as libc::c_int,
+            )
+        };
+        if result != 0 {
+            return None;
+        }
+        let mut nodes = told.iter().filter_map(|node| u32::try_from(*node).ok());
+        let first = nodes.next()?;
+        nodes.all(|node| node == first).then_some(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Memory;
+    use std::path::Path;
+
+    #[test]
+    fn memory_that_was_written_lies_on_a_node_and_memory_of_no_bytes_on_none() {
+        let memory = Memory::zeroed(1 << 20).unwrap();
+        assert_eq!(memory.whole().numa_node(), None, "no page is there yet");
+        memory.copy_in(0, &vec![1; 1 << 20]).unwrap();
+        assert_eq!(memory.span(5, 0).unwrap().numa_node(), None);
+        let node = memory.whole().numa_node();
+        println!("on node {node:?}");
+        // Kernels without NUMA, and sandboxes, do not tell.
+        if let Some(node) = node {
+            let folder = format!("/sys/devices/system/node/node{node}");
+            assert!(Path::new(&folder).exists() || node == 0, "there is no node {node}");
+            assert_eq!(memory.span(100, 1).unwrap().numa_node(), Some(node));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Nodes of ours among released Mooncake nodes: opens that cross, a release that replaces its
+//! endpoint at every request, a listener that serves one call at a time.
+
+use crate::shipping::{at_once, holds, holds_at_night, pruned};
+use sim_tests::sweep::{Swarm, failure};
+use sim_tests::{Coverage, Ending, Explorer, Scenario, assert_snapshot, hunt, mutants};
+use std::fmt::Write as _;
+
+const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
+
+#[test]
+fn an_open_that_crosses_that_of_a_node_with_a_ready_phase_pairs_both() {
+    explore(Scenario::NewAgainstReady);
+}
+
+#[test]
+fn a_node_that_replaces_its_endpoint_at_every_request_is_never_believed() {
+    for scenario in [Scenario::NewToReplacing, Scenario::NewAgainstReplacing] {
+        explore(scenario);
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_keeps_two_nodes_from_a_listener_and_both_get_there() {
+    explore(Scenario::TwoToOld);
+}
+
+/// With one fault to the end, with two the nearest worlds; the rest is for the night.
+fn explore(scenario: Scenario) {
+    holds(scenario, scenario.setup(0));
+    holds(scenario, pruned(at_once(scenario.setup(1))));
+    holds_at_night(&Explorer::default(), scenario, pruned(scenario.setup(1)));
+    holds_at_night(&Explorer::default(), scenario, pruned(at_once(scenario.setup(2))));
+}
+
+/// What a mixed fleet costs without any fault: lifecycles that end before all is at rest.
+#[test]
+fn what_old_nodes_cost_without_a_fault_is_written_down() {
+    let mut text = String::new();
+    let old = [Scenario::NewToOld, Scenario::OldToNew, Scenario::NewAgainstOld];
+    for scenario in old.into_iter().chain(Scenario::OF_MIXED) {
+        let start = scenario.begin(at_once(scenario.setup(0)));
+        let report = Explorer::default().explore(&start);
+        assert!(matches!(report.ending, Ending::Fixpoint), "{scenario:?}: {:?}", report.ending);
+        let worst = report.worst_healing;
+        let _ = writeln!(
+            text,
+            "{scenario:?}: {} worlds, {} transitions, at most {} events and {} ended lifecycles to rest\n  \
+             states {:?}\n  timers {:?}",
+            report.states,
+            report.transitions,
+            worst.events,
+            worst.ended,
+            report.coverage.states,
+            report.coverage.timers
+        );
+    }
+    assert_snapshot("mixed", &text);
+}
+
+#[test]
+fn a_side_that_answers_a_node_which_holds_its_lock_only_in_turn_waits_for_ever() {
+    let entry = mutants::find("H7-2").expect("a registered variant");
+    let (found, _) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
+    assert_snapshot(entry.name, &found.transcript);
+}
+
+#[test]
+fn seeds_of_mixed_fleets_break_no_oracle() {
+    let (swarm, mut coverage) = (Swarm::mixed(), Coverage::default());
+    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
+    for seed in 0..SEEDS {
+        let swarmed = swarm.run(seed, &mut coverage);
+        if let Some(line) = swarmed.line {
+            panic!("{}", failure(&line));
+        }
+        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
+        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+    }
+    println!(
+        "{SEEDS} seeds of mixed fleets, {events} events, {faults} faults, traces {hashes:032x}"
+    );
+    assert!(u64::from(events) > 10 * SEEDS && u64::from(faults) > SEEDS, "{events} {faults}");
+}

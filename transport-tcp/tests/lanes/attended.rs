@@ -1,0 +1,129 @@
+//! Threads that wait and look for completions themselves.
+
+use crate::support::*;
+use handfast_memory::{Access, Memory};
+use handfast_transport_tcp::{LaneCompletion, Sent, TokioNet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+
+/// Far more than anything takes that does not hang.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A runtime whose tasks run only while it is asked to.
+fn still() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn running() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Attends until `count` slices have ended.
+fn attend(node: &Node<TokioNet>, count: usize) -> Vec<LaneCompletion> {
+    let (mut ended, began) = (Vec::new(), Instant::now());
+    while ended.len() < count {
+        assert!(began.elapsed() < PATIENCE, "{ended:?} in the end");
+        node.transport.attend(LANE, &mut || {
+            ended.extend(node.sink.ended_now());
+            ended.len() >= count
+        });
+        ended.extend(node.sink.ended_now());
+    }
+    ended
+}
+
+#[test]
+fn who_waits_sends_and_receives_while_no_task_of_ours_runs() {
+    let (ours, theirs) = (still(), running());
+    let b = theirs.block_on(node(2, Setup::default()));
+    let a = ours.block_on(async {
+        let a = node(1, Setup::default()).await;
+        wire(&a, &b).await;
+        a
+    });
+    let (target, region) = b.region(1 << 20, Access::READ_WRITE);
+    for seed in 1..=100 {
+        let source = patterned(4096, seed);
+        let slice = a.write(source.whole(), &region, 0);
+        assert_eq!(attend(&a, 1), [LaneCompletion::Done(slice)]);
+        assert_eq!(bytes_of(&target)[..4096], bytes_of(&source));
+    }
+    let back = Memory::zeroed(1 << 20).unwrap();
+    let slice = a.read(back.whole(), &region, 0);
+    assert_eq!(attend(&a, 1), [LaneCompletion::Done(slice)]);
+    assert_eq!(bytes_of(&back), bytes_of(&target));
+    ours.block_on(a.retire());
+}
+
+#[test]
+fn a_lane_that_breaks_while_somebody_waits_ends_each_slice_and_fails_once() {
+    let ours = still();
+    let (a, peer) = ours.block_on(async {
+        let a = node(2, Setup::default()).await;
+        let peer = raw_peer(&a, 8).await;
+        let started = || a.counters().lanes_started == 1;
+        until(started).await;
+        (a, peer)
+    });
+    let (memory, region) = a.region(4096, Access::READ_WRITE);
+    let slice = a.write(memory.whole(), &region, 0);
+    drop(peer);
+    assert_eq!(attend(&a, 1), [LaneCompletion::Released { slice, sent: Sent::All }]);
+    assert_eq!(a.sink.failures(), 1);
+    ours.block_on(a.retire());
+    assert_eq!(a.sink.failures(), 1);
+}
+
+#[test]
+fn who_waits_for_a_mute_peer_is_let_go() {
+    let ours = still();
+    let (a, _peer) = ours.block_on(async {
+        let a = node(2, Setup::default()).await;
+        let peer = raw_peer(&a, 8).await;
+        until(|| a.counters().lanes_started == 1).await;
+        (a, peer)
+    });
+    let (memory, region) = a.region(4096, Access::READ_WRITE);
+    let slice = a.write(memory.whole(), &region, 0);
+    let (began, mut asked) = (Instant::now(), 0);
+    for _ in 0..100 {
+        a.transport.attend(LANE, &mut || {
+            asked += 1;
+            false
+        });
+    }
+    assert!(began.elapsed() < PATIENCE);
+    // Looked for once, it rests for one time, then for three, for seven, and so on.
+    assert!((1..=8 * 400).contains(&asked), "{asked}");
+    ours.block_on(a.retire());
+    assert_eq!(a.sink.ended_now(), [LaneCompletion::Released { slice, sent: Sent::All }]);
+}
+
+#[test]
+fn a_retired_lane_reports_nothing_more_although_somebody_attends() {
+    let runtime = running();
+    for _ in 0..20 {
+        let (a, b) = runtime.block_on(two_nodes(Setup::default()));
+        let (_target, region) = b.region(4096, Access::READ_WRITE);
+        let memory = patterned(4096, 3);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    a.transport.attend(LANE, &mut || over.load(Ordering::Relaxed));
+                }
+            });
+            let posted: Vec<u64> = (0..32).map(|_| a.write(memory.whole(), &region, 0)).collect();
+            runtime.block_on(a.retire());
+            let mut ended: Vec<u64> =
+                a.sink.ended_now().iter().map(LaneCompletion::slice).collect();
+            ended.sort_unstable();
+            assert_eq!(ended, posted, "each has ended, and once");
+            over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(a.sink.ended_now(), []);
+        assert_eq!(a.sink.failures(), 0);
+    }
+}
