@@ -277,11 +277,9 @@ fn a_look_up_on_another_runtime_keeps_no_connection_that_ends_with_it() {
     let elsewhere = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // It does not run afterwards, and nothing that it drives moves.
     let segment = elsewhere.block_on(user.open(&owner.segment())).unwrap();
-    ours.block_on(async {
-        write_and_check(&segment, &owner.memory, 10_000, 1).await;
-        user.close().await;
-    });
+    ours.block_on(write_and_check(&segment, &owner.memory, 10_000, 1));
     let beginnings = relay.beginnings();
     let calls: Vec<usize> = beginnings.iter().map(|bytes| frames(bytes).len()).collect();
     assert_eq!(calls, [1, 1, 0, 1], "each call had a connection of its own");
+    ours.block_on(user.close());
 }
