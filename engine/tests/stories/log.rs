@@ -2,17 +2,22 @@
 
 use handfast_diagnosis::explain::explain;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
-use tracing::Level;
-use tracing::subscriber::{DefaultGuard, set_default};
+use std::sync::{Arc, LazyLock, Mutex};
+use tracing::subscriber::{DefaultGuard, NoSubscriber, set_default};
+use tracing::{Dispatch, Level};
 
 /// A log in memory.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
+/// Where there is but one subscriber, tracing asks that of the thread that meets an event first, which
+/// may have none, and takes its answer for everybody's. With two it asks both.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
+
 impl Log {
     /// Keeps what is logged on this thread until the guard goes.
     pub(crate) fn keep(&self) -> DefaultGuard {
+        LazyLock::force(&SECOND);
         let log = self.clone();
         let format = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false);
         set_default(format.with_writer(move || log.clone()).finish())
