@@ -217,16 +217,15 @@ fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Out
     let address = listener.local_addr().map_err(failed)?;
     let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
     output::note(format_args!("answering at {address}"));
-    let take_lanes = || match arguments.transport {
-        TransportName::Tcp => None,
-        _ => lanes::Answering::start(address.ip(), arguments),
-    };
-    let mut lanes = take_lanes();
+    let mut lanes = None;
     // This address is now taken by this doctor itself.
     let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
     let mut loopback_mbps = doctor::loopback_mbps();
     for stream in listener.incoming() {
         let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
+            // Where this host is reached, and again each time: what kept a device from being used may
+            // be cured by now.
+            lanes = lanes.take().or_else(|| take_lanes(stream.local_addr().ok()?.ip(), arguments));
             let facts = Facts::read(&arguments.root);
             let report = doctor::examine(&facts, &request, outside);
             let mut own = doctor::half(&facts, &report, outside.unix_s());
@@ -239,14 +238,21 @@ fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Out
             Ok(Some(other)) => {
                 output::note(format_args!("told {}", other.host));
                 loopback_mbps = doctor::loopback_mbps();
-                // What kept a device from being used may be cured by now.
-                lanes = lanes.or_else(take_lanes);
             }
             Ok(None) => {}
             Err(error) => output::note(format_args!("not told: {error}")),
         }
     }
     Ok(())
+}
+
+/// Takes lanes over RDMA, where nodes of this host would.
+fn take_lanes(address: IpAddr, arguments: &Doctor) -> Option<lanes::Answering> {
+    if arguments.transport == TransportName::Tcp {
+        return None;
+    }
+    let started = lanes::Answering::start(address, arguments);
+    started.map_err(|text| output::note(format_args!("no lane over RDMA is taken: {text}"))).ok()
 }
 
 /// Answers datagrams at the same port, and at RoCE's, where no device of this host takes what comes

@@ -53,7 +53,7 @@ impl Default for EngineLimits {
             regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
             peers_max: 65_536,
             lanes_max: 16_384,
-            lanes_per_peer_max: 64,
+            lanes_per_peer_max: 128,
             lane_depth: 64,
             slice_bytes_max: 1 << 20,
             batches_max: 4_096,

@@ -205,8 +205,10 @@ impl<N: Net> Driver<N> {
             }
             Command::PlainCallReceived { .. } if self.shutdown.is_some() => return,
             Command::PlainCallReceived { message, reply } => {
-                if let Some(from) = message.from.as_ref().filter(|_| message.ready != Some(true)) {
-                    self.note_crossing(from);
+                if let Some(refusal) = self.note_plain_call(&message) {
+                    // The caller may have hung up.
+                    let _ = reply.send(refusal);
+                    return;
                 }
                 Input::PlainCallReceived { token: self.expect(Caller::Theirs(reply)), message }
             }
@@ -265,11 +267,22 @@ impl<N: Net> Driver<N> {
         if message.op != Op::Request {
             return None;
         }
-        let limit = self.parts.share.check(&self.parts.node, &message.from).err()?;
+        let limit = self.parts.share.check(&self.parts.node, &message.from, false).err()?;
         let refusal = share::refusal(&self.parts.node, message, limit);
         count(&self.parts.counts.requests_past_share);
         self.parts.counts.meters.on_answer_sent(&refusal);
         Some(refusal)
+    }
+
+    /// As [`Self::past_share`], for a node without our key; notes what crosses.
+    fn note_plain_call(&mut self, message: &PlainMessage) -> Option<PlainMessage> {
+        let from = message.from.as_ref().filter(|_| message.ready != Some(true))?;
+        if let Err(limit) = self.parts.share.check(&self.parts.node, from, false) {
+            count(&self.parts.counts.requests_past_share);
+            return Some(PlainMessage::rejection(&share::words(limit)));
+        }
+        self.note_crossing(from);
+        None
     }
 
     /// Remembers a demand of ours, and whether a lane may be had for it; who waits is told if not.
@@ -281,9 +294,9 @@ impl<N: Net> Driver<N> {
         }
         self.remember_opened(path, address);
         self.end_lanes_to_others(path, incarnation);
-        let Err(limit) = self.parts.share.check(&self.parts.node, path) else { return true };
+        let Err(limit) = self.parts.share.check(&self.parts.node, path, true) else { return true };
         let cause = share::failure(limit);
-        for target in self.parts.registry.runs(path) {
+        for target in self.parts.registry.runs_on(path) {
             target.note_no_room((cause.clone(), limit));
             target.on_open_failed(path, &cause);
         }
@@ -548,7 +561,7 @@ impl<N: Net> Driver<N> {
                     let runs = self.parts.registry.runs(peer);
                     runs.iter().for_each(|target| target.note_no_room(no_room.clone()));
                 }
-                for target in self.parts.registry.runs(peer) {
+                for target in self.parts.registry.runs_on(peer) {
                     target.on_open_failed(peer, &cause);
                 }
             }

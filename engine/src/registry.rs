@@ -182,6 +182,13 @@ impl Registry {
         self.lock().get(&path.node).cloned().unwrap_or_default()
     }
 
+    /// The runs that a lane over a path leads to: to a Mooncake node each path has its own.
+    pub(crate) fn runs_on(&self, path: &NicPath) -> Vec<Arc<Target>> {
+        let mut runs = self.runs(path);
+        runs.retain(|target| !is_theirs(target.path()) || target.path() == path);
+        runs
+    }
+
     /// Takes every run of a peer but one out of the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
         let mut targets = self.lock();

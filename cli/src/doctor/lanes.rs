@@ -1,6 +1,7 @@
 //! Lanes over RDMA between two doctors, made as nodes make theirs.
 
 use super::Doctor;
+use crate::environment::Environment;
 use crate::runtime;
 use handfast::{
     Access, Engine, Error, Memory, RdmaOptions, Registration, Side as Blamed, TransportChoice,
@@ -17,6 +18,8 @@ const SEGMENT: &str = "doctor";
 const CONNECT_MAX: Duration = Duration::from_secs(15);
 /// For a write then: a device's own retries are over before.
 const WRITE_MAX: Duration = Duration::from_secs(5);
+/// For the device of who takes lanes to be ready.
+const START_MAX: Duration = Duration::from_secs(5);
 /// For all of it, with the device's start and the engine's end.
 const ALL_MAX: Duration = Duration::from_secs(25);
 
@@ -28,19 +31,28 @@ pub(super) struct Answering {
 }
 
 impl Answering {
-    /// None where no lane over RDMA can be had: the report of this host says why.
-    pub(super) fn start(address: IpAddr, arguments: &Doctor) -> Option<Self> {
+    /// Takes lanes at an address of this host that the others reach.
+    ///
+    /// # Errors
+    /// Why no lane over RDMA can be had.
+    pub(super) fn start(address: IpAddr, arguments: &Doctor) -> Result<Self, String> {
         // Goes on while this thread waits for connections, however few processors there are.
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().ok()?;
-        let listen = SocketAddr::new(address, 0).to_string();
-        let builder = Engine::builder().listen(&listen).transport(TransportChoice::Rdma);
-        let engine = runtime.block_on(builder.rdma(options(arguments)).start()).ok()?;
-        let memory = Memory::zeroed(LANE_BYTES).ok()?;
-        let served = {
-            let _inside = runtime.enter();
-            engine.register(SEGMENT, memory.whole(), Access::READ_WRITE).ok()?
-        };
-        Some(Self { engine, _served: served, _runtime: runtime })
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let started = runtime.block_on(async {
+            let started = timeout(START_MAX, serving(address, arguments));
+            started.await.unwrap_or_else(|_| {
+                Err(format!("the device is not ready within {} s", START_MAX.as_secs()))
+            })
+        });
+        match started {
+            Ok((engine, served)) => Ok(Self { engine, _served: served, _runtime: runtime }),
+            Err(text) => {
+                // A device that answers nothing keeps a thread, and nobody waits for that.
+                runtime.shutdown_background();
+                Err(text)
+            }
+        }
     }
 
     pub(super) fn port(&self) -> Option<u16> {
@@ -48,11 +60,27 @@ impl Answering {
     }
 }
 
+async fn serving(address: IpAddr, arguments: &Doctor) -> Result<(Engine, Registration), String> {
+    let listen = SocketAddr::new(address, 0).to_string();
+    let builder = Engine::builder().listen(&listen).transport(TransportChoice::Rdma);
+    let engine = builder.rdma(options(arguments)).start().await;
+    let engine = engine.map_err(|error| error.to_string())?;
+    let memory = Memory::zeroed(LANE_BYTES).map_err(|error| error.to_string())?;
+    let served = engine.register(SEGMENT, memory.whole(), Access::READ_WRITE);
+    Ok((engine, served.map_err(|error| error.to_string())?))
+}
+
+/// As nodes are set up here, by options and by the environment.
 fn options(arguments: &Doctor) -> RdmaOptions {
-    RdmaOptions {
+    let options = RdmaOptions {
         devices: arguments.device.clone().into_iter().collect(),
         address: arguments.gid,
         ..RdmaOptions::default()
+    };
+    // What is wrong with the environment is a finding of its own.
+    match Environment::read() {
+        Ok(environment) => environment.rdma(options),
+        Err(_) => options,
     }
 }
 

@@ -4,24 +4,16 @@
 //! there already, and both wait for one instant of the clock they share.
 //!
 //! On loopback a request arrives sooner than the scheduler starts two processes, so of plain
-//! rounds only some cross. In the others the nodes are as far apart as two hosts: what a connection
-//! says first, and the first answer to it, arrive [`DISTANCE`] later. Everything else is the
-//! system's own network in all rounds.
+//! rounds only some cross. In the others the nodes are as far apart as two hosts: a question and its
+//! answer each arrive [`DISTANCE`] later. Everything else is the system's own network in all rounds.
 
+use crate::far::Distant;
 use crate::helpers::{Process, again, descriptors, until};
-use handfast::{Access, Engine, Memory, Net, OsEntropy, Stream, TokioClock, TokioNet};
-use std::future::Future;
-use std::io;
+use handfast::{Access, Engine, Memory, OsEntropy, TokioClock};
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::process::{ChildStdin, ChildStdout, Stdio};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::time::Sleep;
 
 const ROUNDS: u32 = 200;
 /// One round in so many is a plain one.
@@ -69,84 +61,6 @@ impl Node {
 
 fn is_plain(round: u32) -> bool {
     round.is_multiple_of(PLAIN_EVERY)
-}
-
-/// The system's network over some distance.
-#[derive(Clone)]
-struct Distant(Duration);
-
-impl Net for Distant {
-    type Stream = Far;
-    type Listener = <TokioNet as Net>::Listener;
-
-    async fn bind(&self, address: &str) -> io::Result<Self::Listener> {
-        TokioNet.bind(address).await
-    }
-
-    async fn accept(&self, from: &Self::Listener) -> io::Result<(Self::Stream, SocketAddr)> {
-        let (stream, from) = TokioNet.accept(from).await?;
-        Ok((Far { stream, answer: None }, from))
-    }
-
-    async fn connect(&self, address: &str) -> io::Result<Self::Stream> {
-        tokio::time::sleep(self.0).await;
-        let stream = TokioNet.connect(address).await?;
-        let answer = Some((self.0, None)).filter(|_| !self.0.is_zero());
-        Ok(Far { stream, answer })
-    }
-
-    fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr> {
-        TokioNet.local_address(listener)
-    }
-}
-
-/// A connection whose first answer comes later, counted from when it is waited for.
-struct Far {
-    stream: TcpStream,
-    answer: Option<(Duration, Option<Pin<Box<Sleep>>>)>,
-}
-
-impl AsyncRead for Far {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if let Some((delay, wait)) = &mut self.answer {
-            let delay = *delay;
-            let wait = wait.get_or_insert_with(|| Box::pin(tokio::time::sleep(delay)));
-            ready!(wait.as_mut().poll(context));
-            self.answer = None;
-        }
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Far {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
-impl Stream for Far {
-    type Reader = <TcpStream as Stream>::Reader;
-    type Writer = <TcpStream as Stream>::Writer;
-
-    fn split(self) -> (Self::Reader, Self::Writer) {
-        Stream::split(self.stream)
-    }
 }
 
 fn both(a: &mut Node, b: &mut Node, mut act: impl FnMut(&mut Node)) {

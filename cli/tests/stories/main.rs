@@ -6,6 +6,8 @@ mod bench;
 mod crossing;
 mod doctor;
 mod explain;
+#[path = "../../../engine/tests/stories/far.rs"]
+mod far;
 mod files;
 mod helpers;
 #[cfg(feature = "verbs")]

@@ -109,15 +109,19 @@ impl Queues {
         self.all.iter().all(Queue::is_empty)
     }
 
-    /// The first in turn with something in it for which there is a lane; the turn passes on.
+    /// The first in turn with something in it for which there is a lane; the turn passes on. Bytes that
+    /// are in no slice yet count while there `may_be_cut` another.
     pub(super) fn next(
         &mut self,
+        may_be_cut: bool,
         lane: impl Fn(Affinity) -> Option<u32>,
     ) -> Option<(QueueIndex, u32)> {
         let count = self.all.len();
         let found = (0..count).find_map(|step| {
             let place = (self.turn + step) % count;
-            let queue = Some(&self.all[place]).filter(|queue| !queue.is_empty())?;
+            let queue = &self.all[place];
+            let uncut = queue.uncut.front().filter(|_| may_be_cut);
+            queue.waiting.front().or(uncut)?;
             Some((place, lane(queue.affinity)?))
         });
         let (place, lane) = found?;

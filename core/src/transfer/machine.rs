@@ -268,7 +268,8 @@ impl Transfers {
 
     fn next_post(&mut self) -> Option<TransferOutput> {
         let lanes = &self.lanes;
-        let (queue, lane) = self.queues.next(|affinity| lanes.next_ready(affinity))?;
+        let may_be_cut = !self.slices.is_full();
+        let (queue, lane) = self.queues.next(may_be_cut, |affinity| lanes.next_ready(affinity))?;
         let slot = self.next_slice(queue)?;
         let slice = &mut self.slices[slot];
         slice.place = Place::Posted(lane);
@@ -288,9 +289,6 @@ impl Transfers {
             return Some(slot);
         }
         let share_slot = queue.uncut.front()?;
-        if self.slices.is_full() {
-            return None;
-        }
         let share = &mut self.shares[share_slot];
         let batch_slot = share.batch;
         let batch = &mut self.batches[batch_slot];

@@ -16,6 +16,8 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// Of a host to itself: what a busy machine can do at the time.
 const LOOPBACK_TIME: Duration = Duration::from_millis(250);
+/// For each step of it: loopback itself may be filtered.
+const LOOPBACK_STEP_MAX: Duration = Duration::from_secs(1);
 
 /// Sends for so long, or [`BULK_BYTES_MAX`].
 ///
@@ -63,8 +65,13 @@ pub(super) fn to_mbps(bytes_per_s: u64) -> u32 {
 pub fn loopback_mbps() -> u32 {
     let moved = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let mut there = TcpStream::connect(listener.local_addr()?)?;
-        let mut here = listener.accept()?.0;
+        let mut there = TcpStream::connect_timeout(&listener.local_addr()?, LOOPBACK_STEP_MAX)?;
+        let (mut here, from) = listener.accept()?;
+        if from != there.local_addr()? {
+            return Err(io::Error::other("somebody else connected"));
+        }
+        here.set_read_timeout(Some(LOOPBACK_STEP_MAX))?;
+        there.set_write_timeout(Some(LOOPBACK_STEP_MAX))?;
         std::thread::scope(|scope| {
             let sender = scope.spawn(move || send(&mut there, LOOPBACK_TIME));
             let received = receive(&mut here);

@@ -14,18 +14,23 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Whether a lane over a path of a peer's may be begun, or is begun already.
+    /// Whether a lane over a path of a peer's may be begun, or is begun already. For a demand of ours
+    /// (`is_ours`) lanes that end make room: we may have ended them for it.
     ///
     /// # Errors
     /// How many lanes the peer has.
-    pub(crate) fn check(self, node: &Node, path: &NicPath) -> Result<(), LimitReached> {
+    pub(crate) fn check(
+        self,
+        node: &Node,
+        path: &NicPath,
+        is_ours: bool,
+    ) -> Result<(), LimitReached> {
         let ends = |state| {
-            matches!(state, StateKind::Draining | StateKind::Quiescing)
-                || state == StateKind::Retiring
+            matches!(state, StateKind::Draining | StateKind::Quiescing | StateKind::Retiring)
         };
         let (mut held, mut begun) = (0, false);
         for (_, state, on) in node.lifecycles_of(&path.node) {
-            held += 1;
+            held += usize::from(!is_ours || !ends(state));
             begun |= on == path && !ends(state);
         }
         if begun || held < self.lanes_max {
@@ -38,8 +43,6 @@ impl Share {
 
 /// How a request past the share is answered: the peer may come again when lanes of its are gone.
 pub(crate) fn refusal(node: &Node, request: &Message, limit: LimitReached) -> Message {
-    let LimitReached { max, .. } = limit;
-    let detail = format!("the node has {max} lanes here, the limit lanes_per_peer_max");
     Message {
         op: Op::Refuse,
         from: request.from.seen_from(node.path()),
@@ -47,8 +50,13 @@ pub(crate) fn refusal(node: &Node, request: &Message, limit: LimitReached) -> Me
         sender: Pair { incarnation: node.incarnation(), lifecycle: Lifecycle(0) },
         echo: Some(request.sender),
         body: Body::default(),
-        refusal: Some(Refusal { reason: RefusalReason::Busy, detail }),
+        refusal: Some(Refusal { reason: RefusalReason::Busy, detail: words(limit) }),
     }
+}
+
+/// What a peer is told that asks past its share.
+pub(crate) fn words(LimitReached { max, .. }: LimitReached) -> String {
+    format!("the node has {max} lanes here, the limit lanes_per_peer_max")
 }
 
 /// How a demand of ours past the share fails.

@@ -43,8 +43,11 @@ impl Location {
     /// the last with the rest; a region guessed wrong costs speed and nothing else.
     pub fn at(&self, offset: u64, length: u64) -> Self {
         let Self::Striped { page_bytes, nodes } = self else { return self.clone() };
-        let pages = length / page_bytes;
         let regions = nodes.len() as u64;
+        if *page_bytes == 0 || regions == 0 {
+            return Self::Anywhere;
+        }
+        let pages = length / page_bytes;
         let region_bytes = (pages / regions).max(1) * page_bytes;
         let region = usize::try_from((offset / region_bytes).min(regions - 1)).unwrap_or(0);
         nodes.get(region).map_or(Self::Anywhere, |node| Self::Numa(*node))

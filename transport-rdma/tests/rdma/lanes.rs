@@ -114,6 +114,7 @@ fn packets_have_the_traffic_class_of_their_sender_and_are_no_longer_than_it_want
         ..config(&wire.device(0))
     });
     let other = Site::new(config(&wire.device(1)));
+    other.nic.skip_numbers(64).unwrap();
     let seen = Sniffer::of(&wire);
     wire_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(6)).unwrap();

@@ -101,6 +101,26 @@ fn a_far_lane_is_left_as_soon_as_a_near_one_is_up() {
 }
 
 #[test]
+fn bytes_that_cannot_be_cut_yet_keep_no_waiting_slice_from_a_lane() {
+    let limits = TransferLimits { slices_per_lane_max: 2, lanes_max: 2, ..LIMITS };
+    let (near, far) = (Affinity::of(&[0, 1]), Affinity::of(&[1, 0]));
+    let mut bench = Bench::with_lanes(limits, 2, 2);
+    submit(&mut bench, &[(write(10), far)]);
+    let post = bench.take_post();
+    bench.complete(post.slice, CompletionStatus::Done);
+    submit(&mut bench, &[(write(40), near)]);
+    assert_eq!(bench.take_posts().len(), 4, "all slices that there may be");
+    for lane in [1, 2] {
+        bench.lane_down(lane, 1);
+        bench.fence(lane);
+    }
+    // It is the turn of these, and there is no slice for them.
+    submit(&mut bench, &[(write(10), far)]);
+    bench.lane_up(3, 2).unwrap();
+    assert_eq!(bench.take_posts().len(), 2);
+}
+
+#[test]
 fn a_lane_over_no_rail_is_the_last_to_be_taken() {
     let mut bench = Bench::with_lanes(LIMITS, 2, 4);
     bench.transfers.set_rail(Lifecycle(2), Some(1));

@@ -3,19 +3,31 @@
 use super::pair::address_of_peer;
 use super::way::longest_payload;
 use crate::doctor::observed::said;
-use crate::doctor::{Context, Finding, LANE_BYTES, LaneFailure, LaneStep};
+use crate::doctor::{Context, Finding, LANE_BYTES, LaneFailure, LaneStep, Severity};
 use crate::ids;
 use std::net::SocketAddr;
 
 pub(super) fn lane(context: &mut Context<'_>) -> Vec<Finding> {
-    let port = context.halves.as_ref().and_then(|halves| halves.there.lane_port);
-    let (Some(address), Some(port)) = (address_of_peer(context), port) else { return Vec::new() };
-    if context.devices().next().is_none() {
+    let Some(there) = context.halves.as_ref().map(|halves| &halves.there) else {
         return Vec::new();
+    };
+    let both = context.devices().next().is_some() && !there.devices.is_empty();
+    let Some(address) = address_of_peer(context).filter(|_| both) else { return Vec::new() };
+    let Some(port) = there.lane_port else { return vec![not_tried(&there.host)] };
+    match context.outside.lane(SocketAddr::new(address.ip(), port)) {
+        Some(Err(failure)) => vec![failed(context, &failure, address)],
+        Some(Ok(())) => Vec::new(),
+        None => vec![not_tried(&context.request.host)],
     }
-    let tried = context.outside.lane(SocketAddr::new(address.ip(), port));
-    let Some(Err(failure)) = tried else { return Vec::new() };
-    vec![failed(context, &failure, address)]
+}
+
+/// Both have devices, and no lane was made: what the way does to RDMA is not known.
+fn not_tried(host: &str) -> Finding {
+    let observed = said!(
+        "no lane over RDMA was tried: {host} takes part in none",
+        "未尝试 RDMA 通路:{host} 不参与"
+    );
+    Finding::new(ids::ROCE_UDP_FILTERED, Severity::CannotTell, observed).alone()
 }
 
 fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> Finding {

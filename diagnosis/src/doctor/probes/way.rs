@@ -137,11 +137,19 @@ fn slow(context: &Context<'_>, there: &Half, address: SocketAddr) -> Option<Find
     }
     let own_mbps = [context.outside.loopback_mbps(), there.loopback_mbps];
     let hosts = [&context.request.host, &there.host];
-    let busy = hosts.into_iter().zip(own_mbps).find(|(_, own)| *own < rate_mbps * OWN_TIMES);
+    let busy =
+        hosts.into_iter().zip(own_mbps).find(|(_, own)| (1..rate_mbps * OWN_TIMES).contains(own));
     if let Some((host, own_mbps)) = busy {
         let observed = said!(
             "{rate_mbps} Mb/s come over TCP, and {host} moves {own_mbps} Mb/s to itself now: it is busy, and the link cannot be judged",
             "TCP 只有 {rate_mbps} Mb/s,而 {host} 此刻对自身也只有 {own_mbps} Mb/s:主机繁忙,无法判断链路"
+        );
+        return Some(Finding::new(ids::PERF_LOW, Severity::CannotTell, observed).alone());
+    }
+    if own_mbps.contains(&0) {
+        let observed = said!(
+            "{rate_mbps} Mb/s come over TCP, and how busy the hosts are could not be measured",
+            "TCP 只有 {rate_mbps} Mb/s,而无法测得主机的繁忙程度"
         );
         return Some(Finding::new(ids::PERF_LOW, Severity::CannotTell, observed).alone());
     }

@@ -16,15 +16,21 @@ pub(super) fn other() -> Scene {
     scene
 }
 
+/// Where the other takes lanes.
+pub(super) const LANE_PORT: u16 = 7500;
+
 /// A machine whose peer answers as the other would.
 pub(super) fn beside(other: &Scene) -> Scene {
     let mut scene = Scene::healthy();
     answers(&mut scene, other, 0);
+    scene.world.lane = Some(Ok(()));
     scene
 }
 
 fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
-    let frame = encode(&half(&Facts::read(root_of(other)), &other.report(), unix_s)).unwrap();
+    let mut told = half(&Facts::read(root_of(other)), &other.report(), unix_s);
+    told.lane_port = Some(LANE_PORT);
+    let frame = encode(&told).unwrap();
     scene.request.peer = Some(PEER.to_owned());
     scene.world.answers = vec![(PEER.parse().unwrap(), "HFDOCTR1", Ok(frame))];
 }

@@ -1,6 +1,6 @@
 //! The way between two hosts.
 
-use super::hosts::{PEER, beside, other};
+use super::hosts::{LANE_PORT, PEER, beside, other};
 use crate::scene::Scene;
 use handfast_diagnosis::doctor::{Facts, Half, LaneFailure, LaneStep, ROCE_PORT, encode, half};
 use handfast_diagnosis::{Id, Severity, Side, ids};
@@ -21,6 +21,7 @@ fn over(ports: &[u16]) -> Scene {
 /// What the other tells, with this changed.
 fn told_with(scene: &mut Scene, other: &Scene, change: impl FnOnce(&mut Half)) {
     let mut told = half(&Facts::read(crate::scene::root_of(other)), &other.report(), 0);
+    told.lane_port = Some(LANE_PORT);
     change(&mut told);
     let address = scene.request.peer.as_ref().unwrap().parse().unwrap();
     scene.world.answers = vec![(address, "HFDOCTR1", Ok(encode(&told).unwrap()))];
@@ -127,7 +128,6 @@ fn packets_that_are_lost_for_their_size_are_found_over_ipv6_too() {
 fn with_lane(failure: Option<(LaneStep, Id, Side)>) -> Scene {
     let other = other();
     let mut scene = beside(&other);
-    told_with(&mut scene, &other, |told| told.lane_port = Some(7500));
     let failure = failure.map(|(step, id, side)| LaneFailure { step, id, side, text: "x".into() });
     scene.world.lane = Some(failure.map_or(Ok(()), Err));
     scene
@@ -153,5 +153,10 @@ fn a_lane_between_two_nics_is_made_and_written_over() {
     scene.is_healthy();
     scene.request.wanted = handfast_diagnosis::doctor::Wanted::Rdma;
     scene.world.lane = None;
-    scene.is_healthy();
+    assert_eq!(scene.finding("ROCE-UDP-FILTERED").severity, Severity::CannotTell);
+    scene.world.lane = Some(Ok(()));
+    told_with(&mut scene, &other(), |told| told.lane_port = None);
+    let finding = scene.finding("ROCE-UDP-FILTERED");
+    assert_eq!(finding.severity, Severity::CannotTell);
+    assert!(finding.observed.contains("node-b takes part in none"));
 }
