@@ -23,7 +23,6 @@ pub(super) const LANE_PORT: u16 = 7500;
 pub(super) fn beside(other: &Scene) -> Scene {
     let mut scene = Scene::healthy();
     answers(&mut scene, other, 0);
-    scene.world.lane = Some(Ok(()));
     scene
 }
 
@@ -33,6 +32,7 @@ fn answers(scene: &mut Scene, other: &Scene, unix_s: u64) {
     let frame = encode(&told).unwrap();
     scene.request.peer = Some(PEER.to_owned());
     scene.world.answers = vec![(PEER.parse().unwrap(), "HFDOCTR1", Ok(frame))];
+    scene.world.lane = Some(Ok(()));
 }
 
 #[test]
