@@ -39,10 +39,12 @@ impl Machine {
         let models = || processors.lines().filter_map(|line| line.strip_prefix("model name"));
         let name = |line: &str| line.trim_start_matches([' ', '\t', ':']).to_owned();
         let load = read("/proc/loadavg");
+        let release = read("/proc/sys/kernel/osrelease");
         Self {
             processor: models().next().map_or_else(|| "unknown".to_owned(), name),
             processors: models().count(),
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            // What follows the numbers is whose build it is.
+            kernel: release.split(['-', '+']).next().unwrap_or_default().trim().to_owned(),
             load: load.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(0.0),
         }
     }
