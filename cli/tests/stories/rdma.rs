@@ -120,8 +120,9 @@ fn a_put_goes_on_when_the_server_is_killed_and_runs_again_under_the_same_name_an
         return;
     }
     let folder = Folder::new();
-    let file = folder.patterned("file", 12 * MIB, 3);
-    let memory = ["--memory", "m=12M", "--transport", "rdma"];
+    // So much that the kill comes before the end, however quiet the machine is.
+    let file = folder.patterned("file", 40 * MIB, 3);
+    let memory = ["--memory", "m=40M", "--transport", "rdma"];
     let server = Server::start_at("10.0.0.2:0", &memory);
     let place = server.at("m");
     let before = packets("rxe1");
