@@ -3,35 +3,20 @@
 
 mod doctor;
 
-use crate::helpers::{Client, Ended, Folder, MIB, Server, run, skipped, succeed, until};
+use crate::helpers::{Client, Ended, Folder, MIB, Server, run, succeed, until};
+use crate::rdma_engine::{guest, packets};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Of one guest with both NICs.
-const GUEST: &str = "HANDFAST_GUEST";
 /// A deadline is kept this exactly in a machine without an instruction of its own.
 const SLACK: Duration = Duration::from_secs(4);
 const RDMA: [&str; 2] = ["--transport", "rdma"];
 const AUTO: [&str; 2] = ["--transport", "auto"];
 /// Pinning pages takes its time in a machine that is emulated.
 const SMALL: [&str; 2] = ["--memory", "m=1M"];
-
-/// Whether the story can be told here.
-fn has_nics() -> bool {
-    let nics = ["rxe0", "rxe1"].iter().all(|nic| fs::exists(nic_folder(nic)).unwrap_or(false));
-    let guest = std::env::var_os(GUEST).is_some() && nics;
-    if !guest {
-        skipped("it needs rxe0 and rxe1 of a guest");
-    }
-    guest
-}
-
-fn nic_folder(nic: &str) -> String {
-    format!("/sys/class/infiniband/{nic}/ports/1/hw_counters")
-}
 
 /// A server at rxe1.
 fn serve(options: &[&str]) -> Server {
@@ -52,12 +37,6 @@ pub(crate) fn succeeded(ended: &Ended) {
     assert!(ended.errors.lines().all(progress), "{ended:?}");
 }
 
-/// Packets that a NIC has received.
-fn packets(nic: &str) -> u64 {
-    let text = fs::read_to_string(format!("{}/rcvd_pkts", nic_folder(nic))).unwrap();
-    text.trim().parse().unwrap()
-}
-
 /// Waits until some mebibytes have come to rxe1.
 fn until_under_way(before: u64) {
     until("packets arrive", || packets("rxe1") > before + 3 * 1024);
@@ -69,7 +48,7 @@ fn same(one: &str, other: &str) -> bool {
 
 #[test]
 fn files_of_every_size_are_put_and_come_back_the_same() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -92,7 +71,7 @@ fn files_of_every_size_are_put_and_come_back_the_same() {
 
 #[test]
 fn two_servers_take_bytes_from_each_others_nic_at_once() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -116,7 +95,7 @@ fn two_servers_take_bytes_from_each_others_nic_at_once() {
 
 #[test]
 fn a_put_goes_on_when_the_server_is_killed_and_runs_again_under_the_same_name_and_port() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -142,7 +121,7 @@ fn a_put_goes_on_when_the_server_is_killed_and_runs_again_under_the_same_name_an
 
 #[test]
 fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -165,7 +144,7 @@ fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
 /// One-sided work needs no code of the peer's: bytes go on, and what waits for its word does not.
 #[test]
 fn a_put_to_a_stopped_server_ends_in_time() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -188,7 +167,7 @@ fn a_put_to_a_stopped_server_ends_in_time() {
 
 #[test]
 fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -205,7 +184,7 @@ fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure
 
 #[test]
 fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -225,7 +204,7 @@ fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
 
 #[test]
 fn a_server_that_prefers_rdma_warns_once_of_all_who_come_without() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -246,7 +225,7 @@ fn a_server_that_prefers_rdma_warns_once_of_all_who_come_without() {
 
 #[test]
 fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fails() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -265,7 +244,7 @@ fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fail
 
 #[test]
 fn without_the_library_the_program_starts_rdma_fails_and_auto_says_so() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let folder = Folder::new();
@@ -303,7 +282,7 @@ fn falls_back(ended: &Ended, parts: &[&str]) {
 
 #[test]
 fn the_benchmark_runs_over_rdma_and_shows_that_it_did() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let options = [
@@ -345,7 +324,7 @@ fn assert_steps(ended: &Ended, expected: &[(&str, &str)]) {
 
 #[test]
 fn a_smoke_test_of_two_nics_against_each_other_passes_every_step() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let before = packets("rxe1");
@@ -366,7 +345,7 @@ fn a_smoke_test_of_two_nics_against_each_other_passes_every_step() {
 
 #[test]
 fn a_smoke_test_of_one_nic_runs_against_itself_and_against_a_server() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let ended = run(&["smoke", "--loopback", "--device", "rxe1"]);
@@ -384,7 +363,7 @@ fn a_smoke_test_of_one_nic_runs_against_itself_and_against_a_server() {
 
 #[test]
 fn a_smoke_test_without_a_device_or_the_library_says_what_is_missing() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     let smoke = ["smoke", "--loopback", "--json"];

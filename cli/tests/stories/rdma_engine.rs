@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 const BYTES: usize = 4 * MIB as usize;
+/// Takes a device of software long enough to look at it meanwhile.
+const LARGE: usize = 24 * MIB as usize;
 /// Of memory that nobody but a story and its spans hold.
 const ONLY_HERE: usize = 1;
 /// What a machine whose processors are emulated and shared adds to a wait.
@@ -66,8 +68,12 @@ struct Owner {
 
 impl Owner {
     async fn start(wire: &Wire, address: Option<&str>) -> Self {
+        Self::of(BYTES, wire, address).await
+    }
+
+    async fn of(bytes: usize, wire: &Wire, address: Option<&str>) -> Self {
         let engine = start(wire, 1, address, true).await;
-        let memory = Memory::zeroed(BYTES).unwrap();
+        let memory = Memory::zeroed(bytes).unwrap();
         let _served = engine.register("m", memory.whole(), Access::READ_WRITE).unwrap();
         Self { engine, memory, _served }
     }
@@ -92,10 +98,12 @@ async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u
     assert_eq!(owner.memory.crc32c(0, bytes).unwrap(), block.crc32c(0, bytes).unwrap());
 }
 
-/// Packets that came to a NIC.
+/// Packets that came to a NIC until now.
 pub(crate) fn packets(device: &str) -> u64 {
-    let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/rcvd_pkts");
-    fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    let counters = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
+    // Else the kernel shows what it read up to ten milliseconds ago.
+    fs::write(format!("{counters}/lifespan"), "0").unwrap();
+    fs::read_to_string(format!("{counters}/rcvd_pkts")).unwrap().trim().parse().unwrap()
 }
 
 /// Submits a write that takes a while, and waits until some of it has arrived.
@@ -133,19 +141,22 @@ fn cause(ended: Result<impl Sized, Error>) -> Cause {
 async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_last_and_costs_no_lane()
  {
     let Some(wire) = wire(1) else { return };
-    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
+    let owner = Owner::of(LARGE, &wire, None).await;
+    let user = start(&wire, 0, None, false).await;
     let segment = owner.opened_by(&user).await;
-    write_and_check(&segment, &owner, BYTES, 1).await;
-    let block = pattern(BYTES, 2);
+    write_and_check(&segment, &owner, LARGE, 1).await;
+    let block = pattern(LARGE, 2);
     let prepared = user.prepare(&block.whole()).await.unwrap();
     let held = block.holders();
 
     let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
     cancelled.cancel();
+    assert!(block.holders() > held, "the device still reads it");
     assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
     assert_eq!(block.holders(), held, "nothing reads it after the end");
 
     drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
+    assert!(block.holders() > held, "what was dropped is held until the device is done with it");
     until("the memory is free", || block.holders() == held);
 
     // Less than it takes, and more than it takes to begin.
@@ -156,7 +167,7 @@ async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_
 
     // Longer than a slice that is wanted back may take before its lane is ended for it.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    write_and_check(&segment, &owner, BYTES, 3).await;
+    write_and_check(&segment, &owner, LARGE, 3).await;
     let counters = user.counters();
     assert_eq!((counters.rdma.lanes_failed, counters.rdma.lanes_retired), (0, 0));
     assert_eq!(counters.life_cycle.published, 1, "the first lane is in use still");
@@ -262,7 +273,6 @@ async fn a_side_announces_the_address_that_fits_a_peer_of_one_family_at_the_firs
 async fn no_byte_of_a_write_that_was_given_up_lands_after_its_fence_though_the_server_was_stopped()
 {
     let Some(wire) = wire(14) else { return };
-    const LARGE: usize = 24 * MIB as usize;
     let (at, device) = (format!("{}:0", wire.ip(1)), wire.device(1));
     let options = ["--transport", "rdma", "--device", &device, "--memory", "m=24M"];
     let server = Server::start_at(&at, &options);

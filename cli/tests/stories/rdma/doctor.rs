@@ -1,9 +1,9 @@
 //! Faults that are planted on a real driver, found by `handfast doctor`, and cured by the command
 //! that it shows.
 
-use super::has_nics;
 use crate::helpers::Server;
 use crate::planted::{command, cured, done, found, shell};
+use crate::rdma_engine::guest;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ fn line(more: &str) -> String {
 
 #[test]
 fn planted_faults_are_found_and_each_is_cured_by_its_own_remedy() {
-    if !has_nics() {
+    if !guest() {
         return;
     }
     done(&format!(
