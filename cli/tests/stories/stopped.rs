@@ -1,7 +1,7 @@
 //! The server is stopped while bytes move, and goes on later.
 
 use crate::helpers::{Client, Folder, MIB, Server, succeed};
-use handfast::{Cause, Engine, EngineTiming, Memory, Remote};
+use handfast::{Cause, Engine, EngineTiming, Memory, Remote, Span};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
@@ -89,17 +89,19 @@ async fn an_engine_reports_indeterminate_and_reaches_the_server_again_within_a_s
     engine.close().await;
 }
 
+/// More than two sockets take.
+fn filled(byte: u8) -> Span {
+    let memory = Memory::zeroed(32 * MIB as usize).unwrap();
+    memory.copy_in(0, &vec![byte; 32 * MIB as usize]).unwrap();
+    memory.whole()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     let server = Server::start(&[]);
     let engine = Engine::builder().start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
     segment.fence().await.unwrap();
-    let filled = |byte: u8| {
-        let memory = Memory::zeroed(32 * MIB as usize).unwrap();
-        memory.copy_in(0, &vec![byte; 32 * MIB as usize]).unwrap();
-        memory.whole()
-    };
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();
     // The server's sockets are full of it when the deadline passes, and it reads them when it goes on.
@@ -130,11 +132,6 @@ async fn after_a_write_that_was_tried_again_succeeds_no_byte_of_its_first_attemp
     let timing = EngineTiming { lane_mute_timeout_ms: 300, ..EngineTiming::default() };
     let engine = Engine::builder().timing(timing).start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
-    let filled = |byte: u8| {
-        let memory = Memory::zeroed(32 * MIB as usize).unwrap();
-        memory.copy_in(0, &vec![byte; 32 * MIB as usize]).unwrap();
-        memory.whole()
-    };
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();
     let second = filled(2);

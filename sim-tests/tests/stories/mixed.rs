@@ -2,7 +2,8 @@
 //! endpoint at every request, a listener that serves one call at a time.
 
 use crate::shipping::{at_once, holds, holds_at_night, pruned};
-use sim_tests::sweep::{Swarm, failure};
+use crate::sweep::seeds_hold;
+use sim_tests::sweep::Swarm;
 use sim_tests::{Coverage, Ending, Explorer, Scenario, assert_snapshot, hunt, mutants};
 use std::fmt::Write as _;
 
@@ -67,18 +68,6 @@ fn a_side_that_answers_a_node_which_holds_its_lock_only_in_turn_waits_for_ever()
 
 #[test]
 fn seeds_of_mixed_fleets_break_no_oracle() {
-    let (swarm, mut coverage) = (Swarm::mixed(), Coverage::default());
-    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
-    for seed in 0..SEEDS {
-        let swarmed = swarm.run(seed, &mut coverage);
-        if let Some(line) = swarmed.line {
-            panic!("{}", failure(&line));
-        }
-        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
-        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
-    }
-    println!(
-        "{SEEDS} seeds of mixed fleets, {events} events, {faults} faults, traces {hashes:032x}"
-    );
-    assert!(u64::from(events) > 10 * SEEDS && u64::from(faults) > SEEDS, "{events} {faults}");
+    let (events, faults) = seeds_hold("mixed fleets", &Swarm::mixed(), SEEDS);
+    assert!(events > 10 * SEEDS && faults > SEEDS, "{events} {faults}");
 }

@@ -2,9 +2,10 @@
 
 use crate::nightly;
 use crate::shipping::{apart, at_once, holds, holds_by, pruned};
+use crate::sweep::seeds_hold;
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
-use sim_tests::sweep::{Swarm, failure};
+use sim_tests::sweep::Swarm;
 use sim_tests::{Case, Coverage, Ending, Explorer, Ground, Report, Scenario, Traffic};
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 5_000 };
@@ -67,18 +68,8 @@ fn a_success_on_one_rail_waits_for_the_fence_of_the_other() {
 
 #[test]
 fn seeds_of_rails_break_no_oracle() {
-    let (swarm, mut coverage) = (Swarm::rails(), Coverage::default());
-    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
-    for seed in 0..SEEDS {
-        let swarmed = swarm.run(seed, &mut coverage);
-        if let Some(line) = swarmed.line {
-            panic!("{}", failure(&line));
-        }
-        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
-        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
-    }
-    println!("{SEEDS} seeds of rails, {events} events, {faults} faults, traces {hashes:032x}");
-    assert!(u64::from(events) > 20 * SEEDS && u64::from(faults) > 3 * SEEDS, "{events} {faults}");
+    let (events, faults) = seeds_hold("rails", &Swarm::rails(), SEEDS);
+    assert!(events > 20 * SEEDS && faults > 3 * SEEDS, "{events} {faults}");
 }
 
 fn case(scenario: Scenario, traffic: Traffic, faults: Faults) -> Case {

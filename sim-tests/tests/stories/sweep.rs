@@ -15,6 +15,23 @@ const EVENTS_MAX: u32 = 2_000;
 
 const FLEETS: u64 = if cfg!(debug_assertions) { 20 } else { 400 };
 
+/// Runs seeds of a swarm, of which none may break an oracle. How many events and faults there were.
+pub(crate) fn seeds_hold(of: &str, swarm: &Swarm, seeds: u64) -> (u64, u64) {
+    let mut coverage = Coverage::default();
+    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
+    for seed in 0..seeds {
+        let swarmed = swarm.run(seed, &mut coverage);
+        if let Some(line) = swarmed.line {
+            panic!("{}", failure(&line));
+        }
+        events += u64::from(swarmed.run.events);
+        faults += u64::from(swarmed.run.faults);
+        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
+    }
+    println!("{seeds} seeds of {of}, {events} events, {faults} faults, traces {hashes:032x}");
+    (events, faults)
+}
+
 #[test]
 fn seeds_break_no_oracle() {
     let mut hashes = 0_u128;
@@ -62,18 +79,8 @@ fn seeds_give_the_same_trace_hash_every_time_and_in_every_build() {
 /// Four nodes with two NICs each, two hundred transfers between them, restarts and all other faults.
 #[test]
 fn fleets_come_to_rest_whatever_happens_to_them() {
-    let (swarm, mut coverage) = (Swarm::fleet(), Coverage::default());
-    let (mut hashes, mut events, mut faults) = (0_u128, 0, 0);
-    for seed in 0..FLEETS {
-        let swarmed = swarm.run(seed, &mut coverage);
-        if let Some(line) = swarmed.line {
-            panic!("{}", failure(&line));
-        }
-        (events, faults) = (events + swarmed.run.events, faults + swarmed.run.faults);
-        hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
-    }
-    println!("{FLEETS} fleets, {events} events, {faults} faults, traces {hashes:032x}");
-    assert!(u64::from(events) > 600 * FLEETS && u64::from(faults) > 5 * FLEETS);
+    let (events, faults) = seeds_hold("fleets", &Swarm::fleet(), FLEETS);
+    assert!(events > 600 * FLEETS && faults > 5 * FLEETS, "{events} {faults}");
 }
 
 #[test]

@@ -17,15 +17,22 @@ const SEEDED: &str = "seeds";
 /// Set for tests that take minutes: explorations of that package, and stories of released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
+/// Explorations that the stage of that name runs optimised; in a debug build they take two minutes of
+/// a processor more, which is for the night. (A filter of cargo-nextest: cargo has none of the kind.)
+const NO_EXPLORATIONS: &str =
+    "not (package(sim-tests) & test(/^(shipping|rails|reconnect|mixed)::/))";
+
 /// Every test of the workspace, with cargo-nextest where it is installed.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
     let tests = move |deadline| {
-        let runner: &[&str] = if setup::NEXTEST.is_present() {
-            &["nextest", "run", "--workspace", "--no-fail-fast"]
+        let mut command = if setup::NEXTEST.is_present() {
+            let runner = ["nextest", "run", "--workspace", "--no-fail-fast"];
+            let filter: &[&str] =
+                if property_cases.is_some() { &[] } else { &["-E", NO_EXPLORATIONS] };
+            cargo(project.root(), runner.iter().chain(filter).copied())
         } else {
-            &["test", "--workspace", "--all-targets", "--no-fail-fast"]
+            cargo(project.root(), ["test", "--workspace", "--all-targets", "--no-fail-fast"])
         };
-        let mut command = cargo(project.root(), runner.iter().copied());
         command.envs(property_cases.map(|cases| ("PROPTEST_CASES", cases.to_string())));
         judged(&run_command(command, project.scratch().join("tests.log"), deadline))
     };
