@@ -5,13 +5,12 @@ mod call;
 mod foreign;
 mod kept;
 mod listener;
-mod look;
 
 pub(crate) use call::{Answered, CallError, Calls, exchange};
 pub(crate) use listener::{Answer, Answerer, ListenerLimits, serve};
 
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
-use look::Look;
+use handfast_transport_tcp::Look;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 

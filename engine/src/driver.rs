@@ -397,8 +397,7 @@ impl<N: Net> Driver<N> {
         let theirs = self.parts.theirs.clone();
         self.calling.spawn(async move {
             let text = theirs.text(&message);
-            // A ready follows the answer to a request; else the next call is far.
-            let answer = caller.hand_over(&address, &text, message.op == Op::Request).await;
+            let answer = caller.hand_over(&address, &text).await;
             commands.send(match answer {
                 Ok(frame) => heard(&theirs, message, &address, &frame.text),
                 Err(error) => {

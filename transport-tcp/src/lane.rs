@@ -18,7 +18,7 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_memory::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -93,6 +93,8 @@ pub(crate) struct Lane {
     pub(crate) looking: AtomicU32,
     /// Whether that paid.
     pub(crate) patience: Mutex<Patience>,
+    /// Something was sent that will be answered, and nobody looks for it.
+    pub(crate) wanted: Notify,
     /// The writer has something to do.
     pub(crate) work: Notify,
     /// Our own Wire came.
@@ -108,7 +110,11 @@ pub(crate) struct Live(Arc<Lane>);
 
 impl Drop for Live {
     fn drop(&mut self) {
-        self.0.live.send_modify(|live| *live -= 1);
+        // Only the last one's end is waited for, and to tell of it takes longer than to count.
+        self.0.live.send_if_modified(|live| {
+            *live -= 1;
+            *live == 0
+        });
     }
 }
 
@@ -149,6 +155,7 @@ impl Lane {
                 slots: Slots::new(depth),
                 answers: VecDeque::with_capacity(depth),
             }),
+            wanted: Notify::new(),
             work: Notify::new(),
             armed: Notify::new(),
             live: watch::Sender::new(0),
@@ -171,7 +178,10 @@ impl Lane {
     }
 
     fn live(self: &Arc<Self>) -> Live {
-        self.live.send_modify(|live| *live += 1);
+        self.live.send_if_modified(|live| {
+            *live += 1;
+            false
+        });
         Live(Arc::clone(self))
     }
 
@@ -315,6 +325,10 @@ impl Lane {
         }
         drop(state);
         self.send_now();
+        // A thread outside of the runtime's tasks looks itself ([`Lane::attend`]).
+        if self.looking.load(Ordering::Relaxed) == 0 && tokio::task::try_id().is_some() {
+            self.wanted.notify_one();
+        }
         self.report(&mut ended);
     }
 

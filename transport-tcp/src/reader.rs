@@ -143,13 +143,25 @@ impl<R: StreamReader> Receiver<R> {
                     }
                 }
                 Ok(Turn::Nothing) => {
-                    if let Err(error) = self.half.readable_asleep().await {
-                        return End::Failed(peer_io("receive", &error));
+                    if let Err(end) = self.sleep().await {
+                        return end;
                     }
                 }
                 Err(end) => return end,
             }
         }
+    }
+
+    /// Until something may have come, or is about to because something was sent.
+    async fn sleep(&mut self) -> Result<(), End> {
+        let Self { lane, half, .. } = self;
+        tokio::select! {
+            readable = half.readable_asleep() => {
+                return readable.map_err(|error| End::Failed(peer_io("receive", &error)));
+            }
+            () = lane.wanted.notified() => {}
+        }
+        self.look().await
     }
 
     /// Receives what comes, around the runtime, until for a while nothing has; other tasks run

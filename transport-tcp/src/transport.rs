@@ -6,6 +6,7 @@ use crate::hello::{
     ACK_BYTES, AckError, HELLO_REST_BYTES, Hello, HelloRefusal, LANE_MAGIC, decode_ack, encode_ack,
 };
 use crate::lane::{Lane, local_error};
+use crate::look::Look;
 use crate::net::{Net, ResolveError, Stream, StreamWriter};
 use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::reader::Receiver;
@@ -124,6 +125,8 @@ struct Inner<N> {
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
     counts: Arc<Counts>,
     hellos_pending: AtomicUsize,
+    /// For answers to hellos of ours.
+    look: Look,
 }
 
 impl<N> Drop for Inner<N> {
@@ -160,6 +163,7 @@ impl<N: Net> TcpTransport<N> {
                 lanes: RwLock::default(),
                 counts: Arc::default(),
                 hellos_pending: AtomicUsize::new(0),
+                look: Look::default(),
             }),
         }
     }
@@ -415,7 +419,7 @@ impl<N: Net> Inner<N> {
             io_error(if resolving { "resolve" } else { "connect" }, address, &error)
         })?;
         let hello = Hello { depth: self.depth(), token, sender: local, receiver: remote };
-        let answered = timeout(timing.hello, say_hello(stream, &hello)).await;
+        let answered = timeout(timing.hello, say_hello(stream, &hello, &self.look)).await;
         let (stream, ack) = answered
             .map_err(overdue)
             .flatten()
@@ -486,11 +490,18 @@ async fn say(
     stream.flush().await
 }
 
-async fn say_hello<S: Stream>(mut stream: S, hello: &Hello) -> io::Result<(S, [u8; ACK_BYTES])> {
+async fn say_hello<S: Stream>(
+    mut stream: S,
+    hello: &Hello,
+    look: &Look,
+) -> io::Result<(S, [u8; ACK_BYTES])> {
     stream.write_all(&hello.encode()).await?;
     stream.flush().await?;
     let mut ack = [0; ACK_BYTES];
-    stream.read_exact(&mut ack).await?;
+    match look.read(&mut stream, &mut ack).await? {
+        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+        read => stream.read_exact(&mut ack[read..]).await?,
+    };
     Ok((stream, ack))
 }
 

@@ -1,13 +1,12 @@
 //! Calling a peer: connect, send a frame, read a frame.
 
 use super::kept::Kept;
-use super::look::Look;
 use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, FrameKind, encode_frame};
-use handfast_transport_tcp::{Net, ResolveError, Stream};
+use handfast_transport_tcp::{Look, Net, ResolveError, Stream};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -118,8 +117,8 @@ impl<N: Net> Calls<N> {
         Ok(Answered { text: frame.text, keep: Box::new(move || kept.put(&address, stream)) })
     }
 
-    /// Sends a handshake message over a connection that was kept, or else one of its own; `keep`:
-    /// another is to follow. Cancel-safe: the connection is closed.
+    /// Sends a handshake message over a connection that was kept, and is again, or else one of its
+    /// own. Cancel-safe: the connection is closed.
     ///
     /// A connection that was kept may have been closed by the peer meanwhile. If it ends without one
     /// byte of an answer the message is sent once more, on a fresh one: it may arrive twice then, as
@@ -128,20 +127,19 @@ impl<N: Net> Calls<N> {
         &self,
         address: &str,
         text: &str,
-        keep: bool,
     ) -> Result<OwnedFrame, CallError> {
         let kind = FrameKind::Connection;
         self.bounded(async {
             if let Some(mut stream) = self.kept.take(address).await {
                 match speak(&mut stream, kind, text, &self.look).await {
-                    Ok(frame) if keep => {
+                    Ok(frame) => {
                         self.kept.put(address, stream);
                         return Ok(frame);
                     }
                     Err(ReadError::Nothing(error)) => {
                         debug!(%address, %error, "a connection that was kept has ended");
                     }
-                    answered => return answered.map_err(CallError::Answer),
+                    Err(error) => return Err(CallError::Answer(error)),
                 }
             }
             let called = call_afresh(&self.net, address, kind, text, &self.look).await;

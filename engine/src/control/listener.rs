@@ -1,11 +1,10 @@
 //! The one port of a node: control calls and lanes arrive here.
 
-use super::look::Look;
 use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::accept::{Places, Stop, accept};
 use crate::counters::{Counts, count};
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
-use handfast_transport_tcp::{LANE_MAGIC, Net, TcpTransport};
+use handfast_transport_tcp::{LANE_MAGIC, Look, Net, TcpTransport};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;

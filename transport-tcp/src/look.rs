@@ -16,7 +16,7 @@ const REST_MAX: u32 = 64;
 /// Whether looking pays, as learned from all connections that share it: one of them at a time looks,
 /// for the runtime sees what comes over the others meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub struct Look {
     /// Sleeps without a look that follow the next look in vain.
     rest: AtomicU32,
     /// Of them, those still to come; `LOOKING` while somebody looks.
@@ -44,7 +44,7 @@ impl Drop for Looking<'_> {
 
 impl Look {
     /// Reads what there is, looking first where that pays; other tasks run meanwhile. Cancel-safe.
-    pub(super) async fn read<R: AsyncRead + Unpin>(
+    pub async fn read<R: AsyncRead + Unpin>(
         &self,
         stream: &mut R,
         buffer: &mut [u8],
