@@ -124,6 +124,8 @@ impl Counters {
             ("tcp_lanes_started", "Lanes over TCP that came up", tcp.lanes_started),
             ("tcp_lanes_failed", "Lanes over TCP that broke", tcp.lanes_failed),
             ("tcp_lanes_retired", "Lanes over TCP that are gone", tcp.lanes_retired),
+            ("tcp_looks", "Times a lane over TCP looked before it slept", tcp.looks),
+            ("tcp_looks_in_vain", "Of these, those that found nothing", tcp.looks_in_vain),
             ("rdma_lanes_failed", "Lanes over RDMA that broke", rdma.lanes_failed),
             ("rdma_lanes_retired", "Lanes over RDMA that are gone", rdma.lanes_retired),
             ("rdma_slices_flushed", "Slices ended by an error before theirs", rdma.slices_flushed),

@@ -20,6 +20,10 @@ pub struct TcpCounters {
     pub lanes_failed: u64,
     /// Lanes retired.
     pub lanes_retired: u64,
+    /// Times a lane's task looked for bytes for a while before it slept.
+    pub looks: u64,
+    /// Of these, in vain.
+    pub looks_in_vain: u64,
 }
 
 impl TcpCounters {
@@ -38,6 +42,8 @@ pub(crate) struct Counts {
     pub(crate) lanes_started: AtomicU64,
     pub(crate) lanes_failed: AtomicU64,
     pub(crate) lanes_retired: AtomicU64,
+    pub(crate) looks: AtomicU64,
+    pub(crate) looks_in_vain: AtomicU64,
 }
 
 /// Adds one to a count.
@@ -60,6 +66,8 @@ impl Counts {
             lanes_started: read(&self.lanes_started),
             lanes_failed: read(&self.lanes_failed),
             lanes_retired: read(&self.lanes_retired),
+            looks: read(&self.looks),
+            looks_in_vain: read(&self.looks_in_vain),
         }
     }
 }

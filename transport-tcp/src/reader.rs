@@ -2,6 +2,7 @@
 //! themselves.
 
 use crate::batch::Answer;
+use crate::counters::count;
 use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
@@ -172,7 +173,8 @@ impl<R: StreamReader> Receiver<R> {
         let Self { lane, direct, patience, completions, .. } = self;
         let Some(direct) = direct.as_ref().filter(|_| patience.is_due()) else { return Ok(()) };
         let _looking = Looking::begin(lane, &**direct);
-        let mut spins = 0;
+        count(&lane.counts().looks);
+        let (mut spins, mut found) = (0, false);
         while spins < SPINS_MAX {
             tokio::task::yield_now().await;
             if lane.attending.load(Ordering::Relaxed) > 0 {
@@ -186,7 +188,7 @@ impl<R: StreamReader> Receiver<R> {
                 let turn = lane.receive(lock(&lane.incoming), &mut fill, completions)?;
                 if turn != Turn::Nothing {
                     patience.found();
-                    spins = 0;
+                    (spins, found) = (0, true);
                 }
                 if turn == Turn::Drained {
                     break;
@@ -194,6 +196,9 @@ impl<R: StreamReader> Receiver<R> {
             }
         }
         patience.in_vain(REST_MAX);
+        if !found {
+            count(&lane.counts().looks_in_vain);
+        }
         Ok(())
     }
 }

@@ -49,12 +49,11 @@ fn a_released_node_writes_and_reads_what_is_served() {
         for (seed, bytes) in (1..).zip(SIZES) {
             let source = folder.patterned("source", bytes, seed);
             peer.load(&source, 0);
-            peer.moves("write", &server.address, 0, 512, bytes);
+            let content = fs::read(&source).unwrap();
+            peer.writes_and_reads_back(&folder, &server.address, MEMORY, &content);
             let (place, copy) = (server.at(&format!("memory:512,{bytes}")), folder.name("copy"));
             succeed(&["get", &place, &copy]);
-            assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap(), "{version}");
-            peer.moves("read", &server.address, MEMORY, 512, bytes);
-            assert!(peer.dump(&folder, MEMORY, bytes) == fs::read(&source).unwrap(), "{version}");
+            assert!(fs::read(&copy).unwrap() == content, "{version}");
         }
     }
 }

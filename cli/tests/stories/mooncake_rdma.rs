@@ -210,9 +210,7 @@ fn met_over(release: &Release, transport: &str, mut peer: Peer) {
     let source = folder.patterned("source", BYTES as u64, 5);
     let before = packets(THERE.1);
     peer.load(&source, 0);
-    peer.moves("write", &server.address, 0, 512, BYTES as u64);
-    peer.moves("read", &server.address, MIB, 512, BYTES as u64);
-    assert!(peer.dump(&folder, MIB, BYTES as u64) == fs::read(&source).unwrap());
+    peer.writes_and_reads_back(&folder, &server.address, MIB, &fs::read(&source).unwrap());
     let moved = packets(THERE.1) - before;
     assert_eq!(moved > BYTES as u64 / FRAME_BYTES_MAX, transport == "rdma", "{moved} packets");
     // The older one looks the address of who opens it up there over RDMA, and a client takes no calls.

@@ -3,6 +3,7 @@
 use crate::support::*;
 use handfast_memory::{Access, Memory};
 use handfast_transport_tcp::{LaneCompletion, Sent, TokioNet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -55,6 +56,29 @@ fn who_waits_sends_and_receives_while_no_task_of_ours_runs() {
     assert_eq!(attend(&a, 1), [LaneCompletion::Done(slice)]);
     assert_eq!(bytes_of(&back), bytes_of(&target));
     ours.block_on(a.retire());
+}
+
+#[tokio::test]
+async fn a_lane_looks_for_the_answer_to_what_a_task_sends_after_a_pause_and_rests_where_none_comes()
+{
+    const PAUSE: Duration = Duration::from_millis(20);
+    let a = Arc::new(node(2, Setup::default()).await);
+    let _mute = raw_peer(&a, 8).await;
+    until(|| a.counters().lanes_started == 1).await;
+    let (memory, region) = a.region(64, Access::READ_WRITE);
+    let looks = || (a.counters().looks, a.counters().looks_in_vain);
+    // Not a task: who waits for this one looks itself.
+    a.write(memory.whole(), &region, 0);
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(looks(), (0, 0));
+    // It rests once after the first look in vain.
+    for after in [1, 1, 2] {
+        let (sending, span, region) = (a.clone(), memory.whole(), region.clone());
+        tokio::spawn(async move { sending.write(span, &region, 0) }).await.unwrap();
+        tokio::time::sleep(PAUSE).await;
+        assert_eq!(looks(), (after, after));
+    }
+    a.retire().await;
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A released node as a child process that is told what to do.
 
-use crate::helpers::{Folder, Process};
+use crate::helpers::{Folder, Process, until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -169,6 +169,24 @@ impl Peer {
     pub(crate) fn moves(&mut self, way: &str, peer: &str, here: u64, there: u64, bytes: u64) {
         let asked = json!({"cmd": way, "peer": peer, "here": here, "there": there, "bytes": bytes});
         assert_eq!(self.ask(asked)["rc"], 0, "{way} of {bytes} bytes");
+    }
+
+    /// Lets it write its first bytes to place 512 of a peer and read them back to `back`, which must
+    /// come to `expected`. The older protocol acknowledges no write: it may arrive a moment later.
+    #[track_caller]
+    pub(crate) fn writes_and_reads_back(
+        &mut self,
+        folder: &Folder,
+        peer: &str,
+        back: u64,
+        expected: &[u8],
+    ) {
+        let bytes = expected.len() as u64;
+        self.moves("write", peer, 0, 512, bytes);
+        until("what it wrote is there", || {
+            self.moves("read", peer, back, 512, bytes);
+            self.dump(folder, back, bytes) == expected
+        });
     }
 
     /// Puts a file into its memory.
