@@ -28,6 +28,10 @@ pub(crate) trait Plane: Send + Sync + 'static {
     /// pays.
     fn attend(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
 
+    /// Has the task of a lane look for completions for a while, where that pays. Who calls it is a
+    /// task that is about to give way.
+    fn expect(&self, _lane: Lifecycle) {}
+
     /// Sees a byte come over a lane, where lanes are tried before they are used.
     fn probe(&self, _lane: Lifecycle) -> Step<()> {
         Box::pin(std::future::ready(Ok(())))
@@ -48,6 +52,10 @@ impl<N: Net> Plane for TcpTransport<N> {
 
     fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
         TcpTransport::attend(self, lane, is_done);
+    }
+
+    fn expect(&self, lane: Lifecycle) {
+        TcpTransport::expect(self, lane);
     }
 }
 

@@ -93,6 +93,13 @@ struct Batch {
     bytes: u64,
 }
 
+impl Batch {
+    /// Whether looking for its end may take less than sleeping until then.
+    fn ends_soon(&self) -> bool {
+        self.bytes <= ATTENDED_BYTES_MAX
+    }
+}
+
 enum Dispatch {
     Post(Lifecycle, Posting),
     PostRegistered(Lifecycle, RegisteredPosting),
@@ -317,17 +324,29 @@ impl Target {
         }
     }
 
-    /// Looks for the end of a batch for a while, on a thread that would sleep until then. Of several
-    /// lanes none is chosen.
+    /// Looks for the end of a batch for a while, on a thread that would sleep until then.
     pub(crate) fn attend(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(lane) = self.soon_ending(batch) {
+            self.parts.plane.attend(lane, is_done);
+        }
+    }
+
+    /// Has it looked for, on behalf of a task that waits for it.
+    pub(crate) fn expect(&self, batch: BatchId) {
+        if let Some(lane) = self.soon_ending(batch) {
+            self.parts.plane.expect(lane);
+        }
+    }
+
+    /// The lane over which a batch ends, if it is likely to soon. Of several lanes none is chosen.
+    fn soon_ending(&self, batch: BatchId) -> Option<Lifecycle> {
         let state = self.lock();
-        let soon = |batch: &Batch| batch.bytes <= ATTENDED_BYTES_MAX;
-        let lane = match state.lanes.as_slice() {
-            [lane] if state.batches.get(&batch).is_some_and(soon) => lane.lifecycle,
-            _ => return,
-        };
-        drop(state);
-        self.parts.plane.attend(lane, is_done);
+        match state.lanes.as_slice() {
+            [lane] if state.batches.get(&batch).is_some_and(Batch::ends_soon) => {
+                Some(lane.lifecycle)
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn cancel(&self, batch: BatchId) {

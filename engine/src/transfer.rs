@@ -106,6 +106,11 @@ impl Future for Transfer {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };
+        if report.is_pending() && self.waiting == Waiting::No {
+            // Not before: until this task gives way nothing may be received for others.
+            self.waiting = Waiting::Asleep;
+            self.target.expect(self.batch);
+        }
         let report = std::task::ready!(report);
         self.ended = true;
         let report = report.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed))?;

@@ -18,7 +18,7 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_memory::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
@@ -93,8 +93,8 @@ pub(crate) struct Lane {
     pub(crate) looking: AtomicU32,
     /// Whether that paid.
     pub(crate) patience: Mutex<Patience>,
-    /// Something was sent that will be answered, and nobody looks for it.
-    pub(crate) wanted: Notify,
+    /// A task waits for an answer, and nobody looks for it.
+    pub(crate) expected: Notify,
     /// The writer has something to do.
     pub(crate) work: Notify,
     /// Our own Wire came.
@@ -155,7 +155,7 @@ impl Lane {
                 slots: Slots::new(depth),
                 answers: VecDeque::with_capacity(depth),
             }),
-            wanted: Notify::new(),
+            expected: Notify::new(),
             work: Notify::new(),
             armed: Notify::new(),
             live: watch::Sender::new(0),
@@ -325,10 +325,6 @@ impl Lane {
         }
         drop(state);
         self.send_now();
-        // A thread outside of the runtime's tasks looks itself ([`Lane::attend`]).
-        if self.looking.load(Ordering::Relaxed) == 0 && tokio::task::try_id().is_some() {
-            self.wanted.notify_one();
-        }
         self.report(&mut ended);
     }
 

@@ -114,13 +114,23 @@ pub(crate) struct Receiver<R> {
     lane: Arc<Lane>,
     half: R,
     direct: Option<Arc<dyn Direct>>,
+    /// Whether looking after bytes pays.
     patience: Patience,
+    /// Whether looking for an answer that a task waits for pays.
+    expectation: Patience,
     completions: Vec<LaneCompletion>,
 }
 
 impl<R: StreamReader> Receiver<R> {
     pub(crate) fn new(lane: Arc<Lane>, half: R, direct: Option<Arc<dyn Direct>>) -> Self {
-        Self { lane, half, direct, patience: Patience::default(), completions: Vec::new() }
+        Self {
+            lane,
+            half,
+            direct,
+            patience: Patience::default(),
+            expectation: Patience::default(),
+            completions: Vec::new(),
+        }
     }
 
     /// Receives until the lane ends, and tells it when receiving is what fails.
@@ -139,7 +149,9 @@ impl<R: StreamReader> Receiver<R> {
                 // Bytes may come on and on without an await of their own.
                 Ok(Turn::Moved) => tokio::task::consume_budget().await,
                 Ok(Turn::Drained) => {
-                    if let Err(end) = self.look().await {
+                    if self.patience.is_due()
+                        && let Err(end) = self.look(false).await
+                    {
                         return end;
                     }
                 }
@@ -153,25 +165,26 @@ impl<R: StreamReader> Receiver<R> {
         }
     }
 
-    /// Until something may have come, or is about to because something was sent.
+    /// Until something may have come, or was looked for because a task waits for it.
     async fn sleep(&mut self) -> Result<(), End> {
         let Self { lane, half, .. } = self;
         tokio::select! {
             readable = half.readable_asleep() => {
                 return readable.map_err(|error| End::Failed(peer_io("receive", &error)));
             }
-            () = lane.wanted.notified() => {}
+            () = lane.expected.notified() => {}
         }
-        self.look().await
+        if self.expectation.is_due() { self.look(true).await } else { Ok(()) }
     }
 
     /// Receives what comes, around the runtime, until for a while nothing has; other tasks run
-    /// meanwhile. The thread keeps its processor: given away on a busy machine, it is back a time
+    /// meanwhile. `expected`: for an answer that a task waits for, and what comes after it only if
+    /// looking after bytes is due. The thread keeps its processor: given away on a busy machine, it is back a time
     /// slice later, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
     /// something, the runtime has to find out that there is nothing.
-    async fn look(&mut self) -> Result<(), End> {
-        let Self { lane, direct, patience, completions, .. } = self;
-        let Some(direct) = direct.as_ref().filter(|_| patience.is_due()) else { return Ok(()) };
+    async fn look(&mut self, mut expected: bool) -> Result<(), End> {
+        let Self { lane, direct, patience, expectation, completions, .. } = self;
+        let Some(direct) = direct else { return Ok(()) };
         let _looking = Looking::begin(lane, &**direct);
         count(&lane.counts().looks);
         let (mut spins, mut found) = (0, false);
@@ -187,15 +200,18 @@ impl<R: StreamReader> Receiver<R> {
                     |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
                 let turn = lane.receive(lock(&lane.incoming), &mut fill, completions)?;
                 if turn != Turn::Nothing {
-                    patience.found();
+                    if expected { &mut *expectation } else { &mut *patience }.found();
                     (spins, found) = (0, true);
                 }
                 if turn == Turn::Drained {
+                    if std::mem::take(&mut expected) && !patience.is_due() {
+                        return Ok(());
+                    }
                     break;
                 }
             }
         }
-        patience.in_vain(REST_MAX);
+        if expected { expectation } else { patience }.in_vain(REST_MAX);
         if !found {
             count(&lane.counts().looks_in_vain);
         }
@@ -261,6 +277,13 @@ impl Lane {
             Ok(false) => lock(&self.patience).in_vain(ATTENDED_REST_MAX),
             Err(End::Closed) => {}
             Err(End::Failed(error)) => self.close(Some(error)),
+        }
+    }
+
+    /// A task waits for an answer and is about to give way.
+    pub(crate) fn expect(&self) {
+        if self.looking.load(Ordering::Relaxed) == 0 {
+            self.expected.notify_one();
         }
     }
 

@@ -369,6 +369,15 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
+    /// Has the lane's task look for an answer for a while, in place of sleeping until it comes. For a
+    /// task that waits for it and is about to give way: until it does, the lane's task may be queued
+    /// behind it. Does as seldom anything as [`TcpTransport::attend`] where it does not pay.
+    pub fn expect(&self, lane: Lifecycle) {
+        if let Some(lane) = self.lane(lane) {
+            lane.expect();
+        }
+    }
+
     /// Slices the lane holds at a time: what both sides agreed on, before that our own limit.
     /// `None` for a lane that does not exist.
     pub fn depth(&self, lane: Lifecycle) -> Option<u32> {

@@ -1,6 +1,8 @@
 //! Two hosts with a kernel each, and a wire in between: each runs this story, with HANDFAST_HOST 0 or
 //! 1 (`cargo xtask guest --hosts 2`).
 
+mod doctor;
+
 use crate::helpers::{Client, Folder, MIB, Server, run};
 use crate::meeting::{Other, host};
 use std::process::Command;

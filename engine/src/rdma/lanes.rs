@@ -347,6 +347,12 @@ impl<N: Net> Plane for Lanes<N> {
         }
     }
 
+    fn expect(&self, lane: Lifecycle) {
+        if let Some(tcp) = &self.inner.parts.tcp {
+            TcpTransport::expect(tcp, lane);
+        }
+    }
+
     fn withdraw(&self, lane: Lifecycle, slice: u64) {
         let LanesParts { watch, tcp, .. } = &self.inner.parts;
         match (self.inner.lane(lane), tcp) {

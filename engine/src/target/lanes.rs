@@ -1,7 +1,7 @@
 //! The lanes to one run of a peer: over which NICs they lead, how they come and go, and what their
 //! coming proves of those before.
 
-use super::{LaneStatus, Piece, State, Target};
+use super::{Batch, LaneStatus, Piece, State, Target};
 use crate::command::Command;
 use crate::counters::count;
 use crate::metrics::NicPair;
@@ -246,8 +246,9 @@ impl Target {
     /// `Target::on_lane_down`), and reads have no bytes that could land.
     pub(crate) fn on_lane_up(self: &Arc<Self>, lifecycle: Lifecycle, up: LaneUp) {
         let LaneUp { path, depth, carrier, opening } = up;
-        let mut verdict = Verdict::Use;
+        let (mut verdict, mut awaited) = (Verdict::Use, false);
         self.update(|state, now| {
+            awaited = state.batches.values().any(Batch::ends_soon);
             state.fence(now, Some(&path));
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
@@ -262,7 +263,12 @@ impl Target {
             }
         });
         match verdict {
-            Verdict::Use => self.lanes.send_modify(|status| status.up += 1),
+            Verdict::Use => {
+                self.lanes.send_modify(|status| status.up += 1);
+                if awaited {
+                    self.parts.plane.expect(lifecycle);
+                }
+            }
             Verdict::Probe => self.probe(lifecycle),
         }
     }

@@ -26,13 +26,28 @@ async fn a_first_transfer_takes_two_connections_one_for_all_calls_and_one_for_th
     let user = user().await;
     let segment = user.open(&owner.segment()).await.unwrap();
     write_and_check(&segment, &owner.memory, 10_000, 1).await;
-    let kinds = |bytes: &Vec<u8>| frames(bytes).iter().map(|frame| frame[8]).collect();
-    let connections: Vec<Vec<u8>> = relay.beginnings().iter().map(kinds).collect();
-    assert_eq!(connections, [vec![METADATA, HANDSHAKE, HANDSHAKE], vec![]]);
-    // A look-up is asked afresh: it is to say who is there now.
-    let _again = user.open(&owner.segment()).await.unwrap();
-    assert_eq!(relay.beginnings().len(), 3);
+    assert_eq!(kinds(&relay), [vec![METADATA, HANDSHAKE, HANDSHAKE], vec![]]);
+    // The goodbye goes over it as well.
     user.close().await;
+    assert_eq!(kinds(&relay), [vec![METADATA, HANDSHAKE, HANDSHAKE, HANDSHAKE], vec![]]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_up_is_asked_afresh_for_it_is_to_say_who_is_there_now() {
+    let relay = Relay::start().await;
+    let owner = Owner::start_behind(&relay, 20_000).await;
+    let user = user().await;
+    for _ in 0..2 {
+        let _segment = user.open(&owner.segment()).await.unwrap();
+    }
+    assert_eq!(kinds(&relay), [[METADATA], [METADATA]]);
+    user.close().await;
+}
+
+/// Types of the frames that each connection carried towards the owner.
+fn kinds(relay: &Relay) -> Vec<Vec<u8>> {
+    let kinds = |bytes: &Vec<u8>| frames(bytes).iter().map(|frame| frame[8]).collect();
+    relay.beginnings().iter().map(kinds).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
