@@ -1,5 +1,6 @@
 //! The same seeds in different processes and builds lead to the same worlds, event by event.
 
+use super::rust_tests;
 use crate::command::{cargo, modest, run as run_command};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -86,7 +87,8 @@ fn build(project: &Project, release: bool, deadline: Instant) -> Result<(), Outc
     let like: &[&str] =
         if release { &["--release", "--package", "sim-tests"] } else { &["--workspace"] };
     let words = ["build", "--example", EXAMPLE];
-    let command = cargo(project.root(), words.iter().chain(like).copied());
+    let mut command = cargo(project.root(), words.iter().chain(like).copied());
+    command.envs([rust_tests::CHECKED]);
     let built =
         run_command(modest(command), project.scratch().join("prefixes-build.log"), deadline);
     if built.succeeded() { Ok(()) } else { Err(built.outcome(|_| String::new())) }

@@ -17,6 +17,9 @@ const SEEDED: &str = "seeds";
 /// Set for tests that take minutes: explorations of that package, and stories of released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
+/// Makes arithmetic of an optimised build that overflows a failure, as it is in debug builds.
+pub(super) const CHECKED: (&str, &str) = ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
+
 /// Explorations that the stage of that name runs optimised; in a debug build they take two minutes of
 /// a processor more, which is for the night. (A filter of cargo-nextest: cargo has none of the kind.)
 const NO_EXPLORATIONS: &str =
@@ -56,6 +59,7 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     }
     let run = move |deadline| {
         let mut command = cargo(project.root(), STORIES);
+        command.envs([CHECKED]);
         command.envs(nightly.then_some((NIGHTLY, "1")));
         judged(&run_command(modest(command), project.scratch().join("explorer.log"), deadline))
     };
@@ -97,7 +101,8 @@ fn seeds_twice(project: &Project, deadline: Instant) -> Result<Outcome, Outcome>
     let seeded = ["--", SEEDED];
     let output = |name: &str, options: &[&str]| {
         let words = STORIES.iter().chain(&seeded).chain(options);
-        let command = cargo(project.root(), words.copied());
+        let mut command = cargo(project.root(), words.copied());
+        command.envs([CHECKED]);
         let log = project.scratch().join(format!("seeds-{name}.log"));
         let finished = run_command(modest(command), log, deadline);
         if finished.succeeded() {
