@@ -20,6 +20,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(15);
 const WRITE_MAX: Duration = Duration::from_secs(5);
 /// For the device of who takes lanes to be ready.
 const START_MAX: Duration = Duration::from_secs(5);
+/// Fit into any packet.
+const SHORT_BYTES: usize = 64;
 /// For all of it, with the device's start and the engine's end.
 const ALL_MAX: Duration = Duration::from_secs(25);
 
@@ -122,10 +124,14 @@ async fn over(engine: &Engine, address: SocketAddr) -> Result<(), LaneFailure> {
     });
     let opened = opened.await.map_err(|_| overdue(address, CONNECT_MAX))?;
     let segment = opened.map_err(at(LaneStep::Connect))?;
-    let block =
-        Memory::zeroed(LANE_BYTES).map_err(|error| told(LaneStep::Device, &error.into()))?;
-    let written = segment.write(&block.whole(), 0).deadline(WRITE_MAX).await;
-    written.map(drop).map_err(at(LaneStep::Write))
+    let device = |error: handfast::MemoryError| told(LaneStep::Device, &error.into());
+    let block = Memory::zeroed(LANE_BYTES).map_err(device)?;
+    let short = block.span(0, SHORT_BYTES).map_err(device)?;
+    // A lane is up when both say so over TCP: that packets come through shows with the first.
+    for (step, span) in [(LaneStep::Short, short), (LaneStep::Write, block.whole())] {
+        segment.write(&span, 0).deadline(WRITE_MAX).await.map_err(at(step))?;
+    }
+    Ok(())
 }
 
 fn overdue(address: SocketAddr, limit: Duration) -> LaneFailure {

@@ -41,8 +41,10 @@ pub enum AskFailure {
 pub enum LaneStep {
     /// This host's device.
     Device,
-    /// The connection and the first, short packet over it.
+    /// The connection.
     Connect,
+    /// A few bytes written.
+    Short,
     /// [`LANE_BYTES`] written.
     Write,
 }

@@ -4,7 +4,7 @@ use super::pair::address_of_peer;
 use super::way::longest_payload;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding, LANE_BYTES, LaneFailure, LaneStep, Severity};
-use crate::ids;
+use crate::{Side, ids};
 use std::net::SocketAddr;
 
 pub(super) fn lane(context: &mut Context<'_>) -> Vec<Finding> {
@@ -32,20 +32,28 @@ fn not_tried(host: &str) -> Finding {
 
 fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> Finding {
     let text = &failure.text;
-    // Short packets have passed: it is the long ones that do not, unless something else is told.
     let is_silence =
         [ids::WC_RETRY, ids::XFER_DEADLINE, ids::PEER_LOST, ids::WC_GENERAL].contains(&failure.id);
-    let (id, observed) = match failure.step {
+    let (id, side, observed) = match failure.step {
+        LaneStep::Short if is_silence => (
+            ids::ROCE_UDP_FILTERED,
+            Side::Unknown,
+            said!(
+                "the two agreed on a lane, and a few bytes over it did not arrive: {text}",
+                "双方已建立通路,但其上的几个字节没有到达:{text}"
+            ),
+        ),
         LaneStep::Write if is_silence => (
             ids::MTU_BLACKHOLE,
+            Side::Unknown,
             said!(
                 "a short RDMA packet passed and {LANE_BYTES} bytes did not: {text}",
                 "短的 RDMA 报文能通,{LANE_BYTES} 字节不通:{text}"
             ),
         ),
-        _ => (failure.id, text.clone().into()),
+        _ => (failure.id, failure.side, text.clone().into()),
     };
-    let finding = Finding::new(id, context.without_rdma(), observed).at(failure.side);
+    let finding = Finding::new(id, context.without_rdma(), observed).at(side);
     let finding = finding.with("peer", address.ip().to_string()).alone();
     let interface = context.devices().find_map(|device| device.ports.first()).and_then(|port| {
         context.facts.interfaces.iter().find(|interface| interface.name == port.interface)

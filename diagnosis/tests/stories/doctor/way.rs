@@ -142,9 +142,13 @@ fn a_lane_between_two_nics_is_made_and_written_over() {
     let finding = with_lane(Some(silent)).finding("ROCE-UDP-FILTERED");
     assert_eq!(finding.severity, Severity::Fatal);
     assert!(finding.command().starts_with("nft insert rule"), "{}", finding.command());
+    let mute = with_lane(Some((LaneStep::Short, ids::XFER_DEADLINE, Side::Remote)));
+    assert_eq!(mute.finding("ROCE-UDP-FILTERED").side, Side::Unknown, "silence names nobody");
+    with_lane(Some((LaneStep::Short, ids::WC_REM_ACCESS, Side::Both))).finding("WC-REM-ACCESS");
     // Of a lane that works for short packets alone.
     let finding = with_lane(Some((LaneStep::Write, ids::WC_RETRY, Side::Remote)));
     let finding = finding.finding("MTU-BLACKHOLE");
+    assert_eq!(finding.side, Side::Unknown);
     assert_eq!(finding.command(), "ping -M do -s 8972 -c 3 -I ens1f0 10.1.0.8");
     with_lane(Some((LaneStep::Write, ids::WC_REM_ACCESS, Side::Both))).finding("WC-REM-ACCESS");
     let finding = with_lane(Some((LaneStep::Device, ids::LIM_MEMLOCK, Side::Local)));
