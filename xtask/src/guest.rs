@@ -43,7 +43,10 @@ const ONE_HOST: [&str; 6] =
 /// Those with released nodes as peers. Their names contain one of the above, and two of them at once
 /// want more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
-/// How long they may take in all, one after the other.
+/// Those of them that every change has: both ways, of both releases.
+const FLEET_SHORT: [&str; 3] =
+    ["mooncake_rdma::a_file_", "mooncake_rdma::a_released_", "mooncake_rdma::an_older_"];
+/// How long all may take, one after the other.
 const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
@@ -166,8 +169,13 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         steps.push(Step::new(NEWER, conformance("backports")));
         let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
         steps.push(Step::new("program-reborn-host", reborn));
-        steps.push(Step::new("fleet-over-rdma", |deadline| either(fleet(project, deadline))));
     }
+    // What every change has is among all.
+    steps.push(if nightly {
+        Step::new("fleet-over-rdma", |deadline| either(fleet(project, deadline)))
+    } else {
+        Step::new("released-nodes-over-rdma", |deadline| either(fleet_short(project, deadline)))
+    });
     steps
 }
 
@@ -320,20 +328,36 @@ fn program(
     in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
 }
 
-/// Stories with released Mooncake nodes as peers, in one guest with both.
+/// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
+/// where that can be built.
 fn fleet(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    let variables = fleet::etcd_build(project);
+    let etcd: &[&str] = if variables.is_some() { &["--features", "etcd"] } else { &[] };
+    let variables = variables.as_ref().map_or(&[][..], |variables| variables);
+    with_released_nodes(project, etcd, &[FLEET], variables, deadline)
+}
+
+/// Those of them that need no store, in the build of the other stories.
+fn fleet_short(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    with_released_nodes(project, &[], &FLEET_SHORT, &[], deadline)
+}
+
+fn with_released_nodes(
+    project: &Project,
+    features: &[&str],
+    stories: &[&str],
+    variables: &[(&'static str, PathBuf)],
+    deadline: Instant,
+) -> Result<Outcome, Outcome> {
     if let Some(why) = fleet::absent(project) {
         return Err(Outcome::Skipped(why));
     }
-    // With stores in an etcd where that can be built.
-    let variables = fleet::etcd_build(project);
-    let etcd: &[&str] = if variables.is_some() { &["--features", "etcd"] } else { &[] };
-    let stories = ["--", FLEET, "--test-threads=1"];
+    let words = [&tests_of(&STORIES)[..], features, &["--"], stories, &["--test-threads=1"]];
     let told = Told {
         name: "verbs-program-fleet",
         options: &["--limit", FLEET_SECONDS_MAX],
-        tests: &[&tests_of(&STORIES)[..], etcd, &stories].concat(),
-        variables: variables.as_ref().map_or(&[], |variables| variables),
+        tests: &words.concat(),
+        variables,
     };
     Ok(fleet::unless_skipped(&told.in_guest(project, deadline)?))
 }
