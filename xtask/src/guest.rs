@@ -14,7 +14,7 @@ use crate::fleet;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
-use crate::stages::judged;
+use crate::stages::{NIGHTLY, judged};
 use anyhow::Result;
 use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
@@ -331,10 +331,11 @@ fn program(
 /// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
 /// where that can be built.
 fn fleet(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let variables = fleet::etcd_build(project);
-    let etcd: &[&str] = if variables.is_some() { &["--features", "etcd"] } else { &[] };
-    let variables = variables.as_ref().map_or(&[][..], |variables| variables);
-    with_released_nodes(project, etcd, &[FLEET], variables, deadline)
+    let protoc = fleet::etcd_build(project);
+    let etcd: &[&str] = if protoc.is_some() { &["--features", "etcd"] } else { &[] };
+    let night = (NIGHTLY, PathBuf::from("1"));
+    let variables: Vec<_> = protoc.into_iter().flatten().chain([night]).collect();
+    with_released_nodes(project, etcd, &[FLEET], &variables, deadline)
 }
 
 /// Those of them that need no store, in the build of the other stories.
