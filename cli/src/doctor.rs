@@ -1,5 +1,6 @@
 //! `handfast doctor`.
 
+mod answering;
 mod lanes;
 #[cfg(feature = "tls")]
 mod tls;
@@ -8,15 +9,12 @@ use crate::failure::Failure;
 use crate::lanes::{EngineName, TransportName};
 use crate::{Outcome, output, size, terminal};
 use clap::Args;
-use handfast_diagnosis::doctor::{
-    self, ANSWER_MAX, Answerer, Facts, Library, Outside, ROCE_PORT, Report, Request, ThisMachine,
-    Timed, Wanted,
-};
+use handfast_diagnosis::doctor::{self, Facts, Library, Report, Request, ThisMachine, Wanted};
 use handfast_diagnosis::{Id, Language, ids};
 use handfast_transport_rdma::{RdmaUnavailable, availability};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -135,7 +133,7 @@ pub(crate) fn run(arguments: Doctor) -> Outcome {
     // What cannot be listened at was told.
     let can_listen = !report.findings().any(|finding| PREVENT_LISTENING.contains(&finding.id));
     if let Some(listen) = arguments.listen.as_deref().filter(|_| !arguments.once && can_listen) {
-        answer(listen, &arguments, &request, &outside)?;
+        answering::run(listen, &arguments, &request, &outside)?;
     }
     let fatal = report.findings();
     let fatal = fatal.filter(|finding| finding.severity == handfast_diagnosis::Severity::Fatal);
@@ -208,68 +206,4 @@ fn write_bundle(file: &Path, bundle: &serde_json::Value) -> Outcome {
     written.map_err(|error| Failure::NoDoctor(format!("{}: {error}", file.display())))?;
     output::note(format_args!("wrote {}", file.display()));
     Ok(())
-}
-
-/// Answers other doctors, one after another, with what this machine is like at that time.
-fn answer(listen: &str, arguments: &Doctor, request: &Request, outside: &dyn Outside) -> Outcome {
-    let failed = |error: std::io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
-    let listener = TcpListener::bind(listen).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
-    output::note(format_args!("answering at {address}"));
-    let mut lanes = None;
-    // This address is now taken by this doctor itself.
-    let request = Request { listen: None, advertise: None, peer: None, ..request.clone() };
-    let mut loopback_mbps = doctor::loopback_mbps();
-    for stream in listener.incoming() {
-        let told = stream.map_err(doctor::ExchangeError::from).and_then(|stream| {
-            // Where this host is reached, and again each time: what kept a device from being used may
-            // be cured by now.
-            lanes = lanes.take().or_else(|| take_lanes(stream.local_addr().ok()?.ip(), arguments));
-            let facts = Facts::read(&arguments.root);
-            let report = doctor::examine(&facts, &request, outside);
-            let mut own = doctor::half(&facts, &report, outside.unix_s());
-            own.datagram_ports.clone_from(&datagram_ports);
-            own.lane_port = lanes.as_ref().and_then(lanes::Answering::port);
-            own.loopback_mbps = loopback_mbps;
-            doctor::answer(&mut Timed::new(stream, ANSWER_MAX), &own)
-        });
-        match told {
-            Ok(Some(other)) => {
-                output::note(format_args!("told {}", other.host));
-                loopback_mbps = doctor::loopback_mbps();
-            }
-            Ok(None) => {}
-            Err(error) => output::note(format_args!("not told: {error}")),
-        }
-    }
-    Ok(())
-}
-
-/// Takes lanes over RDMA, where nodes of this host would.
-fn take_lanes(address: IpAddr, arguments: &Doctor) -> Option<lanes::Answering> {
-    if arguments.transport == TransportName::Tcp {
-        return None;
-    }
-    let started = lanes::Answering::start(address, arguments);
-    started.map_err(|text| output::note(format_args!("no lane over RDMA is taken: {text}"))).ok()
-}
-
-/// Answers datagrams at the same port, and at RoCE's, where no device of this host takes what comes
-/// there. Returns the ports; without them less is found out.
-fn answer_datagrams(address: SocketAddr, facts: &Facts) -> Vec<u16> {
-    let of_roce = facts.devices.is_empty().then_some(ROCE_PORT);
-    let answerers = [Some(address.port()), of_roce].into_iter().flatten();
-    let answerers = answerers.filter_map(|port| Answerer::bind(address.ip(), port).ok());
-    let mut ports = Vec::new();
-    for answerer in answerers {
-        ports.extend(answerer.port());
-        std::thread::spawn(move || {
-            loop {
-                // An address that cannot be answered is no matter of the next one.
-                let _ = answerer.answer_one();
-            }
-        });
-    }
-    ports
 }

@@ -88,6 +88,8 @@ pub(crate) enum Failure {
     Unwell(usize),
     #[error("the doctor cannot run: {0}")]
     NoDoctor(String),
+    #[error("nobody reads standard output any more")]
+    ReaderGone,
     #[error("interrupted")]
     Interrupted,
     #[error("terminated")]
@@ -151,6 +153,7 @@ impl Failure {
             Self::Unwell(_) => 1,
             Self::NoDoctor(_) => 2,
             Self::Interrupted => 130,
+            Self::ReaderGone => 141,
             Self::Terminated => 143,
         }
     }

@@ -75,6 +75,8 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever stopped reading has seen enough.
+        Err(failure @ Failure::ReaderGone) => ExitCode::from(failure.exit_code()),
         Err(failure) => {
             match failure.diagnosis_id() {
                 Some(id) => output::note(format_args!(

@@ -4,13 +4,21 @@ use crate::Outcome;
 use crate::failure::Failure;
 use serde::Serialize;
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 /// Prints a result.
 pub(crate) fn say(text: Arguments<'_>) -> Outcome {
+    say_whole(format_args!("{text}\n"))
+}
+
+/// Prints a text that ends its own lines.
+pub(crate) fn say_whole(text: Arguments<'_>) -> Outcome {
     let mut output = std::io::stdout().lock();
-    let written = writeln!(output, "{text}").and_then(|()| output.flush());
-    written.map_err(|error| Failure::System { what: "writing to standard output", error })
+    let written = output.write_fmt(text).and_then(|()| output.flush());
+    written.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::ReaderGone,
+        _ => Failure::System { what: "writing to standard output", error },
+    })
 }
 
 /// Prints a result as one line of JSON.

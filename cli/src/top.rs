@@ -3,10 +3,9 @@
 mod ask;
 mod table;
 
-use crate::failure::Failure;
 use crate::{Outcome, output, size, terminal};
 use clap::Args;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use table::Window;
 
@@ -59,7 +58,8 @@ pub(crate) fn run(arguments: &Top) -> Outcome {
         let table = table::draw(&before, &now, elapsed, window);
         if shows {
             // Home, and away with what was below: less flicker than an empty screen between two.
-            print_whole(&format!("\x1b[H{}\x1b[J", table.replace('\n', "\x1b[K\n")))?;
+            let table = table.replace('\n', "\x1b[K\n");
+            output::say_whole(format_args!("\x1b[H{table}\x1b[J"))?;
         } else {
             output::say(format_args!("{table}"))?;
         }
@@ -67,10 +67,4 @@ pub(crate) fn run(arguments: &Top) -> Outcome {
         shown += 1;
     }
     Ok(())
-}
-
-fn print_whole(text: &str) -> Outcome {
-    let mut output = std::io::stdout().lock();
-    let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
-    written.map_err(|error| Failure::System { what: "writing to standard output", error })
 }

@@ -23,7 +23,8 @@ pub use datagrams::{
     DATAGRAM_WAIT, ROCE_PORT,
 };
 pub use exchange::{
-    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, answer, encode, read_half,
+    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, Question, encode, read_half,
+    read_question, tell_bytes, tell_half,
 };
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
 pub use observed::Observed;

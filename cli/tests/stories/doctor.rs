@@ -1,5 +1,6 @@
 //! `handfast doctor` as users run it, on this machine.
 
+mod answering;
 mod namespaces;
 
 use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, run, succeed};

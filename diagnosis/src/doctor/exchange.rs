@@ -168,22 +168,43 @@ fn keep_printable(value: &mut Value) {
     }
 }
 
-/// Answers one doctor: reads its half and writes our own, or sends it bytes for a while, as it asks.
-/// Returns its half, if it told one.
+/// What another doctor asks for.
+#[derive(Debug)]
+pub enum Question {
+    /// To compare: this is its half.
+    Half(Box<Half>),
+    /// Bytes for a while, to see how fast they come.
+    Bytes,
+}
+
+/// Reads what another doctor asks for.
 ///
 /// # Errors
 /// What is wrong with the connection or the other half.
-pub fn answer(stream: &mut (impl Read + Write), own: &Half) -> Result<Option<Half>, ExchangeError> {
+pub fn read_question(from: &mut impl Read) -> Result<Question, ExchangeError> {
     let mut header = [0; HEADER_BYTES];
-    stream.read_exact(&mut header)?;
+    from.read_exact(&mut header)?;
     if header.starts_with(BULK_MAGIC) {
-        bulk::send(stream, BULK_TIME)?;
-        return Ok(None);
+        return Ok(Question::Bytes);
     }
-    let other = read_half(&mut header.chain(&mut *stream))?;
-    stream.write_all(&encode(own)?)?;
-    stream.flush()?;
-    Ok(Some(other))
+    Ok(Question::Half(Box::new(read_half(&mut header.chain(from))?)))
+}
+
+/// Answers [`Question::Half`].
+///
+/// # Errors
+/// What is wrong with the connection, or that our half is too long.
+pub fn tell_half(to: &mut impl Write, own: &Half) -> Result<(), ExchangeError> {
+    to.write_all(&encode(own)?)?;
+    Ok(to.flush()?)
+}
+
+/// Answers [`Question::Bytes`].
+///
+/// # Errors
+/// What is wrong with the connection.
+pub fn tell_bytes(to: &mut impl Write) -> Result<(), ExchangeError> {
+    Ok(bulk::send(to, BULK_TIME)?)
 }
 
 #[cfg(test)]
@@ -206,18 +227,12 @@ mod tests {
         assert_eq!(read_half(&mut &encode(&half).unwrap()[..]).unwrap().host, "a[2Jb");
     }
 
-    /// A connection that has said something, and counts what it is told.
-    struct Asking<'a>(&'a [u8], u64);
+    /// Counts what is written.
+    struct Counting(u64);
 
-    impl Read for Asking<'_> {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            self.0.read(into)
-        }
-    }
-
-    impl Write for Asking<'_> {
+    impl Write for Counting {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.1 += bytes.len() as u64;
+            self.0 += bytes.len() as u64;
             Ok(bytes.len())
         }
 
@@ -227,11 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_bytes_gets_no_more_than_there_are_at_most_and_no_half() {
+    fn who_asks_for_bytes_gets_no_more_than_there_are_at_most() {
         let question = [&BULK_MAGIC[..], &[0; 4]].concat();
-        let mut asking = Asking(&question, 0);
-        assert!(answer(&mut asking, &Half::default()).unwrap().is_none());
-        assert!((1..=bulk::BULK_BYTES_MAX).contains(&asking.1), "{}", asking.1);
+        assert!(matches!(read_question(&mut &question[..]), Ok(Question::Bytes)));
+        let mut counting = Counting(0);
+        tell_bytes(&mut counting).unwrap();
+        assert!((1..=bulk::BULK_BYTES_MAX).contains(&counting.0), "{}", counting.0);
+    }
+
+    #[test]
+    fn who_asks_to_compare_is_heard_with_its_half() {
+        let half = Half { host: "a".into(), ..Half::default() };
+        let frame = encode(&half).unwrap();
+        let Ok(Question::Half(heard)) = read_question(&mut &frame[..]) else { panic!() };
+        assert_eq!(*heard, half);
     }
 
     #[test]

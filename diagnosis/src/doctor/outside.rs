@@ -68,10 +68,10 @@ pub trait Channel: Read + Write {}
 impl<T: Read + Write> Channel for T {}
 
 /// Encrypts a connection to a service of that name.
-pub type Encrypt = Box<dyn Fn(&str, Timed) -> io::Result<Box<dyn Channel>>>;
+pub type Encrypt = Box<dyn Fn(&str, Timed) -> io::Result<Box<dyn Channel>> + Send + Sync>;
 
 /// Makes a lane over RDMA to a doctor that takes lanes there, and writes over it.
-pub type Lanes = Box<dyn Fn(SocketAddr) -> Result<(), LaneFailure>>;
+pub type Lanes = Box<dyn Fn(SocketAddr) -> Result<(), LaneFailure> + Send + Sync>;
 
 /// The world beyond files.
 pub trait Outside {

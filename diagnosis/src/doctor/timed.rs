@@ -16,6 +16,11 @@ impl Timed {
         Self { stream, deadline: Instant::now() + limit }
     }
 
+    /// The same connection, for so long from now.
+    pub fn again(self, limit: Duration) -> Self {
+        Self::new(self.stream, limit)
+    }
+
     fn left(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -1,0 +1,164 @@
+//! Answers other doctors, several at once: who says nothing keeps nobody waiting.
+
+use super::{Doctor, lanes};
+use crate::failure::Failure;
+use crate::lanes::TransportName;
+use crate::{Outcome, output};
+use handfast_diagnosis::doctor::{
+    self, ANSWER_MAX, Answerer, ExchangeError, Facts, Half, Outside, Question, ROCE_PORT, Request,
+    Timed, read_question, tell_bytes, tell_half,
+};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::scope;
+use std::time::Duration;
+
+/// Connections that are answered, or waited for to say something, at once. One past it is closed.
+pub(super) const CONNECTIONS_MAX: usize = 64;
+/// Before the next connection is taken where the last could not be: descriptors come free again.
+const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// What all connections share.
+struct Answering<'a> {
+    arguments: &'a Doctor,
+    request: Request,
+    outside: &'a (dyn Outside + Sync),
+    datagram_ports: Vec<u16>,
+    lanes: Mutex<LaneState>,
+    loopback_mbps: AtomicU32,
+}
+
+/// Lanes over RDMA that others can make.
+#[derive(Default)]
+struct LaneState {
+    taken: Option<lanes::Answering>,
+    /// Why there are none, as it was told.
+    told: Option<String>,
+}
+
+/// Answers other doctors with what this machine is like at that time.
+pub(super) fn run(
+    listen: &str,
+    arguments: &Doctor,
+    request: &Request,
+    outside: &(dyn Outside + Sync),
+) -> Outcome {
+    let failed = |error: std::io::Error| Failure::NoDoctor(format!("{listen}: {error}"));
+    let listener = TcpListener::bind(listen).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let datagram_ports = answer_datagrams(address, &Facts::read(&arguments.root));
+    output::note(format_args!("answering at {address}"));
+    let answering = Answering {
+        arguments,
+        // This address is now taken by this doctor itself.
+        request: Request { listen: None, advertise: None, peer: None, ..request.clone() },
+        outside,
+        datagram_ports,
+        lanes: Mutex::default(),
+        loopback_mbps: AtomicU32::new(doctor::loopback_mbps()),
+    };
+    let connections = AtomicUsize::new(0);
+    scope(|threads| {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                std::thread::sleep(RETRY_AFTER);
+                continue;
+            };
+            if connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+                output::note(format_args!("not told: {CONNECTIONS_MAX} connections at once"));
+                continue;
+            }
+            connections.fetch_add(1, Ordering::Relaxed);
+            let (answering, connections) = (&answering, &connections);
+            let answer = move || {
+                answering.answer(stream);
+                connections.fetch_sub(1, Ordering::Relaxed);
+            };
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(threads, answer) {
+                connections.fetch_sub(1, Ordering::Relaxed);
+                output::note(format_args!("not told: {error}"));
+            }
+        }
+    });
+    Ok(())
+}
+
+impl Answering<'_> {
+    fn answer(&self, stream: TcpStream) {
+        match self.told(stream) {
+            Ok(Some(host)) => {
+                output::note(format_args!("told {host}"));
+                self.loopback_mbps.store(doctor::loopback_mbps(), Ordering::Relaxed);
+            }
+            Ok(None) => {}
+            Err(error) => output::note(format_args!("not told: {error}")),
+        }
+    }
+
+    /// Nothing is looked at before a question has come. Returns who asked to compare.
+    fn told(&self, stream: TcpStream) -> Result<Option<String>, ExchangeError> {
+        let address = stream.local_addr()?.ip();
+        let mut stream = Timed::new(stream, ANSWER_MAX);
+        match read_question(&mut stream)? {
+            Question::Bytes => tell_bytes(&mut stream.again(ANSWER_MAX)).map(|()| None),
+            Question::Half(other) => {
+                let own = self.half(address);
+                tell_half(&mut stream.again(ANSWER_MAX), &own)?;
+                Ok(Some(other.host))
+            }
+        }
+    }
+
+    fn half(&self, address: IpAddr) -> Half {
+        let lane_port = self.lane_port(address);
+        let facts = Facts::read(&self.arguments.root);
+        let report = doctor::examine(&facts, &self.request, self.outside);
+        Half {
+            datagram_ports: self.datagram_ports.clone(),
+            lane_port,
+            loopback_mbps: self.loopback_mbps.load(Ordering::Relaxed),
+            ..doctor::half(&facts, &report, self.outside.unix_s())
+        }
+    }
+
+    /// Takes lanes over RDMA, where nodes of this host would. Tried again each time: what kept a
+    /// device from being used may be cured by now. Told once.
+    fn lane_port(&self, address: IpAddr) -> Option<u16> {
+        if self.arguments.transport == TransportName::Tcp {
+            return None;
+        }
+        // Whoever fails with it held has changed nothing yet.
+        let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.taken.is_none() {
+            match lanes::Answering::start(address, self.arguments) {
+                Ok(taken) => state.taken = Some(taken),
+                Err(text) if state.told.as_ref() != Some(&text) => {
+                    output::note(format_args!("no lane over RDMA is taken: {text}"));
+                    state.told = Some(text);
+                }
+                Err(_) => {}
+            }
+        }
+        state.taken.as_ref().and_then(lanes::Answering::port)
+    }
+}
+
+/// Answers datagrams at the same port, and at RoCE's, where no device of this host takes what comes
+/// there. Returns the ports; without them less is found out.
+fn answer_datagrams(address: SocketAddr, facts: &Facts) -> Vec<u16> {
+    let of_roce = facts.devices.is_empty().then_some(ROCE_PORT);
+    let answerers = [Some(address.port()), of_roce].into_iter().flatten();
+    let answerers = answerers.filter_map(|port| Answerer::bind(address.ip(), port).ok());
+    let mut ports = Vec::new();
+    for answerer in answerers {
+        ports.extend(answerer.port());
+        std::thread::spawn(move || {
+            loop {
+                // An address that cannot be answered is no matter of the next one.
+                let _ = answerer.answer_one();
+            }
+        });
+    }
+    ports
+}
