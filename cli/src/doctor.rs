@@ -10,7 +10,8 @@ use crate::lanes::{EngineName, TransportName};
 use crate::{Outcome, output, size, terminal};
 use clap::Args;
 use handfast_diagnosis::doctor::{self, Facts, Library, Report, Request, ThisMachine, Wanted};
-use handfast_diagnosis::{Id, Language, ids};
+use handfast_diagnosis::{Id, Language, PlaceError, host_and_port, ids, with_port};
+use handfast_metadata::Source;
 use handfast_transport_rdma::{RdmaUnavailable, availability};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -69,7 +70,7 @@ pub(crate) struct Doctor {
     /// Host, or HOST:PORT, under which peers are to reach it
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
-    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http://HOST[:PORT]/PATH
+    /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p is none
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
     /// Certificates of who may vouch for a service that speaks TLS [default: for an etcd
@@ -112,6 +113,14 @@ pub(crate) struct Doctor {
     file: Vec<String>,
     #[arg(long, hide = true)]
     read_only: bool,
+    #[arg(long, hide = true)]
+    metrics: Option<String>,
+    #[arg(long, hide = true)]
+    nic_priority_matrix: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    record: Option<PathBuf>,
+    #[arg(long, hide = true, value_parser = size::parse_positive)]
+    record_bytes: Option<u64>,
     #[arg(long, hide = true, value_delimiter = ',')]
     cores: Vec<usize>,
     /// Below which everything is read
@@ -155,6 +164,8 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
     if !arguments.root.join("proc").is_dir() {
         return Err(Failure::NoDoctor("there is no /proc to read".to_owned()));
     }
+    check_places(arguments)?;
+    let metadata = metadata(arguments)?;
     let host = std::fs::read_to_string(arguments.root.join("proc/sys/kernel/hostname"));
     Ok(Request {
         wanted: match arguments.transport {
@@ -167,7 +178,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
         listen: arguments.listen.clone(),
         advertise: arguments.advertise.clone(),
         peer: arguments.peer.clone(),
-        metadata: arguments.metadata.clone(),
+        metadata,
         segment: arguments.segment.clone(),
         memory_bytes: memory_bytes(&arguments.memory)?,
         verbs_library: match availability() {
@@ -185,6 +196,32 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             .collect(),
         root: arguments.root.clone(),
     })
+}
+
+/// Whether hosts and ports are some.
+fn check_places(arguments: &Doctor) -> Outcome {
+    let wrong = |error: PlaceError| Failure::Usage(error.to_string());
+    let Doctor { listen, peer, metrics, .. } = arguments;
+    for text in [listen, peer, metrics].into_iter().flatten() {
+        with_port(text).map_err(wrong)?;
+    }
+    if let Some(text) = &arguments.advertise {
+        host_and_port(text).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// The service that is to be asked; none where nodes ask each other. What else it may be is a finding.
+fn metadata(arguments: &Doctor) -> Result<Option<String>, Failure> {
+    let is_peers = |url: &&String| matches!(url.parse(), Ok(Source::Peers));
+    match (arguments.metadata.as_ref().filter(is_peers), &arguments.segment) {
+        (Some(_), Some(_)) => {
+            let text = "--segment looks into a metadata service, and --metadata p2p names none";
+            Err(Failure::Usage(text.to_owned()))
+        }
+        (Some(_), None) => Ok(None),
+        (None, _) => Ok(arguments.metadata.clone()),
+    }
 }
 
 fn memory_bytes(memory: &[String]) -> Result<u64, Failure> {

@@ -29,8 +29,8 @@ pub use exchange::{
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
 pub use observed::Observed;
 pub use outside::{
-    ANSWER_MAX, AskFailure, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep, Lanes, Outside,
-    ThisMachine,
+    ANSWER_MAX, AskFailure, CONNECT_MAX, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep,
+    Lanes, Outside, ThisMachine,
 };
 pub use report::{Check, Finding, Halves, Outcome, Report};
 pub use timed::Timed;

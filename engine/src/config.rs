@@ -8,6 +8,7 @@ use crate::start::start;
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use crate::transport::{RdmaOptions, TransportChoice};
 use handfast_core::NodeName;
+use handfast_diagnosis::{PlaceError, host_and_port};
 use handfast_trace::RecordOptions;
 use handfast_transport_tcp::{Net, TokioNet};
 use std::sync::Arc;
@@ -269,15 +270,15 @@ impl Builder {
 pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {
-        if advertise.is_empty() || advertise.starts_with(':') {
-            let text = format!("'{advertise}' is no HOST or HOST:PORT to tell peers");
-            return Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
-        }
-        let has_port = advertise.rsplit_once(':').is_some_and(|(host, port)| {
-            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
-        });
-        let whole = if has_port { advertise.clone() } else { format!("{advertise}:{port}") };
-        return Ok(whole);
+        let invalid = |error: PlaceError| {
+            let text = format!("no address to tell peers: {error}");
+            Error::local(Stage::Configuration, Cause::Invalid(text))
+        };
+        return match host_and_port(advertise).map_err(invalid)? {
+            (_, Some(_)) => Ok(advertise.clone()),
+            (host, None) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+            (host, None) => Ok(format!("{host}:{port}")),
+        };
     }
     if bound.ip().is_unspecified() {
         let text = "listening at every address needs the one to tell peers; set it, \

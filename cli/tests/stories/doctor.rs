@@ -7,7 +7,7 @@ use crate::helpers::{Client, Ended, Folder, PROGRAM, Process, Server, run, succe
 use crate::output::on_terminal;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 /// The findings of a report, by id.
@@ -57,10 +57,29 @@ fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
         "--read-only",
         "--cores",
         "0",
+        "--metadata",
+        "p2p",
+        "--metrics",
+        "127.0.0.1:0",
+        "--record",
+        "no such folder/run.trace",
+        "--record-bytes",
+        "1M",
+        "--nic-priority-matrix",
+        "no such file",
     ];
     let ended = doctor(&[&["--transport", "tcp"], &serve[..]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(doctor(&["--memory", "none"]).code, Some(2));
+    for option in ["--listen", "--peer", "--advertise", "--metrics"] {
+        for wrong in ["127.0.0.1:99999", "127.0.0.1:abc", ":7412"] {
+            doctor(&[option, wrong]).failed(2, &[wrong]);
+        }
+    }
+    doctor(&["--peer", "127.0.0.1"]).failed(2, &["names no port"]);
+    doctor(&["--metadata", "p2p", "--segment", "a"]).failed(2, &["--segment"]);
+    let ended = doctor(&["--metadata", "http://127.0.0.1:99999/x"]).failed(1, &[]);
+    assert!(ids(&ended.output).contains(&"ETCD-URL".to_owned()), "{ended:?}");
     assert_eq!(run(&["doctor", "--answer"]).code, Some(2), "without --listen");
     let folder = Folder::new();
     doctor(&["--root", &folder.name("nothing")]).failed(2, &["/proc"]);
@@ -104,10 +123,15 @@ fn two_doctors_compare_and_one_survives_whoever_speaks_otherwise() {
     let ended = doctor(&["--transport", "tcp", "--peer", &server.address]);
     assert_eq!(
         (ended.code, ids(&ended.output).contains(&"NET-RESET".to_owned())),
-        (Some(0), true),
+        (Some(1), true),
         "{ended:?}"
     );
     drop(server);
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = mute.local_addr().unwrap().to_string();
+    let ended = doctor(&["--transport", "tcp", "--peer", &address]).failed(1, &[]);
+    assert!(ids(&ended.output).contains(&"NET-FILTERED".to_owned()), "{ended:?}");
+    assert!(ended.output.contains("said nothing within 3 s"), "{ended:?}");
     let ended = doctor(&["--transport", "tcp", "--peer", "127.0.0.1:1"]).failed(1, &[]);
     assert!(ids(&ended.output).contains(&"NET-REFUSED".to_owned()), "{ended:?}");
 }

@@ -13,8 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for a connection, and for all that is then said on it, both ways.
+/// Longest wait for all that is said on a connection, both ways.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for a connection: past the three seconds after which Linux says of an address of its
+/// own network that nobody has it (mcast_solicit and retrans_time_ms, `arp(7)`).
+pub const CONNECT_MAX: Duration = Duration::from_secs(4);
 /// Of questions and answers: what every host takes (RFC 1122), so that they pass where long packets
 /// are lost.
 const SEGMENT_BYTES: u32 = 536;
@@ -30,6 +33,8 @@ pub enum AskFailure {
     Connect(i32),
     /// The connection ended before an answer.
     Broken,
+    /// It was made, and nothing was said on it in time.
+    Silent,
     /// The two did not agree on encryption; what this side says of it.
     Encryption(String),
     /// This program cannot encrypt.
@@ -173,7 +178,7 @@ fn code_of(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
-/// Within [`ANSWER_MAX`], as what is said then; in segments of so many bytes at most.
+/// Within [`CONNECT_MAX`]; in segments of so many bytes at most.
 fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFailure> {
     let failed = |error: io::Error| {
         AskFailure::Connect(match error.kind() {
@@ -185,7 +190,7 @@ fn connected(address: SocketAddr, segments: Option<u32>) -> Result<Timed, AskFai
     if let Some(bytes) = segments {
         socket.set_tcp_mss(bytes).map_err(failed)?;
     }
-    socket.connect_timeout(&address.into(), ANSWER_MAX).map_err(failed)?;
+    socket.connect_timeout(&address.into(), CONNECT_MAX).map_err(failed)?;
     Ok(Timed::new(socket.into(), ANSWER_MAX))
 }
 
@@ -210,6 +215,7 @@ fn said_by(
 fn broken(error: &io::Error) -> AskFailure {
     match error.kind() {
         ErrorKind::InvalidData => AskFailure::Encryption(error.to_string()),
+        ErrorKind::TimedOut => AskFailure::Silent,
         _ => AskFailure::Broken,
     }
 }

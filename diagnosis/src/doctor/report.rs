@@ -30,6 +30,8 @@ pub struct Finding {
     /// Whether what follows makes no sense with it.
     pub prevents: bool,
     values: BTreeMap<&'static str, String>,
+    /// What cures it here, and the command, where the catalogue's are those of another case.
+    cure: Option<(Observed, String)>,
 }
 
 impl Finding {
@@ -38,7 +40,16 @@ impl Finding {
         let side = problem(id).side;
         let prevents = matches!(severity, Severity::Fatal | Severity::Degraded);
         let observed = observed.into();
-        Self { id, severity, side, observed, device: None, prevents, values: BTreeMap::new() }
+        Self {
+            id,
+            severity,
+            side,
+            observed,
+            device: None,
+            prevents,
+            values: BTreeMap::new(),
+            cure: None,
+        }
     }
 
     pub(super) fn of_device(self, name: &str) -> Self {
@@ -65,8 +76,22 @@ impl Finding {
         Self { prevents: true, ..self }
     }
 
+    /// Cured by this, and not by what the catalogue says.
+    pub(super) fn cured_by(self, remedy: Observed, command: String) -> Self {
+        Self { cure: Some((remedy, command)), ..self }
+    }
+
+    /// What cures it, in words.
+    pub fn remedy(&self, language: Language) -> &str {
+        let own = self.cure.as_ref().map(|(remedy, _)| remedy.get(language));
+        own.unwrap_or_else(|| problem(self.id).remedy.get(language))
+    }
+
     /// The remedy as a command, with the values seen here; what is not known is in capitals.
     pub fn command(&self) -> String {
+        if let Some((_, command)) = &self.cure {
+            return command.clone();
+        }
         filled(problem(self.id).command, |name| self.values.get(name).cloned())
     }
 }
@@ -292,7 +317,7 @@ impl Report {
             "title": entry.title.get(language),
             "observed": finding.observed.get(language),
             "why": entry.what.get(language),
-            "remedy": entry.remedy.get(language),
+            "remedy": finding.remedy(language),
             "command": finding.command(),
             "verify": entry.verify.get(language),
         })
@@ -309,12 +334,13 @@ impl Report {
         for (english, chinese, text) in [
             ("Seen", "观察到", finding.observed.get(language)),
             ("Why", "影响", entry.what.get(language)),
-            ("Remedy", "处理", entry.remedy.get(language)),
+            ("Remedy", "处理", finding.remedy(language)),
         ] {
             out.push_str(&style.entry(language.pick(english, chinese), text));
         }
-        if !entry.command.is_empty() {
-            out.push_str(&style.command(&finding.command()));
+        let command = finding.command();
+        if !command.is_empty() {
+            out.push_str(&style.command(&command));
         }
         out.push_str(&style.entry(language.pick("Check", "验证"), entry.verify.get(language)));
         let host = self.host_at_fault(finding.side);

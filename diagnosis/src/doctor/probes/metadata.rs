@@ -1,10 +1,11 @@
 //! The metadata service: its address, whether it answers, and whether it is one.
 
-use super::names::{addresses_of, split};
+use super::names::addresses_of;
 use super::settings::without_user;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::ids;
+use crate::place::host_and_port;
 use crate::problem::Severity;
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -178,8 +179,12 @@ pub(super) fn parse(url: &str) -> Result<Service<'_>, Observed> {
                 "协议只写一次,在第一个端点之前"
             ));
         }
-        match split(text) {
-            ("", _) => return Err(said!("an endpoint is empty", "有一个端点为空")),
+        if text.is_empty() {
+            return Err(said!("an endpoint is empty", "有一个端点为空"));
+        }
+        let wrong =
+            |_| said!("'{text}' is no HOST:PORT of a service", "“{text}”不是服务的 HOST:PORT");
+        match host_and_port(text).map_err(wrong)? {
             (host, Some(port)) => endpoints.push((host, port)),
             (host, None) if kind == Kind::Http && !host.contains(':') => {
                 endpoints.push((host, if is_encrypted { 443 } else { 80 }));
@@ -215,7 +220,9 @@ fn endpoint(
     let path = if service.kind == Kind::Etcd { "version" } else { service.path };
     let answer = match ask("GET", path, "") {
         Ok(answer) => answer,
-        Err(AskFailure::Broken) if !service.is_encrypted && speaks_tls(context, address) => {
+        Err(AskFailure::Broken | AskFailure::Silent)
+            if !service.is_encrypted && speaks_tls(context, address) =>
+        {
             return Some(service.wants_tls(address, host));
         }
         Err(failure) => return Some(silent(context, address, host, &failure)),
@@ -300,7 +307,9 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
         return finding(ids::ETCD_LOOPBACK, observed).at(crate::Side::Local);
     }
     let words = match failure {
-        AskFailure::Connect(0) => said!("no answer in time", "在时限内没有应答"),
+        AskFailure::Connect(0) | AskFailure::Silent => {
+            said!("no answer in time", "在时限内没有应答")
+        }
         AskFailure::Connect(code) => std::io::Error::from_raw_os_error(*code).to_string().into(),
         AskFailure::Broken => {
             said!("the connection ended without an answer", "连接没有应答就结束了")
@@ -342,6 +351,8 @@ mod tests {
             "etcd://",
             "etcd://https://a:1,b:2",
             "etcd://a:1,https://b:2",
+            "http://h:99999/metadata",
+            "etcd://h:x",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

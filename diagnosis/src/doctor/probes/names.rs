@@ -4,6 +4,7 @@ use crate::doctor::facts::{Tree, owner};
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
+use crate::place::{PlaceError, host_and_port, with_port};
 use crate::problem::Severity;
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,15 +14,22 @@ const EADDRNOTAVAIL: i32 = 99;
 /// What the module erdma holds in compat mode.
 const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
-/// A host and a port, if there is one: `[::1]:7`, `::1`, `host:7`, `host`.
-pub(super) fn split(text: &str) -> (&str, Option<u16>) {
-    if let Some((host, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
-    }
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
-        _ => (text, None),
-    }
+/// A text that names no host, or a port that is none.
+pub(super) fn no_place(error: &PlaceError) -> Finding {
+    let observed = match error {
+        PlaceError::Port { text, port } => said!(
+            "'{text}': '{port}' is no port, which is a number from 0 to 65535",
+            "“{text}”:“{port}”不是端口,端口是 0 到 65535 的数字"
+        ),
+        PlaceError::Host(text) => said!(
+            "'{text}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets",
+            "“{text}”不是 HOST 或 HOST:PORT;端口前的 IPv6 地址要加方括号"
+        ),
+        PlaceError::NoPort(text) => {
+            said!("'{text}' names no port: HOST:PORT", "“{text}”没有端口:HOST:PORT")
+        }
+    };
+    Finding::new(ids::CONFIG_INVALID, Severity::Fatal, observed)
 }
 
 /// The addresses of a host: itself if it is one, else what it resolves to.
@@ -43,12 +51,16 @@ fn proposal(context: &Context<'_>) -> Option<IpAddr> {
 
 pub(super) fn name(context: &mut Context<'_>) -> Vec<Finding> {
     let request = context.request;
-    let listen = request.listen.as_deref().map(split);
-    let advertise = request.advertise.as_deref().map(split);
+    let listen = request.listen.as_deref().map(with_port).transpose();
+    let advertise = request.advertise.as_deref().map(host_and_port).transpose();
+    let (listen, advertise) = match (listen, advertise) {
+        (Ok(listen), Ok(advertise)) => (listen, advertise),
+        (Err(error), _) | (_, Err(error)) => return vec![no_place(&error)],
+    };
     let mut findings = Vec::new();
-    let told = advertise.or(listen);
+    let told = advertise.or(listen.map(|(host, port)| (host, Some(port))));
     if let Some((host, port)) = told {
-        let port = port.or(listen.and_then(|(_, port)| port)).unwrap_or(7411);
+        let port = port.or(listen.map(|(_, port)| port)).unwrap_or(7411);
         let severity = match (advertise, listen) {
             // Who listens on loopback alone means this machine alone.
             (None, Some((host, _))) if is_loopback(host) => Severity::Info,
@@ -58,7 +70,7 @@ pub(super) fn name(context: &mut Context<'_>) -> Vec<Finding> {
     }
     if let Some((host, port)) = listen.filter(|_| findings.iter().all(|finding| !finding.prevents))
     {
-        findings.extend(is_ours(context, host, port.unwrap_or(0)));
+        findings.extend(is_ours(context, host, port));
     }
     findings
 }
@@ -128,7 +140,7 @@ fn is_ours(context: &Context<'_>, host: &str, port: u16) -> Option<Finding> {
 }
 
 pub(super) fn listen(context: &mut Context<'_>) -> Vec<Finding> {
-    let Some((host, Some(port))) = context.request.listen.as_deref().map(split) else {
+    let Some(Ok((host, port))) = context.request.listen.as_deref().map(with_port) else {
         return Vec::new();
     };
     let Some(ip) = addresses_of(context, host).ok().and_then(|found| found.first().copied()) else {
@@ -202,18 +214,4 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
         }
     };
     Finding::new(ids::PORT_IN_USE, Severity::Fatal, observed).with("pid", pid)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hosts_and_ports_are_told_apart() {
-        assert_eq!(split("10.0.0.1:7"), ("10.0.0.1", Some(7)));
-        assert_eq!(split("host"), ("host", None));
-        assert_eq!(split("[::1]:7"), ("::1", Some(7)));
-        assert_eq!(split("::1"), ("::1", None));
-        assert_eq!(split("host:port"), ("host", None));
-    }
 }

@@ -1,37 +1,35 @@
 //! The other host: whether it answers, and how the two fit together.
 
 use super::addresses::reachable;
-use super::names::{addresses_of, split};
+use super::names::{addresses_of, no_place};
 use crate::doctor::exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, encode, read_half,
 };
 use crate::doctor::facts::is_reached;
 use crate::doctor::observed::said;
-use crate::doctor::{AskFailure, Context, Device, Finding, Halves, Observed};
-use crate::language::Language;
+use crate::doctor::{ANSWER_MAX, AskFailure, Context, Device, Finding, Halves, Observed};
+use crate::place::with_port;
 use crate::problem::{Id, Severity, Side};
 use crate::{ids, of_call};
 use std::net::{IpAddr, SocketAddr};
 
 /// A difference of the clocks that is no matter of the network.
 const CLOCKS_APART_S: u64 = 5;
-/// Where doctors answer if the port is not said.
-const PORT_DEFAULT: u16 = 7_411;
-
-fn host_and_port(text: &str) -> (&str, u16) {
-    let (host, port) = split(text);
-    (host, port.unwrap_or(PORT_DEFAULT))
-}
+/// Where a doctor can answer beside what has the port that was asked.
+const PORT_BESIDE: u16 = 7_412;
 
 /// Where the other doctor answers.
 pub(super) fn address_of_peer(context: &Context<'_>) -> Option<SocketAddr> {
-    let (host, port) = host_and_port(context.request.peer.as_deref()?);
+    let (host, port) = with_port(context.request.peer.as_deref()?).ok()?;
     Some(SocketAddr::new(*addresses_of(context, host).ok()?.first()?, port))
 }
 
 pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     let text = context.request.peer.clone().unwrap_or_default();
-    let (host, port) = host_and_port(&text);
+    let (host, port) = match with_port(&text) {
+        Ok(place) => place,
+        Err(error) => return vec![no_place(&error)],
+    };
     let found = match addresses_of(context, host) {
         Ok(found) => found,
         Err(error) => {
@@ -42,15 +40,20 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     };
     let Some(ip) = found.first() else { return Vec::new() };
     let address = SocketAddr::new(*ip, port);
+    if ip.is_unspecified() {
+        return vec![of_no_host(address)];
+    }
     let own = Half::of(context.facts, &context.request.host, context.outside.unix_s());
     let Ok(request) = encode(&own) else {
         let why = said!("this machine's report is too long to be sent", "本机的报告过长,无法发送");
-        return vec![cannot_compare(address, &why)];
+        let finding = Finding::new(ids::ENGINE_LIMIT, Severity::CannotTell, why);
+        return vec![finding.at(Side::Local).preventing()];
     };
     let answer = context.outside.ask(address, &request, FRAME_BYTES_MAX + HEADER_BYTES);
     let half = match answer {
         Ok(answer) => read_half(&mut &answer[..]).map_err(|error| error.told()),
         Err(AskFailure::Connect(code)) => return vec![unreachable(address, code)],
+        Err(AskFailure::Silent) => return vec![mute(address)],
         Err(_) => Err(ExchangeError::Foreign.told()),
     };
     match half {
@@ -58,23 +61,50 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
             *context.halves = Some(Box::new(Halves { here: own, there: half }));
             Vec::new()
         }
-        Err(why) => vec![cannot_compare(address, &why)],
+        Err(why) => vec![foreign(address, &why)],
     }
 }
 
-/// The port takes connections, which is all that can be said.
-fn cannot_compare(address: SocketAddr, why: &Observed) -> Finding {
-    let observed = Observed::new(
-        format!(
-            "{address} takes connections; {why}: run `handfast doctor --listen` there to compare"
-        ),
-        format!(
-            "{address} 接受连接;{}:请在那里运行 `handfast doctor --listen` 再对照",
-            why.get(Language::Chinese)
-        ),
+/// Of the address that means all of a host's own.
+fn of_no_host(address: SocketAddr) -> Finding {
+    let observed = said!(
+        "{address} is the address of no host: whoever uses it means itself",
+        "{address} 不是某台主机的地址:谁用它,指的就是谁自己"
     );
-    let finding = Finding::new(ids::NET_RESET, Severity::CannotTell, observed).preventing();
+    let finding = Finding::new(ids::NET_LOOPBACK, Severity::Fatal, observed);
+    finding.cured_by(
+        said!("Name the other host by an address of its own.", "用对端主机自己的地址来指明它。"),
+        format!("handfast doctor --peer HOST:{}", address.port()),
+    )
+}
+
+/// A doctor there, at a port that is free.
+fn with_doctor_beside(finding: Finding, address: SocketAddr) -> Finding {
+    let port = if address.port() == PORT_BESIDE { PORT_BESIDE + 1 } else { PORT_BESIDE };
+    let beside = SocketAddr::new(address.ip(), port);
+    let remedy = said!(
+        "Start a doctor on that host, at a port of its own, and compare with that: engines and other services answer none.",
+        "在那台主机上用单独的端口启动 doctor,再与它对照:引擎和其他服务不会应答 doctor。"
+    );
+    let finding = finding.cured_by(remedy, format!("handfast doctor --listen {beside}"));
     finding.with("peer", address.to_string())
+}
+
+/// The port takes connections, and no doctor answers there.
+fn foreign(address: SocketAddr, why: &Observed) -> Finding {
+    let english = format!("{address} takes connections; ");
+    let observed = why.after(&english, &format!("{address} 接受连接;"));
+    with_doctor_beside(Finding::new(ids::NET_RESET, Severity::Fatal, observed), address)
+}
+
+/// The port takes connections, and nobody says anything.
+fn mute(address: SocketAddr) -> Finding {
+    let limit_s = ANSWER_MAX.as_secs();
+    let observed = said!(
+        "{address} took the connection and said nothing within {limit_s} s: what listens there is stopped, busy or no doctor",
+        "{address} 接受了连接,但 {limit_s} 秒内没有任何应答:监听的进程已停住、繁忙,或不是 doctor"
+    );
+    with_doctor_beside(Finding::new(ids::NET_FILTERED, Severity::Fatal, observed), address)
 }
 
 fn unreachable(address: SocketAddr, code: i32) -> Finding {
@@ -84,7 +114,15 @@ fn unreachable(address: SocketAddr, code: i32) -> Finding {
     let words = std::io::Error::from_raw_os_error(code);
     let finding = Finding::new(id, Severity::Fatal, format!("{address}: {words}"));
     let finding = finding.with("peer", address.to_string()).with("host", address.ip().to_string());
-    finding.with("port", address.port().to_string())
+    let finding = finding.with("port", address.port().to_string());
+    if id != ids::NET_REFUSED {
+        return finding;
+    }
+    let remedy = said!(
+        "Start a doctor on that host, and compare the address it listens at.",
+        "在那台主机上启动 doctor,并核对它监听的地址。"
+    );
+    finding.cured_by(remedy, format!("handfast doctor --listen {address}"))
 }
 
 pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {

@@ -1,10 +1,11 @@
 //! A node's entries in the metadata service: whether they are there, and whether they are still so.
 
 use super::metadata::{Service, body_of, parse};
-use super::names::{addresses_of, split};
+use super::names::addresses_of;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding};
 use crate::ids;
+use crate::place::with_port;
 use crate::problem::{Severity, Side};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -138,13 +139,15 @@ fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
         Ok(meta) => meta.address(),
         Err(error) => return finding(ids::META_VERSION, format!("{key}: {error}").into()),
     };
-    let (host, port) = split(&meta);
+    let Ok((host, port)) = with_port(&meta) else {
+        return finding(ids::META_VERSION, format!("{key}: {meta}").into());
+    };
     let Ok(found) = addresses_of(context, host) else {
         let observed =
             said!("{key} says {host}, which does not resolve", "{key} 写的是 {host},无法解析");
         return finding(ids::META_STALE, observed);
     };
-    let address = SocketAddr::new(*found.first()?, port?);
+    let address = SocketAddr::new(*found.first()?, port);
     // Nothing is asked of it: a node waits for more, and what is no node closes or answers.
     match context.outside.ask(address, b"", 0) {
         Err(AskFailure::Connect(code)) => {

@@ -63,12 +63,47 @@ fn a_peer_that_cannot_be_reached_is_found_by_the_way_it_fails() {
 
 #[test]
 fn a_port_of_something_else_cannot_be_compared_with() {
-    for answer in [Ok(b"HTTP/1.1 400\r\n\r\n".to_vec()), Err(AskFailure::Broken)] {
+    for (answer, id) in [
+        (Ok(b"HTTP/1.1 400\r\n\r\n".to_vec()), "NET-RESET"),
+        (Err(AskFailure::Broken), "NET-RESET"),
+        (Err(AskFailure::Silent), "NET-FILTERED"),
+    ] {
         let mut scene = beside(&other());
         scene.world.answers = vec![(PEER.parse().unwrap(), "", answer)];
-        let finding = scene.finding("NET-RESET");
-        assert_eq!(finding.severity, Severity::CannotTell);
-        assert_eq!(scene.skipped().get("pair"), Some(&"NET-RESET"));
+        let finding = scene.finding(id);
+        assert_eq!(finding.severity, Severity::Fatal);
+        // Its port is not free.
+        assert_eq!(finding.command(), "handfast doctor --listen 10.1.0.8:7413");
+        assert!(finding.remedy(Language::English).starts_with("Start a doctor"));
+        assert_eq!(scene.skipped().get("pair"), Some(&id));
+    }
+    let mut scene = beside(&other());
+    scene.request.peer = Some("10.1.0.8:7411".into());
+    scene.world.answers = vec![("10.1.0.8:7411".parse().unwrap(), "", Err(AskFailure::Broken))];
+    let command = scene.finding("NET-RESET").command();
+    assert_eq!(command, "handfast doctor --listen 10.1.0.8:7412");
+}
+
+#[test]
+fn where_nobody_listens_a_doctor_is_to_be_started() {
+    let mut scene = beside(&other());
+    scene.world.answers = Vec::new();
+    let finding = scene.finding("NET-REFUSED");
+    assert_eq!(finding.command(), format!("handfast doctor --listen {PEER}"));
+}
+
+#[test]
+fn what_is_no_address_of_another_host_is_not_asked() {
+    for peer in ["0.0.0.0:7412", "[::]:7412"] {
+        let mut scene = beside(&other());
+        scene.request.peer = Some(peer.into());
+        assert_eq!(scene.finding("NET-LOOPBACK").command(), "handfast doctor --peer HOST:7412");
+    }
+    for peer in ["10.1.0.8", "10.1.0.8:99999", "10.1.0.8:", ":7412"] {
+        let mut scene = beside(&other());
+        scene.request.peer = Some(peer.into());
+        assert_eq!(scene.finding("CONFIG-INVALID").severity, Severity::Fatal);
+        assert!(scene.world.asked.borrow().is_empty(), "{peer}");
     }
 }
 

@@ -1,0 +1,97 @@
+//! A host and a port, as users write them.
+
+use std::net::Ipv6Addr;
+
+/// Why a text is no `HOST` or `HOST:PORT`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// The port is no number up to 65535.
+    #[error("'{text}': '{port}' is no port, which is a number from 0 to 65535")]
+    Port {
+        /// The whole text.
+        text: String,
+        /// What stands for the port.
+        port: String,
+    },
+    /// What stands before the port is no host.
+    #[error("'{0}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets")]
+    Host(String),
+    /// There is no port, and one is needed.
+    #[error("'{0}' names no port: HOST:PORT")]
+    NoPort(String),
+}
+
+/// A host and a port, if there is one: `[::1]:7`, `::1`, `host:7`, `host`.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
+    let no_host = || PlaceError::Host(text.to_owned());
+    let bracketed = match text.strip_prefix('[') {
+        Some(rest) => Some(rest.split_once(']').ok_or_else(no_host)?),
+        None => None,
+    };
+    let (host, port) = match (bracketed, text.rsplit_once(':')) {
+        (Some((host, "")), _) => (host, None),
+        (Some((host, rest)), _) => (host, Some(rest.strip_prefix(':').ok_or_else(no_host)?)),
+        (None, Some((host, port))) if !host.contains(':') => (host, Some(port)),
+        (None, _) => (text, None),
+    };
+    let is_address = host.parse::<Ipv6Addr>().is_ok();
+    let mut separates = |letter: char| letter.is_whitespace() || letter.is_control();
+    if host.is_empty() || host.contains(&mut separates) || host.contains(['/', ',', '@', '[', ']'])
+    {
+        return Err(no_host());
+    }
+    // An address with a zone, `fe80::1%eth0`, is one of a host too.
+    if (bracketed.is_some() || host.contains(':')) && !is_address && !host.contains('%') {
+        return Err(no_host());
+    }
+    let Some(port) = port else { return Ok((host, None)) };
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let number = port.parse().ok().filter(|_| digits);
+    let wrong = || PlaceError::Port { text: text.to_owned(), port: port.to_owned() };
+    Ok((host, Some(number.ok_or_else(wrong)?)))
+}
+
+/// The same, where a port is needed.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn with_port(text: &str) -> Result<(&str, u16), PlaceError> {
+    let (host, port) = host_and_port(text)?;
+    Ok((host, port.ok_or_else(|| PlaceError::NoPort(text.to_owned()))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_and_ports_are_told_apart() {
+        for (text, host, port) in [
+            ("10.0.0.1:7", "10.0.0.1", Some(7)),
+            ("host", "host", None),
+            ("[::1]:7", "::1", Some(7)),
+            ("[::1]", "::1", None),
+            ("::1", "::1", None),
+            ("fe80::1%eth0", "fe80::1%eth0", None),
+            ("host:65535", "host", Some(65_535)),
+        ] {
+            assert_eq!(host_and_port(text), Ok((host, port)), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_that_are_none_and_texts_without_a_host_are_refused() {
+        for text in ["host:port", "host:65536", "host:", "host:-1", "host:+1", "[::1]:x"] {
+            assert!(matches!(host_and_port(text), Err(PlaceError::Port { .. })), "{text}");
+        }
+        for text in ["", ":7", "a b", "a b:7", "[::1", "[::1]7", "a:b:7", "[a]:7", "h/x:7", "u@h:7"]
+        {
+            assert!(matches!(host_and_port(text), Err(PlaceError::Host(_))), "{text}");
+        }
+        assert_eq!(with_port("host"), Err(PlaceError::NoPort("host".into())));
+        assert_eq!(with_port("host:7"), Ok(("host", 7)));
+    }
+}
