@@ -2,9 +2,7 @@
 //! (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, RecordError, Stage};
-#[cfg(feature = "verbs")]
-use handfast_diagnosis::of_call;
-use handfast_diagnosis::{Id, ids};
+use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::ServerError;
 use handfast_trace::{RedactError, ReplayError};
 use sim_tests::MinimizeError;
@@ -115,6 +113,11 @@ impl Failure {
             Self::StepOverdue { .. } => Some(ids::XFER_DEADLINE),
             Self::Checksum { .. } | Self::Damaged { .. } => Some(ids::CHECKSUM),
             Self::HalfWay { failure, .. } => failure.diagnosis_id(),
+            Self::Store(error) => Some(Error::from(error.clone()).diagnosis_id()),
+            Self::NoState { error, .. } => of_question(error),
+            Self::MetadataServer(ServerError::Bind { error, .. }) => {
+                of_call("bind", error.raw_os_error().unwrap_or(0), &format!("bind: {error}"))
+            }
             _ => None,
         }
     }
@@ -159,6 +162,22 @@ impl Failure {
     }
 }
 
+/// Of what was asked over TCP.
+fn of_question(error: &io::Error) -> Option<Id> {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Some(ids::NET_REFUSED),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Some(ids::NET_FILTERED),
+        io::ErrorKind::InvalidData
+        | io::ErrorKind::UnexpectedEof
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::BrokenPipe => Some(ids::NET_RESET),
+        _ => match error.raw_os_error() {
+            Some(code) => of_call("connect", code, ""),
+            None => of_call("connect", 0, &error.to_string()),
+        },
+    }
+}
+
 fn engine_code(error: &Error) -> u8 {
     match (error.stage(), error.cause()) {
         (_, Cause::DeadlinePassed) => 6,
@@ -167,8 +186,8 @@ fn engine_code(error: &Error) -> u8 {
         (Stage::Recording, Cause::Recording(RecordError::Bytes { .. })) => 2,
         (Stage::Recording, _) => 5,
         (Stage::Configuration, _) | (Stage::Registration, Cause::Invalid(_)) => 2,
-        (_, Cause::NoSuchSegment { .. } | Cause::OutOfRange { .. } | Cause::Permission(_)) => 4,
-        (Stage::Metadata, Cause::Invalid(_)) => 4,
+        (_, Cause::NoSuchSegment { .. } | Cause::NotNamed { .. } | Cause::OutOfRange { .. }) => 4,
+        (_, Cause::Permission(_)) | (Stage::Metadata, Cause::Invalid(_)) => 4,
         (_, Cause::NoRoom(_)) => 1,
         (_, Cause::PeerLost(_) | Cause::PeerRestarted) => 9,
         (Stage::Connect | Stage::Metadata | Stage::Handshake, _) => 3,

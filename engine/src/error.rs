@@ -148,6 +148,14 @@ pub enum Cause {
         /// How many there are.
         known: usize,
     },
+    /// No segment is named, and the node does not serve exactly one.
+    #[error("{}", name_one(.served, .known))]
+    NotNamed {
+        /// The first few there are.
+        served: Vec<String>,
+        /// How many there are.
+        known: usize,
+    },
     /// The bytes named are not all inside the segment.
     #[error("{length} bytes at offset {offset} run past the end of the segment of {bytes} bytes")]
     OutOfRange {
@@ -218,6 +226,13 @@ pub enum Cause {
     /// The engine was closed.
     #[error("the engine is closed")]
     Closed,
+}
+
+fn name_one(served: &[String], known: &usize) -> String {
+    match known {
+        0 => "the node serves no segment".to_owned(),
+        known => format!("the node serves {known} segments, name one: {}", served.join(", ")),
+    }
 }
 
 fn did_you_mean(nearest: &Option<String>, served: &[String], known: &usize) -> String {
@@ -386,7 +401,11 @@ fn rdma_hint(unavailable: &RdmaUnavailable) -> &'static str {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
-        write!(f, "{} failed", inner.stage)?;
+        match &inner.cause {
+            // It says itself whether it was read, written or watched.
+            Cause::Store(_) => f.write_str("asking the metadata store failed")?,
+            _ => write!(f, "{} failed", inner.stage)?,
+        }
         if let Some(peer) = &inner.peer {
             write!(f, " for {peer}")?;
         }
@@ -438,6 +457,12 @@ impl From<MemoryError> for Cause {
             },
             other => Self::Memory(other.to_string()),
         }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::local(Stage::Metadata, Cause::Store(error))
     }
 }
 

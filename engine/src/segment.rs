@@ -285,12 +285,12 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
         if let [only] = regions.as_slice() {
             return Ok(only.clone());
         }
-        let names = first_names(regions);
-        let text = match regions.len() {
-            0 => "the node serves no segment".to_owned(),
-            count => format!("the node serves {count} segments, name one: {}", names.join(", ")),
-        };
-        return Err(Error::peer(Stage::Metadata, Cause::Invalid(text)));
+        let cause = Cause::NotNamed { served: first_names(regions), known: regions.len() };
+        return Err(match regions.is_empty() {
+            true => Error::peer(Stage::Metadata, cause),
+            // Which is meant is said here.
+            false => Error::local(Stage::Metadata, cause),
+        });
     };
     if let Some(region) = regions.iter().find(|region| region.name == asked) {
         return Ok(region.clone());

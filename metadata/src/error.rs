@@ -94,7 +94,7 @@ pub enum StoreCause {
     Tls {
         /// What is wrong.
         failure: TlsFailure,
-        /// As the library says it, at most 256 bytes.
+        /// As the library says it, at most 200 bytes, in one line.
         detail: String,
     },
     /// It did not answer in time.
@@ -108,7 +108,7 @@ pub enum StoreCause {
     Refused {
         /// Its code.
         status: u16,
-        /// Its words, at most 256 bytes.
+        /// Its words, at most 200 bytes, in one line.
         text: String,
     },
     /// A key or a value exceeds a limit.
@@ -148,15 +148,36 @@ pub struct StoreError {
 }
 
 /// Longest words of a store that an error repeats, in bytes.
-pub(crate) const WORDS_BYTES_MAX: usize = 256;
+pub(crate) const WORDS_BYTES_MAX: usize = 200;
 
-/// The beginning of what a store said.
-pub(crate) fn words(mut text: String) -> String {
-    while text.len() > WORDS_BYTES_MAX {
-        text.pop();
+/// The beginning of what a store said, in one line, with nothing in it that a terminal would obey.
+pub(crate) fn words(text: &str) -> String {
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for letter in word.chars() {
+            match letter.is_control() {
+                true => line.extend(letter.escape_default()),
+                false => line.push(letter),
+            }
+            if line.len() > WORDS_BYTES_MAX {
+                break;
+            }
+        }
+        if line.len() > WORDS_BYTES_MAX {
+            while line.len() > WORDS_BYTES_MAX - ELLIPSIS.len() {
+                line.pop();
+            }
+            return line + ELLIPSIS;
+        }
     }
-    text
+    line
 }
+
+/// Where more was said.
+const ELLIPSIS: &str = "\u{2026}";
 
 /// An error and what led to it, in one line; each step that says the same as the one before once.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
@@ -168,7 +189,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         }
         next = error.source();
     }
-    words(text)
+    words(&text)
 }
 
 /// What it means that a store was not spoken to.
@@ -192,4 +213,21 @@ pub(crate) fn check(key: &str, value: Option<&str>) -> Result<(), StoreCause> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_store_says_is_repeated_in_one_short_line() {
+        let page = "<html>\r\n\t<h1>Error\u{1b}[2J</h1>\n</html>\n";
+        assert_eq!(words(page), "<html> <h1>Error\\u{1b}[2J</h1> </html>");
+        let at_limit = "x".repeat(WORDS_BYTES_MAX);
+        assert_eq!(words(&at_limit), at_limit);
+        for past in [format!("{at_limit}x"), format!("{at_limit} y"), "\u{4e2d}".repeat(100)] {
+            let line = words(&past);
+            assert!(line.len() <= WORDS_BYTES_MAX && line.ends_with(ELLIPSIS), "{line}");
+        }
+    }
 }

@@ -279,15 +279,15 @@ fn is_lease_gone(error: &Error) -> bool {
 fn cause(error: &Error) -> StoreCause {
     match error {
         Error::GRpcStatus(status) if !OF_TRANSPORT.contains(&(status.code() as i32)) => {
-            let text = words(status.message().to_owned());
+            let text = words(status.message());
             StoreCause::Refused { status: status.code() as u16, text }
         }
         Error::GRpcStatus(status) => match status.source() {
             Some(source) => broken(source),
-            None => StoreCause::Unreachable(words(status.message().to_owned())),
+            None => StoreCause::Unreachable(words(status.message())),
         },
         Error::TransportError(error) => broken(error),
-        other => StoreCause::Unreachable(words(other.to_string())),
+        other => StoreCause::Unreachable(words(&other.to_string())),
     }
 }
 

@@ -123,7 +123,7 @@ impl HttpStore {
     }
 
     fn refused(&self, operation: StoreOperation, status: StatusCode, body: &[u8]) -> StoreError {
-        let text = words(String::from_utf8_lossy(body).into_owned());
+        let text = words(&String::from_utf8_lossy(body));
         self.failed(operation, StoreCause::Refused { status: status.as_u16(), text })
     }
 }

@@ -102,7 +102,7 @@ impl Tls {
         mut stream: S,
     ) -> io::Result<StreamOwned<ClientConnection, S>> {
         let invalid = |error: &dyn fmt::Display| {
-            io::Error::new(io::ErrorKind::InvalidData, words(error.to_string()))
+            io::Error::new(io::ErrorKind::InvalidData, words(&error.to_string()))
         };
         let name = ServerName::try_from(name.to_owned()).map_err(|error| invalid(&error))?;
         let connection = ClientConnection::new(self.config.clone(), name);
@@ -135,7 +135,7 @@ fn read(path: &Path) -> Result<Vec<u8>, StoreCause> {
 }
 
 fn wrong(path: &Path, why: &dyn fmt::Display) -> StoreCause {
-    StoreCause::Certificates(words(format!("{}: {why}", path.display())))
+    StoreCause::Certificates(words(&format!("{}: {why}", path.display())))
 }
 
 /// What is wrong with an encrypted connection, if that is why something failed.

@@ -199,6 +199,42 @@ fn errors_name_their_page_and_the_page_exists() {
 }
 
 #[test]
+fn whoever_is_asked_in_vain_is_told_of_with_a_page() {
+    let server = Server::start(&["--memory", "a=1M", "--memory", "b=1M"]);
+    run(&["top", "127.0.0.1:1"]).failed(3, &["[NET-REFUSED]"]);
+    run(&["top", &server.address]).failed(3, &["[NET-RESET]"]);
+    run(&["metadata", "--listen", &server.address]).failed(8, &["[PORT-IN-USE]"]);
+    let folder = Folder::new();
+    let file = folder.patterned("file", 10, 0);
+    let ended = run(&["put", &file, &server.address]).failed(4, &["[SEG-NAME]", "our side"]);
+    assert!(ended.errors.contains("name one: a, b"), "{ended:?}");
+    #[cfg(not(feature = "etcd"))]
+    run(&["serve", "--listen", "127.0.0.1:0", "--metadata", "etcd://127.0.0.1:1"])
+        .failed(2, &["[BUILD-FEATURE]", "--features etcd"]);
+}
+
+#[test]
+fn a_web_page_in_place_of_a_metadata_store_is_told_in_one_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/metadata", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, page) = (stream.unwrap(), "<p>\u{1b}[2J\r\n".repeat(50));
+            // Who asks may be gone by then.
+            let _ = stream.read(&mut [0; 4096]);
+            let head = "HTTP/1.1 501 Unsupported method\r\nConnection: close\r\nContent-Length:";
+            let answer = format!("{head} {}\r\n\r\n{page}", page.len());
+            let _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
+        }
+    });
+    let ended = run(&["serve", "--listen", "127.0.0.1:0", "--metadata", &url])
+        .failed(3, &["writing to the metadata store", "status 501", "[ETCD-DOWN]"]);
+    let told = ended.errors.lines().find(|line| line.starts_with("error: ")).unwrap();
+    assert!(told.contains("[ETCD-DOWN]") && told.len() < 600, "{told}");
+    assert!(!told.contains("reading") && !ended.errors.contains('\u{1b}'), "{ended:?}");
+}
+
+#[test]
 fn the_report_fits_the_terminal_and_has_colour_there_alone() {
     for columns in [60, 200] {
         let line = format!("'{PROGRAM}' doctor --lang en");

@@ -57,6 +57,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::RdmaNotOffered
         | Cause::TcpNotOffered
         | Cause::NoDataPort
+        | Cause::NotNamed { .. }
         | Cause::Notification(_) => FailureClass::Configuration,
         Cause::Store(_)
         | Cause::NotPublished { .. }

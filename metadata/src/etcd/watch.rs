@@ -82,7 +82,7 @@ async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     let answer = answer.map_err(|error| cause(&error))?;
     match answer.canceled() {
         true => {
-            let text = words(answer.cancel_reason().to_owned());
+            let text = words(answer.cancel_reason());
             Err(StoreCause::Refused { status: 0, text })
         }
         false => Ok(answer),
