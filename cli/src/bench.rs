@@ -295,7 +295,7 @@ pub(crate) fn pin(cores: &[usize]) -> Outcome {
 }
 
 /// Refuses processors that are not there or that this process may not use.
-fn check_processors(cores: &[usize]) -> Outcome {
+pub(crate) fn check_processors(cores: &[usize]) -> Outcome {
     let usable = rustix::thread::sched_getaffinity(None)
         .map_err(|error| Failure::System { what: "asking for processors", error: error.into() })?;
     let is_usable = |core: usize| core < rustix::thread::CpuSet::MAX_CPU && usable.is_set(core);

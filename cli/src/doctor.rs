@@ -7,8 +7,9 @@ mod tls;
 
 use crate::failure::Failure;
 use crate::lanes::{EngineName, TransportName};
-use crate::{Outcome, output, size, terminal};
+use crate::{Outcome, bench, output, serve, size, terminal};
 use clap::Args;
+use handfast::NodeName;
 use handfast_diagnosis::doctor::{self, Facts, Library, Report, Request, ThisMachine, Wanted};
 use handfast_diagnosis::{Id, Language, PlaceError, host_and_port, ids, with_port};
 use handfast_metadata::Source;
@@ -139,6 +140,7 @@ pub(crate) fn run(arguments: Doctor) -> Outcome {
         write_bundle(file, &doctor::bundle(&report, &facts, &request, &outside))?;
     }
     show(&report, &arguments)?;
+    check_served(&arguments)?;
     // What cannot be listened at was told.
     let can_listen = !report.findings().any(|finding| PREVENT_LISTENING.contains(&finding.id));
     if let Some(listen) = arguments.listen.as_deref().filter(|_| !arguments.once && can_listen) {
@@ -196,6 +198,15 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             .collect(),
         root: arguments.root.clone(),
     })
+}
+
+/// What `serve` would refuse of that which no probe looks at.
+fn check_served(arguments: &Doctor) -> Outcome {
+    if let Some(name) = &arguments.name {
+        NodeName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;
+    }
+    bench::check_processors(&arguments.cores)?;
+    serve::check(&arguments.memory, &arguments.file, arguments.read_only)
 }
 
 /// Whether hosts and ports are some.

@@ -20,7 +20,7 @@ const DEFAULT_MEMORY: &str = "memory=64M";
 pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let mut stop = Stop::listen()?;
     raise_descriptor_limit();
-    let sources = sources(&arguments)?;
+    let sources = sources(&arguments.memory, &arguments.file, arguments.read_only)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
     // Whoever comes before the segments are there waits, instead of being told of none.
@@ -151,20 +151,25 @@ struct Source {
     path: Option<PathBuf>,
 }
 
-fn sources(arguments: &Serve) -> Result<Vec<Source>, Failure> {
+/// Whether this could be served.
+pub(crate) fn check(memory: &[String], files: &[String], read_only: bool) -> Outcome {
+    sources(memory, files, read_only).map(drop)
+}
+
+fn sources(memory: &[String], files: &[String], read_only: bool) -> Result<Vec<Source>, Failure> {
     let mut sources = Vec::new();
     let default = [DEFAULT_MEMORY.to_owned()];
-    let nothing = arguments.memory.is_empty() && arguments.file.is_empty();
-    for text in if nothing { &default[..] } else { &arguments.memory } {
+    let nothing = memory.is_empty() && files.is_empty();
+    for text in if nothing { &default[..] } else { memory } {
         let (name, bytes) = text.split_once('=').unwrap_or(("memory", text));
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;
         let memory = Memory::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX));
         let memory = memory.map_err(handfast::Error::from)?;
         sources.push(Source { name: name.to_owned(), memory, path: None });
     }
-    for text in &arguments.file {
+    for text in files {
         let (name, path) = named_path(text)?;
-        let memory = map(&path, !arguments.read_only)?;
+        let memory = map(&path, !read_only)?;
         sources.push(Source { name, memory, path: Some(path) });
     }
     let mut names: Vec<&str> = sources.iter().map(|source| &*source.name).collect();

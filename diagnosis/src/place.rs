@@ -38,8 +38,8 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
         (None, _) => (text, None),
     };
     let is_address = host.parse::<Ipv6Addr>().is_ok();
-    let mut separates = |letter: char| letter.is_whitespace() || letter.is_control();
-    if host.is_empty() || host.contains(&mut separates) || host.contains(['/', ',', '@', '[', ']'])
+    let separates = |letter: char| letter.is_whitespace() || letter.is_control();
+    if host.is_empty() || host.contains(separates) || host.contains(['/', ',', '@', '[', ']'])
     {
         return Err(no_host());
     }

@@ -76,6 +76,16 @@ fn it_takes_what_serve_takes_and_refuses_what_nobody_does() {
             doctor(&[option, wrong]).failed(2, &[wrong]);
         }
     }
+    for (wrong, code, words) in [
+        (&["--name", "a@b"][..], 2, "name"),
+        (&["--cores", "99999"], 2, "no processor 99999"),
+        (&["--memory", "a=1M", "--memory", "a=1M"], 2, "two segments"),
+        (&["--memory", "1000T"], 1, "[MEM-ALLOCATION]"),
+        (&["--file", "/nonexistent/file"], 5, "No such file"),
+    ] {
+        let ended = doctor(wrong).failed(code, &[words]);
+        assert!(ended.output.contains("\"checks\""), "the report comes first: {ended:?}");
+    }
     doctor(&["--peer", "127.0.0.1"]).failed(2, &["names no port"]);
     doctor(&["--metadata", "p2p", "--segment", "a"]).failed(2, &["--segment"]);
     let ended = doctor(&["--metadata", "http://127.0.0.1:99999/x"]).failed(1, &[]);
