@@ -43,7 +43,7 @@ const ERRORS: [(&str, u32, &[&str]); 21] = [
     ("EADDRINUSE", 98, &["address already in use", "地址已在使用", "地址已被使用"]),
     ("EADDRNOTAVAIL", 99, &["cannot assign requested address", "无法指定被请求的地址"]),
     ("ENETUNREACH", 101, &["network is unreachable", "网络不可达"]),
-    ("ECONNRESET", 104, &["connection reset by peer", "连接被对方重置"]),
+    ("ECONNRESET", 104, &["connection reset by peer", "连接被对方重置", "连接被对方重设"]),
     ("ETIMEDOUT", 110, &["connection timed out", "连接超时"]),
     ("ECONNREFUSED", 111, &["connection refused", "拒绝连接"]),
     ("EHOSTUNREACH", 113, &["no route to host", "没有到主机的路由"]),
@@ -188,7 +188,8 @@ fn expanded(message: &str) -> Vec<String> {
         if name == "ERDMAPORT" {
             ways.extend((30_608..=30_623).map(|port: u32| port.to_string()));
         } else {
-            let styles = ["[#]", "(#)", "errno #", "errno=#", "error #", "errno: #"];
+            let styles =
+                ["[#]", "(#)", "errno #", "errno=#", "error #", "error=#", "errno: #", "ret=#"];
             ways.extend(styles.map(|style| style.replace('#', &number.to_string())));
         }
         return ways.iter().map(|way| message.replace(&brace, way)).collect();

@@ -66,6 +66,9 @@ pub(crate) fn run(arguments: Explain) -> Outcome {
     } else {
         output::say(format_args!("{}", explanation.words(&style).trim_end()))?;
     }
+    if explanation.first.is_none() && std::fs::exists(&text).unwrap_or(false) {
+        output::note(format_args!("to explain a file: handfast explain < {text}"));
+    }
     explanation.first.map_or(Err(Failure::NotRecognised), |_| Ok(()))
 }
 

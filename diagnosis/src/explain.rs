@@ -10,7 +10,7 @@ pub use lines::EXCERPT_CHARS_MAX;
 use crate::ids;
 use crate::normal::normal;
 use crate::problem::{Id, Problem, Role, Severity, Side, problem, problems};
-use lines::{begins_record, connection, excerpt, plain};
+use lines::{begins_record, connection, excerpt, is_news, plain};
 use matcher::{Match, best_match};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,9 @@ pub struct Seen {
     pub count: u64,
     /// The first line's beginning.
     pub text: String,
+    /// It was told as news each time.
+    #[serde(skip)]
+    news: bool,
 }
 
 /// What became of one connection: the first error of each says why the rest failed.
@@ -99,7 +102,26 @@ pub struct Explainer {
     connections: Vec<Connection>,
     flushed: u64,
     words: BTreeSet<&'static str>,
+    /// Ports of which the text tells.
+    links: Links,
     sample: Sample,
+}
+
+/// Kinds of links that a text names.
+#[derive(Default)]
+struct Links {
+    ethernet: bool,
+    infiniband: bool,
+}
+
+impl Links {
+    fn note(&mut self, text: &str) {
+        let of = |kind: &str| {
+            ["linklayer:", "link_layer:"].iter().any(|key| text.contains(&format!("{key}{kind}")))
+        };
+        self.ethernet |= of("ethernet");
+        self.infiniband |= of("infiniband");
+    }
 }
 
 /// The last line, which the next may go on with.
@@ -164,6 +186,7 @@ impl Explainer {
     fn handle_line(&mut self, line: &str) {
         let text = normal(line);
         self.note_words(&text);
+        self.links.note(&text);
         let found = named_id(line).or_else(|| best_match(&text));
         if found.is_none() {
             self.sample.add(&text);
@@ -202,9 +225,13 @@ impl Explainer {
         let Some(found) = pending.found.filter(|_| pending.rest_of.is_none()) else { return };
         let Problem { id, severity, role, side, .. } = *found.problem;
         let side = pending.marked.unwrap_or(side);
-        let text = excerpt(&pending.plain);
-        let seen = Seen { id, severity, role, side, line: pending.number, count: 0, text };
-        self.seen.entry(id).or_insert(seen).count += 1;
+        let (text, news) = (excerpt(&pending.plain), is_news(&pending.plain));
+        let first = Seen { id, severity, role, side, line: pending.number, count: 0, text, news };
+        let seen = self.seen.entry(id).or_insert_with(|| first.clone());
+        if seen.news && !news {
+            *seen = Seen { count: seen.count, ..first };
+        }
+        seen.count += 1;
         let is_completion = id.as_str().starts_with("WC-");
         if role == Role::Consequence {
             self.flushed += 1;
@@ -253,6 +280,10 @@ impl Explainer {
         }
         if let Some(last) = self.pending.take() {
             self.account(&last);
+        }
+        if self.links.ethernet && !self.links.infiniband {
+            // Ports of Ethernet have no subnet manager and no LID.
+            self.seen.remove(&ids::IB_NO_SM);
         }
         let mut seen: Vec<Seen> = self.seen.into_values().collect();
         seen.sort_by_key(|seen| seen.line);
@@ -307,13 +338,18 @@ fn shorten(tail: &mut String) {
     tail.drain(..start);
 }
 
-/// What everything follows from: the first cause that matters, or else the first that is worth
-/// knowing, or that something failed, or that it followed from something else.
+/// What everything follows from: the first cause that is fatal, or else degrades, and rather one that
+/// failed than one told as news; or else that something failed, or what is worth knowing, or that it
+/// followed from something else.
 fn first_of(seen: &[Seen]) -> Option<&Seen> {
-    let matters = |seen: &&Seen| matches!(seen.severity, Severity::Fatal | Severity::Degraded);
     let of = |role| seen.iter().filter(move |seen| seen.role == role);
-    of(Role::Cause)
-        .find(matters)
+    let cause = |news: bool| {
+        let causes = || of(Role::Cause).filter(move |seen| seen.news == news);
+        let with = |severity| causes().find(move |seen| seen.severity == severity);
+        with(Severity::Fatal).or_else(|| with(Severity::Degraded))
+    };
+    cause(false)
+        .or_else(|| cause(true))
         .or_else(|| of(Role::Dispatcher).next())
         .or_else(|| of(Role::Cause).next())
         .or_else(|| seen.iter().find(|seen| seen.id == ids::WC_FLUSH_ONLY))

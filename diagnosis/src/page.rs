@@ -60,7 +60,7 @@ impl Style {
         let indent = " ".repeat(LABEL_COLUMNS);
         for (number, line) in wrapped(text, self.columns - LABEL_COLUMNS).iter().enumerate() {
             if number == 0 {
-                let room = LABEL_COLUMNS.saturating_sub(label.width());
+                let room = LABEL_COLUMNS.saturating_sub(label.width()).max(1);
                 let _ = writeln!(out, "{}{}{line}", self.bold(label), " ".repeat(room));
             } else {
                 let _ = writeln!(out, "{indent}{line}");

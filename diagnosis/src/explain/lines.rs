@@ -55,6 +55,29 @@ pub(super) fn begins_record(plain: &str) -> bool {
     is_record || start.starts_with('{') || start.contains("NCCL ") || has_time(start)
 }
 
+/// Whether a record is told as news: what it says need not have made anything fail.
+pub(super) fn is_news(plain: &str) -> bool {
+    const LEVELS: [&str; 9] = [
+        " INFO ",
+        "[INFO",
+        "INFO:",
+        " DEBUG ",
+        "[DEBUG",
+        "\"level\":\"info\"",
+        "\"level\":\"debug\"",
+        "level=info",
+        "level=debug",
+    ];
+    let start: String = plain.chars().take(MARK_CHARS_MAX).collect();
+    let start = start.trim_start();
+    // As glog writes it: the level, the month and the day.
+    let glog = start.strip_prefix('I').and_then(|rest| rest.split_once(' '));
+    let is_date = |date: &str| date.len() == 4 && date.bytes().all(|byte| byte.is_ascii_digit());
+    glog.is_some_and(|(date, _)| is_date(date))
+        || start.starts_with("INFO ")
+        || LEVELS.iter().any(|level| start.contains(level))
+}
+
 /// `12:34:56`, or `[ 1234.567890]`.
 fn has_time(text: &str) -> bool {
     let bytes = text.as_bytes();
@@ -122,6 +145,24 @@ mod tests {
             "10.0.0.1:2379",
         ] {
             assert!(!begins_record(goes_on), "{goes_on}");
+        }
+    }
+
+    #[test]
+    fn news_are_told_from_what_failed() {
+        for news in [
+            "I1121 16:00:00.123456  4242 transfer_engine.cpp:1] x",
+            "node-1:42:57 [0] NCCL INFO x",
+            "2026-11-21 16:00:00,123 INFO x",
+            "{\"level\":\"info\",\"msg\":\"x\"}",
+            "[INFO] x",
+        ] {
+            assert!(is_news(news), "{news}");
+        }
+        for failed in
+            ["E1121 16:00:00.1 x", "IB device x", "node-1:42:57 [0] NCCL WARN x", "I 12 x"]
+        {
+            assert!(!is_news(failed), "{failed}");
         }
     }
 

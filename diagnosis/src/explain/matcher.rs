@@ -11,7 +11,8 @@ const GAP_BYTES_MAX: usize = 400;
 #[derive(Clone, Copy)]
 pub(super) struct Match {
     pub(super) problem: &'static Problem,
-    /// Letters of the message that were found: the more, the surer.
+    /// Bytes of the message that were found: the more, the surer. A Chinese character has three, and
+    /// says as much as so many letters.
     score: usize,
     pub(super) start: usize,
     pub(super) end: usize,
@@ -53,7 +54,7 @@ pub(super) fn best_match(text: &str) -> Option<Match> {
     for hit in matcher.first.iter().flat_map(|first| first.find_overlapping_iter(text)) {
         let (problem, pieces) = matcher.patterns[hit.pattern().as_usize()];
         let Some(end) = matched_to(text, hit.start(), pieces) else { continue };
-        let score = pieces.iter().map(|piece| piece.chars().count()).sum();
+        let score = pieces.iter().map(|piece| piece.len()).sum();
         let found = Match { problem, score, start: hit.start(), end };
         if best.as_ref().is_none_or(|best| found.says_more_than(best)) {
             best = Some(found);

@@ -69,7 +69,7 @@ impl Explanation {
             .iter()
             .filter(|seen| seen.line != first.line || Some(seen.id) != self.own(first))
             .collect();
-        if self.flushed > 0 && first.role != Role::Consequence {
+        if self.flushed > 1 || (self.flushed > 0 && first.role != Role::Consequence) {
             let text = match language {
                 Language::English => format!(
                     "{} requests failed as a consequence: the first error of a queue pair ends it, and what is queued \

@@ -1,6 +1,7 @@
 //! What unknown text resembles.
 
 use super::Suggestion;
+use crate::normal::normal;
 use crate::problem::{Problem, problems};
 use std::collections::BTreeSet;
 
@@ -10,6 +11,8 @@ const SAMPLE_BYTES_MAX: usize = 4 << 10;
 const SUGGESTIONS_MAX: usize = 3;
 /// Less of a message than this is chance.
 const LIKENESS_PERCENT_MIN: usize = 45;
+/// Text that may be meant as the name of a problem has no more bytes.
+const NAME_BYTES_MAX: usize = 24;
 /// Letters that are compared together.
 const LETTERS: usize = 3;
 
@@ -28,9 +31,15 @@ impl Sample {
 
     pub(super) fn nearest(&self) -> Vec<Suggestion> {
         let have: BTreeSet<_> = grams(&self.0).collect();
+        let name = (self.0.len() <= NAME_BYTES_MAX).then(|| self.0.replace('_', "-"));
+        let name = name.map(|name| grams(&name).collect::<BTreeSet<_>>());
+        let by_name = |problem: &Problem| {
+            let id = normal(problem.id.as_str());
+            name.as_ref().map_or(0, |have| share_percent(&grams(&id).collect::<Vec<_>>(), have))
+        };
         let mut all: Vec<_> = problems()
             .iter()
-            .map(|problem| (likeness_percent(problem, &have), problem.id))
+            .map(|problem| (likeness_percent(problem, &have).max(by_name(problem)), problem.id))
             .filter(|(percent, _)| *percent >= LIKENESS_PERCENT_MIN)
             .collect();
         all.sort_by_key(|(percent, id)| (std::cmp::Reverse(*percent), *id));
@@ -48,11 +57,15 @@ fn likeness_percent(problem: &Problem, have: &BTreeSet<[char; LETTERS]>) -> usiz
     let of = |pieces: &&[&str]| {
         let wanted: Vec<_> = pieces.iter().flat_map(|piece| grams(piece)).collect();
         // Of a short message there is too little to resemble.
-        let enough = wanted.len() >= 5;
-        let there = wanted.iter().filter(|gram| have.contains(*gram)).count();
-        if enough { there * 100 / wanted.len() } else { 0 }
+        if wanted.len() >= 5 { share_percent(&wanted, have) } else { 0 }
     };
     problem.patterns.iter().map(of).max().unwrap_or(0)
+}
+
+/// How much of what is wanted is there.
+fn share_percent(wanted: &[[char; LETTERS]], have: &BTreeSet<[char; LETTERS]>) -> usize {
+    let there = wanted.iter().filter(|gram| have.contains(*gram)).count();
+    there * 100 / wanted.len().max(1)
 }
 
 fn grams(text: &str) -> impl Iterator<Item = [char; LETTERS]> {
