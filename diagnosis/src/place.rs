@@ -39,8 +39,7 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
     };
     let is_address = host.parse::<Ipv6Addr>().is_ok();
     let separates = |letter: char| letter.is_whitespace() || letter.is_control();
-    if host.is_empty() || host.contains(separates) || host.contains(['/', ',', '@', '[', ']'])
-    {
+    if host.is_empty() || host.contains(separates) || host.contains(['/', ',', '@', '[', ']']) {
         return Err(no_host());
     }
     // An address with a zone, `fe80::1%eth0`, is one of a host too.
