@@ -30,7 +30,7 @@ pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour
 pub use observed::Observed;
 pub use outside::{
     ANSWER_MAX, AskFailure, CONNECT_MAX, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep,
-    Lanes, Outside, ThisMachine,
+    Lanes, Outside, QUESTION_MAX, ThisMachine,
 };
 pub use report::{Check, Finding, Halves, Outcome, Report};
 pub use timed::Timed;

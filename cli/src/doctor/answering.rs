@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::lanes::TransportName;
 use crate::{Outcome, output};
 use handfast_diagnosis::doctor::{
-    self, ANSWER_MAX, Answerer, ExchangeError, Facts, Half, Outside, Question, ROCE_PORT, Request,
-    Timed, read_question, tell_bytes, tell_half,
+    self, ANSWER_MAX, Answerer, ExchangeError, Facts, Half, Outside, QUESTION_MAX, Question,
+    ROCE_PORT, Request, Timed, read_question, tell_bytes, tell_half,
 };
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -99,7 +99,7 @@ impl Answering<'_> {
     /// Nothing is looked at before a question has come. Returns who asked to compare.
     fn told(&self, stream: TcpStream) -> Result<Option<String>, ExchangeError> {
         let address = stream.local_addr()?.ip();
-        let mut stream = Timed::new(stream, ANSWER_MAX);
+        let mut stream = Timed::new(stream, QUESTION_MAX);
         match read_question(&mut stream)? {
             Question::Bytes => tell_bytes(&mut stream.again(ANSWER_MAX)).map(|()| None),
             Question::Half(other) => {

@@ -13,8 +13,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Longest wait for all that is said on a connection, both ways.
-pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for a question, from the connection on.
+pub const QUESTION_MAX: Duration = Duration::from_secs(3);
+/// Longest wait for an answer, and for all that is said with it both ways. A doctor that is asked for the first
+/// time looks at its host and readies an RDMA device before it answers, which may take five seconds.
+pub const ANSWER_MAX: Duration = Duration::from_secs(8);
 /// Longest wait for a connection: past the three seconds after which Linux says of an address of its
 /// own network that nobody has it (mcast_solicit and retrans_time_ms, `arp(7)`).
 pub const CONNECT_MAX: Duration = Duration::from_secs(4);

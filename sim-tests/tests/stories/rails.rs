@@ -6,7 +6,7 @@ use crate::sweep::seeds_hold;
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
 use sim_tests::sweep::Swarm;
-use sim_tests::{Case, Coverage, Ending, Explorer, Ground, Report, Scenario, Traffic};
+use sim_tests::{Case, Ending, Explorer, Ground, Report, Scenario, Traffic};
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 5_000 };
 
