@@ -18,6 +18,8 @@ use tokio::time::timeout;
 const BYTES: usize = 4 * MIB as usize;
 /// Takes a device of software long enough to look at it meanwhile.
 const LARGE: usize = 24 * MIB as usize;
+/// Attempts to see what cannot be seen at every one.
+const ROUNDS_MAX: u32 = 20;
 /// Of memory that nobody but a story and its spans hold.
 const ONLY_HERE: usize = 1;
 /// What a machine whose processors are emulated and shared adds to a wait.
@@ -149,15 +151,23 @@ async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_
     let prepared = user.prepare(&block.whole()).await.unwrap();
     let held = block.holders();
 
-    let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
-    cancelled.cancel();
-    assert!(block.holders() > held, "the device still reads it");
-    assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
-    assert_eq!(block.holders(), held, "nothing reads it after the end");
+    // A device may be done with all it has at that moment, but not each time.
+    let (mut cancelled_held, mut dropped_held) = (false, false);
+    for _ in 0..ROUNDS_MAX {
+        let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+        cancelled.cancel();
+        cancelled_held |= block.holders() > held;
+        assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
+        assert_eq!(block.holders(), held, "nothing reads it after the end");
 
-    drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
-    assert!(block.holders() > held, "what was dropped is held until the device is done with it");
-    until("the memory is free", || block.holders() == held);
+        drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
+        dropped_held |= block.holders() > held;
+        until("the memory is free", || block.holders() == held);
+        if cancelled_held && dropped_held {
+            break;
+        }
+    }
+    assert!(cancelled_held && dropped_held, "memory is held until the device is done with it");
 
     // Less than it takes, and more than it takes to begin.
     let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(2));
@@ -283,8 +293,15 @@ async fn no_byte_of_a_write_that_was_given_up_lands_after_its_fence_though_the_s
     // The device's own time for it is none of the write's.
     let _prepared = user.prepare(&block.whole()).await.unwrap();
     server.process.stop();
-    let given_up = segment.write(&block.whole(), 0).deadline(Duration::from_millis(300));
-    let error = given_up.await.unwrap_err();
+    let mut limit = Duration::from_millis(300);
+    let error = loop {
+        let given_up = segment.write(&block.whole(), 0).deadline(limit).await.unwrap_err();
+        if given_up.remote().is_some() {
+            break given_up;
+        }
+        // A busy machine took all of it to begin: nothing was sent.
+        limit *= 2;
+    };
     let remote = error.remote();
     println!("given up: {error}");
     if remote == Some(Remote::Indeterminate) {
