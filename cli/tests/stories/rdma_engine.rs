@@ -3,7 +3,7 @@
 //! These run after those of the program, which look at every NIC there is where they name none.
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server, skipped, until};
-use crate::wires::Wire;
+use crate::wires::{Wire, run};
 use handfast::{
     Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Remote, Segment,
     Span, TransportChoice,
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 const BYTES: usize = 4 * MIB as usize;
-/// Takes a device of software long enough to look at it meanwhile.
+/// Takes a device of software longer than a short deadline.
 const LARGE: usize = 24 * MIB as usize;
-/// Attempts to see what cannot be seen at every one.
-const ROUNDS_MAX: u32 = 20;
+/// Fits into what a queue pair takes at once.
+const FEW: usize = 32 << 10;
 /// Of memory that nobody but a story and its spans hold.
 const ONLY_HERE: usize = 1;
 /// What a machine whose processors are emulated and shared adds to a wait.
@@ -70,12 +70,8 @@ struct Owner {
 
 impl Owner {
     async fn start(wire: &Wire, address: Option<&str>) -> Self {
-        Self::of(BYTES, wire, address).await
-    }
-
-    async fn of(bytes: usize, wire: &Wire, address: Option<&str>) -> Self {
         let engine = start(wire, 1, address, true).await;
-        let memory = Memory::zeroed(bytes).unwrap();
+        let memory = Memory::zeroed(BYTES).unwrap();
         let _served = engine.register("m", memory.whole(), Access::READ_WRITE).unwrap();
         Self { engine, memory, _served }
     }
@@ -102,10 +98,19 @@ async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u
 
 /// Packets that came to a NIC until now.
 pub(crate) fn packets(device: &str) -> u64 {
+    counted(device, "rcvd_pkts")
+}
+
+/// Packets that it sent.
+fn sent_packets(device: &str) -> u64 {
+    counted(device, "sent_pkts")
+}
+
+fn counted(device: &str, counter: &str) -> u64 {
     let counters = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
     // Else the kernel shows what it read up to ten milliseconds ago.
     fs::write(format!("{counters}/lifespan"), "0").unwrap();
-    fs::read_to_string(format!("{counters}/rcvd_pkts")).unwrap().trim().parse().unwrap()
+    fs::read_to_string(format!("{counters}/{counter}")).unwrap().trim().parse().unwrap()
 }
 
 /// Submits a write that takes a while, and waits until some of it has arrived.
@@ -143,31 +148,20 @@ fn cause(ended: Result<impl Sized, Error>) -> Cause {
 async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_last_and_costs_no_lane()
  {
     let Some(wire) = wire(1) else { return };
-    let owner = Owner::of(LARGE, &wire, None).await;
-    let user = start(&wire, 0, None, false).await;
+    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
     let segment = owner.opened_by(&user).await;
-    write_and_check(&segment, &owner, LARGE, 1).await;
-    let block = pattern(LARGE, 2);
+    write_and_check(&segment, &owner, BYTES, 1).await;
+    let block = pattern(BYTES, 2);
     let prepared = user.prepare(&block.whole()).await.unwrap();
     let held = block.holders();
 
-    // A device may be done with all it has at that moment, but not each time.
-    let (mut cancelled_held, mut dropped_held) = (false, false);
-    for _ in 0..ROUNDS_MAX {
-        let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
-        cancelled.cancel();
-        cancelled_held |= block.holders() > held;
-        assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
-        assert_eq!(block.holders(), held, "nothing reads it after the end");
+    let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+    cancelled.cancel();
+    assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
+    assert_eq!(block.holders(), held, "nothing reads it after the end");
 
-        drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
-        dropped_held |= block.holders() > held;
-        until("the memory is free", || block.holders() == held);
-        if cancelled_held && dropped_held {
-            break;
-        }
-    }
-    assert!(cancelled_held && dropped_held, "memory is held until the device is done with it");
+    drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
+    until("the memory is free", || block.holders() == held);
 
     // Less than it takes, and more than it takes to begin.
     let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(2));
@@ -175,15 +169,42 @@ async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_
     assert_eq!(cause(late), Cause::DeadlinePassed);
     assert_eq!(block.holders(), held);
 
+    held_until_the_device_is_done(&segment, &block, &wire).await;
+
     // Longer than a slice that is wanted back may take before its lane is ended for it.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
-    write_and_check(&segment, &owner, LARGE, 3).await;
+    write_and_check(&segment, &owner, BYTES, 3).await;
     let counters = user.counters();
     assert_eq!((counters.rdma.lanes_failed, counters.rdma.lanes_retired), (0, 0));
     assert_eq!(counters.life_cycle.published, 1, "the first lane is in use still");
     drop(prepared);
     until("the device forgets the memory", || block.holders() == ONLY_HERE);
     user.close().await;
+}
+
+/// On a wire that takes longer than it takes to give a write up, and less than the device waits for
+/// an answer in all.
+async fn held_until_the_device_is_done(segment: &Segment, block: &Memory, wire: &Wire) {
+    let interface = wire.interface(0);
+    run(&format!("tc qdisc add dev {interface} root netem delay 150ms"));
+    let few = block.span(0, FEW).unwrap();
+    let held = block.holders();
+    for dropped in [false, true] {
+        let before = sent_packets(&wire.device(0));
+        let transfer = segment.write(&few, 0).deadline(PATIENCE).submit().await.unwrap();
+        until("packets leave", || sent_packets(&wire.device(0)) > before + 4);
+        if dropped {
+            drop(transfer);
+            assert!(block.holders() > held, "what was dropped is held as well");
+            until("the memory is free", || block.holders() == held);
+        } else {
+            transfer.cancel();
+            assert!(block.holders() > held, "the device still reads it");
+            assert_eq!(cause(timeout(SLACK, transfer).await.unwrap()), Cause::Cancelled);
+            assert_eq!(block.holders(), held);
+        }
+    }
+    run(&format!("tc qdisc del dev {interface} root"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
