@@ -314,15 +314,9 @@ async fn no_byte_of_a_write_that_was_given_up_lands_after_its_fence_though_the_s
     // The device's own time for it is none of the write's.
     let _prepared = user.prepare(&block.whole()).await.unwrap();
     server.process.stop();
-    let mut limit = Duration::from_millis(300);
-    let error = loop {
-        let given_up = segment.write(&block.whole(), 0).deadline(limit).await.unwrap_err();
-        if given_up.remote().is_some() {
-            break given_up;
-        }
-        // A busy machine took all of it to begin: nothing was sent.
-        limit *= 2;
-    };
+    let given_up = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+    given_up.cancel();
+    let error = given_up.await.unwrap_err();
     let remote = error.remote();
     println!("given up: {error}");
     if remote == Some(Remote::Indeterminate) {
