@@ -4,8 +4,8 @@
 use handfast::{Cause, Error, RecordError, Stage};
 use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::ServerError;
+use handfast_sim::MinimizeError;
 use handfast_trace::{RedactError, ReplayError};
-use sim_tests::MinimizeError;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,15 +68,15 @@ pub(crate) enum Failure {
     )]
     WorldsMax { worlds: usize },
     #[error(transparent)]
-    Line(#[from] sim_tests::LineError),
+    Line(#[from] handfast_sim::LineError),
     #[error(transparent)]
-    Replay(#[from] sim_tests::ReplayError),
+    Replay(#[from] handfast_sim::ReplayError),
     #[error(transparent)]
     Trace(#[from] handfast_trace::ReplayError),
     #[error(transparent)]
     Redact(#[from] handfast_trace::RedactError),
     #[error(transparent)]
-    Minimize(#[from] sim_tests::MinimizeError),
+    Minimize(#[from] handfast_sim::MinimizeError),
     #[cfg(feature = "mutants")]
     #[error("not found out: {0}")]
     NotFoundOut(String),

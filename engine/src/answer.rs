@@ -13,7 +13,7 @@ use handfast_core::wire::{
     RegionDescriptor,
 };
 use handfast_core::{Incarnation, NodeName};
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, oneshot};

@@ -164,8 +164,8 @@ mod tests {
     use handfast_core::identity::NameError;
     use handfast_core::wire::{FrameError, Refusal};
     use handfast_diagnosis::problem;
-    use handfast_memory::{Direction, RegistrationError};
     use handfast_metadata::{StoreError, StoreOperation, TlsFailure};
+    use handfast_transport::{Direction, RegistrationError};
     use handfast_transport_rdma::LimitReached;
     use std::collections::BTreeSet;
     use std::sync::Arc;

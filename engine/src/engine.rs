@@ -24,8 +24,8 @@ use handfast_core::wire::{
     Checksum, DescriptorError, FrameKind, NodeDescriptor, REGION_LOCATION_BYTES_MAX, Transports,
 };
 use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
-use handfast_memory::{Access, Span};
 use handfast_trace::{RecorderStatus, Trace};
+use handfast_transport::{Access, Span};
 use handfast_transport_tcp::Net;
 use std::future::Future;
 use std::net::SocketAddr;

@@ -80,11 +80,11 @@ pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
 pub use handfast_diagnosis::Id as DiagnosisId;
-pub use handfast_memory::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_metadata::{
     Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation, TlsFailure,
 };
 pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
+pub use handfast_transport::{Access, Direction, Memory, MemoryError, Span};
 pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,

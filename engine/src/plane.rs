@@ -3,8 +3,8 @@
 use crate::transport::{RegisteredPosting, Step};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, NicPath};
-use handfast_memory::Direction;
-use handfast_memory::{RegionTable, Span};
+use handfast_transport::Direction;
+use handfast_transport::{RegionTable, Span};
 use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,7 +3,7 @@
 use crate::error::{Cause, Error, Stage};
 use crate::topology::Location;
 use crate::transport::{RdmaParts, Transport};
-use handfast_memory::Span;
+use handfast_transport::Span;
 use handfast_transport_rdma::RdmaUnavailable;
 use handfast_transport_tcp::Net;
 use std::sync::Arc;

@@ -5,8 +5,8 @@ use crate::rdma::LocalRegion;
 use crate::time::Entropy;
 use crate::topology::Location;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
-use handfast_memory::{Access, Direction, Region, RegionError, RegionTable};
-use handfast_memory::{RegistrationError, Span};
+use handfast_transport::{Access, Direction, Region, RegionError, RegionTable};
+use handfast_transport::{RegistrationError, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 

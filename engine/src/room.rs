@@ -86,7 +86,7 @@ mod tests {
     use crate::transport::{BroughtUp, Carrier, Offer, Registered, Step};
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
-    use handfast_memory::{Access, Span};
+    use handfast_transport::{Access, Span};
     use handfast_transport_rdma::{LimitReached, NicLimit};
     use handfast_transport_tcp::Posting;
     use tokio::sync::mpsc::UnboundedReceiver;

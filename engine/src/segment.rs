@@ -11,7 +11,7 @@ use crate::transport::{Carrier, Ends, RemoteRegion};
 use handfast_core::Incarnation;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
-use handfast_memory::{Access, Direction, Memory, Span};
+use handfast_transport::{Access, Direction, Memory, Span};
 use handfast_transport_tcp::RemoteSpan;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

@@ -27,8 +27,8 @@ use handfast_core::transfer::{
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
-use handfast_memory::{Direction, Span};
 use handfast_trace::Trace;
+use handfast_transport::{Direction, Span};
 use handfast_transport_rdma::LimitReached;
 use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
 use std::collections::BTreeMap;

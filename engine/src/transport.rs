@@ -11,7 +11,7 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_memory::{Access, Span};
+use handfast_transport::{Access, Span};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
 use handfast_transport_tcp::{BringUpError, Net, Posting, TcpTransport};
 use std::future::Future;

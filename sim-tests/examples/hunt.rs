@@ -1,7 +1,7 @@
 //! Hunts for broken variants of the handshake and prints the shortest ways: `hunt [ID]...`.
 
-use sim_tests::hunt::{explore, hunt_all};
-use sim_tests::mutants;
+use handfast_sim::hunt::{explore, hunt_all};
+use handfast_sim::mutants;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

@@ -2,9 +2,9 @@
 //! of what comes of every entry of the checked-in traces, which are replayed: `trace-NAME HASH …`.
 //! `cargo xtask test --stage seeds` compares what different processes and builds print.
 
+use handfast_sim::Coverage;
+use handfast_sim::sweep::Swarm;
 use handfast_trace::{Effects, Step, TraceReader, replay};
-use sim_tests::Coverage;
-use sim_tests::sweep::Swarm;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
 

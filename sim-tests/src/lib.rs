@@ -1,45 +1,35 @@
-//! Exhaustive exploration of handfast nodes over the simulated fabric. `docs/testing.md` says what
-//! each oracle means, `docs/simulation.md` how a failure is replayed and read.
+//! Checked-in texts that a test must reproduce.
 
-pub mod batches;
-pub mod case;
-mod circles;
-mod coverage;
-mod expectation;
-mod explorer;
-pub mod ground;
-mod heal;
-#[cfg(feature = "mutants")]
-pub mod hunt;
-pub mod line;
-mod minimize;
-pub mod mutants;
-mod play;
-mod record;
-mod recorded;
-pub mod scenario;
-mod scheduler;
-pub mod script;
-mod seen;
-mod snapshot;
-pub mod sweep;
-pub mod timeline;
-mod transcript;
-mod transfers;
-mod ways;
+use std::path::Path;
 
-pub use case::Case;
-pub use coverage::Coverage;
-pub use explorer::{Counterexample, Ending, Explorer, Report};
-pub use ground::Ground;
-pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
-pub use line::{Line, LineError, ReplayError, Schedule};
-pub use minimize::{MinimizeError, Minimized, minimize};
-pub use play::{Rules, Run, play, play_schedule};
-pub use record::{Bar, Fate, Passage, Picture, Record, Row, SiteState};
-pub use recorded::{ENTRIES_SHOWN_MAX, Window, picture as picture_of_trace};
-pub use scenario::Scenario;
-pub use scheduler::Scheduler;
-pub use snapshot::{assert_document, assert_snapshot};
-pub use transcript::transcript;
-pub use transfers::Traffic;
+/// Compares `text` with `sim-tests/snapshots/NAME.txt`; `UPDATE_SNAPSHOTS=1` rewrites the file.
+///
+/// # Panics
+/// When they differ, with both texts.
+pub fn assert_snapshot(name: &str, text: &str) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots");
+    assert_text(&folder.join(format!("{name}.txt")), text);
+}
+
+/// Compares `text` with a file of the repository, its path relative to the repository's root.
+///
+/// # Panics
+/// When they differ, with both texts.
+pub fn assert_document(path: &str, text: &str) {
+    assert_text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path), text);
+}
+
+fn assert_text(path: &Path, text: &str) {
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        return;
+    }
+    let kept = std::fs::read_to_string(path).unwrap_or_else(|error| {
+        panic!("{}: {error}; UPDATE_SNAPSHOTS=1 writes it", path.display())
+    });
+    assert!(
+        kept == text,
+        "{} differs; UPDATE_SNAPSHOTS=1 rewrites it\n--- kept\n{kept}\n--- now\n{text}",
+        path.display()
+    );
+}

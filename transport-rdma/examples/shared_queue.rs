@@ -6,7 +6,7 @@
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     COMPLETION_QUEUES_MAX, Completion, DeviceEvent, LaneSink, Nic, NicConfig, Polling, Posting,
     RemoteSpan,

@@ -10,7 +10,7 @@
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     Completion, DeviceEvent, LaneSink, Nic, NicConfig, Polling, Posting, Registration, RemoteSpan,
     SliceEnd,

@@ -7,7 +7,7 @@ use handfast_core::transfer::SliceId;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, Registration, RemoteSpan, SliceEnd,
 };

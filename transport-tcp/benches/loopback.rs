@@ -4,7 +4,7 @@
 
 use handfast_core::transport::TransportError;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_memory::{Access, Direction, Memory, Region, RegionTable};
+use handfast_transport::{Access, Direction, Memory, Region, RegionTable};
 use handfast_transport_tcp::{
     LaneCompletion, LaneSink, Net, Posting, RemoteSpan, TcpConfig, TcpLimits, TcpTiming,
     TcpTransport, TokioNet,

@@ -1,7 +1,7 @@
 //! Halves for any byte stream: bytes pass through a buffer.
 
 use crate::net::{Piece, Stream, StreamReader, StreamWriter};
-use handfast_memory::{MemoryError, Span};
+use handfast_transport::{MemoryError, Span};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,7 +1,7 @@
 //! The header of a frame. `docs/lanes.md` is the complete layout.
 
 use handfast_core::transport::{Side, TransportError};
-use handfast_memory::{Direction, RegionError};
+use handfast_transport::{Direction, RegionError};
 
 /// Bytes in a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 32;

@@ -15,7 +15,7 @@ use crate::reader::{Inbound, Patience};
 use crate::slots::Slots;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, Pair};
-use handfast_memory::{Direction, RegionCache, RegionTable};
+use handfast_transport::{Direction, RegionCache, RegionTable};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64};

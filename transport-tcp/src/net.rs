@@ -1,7 +1,7 @@
 //! The network as lanes and the engine see it, so that the same code runs on sockets and inside a
 //! simulated network.
 
-use handfast_memory::Span;
+use handfast_transport::Span;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
-use handfast_memory::{Direction, Span};
+use handfast_transport::{Direction, Span};
 
 /// Where bytes are on the peer's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
 use crate::net::{Direct, StreamReader};
 use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
-use handfast_memory::{Direction, RegionCache, Span};
+use handfast_transport::{Direction, RegionCache, Span};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};

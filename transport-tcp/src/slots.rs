@@ -2,7 +2,7 @@
 
 use crate::frame::{FrameKind, Header, Status};
 use crate::posting::{LaneCompletion, Posting, Sent};
-use handfast_memory::{Direction, Span};
+use handfast_transport::{Direction, Span};
 use std::collections::VecDeque;
 
 /// How far a slot's slice has come.
@@ -309,7 +309,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::posting::RemoteSpan;
-    use handfast_memory::Memory;
+    use handfast_transport::Memory;
 
     const BYTES: u64 = 4096;
 

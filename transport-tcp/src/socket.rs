@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::net::{PIECES_MAX, Piece};
-use handfast_memory::Span;
+use handfast_transport::Span;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr;

@@ -2,7 +2,7 @@
 
 use crate::net::{Direct, Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
-use handfast_memory::Span;
+use handfast_transport::Span;
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;

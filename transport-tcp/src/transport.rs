@@ -14,7 +14,7 @@ use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_memory::RegionTable;
+use handfast_transport::RegionTable;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,12 +2,12 @@
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
+use handfast_sim::case::{faults_named, kinds, names_of};
+use handfast_sim::mutants::{self, Entry};
+use handfast_sim::{Case, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile, Rebirth};
 use handfast_transport_sim::{Faults, Operations};
 use serde::Serialize;
-use sim_tests::case::{faults_named, kinds, names_of};
-use sim_tests::mutants::{self, Entry};
-use sim_tests::{Case, Ground, Scenario, Traffic};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Grain {
@@ -149,7 +149,7 @@ pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
 }
 
 pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
-    sim_tests::ground::profile_named(name).ok_or_else(|| {
+    handfast_sim::ground::profile_named(name).ok_or_else(|| {
         let known: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
         format!("there is no device '{name}'; there are {}", known.join(", "))
     })

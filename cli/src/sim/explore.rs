@@ -5,8 +5,8 @@ use super::show::{Facts, Marks, columns, grouped, per_second};
 use crate::failure::Failure;
 use crate::{Outcome, output};
 use clap::Args;
+use handfast_sim::{Case, Counterexample, Ending, Explorer, Report};
 use serde::Serialize;
-use sim_tests::{Case, Counterexample, Ending, Explorer, Report};
 use std::time::{Duration, Instant};
 
 const EPILOGUE: &str = concat!(

@@ -6,9 +6,9 @@ use super::trace;
 use crate::failure::Failure;
 use crate::{Outcome, output};
 use clap::Args;
+use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;
 use serde::Serialize;
-use sim_tests::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -254,7 +254,7 @@ struct ShownMinimized {
 pub(super) fn minimize(arguments: Minimize) -> Outcome {
     let line = parse(&arguments.line)?;
     let started = Instant::now();
-    let smaller = sim_tests::minimize(&line)?;
+    let smaller = handfast_sim::minimize(&line)?;
     let milliseconds = started.elapsed().as_millis();
     let events = smaller.run.schedule.len();
     if arguments.json {

@@ -52,11 +52,11 @@ mod table {
     use super::super::show::{columns, grouped};
     use crate::failure::Failure;
     use crate::{Outcome, output};
+    use handfast_sim::Case;
+    use handfast_sim::batches::{TransferEntry, VARIANTS};
+    use handfast_sim::hunt::{self, Catch, Escape};
+    use handfast_sim::mutants::{ALL, CANARY, Entry, find};
     use serde::Serialize;
-    use sim_tests::Case;
-    use sim_tests::batches::{TransferEntry, VARIANTS};
-    use sim_tests::hunt::{self, Catch, Escape};
-    use sim_tests::mutants::{ALL, CANARY, Entry, find};
 
     /// A variant of the handshake or of transfers.
     #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Seeds of a swarm, played by several threads and told in their order.
 
-use sim_tests::Coverage;
-use sim_tests::sweep::{Swarm, Swarmed};
+use handfast_sim::Coverage;
+use handfast_sim::sweep::{Swarm, Swarmed};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

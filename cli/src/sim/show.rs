@@ -1,8 +1,8 @@
 //! Results for terminals of any width, and for none.
 
 use handfast_core::node::TRANSITIONS;
+use handfast_sim::Coverage;
 use serde::Serialize;
-use sim_tests::Coverage;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 use std::io::IsTerminal;

@@ -9,11 +9,11 @@ use serde_json::Value;
 
 /// A line of the rules that ship: both sides open, and all is well.
 fn calm() -> String {
-    let case = sim_tests::Case::shipping(sim_tests::Scenario::SimultaneousOpen, 1);
+    let case = handfast_sim::Case::shipping(handfast_sim::Scenario::SimultaneousOpen, 1);
     let start = case.start();
     let mut choices = Vec::new();
     start.actions(&mut choices);
-    sim_tests::Line::of_events(case, &choices[..1], 0).unwrap().to_string()
+    handfast_sim::Line::of_events(case, &choices[..1], 0).unwrap().to_string()
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -103,8 +103,8 @@ fn lines_that_are_damaged_strange_or_of_other_versions_are_told_apart() {
     run(&["sim", "replay", "hello"]).failed(2, &["no replay line"]);
     let newer = line.replacen("hf2", "hf3", 1);
     run(&["sim", "timeline", &newer, "--text"]).failed(2, &["'hf3'", "version of handfast"]);
-    let parsed: sim_tests::Line = line.parse().unwrap();
-    let elsewhere = sim_tests::Line { trace: parsed.trace ^ 1, ..parsed }.to_string();
+    let parsed: handfast_sim::Line = line.parse().unwrap();
+    let elsewhere = handfast_sim::Line { trace: parsed.trace ^ 1, ..parsed }.to_string();
     run(&["sim", "replay", &elsewhere]).failed(12, &["leads to other worlds"]);
     run(&["sim", "minimize", &line]).failed(2, &["nothing breaks on this schedule"]);
 }

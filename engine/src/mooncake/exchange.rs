@@ -7,7 +7,7 @@ use handfast_core::mooncake::{
 };
 use handfast_core::transfer::Direction as CoreDirection;
 use handfast_core::transport::{Side, TransportError};
-use handfast_memory::{Direction, MemoryError, Span};
+use handfast_transport::{Direction, MemoryError, Span};
 use handfast_transport_tcp::{Posting, Sent, Stream};
 use std::future::Future;
 use std::io;

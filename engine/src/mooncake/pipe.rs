@@ -1,6 +1,6 @@
 //! A byte stream to and from registered memory, one thing after the other.
 
-use handfast_memory::Span;
+use handfast_transport::Span;
 use handfast_transport_tcp::{Piece, Stream, StreamReader, StreamWriter};
 use std::future::Future;
 use std::io;

@@ -1,7 +1,7 @@
 //! What waits for a data connection, and what is on one.
 
 use handfast_core::Lifecycle;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use handfast_transport_tcp::Posting;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -137,7 +137,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast_memory::Memory;
+    use handfast_transport::Memory;
     use handfast_transport_tcp::RemoteSpan;
     use std::future::Future;
     use std::pin::pin;

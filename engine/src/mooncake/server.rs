@@ -7,7 +7,7 @@ use crate::counters::{Counts, count};
 use crate::regions::{ReachError, Regions};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
 use handfast_core::transfer::Direction as CoreDirection;
-use handfast_memory::{Direction, Span};
+use handfast_transport::{Direction, Span};
 use handfast_transport_tcp::{Net, Stream};
 use std::io;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_memory::{Access, Span};
+use handfast_transport::{Access, Span};
 use handfast_transport_rdma::{
     LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
     gid_text,

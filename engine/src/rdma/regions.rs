@@ -2,7 +2,7 @@
 
 use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
-use handfast_memory::{Access, Span};
+use handfast_transport::{Access, Span};
 use handfast_transport_rdma::{Nic, Registration};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -7,7 +7,7 @@ use crate::time::TokioClock;
 use crate::transfer::{Remote, Transfer};
 use handfast_core::NodeName;
 use handfast_core::wire::DeviceDescriptor;
-use handfast_memory::Memory;
+use handfast_transport::Memory;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Notes what is posted, and on which lane.

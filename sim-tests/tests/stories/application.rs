@@ -5,14 +5,14 @@ mod model;
 use crate::nightly;
 use handfast_core::node::{Mutant, StateKind};
 use handfast_core::{Event, NicPath, Node};
+use handfast_sim::script::Script;
+use handfast_sim::{HEAL_EVENTS_MAX, Scenario, next_fair_event};
 use handfast_transport_sim::{Action, Build, Choice, Command, CommandKind, Setup, Step, World};
 use model::{Happening, Lane, Model, Side, View};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{TestError, TestRng, TestRunner};
-use sim_tests::script::Script;
-use sim_tests::{HEAL_EVENTS_MAX, Scenario, next_fair_event};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

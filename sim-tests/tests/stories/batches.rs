@@ -1,7 +1,7 @@
 //! The shipping transfer machine, explored to a fixpoint and at random.
 
+use handfast_sim::batches::{TransferScenario, TransferWorld, explore, play};
 use sim_tests::assert_snapshot;
-use sim_tests::batches::{TransferScenario, TransferWorld, explore, play};
 use std::fmt::Write as _;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };

@@ -1,9 +1,10 @@
 //! Every broken variant is found within its budget, and the documents say how.
 
+use handfast_sim::hunt::{self, Catch, SCHEDULES_MAX, STATES_MAX};
+use handfast_sim::mutants::{CANARY, Entry};
+use handfast_sim::{Case, Ending, Explorer, batches, mutants};
 use handfast_transport_sim::Oracle;
-use sim_tests::hunt::{self, Catch, SCHEDULES_MAX, STATES_MAX};
-use sim_tests::mutants::{CANARY, Entry};
-use sim_tests::{Case, Ending, Explorer, assert_document, batches, mutants};
+use sim_tests::assert_document;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

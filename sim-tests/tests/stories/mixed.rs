@@ -3,8 +3,9 @@
 
 use crate::shipping::{at_once, holds, holds_at_night, pruned};
 use crate::sweep::seeds_hold;
-use sim_tests::sweep::Swarm;
-use sim_tests::{Ending, Explorer, Scenario, assert_snapshot, hunt, mutants};
+use handfast_sim::sweep::Swarm;
+use handfast_sim::{Ending, Explorer, Scenario, hunt, mutants};
+use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };

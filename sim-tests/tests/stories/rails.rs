@@ -3,10 +3,10 @@
 use crate::nightly;
 use crate::shipping::{apart, at_once, holds, holds_by, pruned};
 use crate::sweep::seeds_hold;
+use handfast_sim::sweep::Swarm;
+use handfast_sim::{Case, Ending, Explorer, Ground, Report, Scenario, Traffic};
 use handfast_transport_sim::verbs::STRICT;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
-use sim_tests::sweep::Swarm;
-use sim_tests::{Case, Ending, Explorer, Ground, Report, Scenario, Traffic};
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 5_000 };
 

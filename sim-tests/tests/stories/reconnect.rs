@@ -1,9 +1,10 @@
 //! Connect, tear one side down, connect again: by queue pairs that are destroyed and created anew,
 //! on every device, and, to see that it is noticed, by queue pairs that are only reset.
 
+use handfast_sim::{Case, Ending, Explorer, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile};
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
-use sim_tests::{Case, Ending, Explorer, Ground, Scenario, Traffic, assert_snapshot};
+use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
 /// A side is torn down by an error of its queue pair, or with its process.

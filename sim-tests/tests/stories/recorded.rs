@@ -1,8 +1,9 @@
 //! A recorded run that is checked in: a put whose server is killed and started again meanwhile.
 //! `docs/trace.md` says how one is recorded and redacted.
 
+use handfast_sim::{Picture, Window, picture_of_trace, timeline};
 use handfast_trace::{ReplayError, TraceReader, replay};
-use sim_tests::{Picture, Window, assert_snapshot, picture_of_trace, timeline};
+use sim_tests::assert_snapshot;
 
 const RESTART: &[u8] = include_bytes!("../../traces/sigkill-restart.trace");
 

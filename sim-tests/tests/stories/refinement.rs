@@ -1,11 +1,11 @@
 //! The table that the oracles look at says what the devices do, on random schedules with every
 //! kind of fault.
 
+use handfast_sim::Scenario;
 use handfast_transport_sim::verbs::PROFILES;
 use handfast_transport_sim::{Devices, Faults, Operations, Setup, Step, World};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use sim_tests::Scenario;
 
 /// Events of one schedule.
 const EVENTS_MAX: u32 = 120;

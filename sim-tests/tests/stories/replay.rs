@@ -1,15 +1,15 @@
 //! Lines that replay a schedule, and what makes it shorter.
 
-use handfast_transport_sim::verbs::{ERDMA_ROCEV2, ERDMA_STANDARD, PROFILES, Rebirth};
-use handfast_transport_sim::{Faults, Operations, Oracle};
-use sim_tests::line::LINE_MAX;
-use sim_tests::mutants::{self, Entry};
-use sim_tests::sweep::{Random, Swarm};
-use sim_tests::timeline::html;
-use sim_tests::{
+use handfast_sim::line::LINE_MAX;
+use handfast_sim::mutants::{self, Entry};
+use handfast_sim::sweep::{Random, Swarm};
+use handfast_sim::timeline::html;
+use handfast_sim::{
     Case, Coverage, Ending, Explorer, Ground, Line, LineError, MinimizeError, Record, ReplayError,
     Scenario, Schedule, Scheduler, Traffic, minimize,
 };
+use handfast_transport_sim::verbs::{ERDMA_ROCEV2, ERDMA_STANDARD, PROFILES, Rebirth};
+use handfast_transport_sim::{Faults, Operations, Oracle};
 
 #[test]
 fn the_line_of_a_counterexample_replays_it() {
@@ -239,7 +239,7 @@ fn shrinks(line: &Line) {
     println!("{} events to {events}: {}", smaller.events_before, smaller.line);
     let most = if id == Some("SO-1") { 6 } else { 12 };
     assert!(events <= most, "{events} events:\n{}{line}", smaller.transcript);
-    let oracle = |run: &sim_tests::Run| run.violation.as_ref().map(|found| found.oracle);
+    let oracle = |run: &handfast_sim::Run| run.violation.as_ref().map(|found| found.oracle);
     assert_eq!(oracle(&smaller.run), oracle(&line.play().expect("it replays")), "{line}");
 }
 

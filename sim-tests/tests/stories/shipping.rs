@@ -3,11 +3,10 @@
 use crate::nightly;
 use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger};
 use handfast_core::wire::RefusalReason;
+use handfast_sim::sweep::Seeded;
+use handfast_sim::{Case, Coverage, Ending, Explorer, Report, Scenario};
 use handfast_transport_sim::{Faults, Operations, Setup};
-use sim_tests::sweep::Seeded;
-use sim_tests::{
-    Case, Coverage, Ending, Explorer, Report, Scenario, assert_document, assert_snapshot,
-};
+use sim_tests::{assert_document, assert_snapshot};
 use std::fmt::Write as _;
 
 #[test]

@@ -2,9 +2,9 @@
 
 use handfast_core::Node;
 use handfast_core::node::Mutant;
+use handfast_sim::sweep::Seeded;
+use handfast_sim::{Coverage, Ending, Explorer, Scenario};
 use handfast_transport_sim::{Operations, Setup};
-use sim_tests::sweep::Seeded;
-use sim_tests::{Coverage, Ending, Explorer, Scenario};
 use std::sync::Arc;
 
 const SEEDS: u64 = 180;

@@ -2,10 +2,10 @@
 
 use handfast_core::Node;
 use handfast_core::node::Mutant;
+use handfast_sim::line::LINE_MAX;
+use handfast_sim::sweep::{Seeded, Swarm, events_to_settle, failure};
+use handfast_sim::{Case, Coverage, Line, Scenario, mutants, next_fair_event};
 use handfast_transport_sim::{Oracle, Step};
-use sim_tests::line::LINE_MAX;
-use sim_tests::sweep::{Seeded, Swarm, events_to_settle, failure};
-use sim_tests::{Case, Coverage, Line, Scenario, mutants, next_fair_event};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

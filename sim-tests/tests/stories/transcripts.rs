@@ -3,8 +3,8 @@
 
 use handfast_core::Node;
 use handfast_core::node::Mutant::{self, *};
+use handfast_sim::script::{Reason, Script};
 use handfast_transport_sim::Oracle;
-use sim_tests::script::{Reason, Script};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;

@@ -1,15 +1,15 @@
 //! Transfers over devices: restarts, retirements with work in flight, lost and late packets.
 
 use handfast_core::Event;
+use handfast_sim::sweep::Random;
+use handfast_sim::{
+    Case, Coverage, Ending, Explorer, Ground, HEAL_EVENTS_MAX, Line, Report, Scenario, Scheduler,
+    Traffic, next_fair_event,
+};
 use handfast_transport_sim::verbs::{
     ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, Rebirth, STRICT,
 };
 use handfast_transport_sim::{Action, Backend, Choice, Faults, Operations, Oracle, Step, World};
-use sim_tests::sweep::Random;
-use sim_tests::{
-    Case, Coverage, Ending, Explorer, Ground, HEAL_EVENTS_MAX, Line, Report, Scenario, Scheduler,
-    Traffic, next_fair_event,
-};
 
 /// Profiles on which queue pairs can be connected without a connection manager.
 fn connectable() -> impl Iterator<Item = &'static Profile> {

@@ -7,8 +7,9 @@
 use crate::nightly;
 use handfast_core::Node;
 use handfast_core::node::Mutant;
+use handfast_sim::{Case, Counterexample, Ending, Explorer, Scenario, hunt, mutants};
 use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, World};
-use sim_tests::{Case, Counterexample, Ending, Explorer, Scenario, assert_snapshot, hunt, mutants};
+use sim_tests::assert_snapshot;
 use std::sync::Arc;
 
 #[test]

@@ -19,7 +19,7 @@ use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -18,7 +18,7 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_memory::{Access, Memory, Span};
+use handfast_transport::{Access, Memory, Span};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,7 +5,7 @@ use crate::error::VerbsError;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 
 /// Where bytes are on the peer's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::context::{Context, errno};
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
-use handfast_memory::{Access, MemoryError, Span};
+use handfast_transport::{Access, MemoryError, Span};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use super::binding::{ibv_post_send, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 use super::objects::QueuePair;
 use crate::error::VerbsError;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use std::mem::MaybeUninit;
 use std::ptr;
 

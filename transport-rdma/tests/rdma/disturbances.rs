@@ -4,7 +4,7 @@ use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, sites_at, wire_lane};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use handfast_transport_rdma::{DeviceEvent, NicConfig, SliceEnd};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use crate::support::{BYTES, LANE, Site, config, pattern, wired};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use handfast_transport_rdma::{NicConfig, SliceEnd};
 use std::process::Command;
 

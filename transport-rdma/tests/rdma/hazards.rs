@@ -5,7 +5,7 @@ use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use handfast_transport_rdma::{NicConfig, RemoteSpan, SliceEnd, StepLimits, StepPool};
 use std::sync::Arc;
 use std::sync::mpsc::channel;

@@ -5,7 +5,7 @@ use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wire_lane, wi
 use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, NicPath};
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     DeviceEvent, GidWanted, NicConfig, Polling, RegisterOptions, RemoteSpan, SliceEnd,
 };

@@ -4,7 +4,7 @@ use crate::support::{BYTES, LANE, Site, config, wired};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     COMPLETION_QUEUES_MAX, DEPTH_MAX, LimitReached, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLimit,
     SliceEnd,

@@ -4,7 +4,7 @@ use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_memory::{Access, Direction, Memory};
+use handfast_transport::{Access, Direction, Memory};
 use handfast_transport_rdma::{
     Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, Registration, RemoteSpan, SliceEnd,
 };

@@ -1,7 +1,7 @@
 //! Threads that wait and look for completions themselves.
 
 use crate::support::*;
-use handfast_memory::{Access, Memory};
+use handfast_transport::{Access, Memory};
 use handfast_transport_tcp::{LaneCompletion, Sent, TokioNet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use handfast_core::Lifecycle;
-use handfast_memory::{Access, Direction, Memory, Region};
+use handfast_transport::{Access, Direction, Memory, Region};
 use handfast_transport_tcp::{Bounced, LaneCompletion, Net, Posting, TokioNet};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -4,7 +4,7 @@ use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_memory::{Access, Direction};
+use handfast_transport::{Access, Direction};
 use handfast_transport_tcp::{
     BringUpError, HelloRefusal, LaneCompletion, Net, Posting, RemoteSpan, Sent, TcpLimits, TokioNet,
 };

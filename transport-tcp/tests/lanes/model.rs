@@ -1,7 +1,7 @@
 //! Random slices against a model of the peer's memory.
 
 use crate::support::*;
-use handfast_memory::{Access, Memory};
+use handfast_transport::{Access, Memory};
 use handfast_transport_tcp::{LaneCompletion, Net};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -20,7 +20,7 @@ struct Flight {
 
 struct Story<'a, N: Net> {
     a: &'a Node<N>,
-    region: handfast_memory::Region,
+    region: handfast_transport::Region,
     random: ChaCha8Rng,
     model: Vec<u8>,
     local: Memory,

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use handfast_core::transport::Side;
-use handfast_memory::{Access, Memory, Region};
+use handfast_transport::{Access, Memory, Region};
 use handfast_transport_tcp::{LaneCompletion, SLICE_BYTES_MAX, Sent};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -3,7 +3,7 @@
 use crate::support::*;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_memory::Access;
+use handfast_transport::Access;
 use handfast_transport_tcp::{Bounced, LaneCompletion, Net, Sent};
 use std::io;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ fn simulation() -> turmoil::Sim<'static> {
 }
 
 /// What the accepting host tells the dialling one beside the network, as a control channel would.
-type Notice = Arc<Mutex<Option<(Body, handfast_memory::Region)>>>;
+type Notice = Arc<Mutex<Option<(Body, handfast_transport::Region)>>>;
 
 /// A host that raises a lane for the dialler and keeps it.
 fn serve(simulation: &mut turmoil::Sim<'static>, notice: &Notice) {
@@ -71,7 +71,7 @@ fn serve(simulation: &mut turmoil::Sim<'static>, notice: &Notice) {
     });
 }
 
-async fn told(notice: &Notice) -> (Body, handfast_memory::Region) {
+async fn told(notice: &Notice) -> (Body, handfast_transport::Region) {
     loop {
         if let Some(told) = notice.lock().unwrap().clone() {
             return told;

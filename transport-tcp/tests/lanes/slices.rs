@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use handfast_core::transport::Side;
-use handfast_memory::{Access, Memory, Region};
+use handfast_transport::{Access, Memory, Region};
 use handfast_transport_tcp::{LaneCompletion, Net, Posting, RemoteSpan, SLICE_BYTES_MAX, Sent};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +100,7 @@ async fn a_full_lane_gives_back_what_it_cannot_hold() {
     let remote = RemoteSpan { key: 1, address: 2 };
     let posting = |slice| Posting {
         slice,
-        direction: handfast_memory::Direction::Write,
+        direction: handfast_transport::Direction::Write,
         span: memory.whole(),
         remote,
     };

@@ -3,7 +3,7 @@
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_memory::{Access, Direction, Memory, Region, RegionTable, Span};
+use handfast_transport::{Access, Direction, Memory, Region, RegionTable, Span};
 use handfast_transport_tcp::{
     ACK_BYTES, Bounced, FRAME_HEADER_BYTES, HELLO_BYTES, LANE_MAGIC, LaneCompletion, LaneSink, Net,
     Posting, RemoteSpan, TcpConfig, TcpCounters, TcpLimits, TcpTiming, TcpTransport, TokioNet,

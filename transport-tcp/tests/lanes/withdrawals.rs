@@ -1,7 +1,7 @@
 //! Slices taken back at every point of their life.
 
 use crate::support::*;
-use handfast_memory::{Access, Memory};
+use handfast_transport::{Access, Memory};
 use handfast_transport_tcp::{
     BYTES_ON_MACHINE_MAX, FRAME_HEADER_BYTES, LaneCompletion, SLICE_BYTES_MAX, Sent,
 };

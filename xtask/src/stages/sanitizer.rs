@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// The packages with unsafe code that runs anywhere, and the engine, which nothing may leak from.
-const PACKAGES: [&str; 3] = ["handfast-memory", "handfast-transport-tcp", "handfast"];
+const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
 
 /// Tests of those packages with AddressSanitizer, which looks for leaks at the end too. It is an
 /// unstable option of the compiler; a stable one takes it where it is told to, and brings the

@@ -3,7 +3,7 @@
 use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
-use handfast_memory::Direction;
+use handfast_transport::Direction;
 use std::time::{Duration, Instant};
 
 /// Bytes of memory of ours that probes read into; each reads the first at most.

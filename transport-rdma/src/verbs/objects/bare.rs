@@ -15,7 +15,7 @@ use super::super::poller::never_block;
 use super::super::work::{WorkRequest, piece, unlinked};
 use super::*;
 use crate::gid::GidEntry;
-use handfast_memory::{Direction, Span};
+use handfast_transport::{Direction, Span};
 
 /// The only port of a device that is asked.
 const PORT: u8 = 1;

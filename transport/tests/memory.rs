@@ -1,7 +1,7 @@
 //! Blocks, spans and regions at their limits.
 #![allow(unsafe_code, reason = "one test wraps foreign memory")]
 
-use handfast_memory::{
+use handfast_transport::{
     Access, Direction, Memory, MemoryError, REGIONS_MAX, RegionCache, RegionError, RegionTable,
     RegistrationError,
 };

@@ -1,7 +1,7 @@
 //! Soft-iWARP in a guest (`cargo xtask guest --nics siw`): what it answers to a queue pair that is
 //! wired out of band, which is what eRDMA answers in its standard mode.
 
-use handfast_memory::Memory;
+use handfast_transport::Memory;
 use handfast_transport_rdma::{
     BareAddress, BareAttributes, BareNic, BareRights, LaneSink, Nic, NicConfig,
 };

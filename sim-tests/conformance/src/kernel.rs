@@ -5,7 +5,7 @@ use crate::arm::{
     State, Towards, VerbsArm, Wait,
 };
 use crate::network::{self, Network};
-use handfast_memory::Memory;
+use handfast_transport::Memory;
 use handfast_transport_rdma::{
     BareAddress, BareAttributes, BareKind, BareNic, BareQueuePair, BareReceive, BareRegion,
     BareRequest, BareRights,

@@ -1,0 +1,43 @@
+//! Explorer, replay, shrinking and timelines of handfast nodes over the simulated fabric. `docs/testing.md` says what
+//! each oracle means, `docs/simulation.md` how a failure is replayed and read.
+
+pub mod batches;
+pub mod case;
+mod circles;
+mod coverage;
+mod expectation;
+mod explorer;
+pub mod ground;
+mod heal;
+#[cfg(feature = "mutants")]
+pub mod hunt;
+pub mod line;
+mod minimize;
+pub mod mutants;
+mod play;
+mod record;
+mod recorded;
+pub mod scenario;
+mod scheduler;
+pub mod script;
+mod seen;
+pub mod sweep;
+pub mod timeline;
+mod transcript;
+mod transfers;
+mod ways;
+
+pub use case::Case;
+pub use coverage::Coverage;
+pub use explorer::{Counterexample, Ending, Explorer, Report};
+pub use ground::Ground;
+pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
+pub use line::{Line, LineError, ReplayError, Schedule};
+pub use minimize::{MinimizeError, Minimized, minimize};
+pub use play::{Rules, Run, play, play_schedule};
+pub use record::{Bar, Fate, Passage, Picture, Record, Row, SiteState};
+pub use recorded::{ENTRIES_SHOWN_MAX, Window, picture as picture_of_trace};
+pub use scenario::Scenario;
+pub use scheduler::Scheduler;
+pub use transcript::transcript;
+pub use transfers::Traffic;
