@@ -1,6 +1,11 @@
-//! The control channel: one frame each way on a connection of its own, or some, one after the other,
-//! where both sides said so.
+//! The control channel: one frame each way on a connection of its own, or several in turn where both
+//! sides announced it.
+//!
+//! One task per connection. It touches no lane and no machine: it answers frames from the shared
+//! tables, and hands handshake messages to the driver's task as commands.
 
+pub(crate) mod accept;
+pub(crate) mod answer;
 mod call;
 mod foreign;
 mod kept;

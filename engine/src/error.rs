@@ -1,9 +1,10 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
 mod class;
+mod diagnosis;
 
-use crate::rails::FailureClass;
-use crate::transfer::{BatchReport, Remote, RequestStatus};
+use crate::api::transfer::{BatchReport, Remote, RequestStatus};
+use crate::peer::rails::FailureClass;
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
 use handfast_core::transport::{Side, TransportError};

@@ -27,51 +27,26 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod accept;
-mod answer;
-mod command;
-mod config;
+mod api;
 mod control;
-mod counters;
-mod diagnosis;
-mod directory;
-mod driver;
-mod edges;
-mod engine;
+mod data;
 mod error;
-mod exposure;
-mod fallback;
-mod metrics;
 mod mooncake;
-mod mute;
-mod opening;
-mod plane;
-mod rails;
-#[cfg(feature = "verbs")]
-mod rdma;
-#[cfg(not(feature = "verbs"))]
-#[path = "rdma_absent.rs"]
-mod rdma;
-mod regions;
-mod registry;
-mod room;
-mod segment;
-mod start;
-mod target;
+mod node;
+mod observe;
+mod peer;
 mod time;
 pub mod topology;
-mod transfer;
-mod transport;
-mod twins;
-mod watching;
 
-pub use config::{Builder, EngineLimits, EngineTiming};
-pub use counters::{Counters, DataPortCounters};
-pub use directory::MetadataOptions;
-pub use engine::Engine;
+pub use api::config::{Builder, EngineLimits, EngineTiming};
+pub use api::engine::Engine;
+pub use api::exposure::Exposure;
+pub use api::segment::{Batch, Prepared, Segment};
+pub use api::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};
+pub use data::fallback::{FALLBACKS_KEPT, Fallback};
+pub use data::regions::Registration;
+pub use data::transport::{Carrier, RdmaOptions, TransportChoice};
 pub use error::{Cause, Error, Stage};
-pub use exposure::Exposure;
-pub use fallback::{FALLBACKS_KEPT, Fallback};
 pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
@@ -89,19 +64,17 @@ pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnava
 pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
 };
-pub use metrics::{
+pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
+pub use node::directory::MetadataOptions;
+pub use node::opening::LaneOpening;
+pub use observe::counters::{Counters, DataPortCounters};
+pub use observe::metrics::{
     ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
     LifecyclesState, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX, NicPairState, NodeState, PeerState,
     RailState, STATE_SCHEMA, WayState,
 };
-pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
-pub use opening::LaneOpening;
-pub use rails::{FailureClass, RAILS_MAX};
-pub use regions::Registration;
-pub use segment::{Batch, Prepared, Segment};
+pub use peer::rails::{FailureClass, RAILS_MAX};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};
-pub use transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};
-pub use transport::{Carrier, RdmaOptions, TransportChoice};
 
 #[doc = include_str!("../../README.md")]
 #[cfg(doctest)]

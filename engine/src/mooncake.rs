@@ -24,10 +24,10 @@ pub(crate) use inbox::Inbox;
 pub(crate) use remote::describe_registered;
 pub(crate) use server::{DataServer, serve};
 
-use crate::command::Commands;
-use crate::counters::Counts;
 use crate::error::{Cause, Error, Stage};
-use crate::target::{Target, TargetParts};
+use crate::node::command::Commands;
+use crate::observe::counters::Counts;
+use crate::peer::target::{Target, TargetParts};
 use crate::time::Clock;
 use handfast_core::mooncake::{ProtocolVersion, RpcMeta, SegmentDescriptor};
 use handfast_core::transfer::TransferLimits;

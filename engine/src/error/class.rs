@@ -1,7 +1,7 @@
 //! What a failure is about, by its cause.
 
 use super::{Cause, Error};
-use crate::rails::FailureClass;
+use crate::peer::rails::FailureClass;
 use handfast_core::transport::Side;
 
 impl Error {
@@ -70,8 +70,8 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::transfer::{BatchOutcome, BatchReport};
     use crate::error::Stage;
-    use crate::transfer::{BatchOutcome, BatchReport};
     use handfast_core::Instant;
     use handfast_core::transport::TransportError;
     use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! lane runs over is told by the peer's path there: `NODE@DEVICE` over our first, and
 //! `NODE@DEVICE>OURS` over another.
 
+use crate::api::engine::NIC;
 use crate::control::exchange;
-use crate::directory::{Directory, Found};
-use crate::engine::NIC;
+use crate::node::directory::{Directory, Found};
 use handfast_core::mooncake::SegmentDescriptor;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{

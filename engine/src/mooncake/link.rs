@@ -8,10 +8,10 @@
 use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
 use super::queue::{Queue, Withdrawn};
-use crate::command::Command;
-use crate::plane::Plane;
-use crate::target::{LaneUp, Target};
-use crate::transport::Carrier;
+use crate::data::plane::Plane;
+use crate::data::transport::Carrier;
+use crate::node::command::Command;
+use crate::peer::target::{LaneUp, Target};
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;
 use handfast_core::transport::{Side, TransportError};

@@ -2,9 +2,9 @@
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped, split};
-use crate::accept::{Places, Stop, accept};
-use crate::counters::{Counts, count};
-use crate::regions::{ReachError, Regions};
+use crate::control::accept::{Places, Stop, accept};
+use crate::data::regions::{ReachError, Regions};
+use crate::observe::counters::{Counts, count};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
 use handfast_core::transfer::Direction as CoreDirection;
 use handfast_transport::{Direction, Span};

@@ -1,0 +1,291 @@
+//! How an engine is set up.
+
+use crate::api::engine::Engine;
+use crate::api::start::start;
+use crate::data::transport::{RdmaOptions, TransportChoice};
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::MooncakeOptions;
+use crate::node::directory::MetadataOptions;
+use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+use handfast_core::NodeName;
+use handfast_diagnosis::{PlaceError, host_and_port};
+use handfast_trace::RecordOptions;
+use handfast_transport_tcp::{Net, TokioNet};
+use std::sync::Arc;
+
+/// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Connections to our port that are not lanes, at once; the oldest that has
+    /// said nothing whole makes room.
+    pub control_connections_max: usize,
+    /// Regions that peers may reach, at once; at most
+    /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX).
+    pub regions_max: usize,
+    /// Peers known at once.
+    pub peers_max: usize,
+    /// Lanes at once, those on their way up or down included. Past it a lane that has no work of ours
+    /// makes way, a quarter of a second after it came up or was used by us at the earliest; one that
+    /// is used again and again later than others. Over RDMA what peers do on a lane is not seen, so
+    /// that a node which only serves should have room for all who use it at one time.
+    pub lanes_max: usize,
+    /// Lanes at once with one peer, those on their way up or down included: two for each pair of NICs
+    /// and a few more. Over RDMA a lane is two queue pairs. A request of the peer past it is refused
+    /// as busy; half-open lanes are gone after five seconds.
+    pub lanes_per_peer_max: usize,
+    /// Slices on one lane at a time; at most
+    /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
+    pub lane_depth: u32,
+    /// Longest slice, in bytes. A request is cut into slices; those of engines whose lanes may run
+    /// over RDMA have 256 KiB at most.
+    pub slice_bytes_max: u32,
+    /// Unfinished batches per peer.
+    pub batches_max: u32,
+    /// Requests in one batch.
+    pub requests_per_batch_max: u32,
+    /// Bytes that one checksum question may cover.
+    pub checksum_bytes_max: u64,
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self {
+            control_connections_max: 1_024,
+            regions_max: handfast_core::wire::REGIONS_PUBLISHED_MAX,
+            peers_max: 65_536,
+            lanes_max: 16_384,
+            lanes_per_peer_max: 128,
+            lane_depth: 64,
+            slice_bytes_max: 1 << 20,
+            batches_max: 4_096,
+            requests_per_batch_max: 4_096,
+            checksum_bytes_max: 1 << 30,
+        }
+    }
+}
+
+/// The waits of an engine, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineTiming {
+    /// How long a call to a peer's control channel may take.
+    pub call_timeout_ms: u64,
+    /// How long a lane with work on it may stay without any answer before it is given up. Time
+    /// without work does not count, and time before a deadline or cancellation took the work away
+    /// does. A lane to a Mooncake node is given as long as its slowest request may take, if that is
+    /// more ([`MooncakeOptions`](crate::MooncakeOptions)).
+    pub lane_mute_timeout_ms: u64,
+    /// How long [`Engine::close`] waits for lanes to be retired.
+    pub close_timeout_ms: u64,
+}
+
+impl Default for EngineTiming {
+    fn default() -> Self {
+        Self { call_timeout_ms: 5_000, lane_mute_timeout_ms: 10_000, close_timeout_ms: 2_000 }
+    }
+}
+
+/// Sets an engine up. Without [`Builder::listen`] the engine can open to peers but takes no calls.
+#[derive(Clone, Debug, Default)]
+pub struct Builder {
+    pub(crate) name: Option<String>,
+    pub(crate) listen: Option<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) limits: EngineLimits,
+    pub(crate) timing: EngineTiming,
+    pub(crate) transport: TransportChoice,
+    pub(crate) rdma: RdmaOptions,
+    pub(crate) record: Option<RecordOptions>,
+    pub(crate) mooncake: Option<MooncakeOptions>,
+    pub(crate) metadata: Option<MetadataOptions>,
+    pub(crate) metrics: Option<String>,
+    pub(crate) uncounted: bool,
+    pub(crate) calls_wait: bool,
+}
+
+impl Builder {
+    /// The node's name; two live nodes must not share one. Default: the advertised address, or a
+    /// random name for an engine that does not listen.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Where to take calls and lanes, `host:port`; port 0 takes any free one.
+    pub fn listen(mut self, address: &str) -> Self {
+        self.listen = Some(address.to_owned());
+        self
+    }
+
+    /// Lets whoever calls wait until [`Engine::take_calls`], so that nobody sees a node which listens
+    /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
+    /// if not set otherwise; the system bounds how many wait.
+    pub fn calls_wait(mut self) -> Self {
+        self.calls_wait = true;
+        self
+    }
+
+    /// The host, or `host:port`, under which peers reach us. Needed when listening at every
+    /// address of the machine.
+    pub fn advertise(mut self, host: &str) -> Self {
+        self.advertise = Some(host.to_owned());
+        self
+    }
+
+    /// Other bounds than the default.
+    pub fn limits(mut self, limits: EngineLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Other waits than the default.
+    pub fn timing(mut self, timing: EngineTiming) -> Self {
+        self.timing = timing;
+        self
+    }
+
+    /// Changes single bounds and waits, and leaves the others as they were set.
+    pub fn adjust(mut self, change: impl FnOnce(&mut EngineLimits, &mut EngineTiming)) -> Self {
+        change(&mut self.limits, &mut self.timing);
+        self
+    }
+
+    /// What lanes run over. Default: TCP.
+    pub fn transport(mut self, choice: TransportChoice) -> Self {
+        self.transport = choice;
+        self
+    }
+
+    /// Which RDMA device to use, where [`Builder::transport`] asks for one.
+    pub fn rdma(mut self, options: RdmaOptions) -> Self {
+        self.rdma = options;
+        self
+    }
+
+    /// Records the run of the node's life cycle into a file, to be replayed by
+    /// `handfast sim replay FILE`. Default: nothing is recorded. The engine writes it
+    /// itself, so a file system that stalls holds up the life cycle of lanes, and where lanes come,
+    /// fail and go their peer's transfers.
+    pub fn record(mut self, options: RecordOptions) -> Self {
+        self.record = Some(options);
+        self
+    }
+
+    /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
+    /// and, if it listens, lets them reach segments that were registered with
+    /// [`Engine::register_by_address`]: over RDMA where its lanes may run over that, and, unless they
+    /// must, over their TCP data protocol at a port of its own. These are reached there by whoever
+    /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
+    pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
+        self.mooncake = Some(options);
+        self
+    }
+
+    /// Finds nodes by their names in a metadata store, and publishes this one there, if it listens.
+    /// Without one nodes are found by their addresses.
+    pub fn metadata(mut self, options: MetadataOptions) -> Self {
+        self.metadata = Some(options);
+        self
+    }
+
+    /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
+    /// Prometheus, `GET /state` for what [`Engine::state`] is. It tells the names of peers, and takes
+    /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
+    pub fn metrics(mut self, address: &str) -> Self {
+        self.metrics = Some(address.to_owned());
+        self
+    }
+
+    /// Does not count transfers, for the measurement of what counting them costs.
+    #[doc(hidden)]
+    pub fn uncounted(mut self) -> Self {
+        self.uncounted = true;
+        self
+    }
+
+    /// Starts on tokio's network and clock, within the current runtime.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
+    /// [`Stage::Recording`] when the recording cannot be begun.
+    pub async fn start(self) -> Result<Engine, Error> {
+        self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
+    }
+
+    /// Starts on a network, clock and source of randomness of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub async fn start_on<N: Net>(
+        self,
+        net: N,
+        clock: impl Clock,
+        entropy: impl Entropy,
+    ) -> Result<Engine, Error> {
+        self.check()?;
+        start(self, net, Arc::new(clock), Arc::new(entropy)).await
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
+        if let Some(name) = &self.name {
+            NodeName::new(name).map_err(|error| Error::local(Stage::Configuration, error))?;
+        }
+        let published_max = handfast_core::wire::REGIONS_PUBLISHED_MAX;
+        if self.limits.regions_max > published_max {
+            return Err(invalid(format!("regions_max must not exceed {published_max}")));
+        }
+        let slice_max = handfast_transport_tcp::SLICE_BYTES_MAX as u32;
+        if self.limits.slice_bytes_max == 0 || self.limits.slice_bytes_max > slice_max {
+            return Err(invalid(format!("slice_bytes_max must be 1 to {slice_max}")));
+        }
+        let depth_max = handfast_transport_tcp::DEPTH_MAX;
+        let has_port =
+            |at: &String| at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let mut listened = self.listen.iter().chain(&self.metrics);
+        if let Some(listen) = listened.find(|at| !has_port(at)) {
+            return Err(invalid(format!("'{listen}' is no HOST:PORT to listen at")));
+        }
+        if self.limits.lane_depth == 0 || self.limits.lane_depth > depth_max {
+            return Err(invalid(format!("lane_depth must be 1 to {depth_max}")));
+        }
+        self.mooncake.map_or(Ok(()), |options| options.check())?;
+        let nonzero = [
+            ("control_connections_max", self.limits.control_connections_max as u64),
+            ("peers_max", self.limits.peers_max as u64),
+            ("lanes_per_peer_max", self.limits.lanes_per_peer_max as u64),
+            ("batches_max", u64::from(self.limits.batches_max)),
+            ("requests_per_batch_max", u64::from(self.limits.requests_per_batch_max)),
+            ("call_timeout_ms", self.timing.call_timeout_ms),
+            ("lane_mute_timeout_ms", self.timing.lane_mute_timeout_ms),
+        ];
+        if let Some((name, _)) = nonzero.iter().find(|(_, value)| *value == 0) {
+            return Err(invalid(format!("{name} must be at least 1")));
+        }
+        Ok(())
+    }
+}
+
+/// What peers are told of where we listen: the host asked for with the port that was had.
+pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
+    let port = bound.port();
+    if let Some(advertise) = &builder.advertise {
+        let invalid = |error: PlaceError| {
+            let text = format!("no address to tell peers: {error}");
+            Error::local(Stage::Configuration, Cause::Invalid(text))
+        };
+        return match host_and_port(advertise).map_err(invalid)? {
+            (_, Some(_)) => Ok(advertise.clone()),
+            (host, None) if host.contains(':') => Ok(format!("[{host}]:{port}")),
+            (host, None) => Ok(format!("{host}:{port}")),
+        };
+    }
+    if bound.ip().is_unspecified() {
+        let text = "listening at every address needs the one to tell peers; set it, \
+                    `--advertise HOST` on the command line";
+        return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
+    }
+    let asked = builder.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));
+    let host = asked.map_or_else(|| bound.ip().to_string(), |(host, _)| host.to_owned());
+    Ok(format!("{host}:{port}"))
+}

@@ -1,0 +1,653 @@
+//! The engine: one node, and the handle that users hold.
+
+use crate::api::config::Builder;
+use crate::api::exposure::Exposure;
+use crate::api::segment::{Prepared, Segment};
+use crate::control::answer::Answers;
+use crate::control::{Answered, CallError, Calls};
+use crate::data::fallback::{Fallback, Fallbacks};
+use crate::data::regions::{Reach, Registration, ServedRegion};
+use crate::data::transport::{Carrier, Registered, Transport};
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::{Inbox, Links, describe_registered};
+use crate::node::command::{Command, Commands};
+use crate::node::directory::{Directory, Found};
+use crate::node::registry::Registry;
+use crate::observe::counters::Counters;
+use crate::observe::metrics::{EngineState, View};
+use crate::peer::target::Target;
+use crate::time::{Clock, Entropy};
+use crate::topology::Location;
+use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
+use handfast_core::node::Event;
+use handfast_core::wire::{
+    Checksum, DescriptorError, FrameKind, NodeDescriptor, REGION_LOCATION_BYTES_MAX, Transports,
+};
+use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
+use handfast_trace::{RecorderStatus, Trace};
+use handfast_transport::{Access, Span};
+use handfast_transport_tcp::Net;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{broadcast, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
+
+/// Peers warmed at once by [`Engine::warm`].
+const WARMING_MAX: usize = 64;
+/// How long former runs of a peer have to show that they still live.
+const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+/// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
+/// that comes back with another transport is seen to be the same node; the word is that of the
+/// first transport there was.
+pub(crate) const NIC: &str = "tcp";
+
+/// A node. Cheap to clone; the last clone dropped closes it without waiting.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) local: Arc<Target>,
+    pub(crate) caller: Arc<dyn Caller>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) commands: Commands,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) fallbacks: Fallbacks,
+    pub(crate) trace: Option<Trace>,
+    pub(crate) view: Arc<View>,
+    pub(crate) metrics_address: Option<SocketAddr>,
+    /// Mooncake nodes as peers, where they are spoken to.
+    pub(crate) links: Option<Arc<dyn Links>>,
+    pub(crate) exposure: Option<Exposure>,
+    /// How nodes find each other; absent: by address.
+    pub(crate) directory: Option<Arc<Directory>>,
+    /// Publish, and follow the store, while the engine is held by anybody.
+    pub(crate) store_tasks: Vec<AbortHandle>,
+    /// Whether calls are taken yet.
+    pub(crate) calls: watch::Sender<bool>,
+    pub(crate) close_timeout: std::time::Duration,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.store_tasks.iter().for_each(AbortHandle::abort);
+        self.commands.send(Command::Shutdown { done: None });
+    }
+}
+
+/// Control calls without the network's type.
+pub(crate) trait Caller: Send + Sync {
+    /// Asks over a connection of its own.
+    fn ask<'a>(
+        &'a self,
+        address: &'a str,
+        kind: FrameKind,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>>;
+
+    /// Whether the connection of a question may be kept.
+    fn may_keep(&self) -> bool;
+}
+
+impl<N: Net> Caller for Calls<N> {
+    fn ask<'a>(
+        &'a self,
+        address: &'a str,
+        kind: FrameKind,
+        text: String,
+    ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>> {
+        Box::pin(async move { Calls::ask(self, address, kind, &text).await })
+    }
+
+    fn may_keep(&self) -> bool {
+        Calls::may_keep(self)
+    }
+}
+
+pub(crate) fn nic_path(name: &NodeName) -> NicPath {
+    let nic = NodeName::new(NIC).expect("a constant that is a name");
+    NicPath { node: name.clone(), nic }
+}
+
+impl Engine {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self { shared: Arc::new(shared) }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Takes the calls that wait ([`Builder::calls_wait`]) and all that follow. Others are taken from
+    /// the start.
+    pub fn take_calls(&self) {
+        self.shared.calls.send_replace(true);
+    }
+
+    /// Sets an engine up.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Our node's name.
+    pub fn name(&self) -> &str {
+        self.shared.answers.name.as_str()
+    }
+
+    /// This run of it.
+    pub fn incarnation(&self) -> Incarnation {
+        self.shared.answers.incarnation
+    }
+
+    /// `host:port` where peers reach us; empty if we do not listen.
+    pub fn address(&self) -> &str {
+        &self.shared.answers.address
+    }
+
+    /// The RDMA devices in use, by name; the first is the one that single lanes run over.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
+    }
+
+    /// What lanes of ours may run over, the preferred one first.
+    pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
+        self.shared.view.carriers()
+    }
+
+    /// Lets peers reach `span` under `name` until the registration is dropped.
+    ///
+    /// Blocks while an RDMA device, if there is one, pins the pages: about a tenth of a second per
+    /// gibibyte.
+    ///
+    /// # Errors
+    /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
+    /// memory, or what the device refused.
+    pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
+        self.register_reached(name, span, access, Reach::ByKey, None)
+    }
+
+    /// As [`Engine::register`], of memory that lies at `location`: peers that reach this node over
+    /// several of its RDMA devices are told of it, and take those that are near. Elsewhere it is where
+    /// the kernel says that the pages are.
+    ///
+    /// # Errors
+    /// As [`Engine::register`], and [`Cause::Invalid`] for a location that is too long to be told.
+    pub fn register_at(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+        location: &Location,
+    ) -> Result<Registration, Error> {
+        let text = location.to_string();
+        if text.len() > REGION_LOCATION_BYTES_MAX {
+            let text =
+                format!("a location has more than {REGION_LOCATION_BYTES_MAX} bytes: {text}");
+            return Err(Error::local(Stage::Registration, Cause::Invalid(text)));
+        }
+        self.register_reached(name, span, access, Reach::ByKey, Some(location.clone()))
+    }
+
+    /// As [`Engine::register`], and lets Mooncake nodes reach the span ([`Builder::mooncake`]): over
+    /// their TCP data protocol, which names bytes by their address and knows no key, and over RDMA,
+    /// with a key that whoever asks is told.
+    ///
+    /// # Errors
+    /// As [`Engine::register`], and [`Cause::Invalid`] for an engine that serves no Mooncake nodes.
+    pub fn register_by_address(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+    ) -> Result<Registration, Error> {
+        if !self.shared.answers.is_open {
+            let text = "memory is reached by address by Mooncake nodes alone; set the engine up to \
+                        listen, and to speak to them";
+            return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
+        }
+        self.register_reached(name, span, access, Reach::ByAddress, None)
+    }
+
+    fn register_reached(
+        &self,
+        name: &str,
+        span: Span,
+        access: Access,
+        reach: Reach,
+        location: Option<Location>,
+    ) -> Result<Registration, Error> {
+        let registered = match span.is_empty() {
+            true => None,
+            false => self.shared.transport.register(&span, access, location.clone())?,
+        };
+        let entropy = &*self.shared.entropy;
+        let region = ServedRegion { span, access, registered, reach, location };
+        self.shared.answers.regions.register(name, region, entropy)
+    }
+
+    /// Makes memory of ours known to the RDMA device, if there is one, so that transfers from and
+    /// to it need not: they make it known for their own duration otherwise. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Stage::Registration`]: what the device or the limit of locked memory refused.
+    pub async fn prepare(&self, span: &Span) -> Result<Prepared, Error> {
+        self.prepare_for(span, Access::default(), None).await.map(Prepared::new)
+    }
+
+    /// As [`Engine::prepare`], of memory that lies at `location`: with several RDMA devices, transfers
+    /// from and to it go over those that are near. Elsewhere it is where the kernel says that the pages
+    /// are. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`].
+    pub async fn prepare_at(&self, span: &Span, location: &Location) -> Result<Prepared, Error> {
+        let prepared = self.prepare_for(span, Access::default(), Some(location.clone())).await;
+        prepared.map(Prepared::new)
+    }
+
+    pub(crate) async fn prepare_for(
+        &self,
+        span: &Span,
+        access: Access,
+        location: Option<Location>,
+    ) -> Registered {
+        if span.is_empty() || !self.shared.answers.offer.transports.rdma {
+            return Ok(None);
+        }
+        let (transport, span) = (self.shared.transport.clone(), span.clone());
+        let registering =
+            tokio::task::spawn_blocking(move || transport.register(&span, access, location));
+        let closing = |_| Error::local(Stage::Registration, Cause::Closed);
+        registering.await.map_err(closing)?
+    }
+
+    /// Where lanes run over TCP although RDMA was preferred: the last
+    /// [`FALLBACKS_KEPT`](crate::FALLBACKS_KEPT) reasons, each once.
+    pub fn fallbacks(&self) -> Vec<Fallback> {
+        self.shared.fallbacks.all()
+    }
+
+    /// Fallbacks from now on, as they happen.
+    pub fn fallback_events(&self) -> broadcast::Receiver<Fallback> {
+        self.shared.fallbacks.subscribe()
+    }
+
+    /// Opens a segment, `host:port/name`; the name may be left out where only one is served.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node, or [`Cause::NoSuchSegment`].
+    pub async fn open(&self, segment: &str) -> Result<Segment, Error> {
+        let (address, name) = match segment.split_once('/') {
+            Some((address, name)) => (address, Some(name).filter(|name| !name.is_empty())),
+            None => (segment, None),
+        };
+        Segment::open(self, address, name).await
+    }
+
+    /// Opens lanes to nodes, `host:port` each, so that the first transfer need not. Yields each
+    /// failure; an empty list means that all are warm. Cancel-safe.
+    pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
+        let mut waiting = nodes.iter().map(|node| (*node).to_owned());
+        let mut tasks = JoinSet::new();
+        let mut failures = Vec::new();
+        loop {
+            while tasks.len() < WARMING_MAX
+                && let Some(node) = waiting.next()
+            {
+                let engine = self.clone();
+                tasks.spawn(async move { engine.warm_one(&node).await });
+            }
+            match tasks.join_next().await {
+                Some(Ok(Err(error))) => failures.push(error),
+                Some(_) => {}
+                None => return failures,
+            }
+        }
+    }
+
+    async fn warm_one(&self, node: &str) -> Result<(), Error> {
+        let (_, target) = self.find(node).await?;
+        let mut lanes = target.watch_lanes();
+        let failures = lanes.borrow().failures;
+        if lanes.borrow().up > 0 {
+            return Ok(());
+        }
+        let closed = || Error::local(Stage::Handshake, Cause::Closed).at(node);
+        if !target.want_lane() {
+            return Err(closed());
+        }
+        let settled = lanes.wait_for(|status| status.up > 0 || status.failures > failures).await;
+        let status = settled.map_err(|_| closed())?.clone();
+        match status.failure {
+            Some(cause) if status.up == 0 => {
+                Err(Error::new(cause.side, Stage::Handshake, target.loss(&cause)).at(node))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What happens to peers: restarts, failed opens, name conflicts.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+
+    /// Where Mooncake nodes reach memory of ours, `host:port`, if they may.
+    pub fn data_address(&self) -> Option<String> {
+        let port = self.shared.answers.data_port.as_ref()?;
+        Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
+    }
+
+    /// Whether Mooncake nodes reach memory of ours that is registered for them
+    /// ([`Engine::register_by_address`]): over a data port, or over RDMA, or both.
+    pub fn serves_mooncake(&self) -> bool {
+        self.shared.answers.is_open
+    }
+
+    /// That other machines reach memory of ours without a key, if they do.
+    pub fn exposure(&self) -> Option<&Exposure> {
+        self.shared.exposure.as_ref()
+    }
+
+    /// What Mooncake nodes, or ours, told us since the last time this was asked, in order.
+    pub fn take_notifications(&self) -> Vec<Notification> {
+        self.shared.answers.inbox.as_ref().map(Inbox::take).unwrap_or_default()
+    }
+
+    /// Tells a node something. Cancel-safe; the peer may have it then.
+    ///
+    /// # Errors
+    /// What stands between us and the node; [`Cause::NotificationRejected`] if it does not take it.
+    pub async fn notify(&self, node: &str, notification: &Notification) -> Result<(), Error> {
+        self.check_open()?;
+        let stage = Stage::Notification;
+        notification.check().map_err(|error| Error::local(stage, error))?;
+        let address = self.call_address(node).await?;
+        let text = notification.encode();
+        let answer = self.shared.caller.ask(&address, FrameKind::Notify, text).await;
+        let answer = answer.map_err(|error| error.into_error(stage).at(node))?;
+        let answer = Notification::decode(&answer.text);
+        match answer.map_err(|error| Error::peer(stage, error).at(node))?.is_accepted() {
+            true => Ok(()),
+            false => Err(Error::peer(stage, Cause::NotificationRejected).at(node)),
+        }
+    }
+
+    /// Publishes what is served to the metadata store, if there is one, and waits until it is there.
+    /// It happens by itself as well, soon after each change. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Cause::Store`].
+    pub async fn publish(&self) -> Result<(), Error> {
+        match &self.shared.directory {
+            Some(directory) => directory.publish(&self.shared.answers).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Asks whether a node takes calls. Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node.
+    pub async fn probe(&self, node: &str) -> Result<(), Error> {
+        self.check_open()?;
+        let address = self.call_address(node).await?;
+        let question = PROBE_QUESTION.into();
+        let asked = self.shared.caller.ask(&address, FrameKind::Probe, question).await;
+        // What a released node answers says no more than that it answers.
+        asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
+    }
+
+    /// What happened so far, in numbers.
+    pub fn counters(&self) -> Counters {
+        self.shared.view.counters()
+    }
+
+    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::STATE_SCHEMA)).
+    /// Waits for the task that drives lanes, at most a second. Cancel-safe.
+    pub async fn state(&self) -> EngineState {
+        self.shared.view.state().await
+    }
+
+    /// Where it tells of itself over HTTP, if it does ([`Builder::metrics`]).
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.shared.metrics_address
+    }
+
+    /// What the recording came to so far; `None` without [`Builder::record`].
+    pub fn recording(&self) -> Option<RecorderStatus> {
+        self.shared.trace.as_ref().map(Trace::status)
+    }
+
+    /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
+    /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
+    pub async fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
+        if let Some(directory) = &self.shared.directory {
+            let withdrawing = directory.withdraw(&self.shared.answers);
+            // A store that does not answer keeps our entries until somebody writes over them.
+            let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
+        }
+        self.shared.store_tasks.iter().for_each(AbortHandle::abort);
+        if let Some(links) = &self.shared.links {
+            links.close().await;
+        }
+        let (done, closed) = oneshot::channel();
+        if self.shared.commands.send(Command::Shutdown { done: Some(done) }) {
+            // An error means that the driver has ended, which is what we wait for.
+            let _ = closed.await;
+        }
+    }
+
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        // Nobody drives it any more if it was closed, or if its runtime has ended.
+        let undriven = self.shared.commands.is_closed();
+        match undriven || self.shared.closed.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::local(Stage::Transfer, Cause::Closed)),
+        }
+    }
+
+    pub(crate) fn deadline(&self, timeout: std::time::Duration) -> Instant {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.clock.now() + Duration(nanos)
+    }
+
+    pub(crate) async fn sleep_until(&self, at: Instant) {
+        self.shared.clock.sleep_until(at).await;
+    }
+
+    /// Asks a node for its descriptor, with a question about bytes if there is one.
+    pub(crate) async fn ask(
+        &self,
+        address: &str,
+        question: Option<Checksum>,
+    ) -> Result<NodeDescriptor, Error> {
+        let stage = if question.is_some() { Stage::Checksum } else { Stage::Metadata };
+        let answered = self.ask_text(address, question, stage, false).await?;
+        NodeDescriptor::decode(&answered.text)
+            .map_err(|error| Error::peer(stage, error).at(address))
+    }
+
+    async fn ask_text(
+        &self,
+        address: &str,
+        question: Option<Checksum>,
+        stage: Stage,
+        keep: bool,
+    ) -> Result<Answered, Error> {
+        let own = &self.shared.answers;
+        let request = NodeDescriptor { checksum: question, keep, ..own.describe(Vec::new()) };
+        let answer = self.shared.caller.ask(address, FrameKind::Metadata, request.encode()).await;
+        answer.map_err(|error| error.into_error(stage).at(address))
+    }
+
+    /// Where a node takes calls: looked up by its name, or its name itself.
+    async fn call_address(&self, node: &str) -> Result<String, Error> {
+        match &self.shared.directory {
+            Some(directory) => directory.call_address(node).await,
+            None => Ok(node.to_owned()),
+        }
+    }
+
+    /// Finds out who a node is, and the target for that run of it.
+    pub(crate) async fn find(&self, node: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        self.check_open()?;
+        let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
+        match (directory.look_up(node).await?, &self.shared.links) {
+            (Found::Ours(address), _) => self.find_at(&address).await,
+            (Found::Theirs(theirs, address), Some(links)) => self.meet(&**links, &theirs, &address),
+            (Found::Theirs(theirs, _), None) => {
+                Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
+            }
+        }
+    }
+
+    /// Asks a node at an address who it is, and finds the target for that run of it.
+    async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        let keep = self.shared.caller.may_keep();
+        let Answered { text, keep } = self.ask_text(address, None, Stage::Metadata, keep).await?;
+        let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(address);
+        let descriptor = match (NodeDescriptor::decode(&text), &self.shared.links) {
+            (Ok(descriptor), _) => descriptor,
+            (Err(DescriptorError::NoKey(_)), Some(links)) => {
+                let theirs = SegmentDescriptor::decode(&text);
+                let theirs = theirs.map_err(|error| failed(error.into()))?;
+                return self.meet(&**links, &theirs, address);
+            }
+            (Err(error), _) => return Err(failed(error.into())),
+        };
+        let own = &self.shared.answers;
+        if descriptor.incarnation == own.incarnation {
+            return Ok((descriptor, self.shared.local.clone()));
+        }
+        let conflict = |first| {
+            let cause = Cause::NameConflict { first, second: descriptor.incarnation };
+            Error::peer(Stage::Metadata, cause).at(address)
+        };
+        if descriptor.name == own.name {
+            return Err(conflict(own.incarnation));
+        }
+        self.agree(&descriptor).map_err(|error| error.at(address))?;
+        let path = nic_path(&descriptor.name);
+        if let Some(first) = self.other_alive(&path, descriptor.incarnation, address).await {
+            return Err(conflict(first));
+        }
+        let target = self.target(&path, descriptor.incarnation, address)?;
+        let transport = &self.shared.transport;
+        if let Some(device) = descriptor.devices.first() {
+            transport.note_address(&path, &device.gid, None);
+        }
+        let rails = match descriptor.transports.rdma {
+            true => transport.rails(&descriptor.name, &descriptor.devices),
+            false => Vec::new(),
+        };
+        for rail in &rails {
+            transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+        }
+        if descriptor.keep && !target.has_lanes() {
+            // For the handshake that is to come.
+            keep();
+        }
+        let tcp = own.offer.transports.tcp && descriptor.transports.tcp;
+        target.set_rails(&rails, &descriptor.devices, tcp);
+        target.set_near(own.offer.matrix.clone(), descriptor.matrix.as_ref());
+        Ok((descriptor, target))
+    }
+
+    /// The target for a Mooncake node, over RDMA where both have it.
+    fn meet(
+        &self,
+        links: &dyn Links,
+        theirs: &SegmentDescriptor,
+        address: &str,
+    ) -> Result<(NodeDescriptor, Arc<Target>), Error> {
+        let Transports { tcp, rdma } = self.shared.answers.offer.transports;
+        let refused = |cause| Error::peer(Stage::Metadata, cause).at(address);
+        match theirs.offers_rdma() {
+            true if rdma => {
+                let (path, node) = describe_registered(theirs, address).map_err(refused)?;
+                let target = self.target(&path, Incarnation::UNKNOWN, address)?;
+                target.set_rails(&[], &node.devices, false);
+                Ok((node, target))
+            }
+            _ if tcp => links.link(theirs, address),
+            _ => Err(refused(Cause::RdmaNotOffered)),
+        }
+    }
+
+    /// The target for a run that has just answered for itself.
+    fn target(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Result<Arc<Target>, Error> {
+        let target = self.shared.registry.target(path, incarnation, address).ok_or_else(|| {
+            let value = self.shared.registry.targets_max();
+            Error::local(Stage::Metadata, Cause::Limit { name: "peers_max", value }).at(address)
+        })?;
+        target.set_address(address);
+        target.refresh();
+        Ok(target)
+    }
+
+    /// Whether there is something that the lanes of both can run over.
+    fn agree(&self, descriptor: &NodeDescriptor) -> Result<(), Error> {
+        let (own, peer) = (self.shared.answers.offer.transports, descriptor.transports);
+        let not_offered = |cause| Error::peer(Stage::Handshake, cause);
+        match (own.rdma && peer.rdma, own.tcp && peer.tcp) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                if own.rdma {
+                    let reason = not_offered(Cause::RdmaNotOffered);
+                    self.shared.fallbacks.tell(reason.at(descriptor.name.as_str()));
+                }
+                Ok(())
+            }
+            (false, false) if own.rdma => Err(not_offered(Cause::RdmaNotOffered)),
+            (false, false) => Err(not_offered(Cause::TcpNotOffered)),
+        }
+    }
+
+    /// Another run of the peer that still answers at an address of its own: a second live process.
+    async fn other_alive(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Option<Incarnation> {
+        let mut asked = JoinSet::new();
+        for known in self.shared.registry.runs(path) {
+            let (there, engine) = (known.address(), self.clone());
+            if known.incarnation() == incarnation || there.is_empty() || *there == *address {
+                continue;
+            }
+            asked.spawn(async move {
+                let answer = engine.ask(&there, None).await.ok()?;
+                (answer.incarnation == known.incarnation()).then_some(answer.incarnation)
+            });
+        }
+        let at = self.deadline(OTHER_RUN_TIMEOUT);
+        loop {
+            tokio::select! {
+                answer = asked.join_next() => match answer {
+                    Some(Ok(Some(alive))) => return Some(alive),
+                    Some(_) => {}
+                    None => return None,
+                },
+                // Who does not answer in time is taken for gone.
+                () = self.sleep_until(at) => return None,
+            }
+        }
+    }
+}

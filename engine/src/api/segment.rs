@@ -1,0 +1,464 @@
+//! A peer's segment, and batches of requests on it.
+
+use crate::api::engine::Engine;
+use crate::api::transfer::{BatchReport, Transfer, submit_error};
+use crate::data::rdma::LocalRegion;
+use crate::data::transport::{Carrier, Ends, RemoteRegion};
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::{ABSOLUTE, absolute};
+use crate::node::opening::LaneOpening;
+use crate::peer::target::{Piece, Target};
+use handfast_core::Incarnation;
+use handfast_core::transport::TransportError;
+use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
+use handfast_transport::{Access, Direction, Memory, Span};
+use handfast_transport_tcp::RemoteSpan;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Edits that make one name of another before it is no longer suggested.
+const SUGGESTION_EDITS_MAX: usize = 3;
+
+/// Bytes read back at a time for the checksum of a node that computes none.
+const READ_BACK_BYTES: usize = 4 << 20;
+
+/// Names of segments that an error lists.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// A region of a peer's memory, by name. Cheap to clone. It outlives restarts of the peer: the
+/// first transfer after one asks for the new run's descriptor.
+#[derive(Clone)]
+pub struct Segment {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    address: String,
+    name: String,
+    resolved: Mutex<Resolved>,
+    /// One refresh at a time; the others wait for it and share how it failed.
+    refresh: tokio::sync::Mutex<Option<Error>>,
+    /// Refreshes that failed.
+    failures: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Resolved {
+    target: Arc<Target>,
+    region: Arc<RegionDescriptor>,
+    /// As RDMA devices name it.
+    remote: Arc<RemoteRegion>,
+    /// The owner refused what the descriptor seemed to allow.
+    outdated: Arc<AtomicBool>,
+}
+
+impl Resolved {
+    fn new(target: Arc<Target>, region: RegionDescriptor) -> Self {
+        let remote = Arc::new(RemoteRegion::of(&region));
+        Self { target, region: Arc::new(region), remote, outdated: Arc::default() }
+    }
+
+    fn is_stale(&self) -> bool {
+        self.target.is_stale() || self.outdated.load(Ordering::Acquire)
+    }
+}
+
+/// Memory of ours that an RDMA device knows for as long as this is held; nothing without one.
+#[must_use = "the device forgets the memory when this is dropped"]
+pub struct Prepared {
+    _registered: Option<Arc<LocalRegion>>,
+}
+
+impl Prepared {
+    pub(crate) fn new(registered: Option<Arc<LocalRegion>>) -> Self {
+        Self { _registered: registered }
+    }
+}
+
+impl Segment {
+    pub(crate) async fn open(
+        engine: &Engine,
+        address: &str,
+        name: Option<&str>,
+    ) -> Result<Self, Error> {
+        let (descriptor, target) = engine.find(address).await?;
+        let region = pick(&descriptor, name).map_err(|error| error.at(address))?;
+        let name = region.name.clone();
+        let resolved = Mutex::new(Resolved::new(target, region));
+        let (engine, address) = (engine.clone(), address.to_owned());
+        let (refresh, failures) = (tokio::sync::Mutex::default(), AtomicU64::new(0));
+        Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh, failures }) })
+    }
+
+    /// Its name on the node that serves it.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// The address the node was opened at.
+    pub fn address(&self) -> &str {
+        &self.inner.address
+    }
+
+    /// Bytes in it, as last told by its owner.
+    pub fn bytes(&self) -> u64 {
+        self.resolved().region.bytes
+    }
+
+    /// Checks that `bytes` bytes at `offset` lie inside the segment as last told by its owner, so
+    /// that a transfer of many pieces can be refused before its first.
+    ///
+    /// # Errors
+    /// [`Cause::OutOfRange`].
+    pub fn check_range(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        let placed = place(&self.resolved().region, offset, bytes);
+        placed.map(drop).map_err(|error| error.at(self.address()))
+    }
+
+    /// What bytes to and from it move over; `None` before the first lane to its owner is up.
+    pub fn carrier(&self) -> Option<Carrier> {
+        self.resolved().target.carrier()
+    }
+
+    /// How long the last lane to its owner took to come up; `None` before the first is up, and for a
+    /// segment of our own.
+    pub fn opening(&self) -> Option<LaneOpening> {
+        self.resolved().target.opening()
+    }
+
+    /// A batch to put requests into.
+    pub fn batch(&self) -> Batch {
+        Batch { segment: self.clone(), requests: Vec::new(), timeout: None }
+    }
+
+    /// Writes `span` at `offset` of the segment when awaited.
+    pub fn write(&self, span: &Span, offset: u64) -> Batch {
+        self.batch().write(span, offset)
+    }
+
+    /// Reads from `offset` of the segment into `span` when awaited.
+    pub fn read(&self, span: &Span, offset: u64) -> Batch {
+        self.batch().read(span, offset)
+    }
+
+    /// Asks the owner for the CRC-32C of `bytes` bytes at `offset`, at most
+    /// `checksum_bytes_max` of its limits. Cancel-safe.
+    ///
+    /// A Mooncake node answers no such question: its bytes are read back, and the sum is of those.
+    /// The limit is ours then.
+    ///
+    /// # Errors
+    /// What stands in the way of the question, or the owner's refusal.
+    pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
+        let Resolved { region, target, .. } = self.resolve().await?;
+        let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
+        if target.incarnation() == Incarnation::UNKNOWN {
+            return self.checksum_by_reading(offset, bytes).await;
+        }
+        let question = Checksum { key: region.key, address, bytes, answer: None };
+        let asked = self.call_address(&target);
+        let descriptor = self.inner.engine.ask(&asked, Some(question)).await?;
+        // Ours is the first word of it if no lane noticed.
+        if descriptor.incarnation != target.incarnation() {
+            target.mark_stale();
+            return Err(Error::peer(Stage::Checksum, Cause::PeerRestarted).at(self.address()));
+        }
+        let refused = |text: String| {
+            Error::peer(Stage::Checksum, Cause::ChecksumRefused(text)).at(self.address())
+        };
+        match descriptor.checksum.and_then(|checksum| checksum.answer) {
+            Some(Ok(sum)) => Ok(sum),
+            Some(Err(text)) => Err(refused(text)),
+            None => Err(refused("the node answers no checksum questions".into())),
+        }
+    }
+
+    /// Where the owner takes calls: where it was opened, or where a store said it is.
+    fn call_address(&self, target: &Target) -> String {
+        let engine = &self.inner.engine;
+        let said = target.address();
+        match &engine.shared().directory {
+            None => self.address().to_owned(),
+            // A target to ourselves has no address.
+            Some(_) if said.is_empty() => engine.address().to_owned(),
+            Some(_) => said.to_string(),
+        }
+    }
+
+    /// Waits until it is certain that nothing lands any more of what was written before to the
+    /// node, and did not complete ([`Remote::Indeterminate`](crate::Remote)): the lanes that it was
+    /// sent on are ended with the node's consent, or the node is proven to run anew. Costs nothing
+    /// where nothing is in doubt; else transfers to the node wait for a new lane. Cancel-safe.
+    ///
+    /// # Errors
+    /// What stands between us and the node, so that nothing is known; may be tried again. A Mooncake
+    /// node cannot say what it still does, so that nothing is ever certain there.
+    pub async fn fence(&self) -> Result<(), Error> {
+        self.inner.engine.check_open()?;
+        let target = self.resolved().target;
+        if target.incarnation() == Incarnation::UNKNOWN {
+            let text = "a Mooncake node cannot say whether a write that it got will still land";
+            return Err(
+                Error::peer(Stage::Transfer, Cause::Invalid(text.into())).at(self.address())
+            );
+        }
+        if !target.is_in_doubt() {
+            return Ok(());
+        }
+        let answering = self.resolve().await?.target;
+        let lost = |error: Arc<TransportError>| {
+            Error::new(error.side, Stage::Handshake, Cause::PeerLost(error)).at(self.address())
+        };
+        target.fence(&answering).await.map_err(lost)
+    }
+
+    async fn checksum_by_reading(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
+        let max = self.inner.engine.shared().answers.checksum_bytes_max;
+        if bytes > max {
+            let value = usize::try_from(max).unwrap_or(usize::MAX);
+            let cause = Cause::Limit { name: "checksum_bytes_max", value };
+            return Err(Error::local(Stage::Checksum, cause).at(self.address()));
+        }
+        let chunk = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(1, READ_BACK_BYTES);
+        let memory = Memory::zeroed(chunk)?;
+        let (mut sum, mut done) = (0, 0);
+        while done < bytes {
+            let length = (bytes - done).min(chunk as u64) as usize;
+            self.read(&memory.span(0, length)?, offset.saturating_add(done)).await?;
+            sum = crc32c::crc32c_combine(sum, memory.crc32c(0, length)?, length);
+            done += length as u64;
+        }
+        Ok(sum)
+    }
+
+    fn resolved(&self) -> Resolved {
+        self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where the bytes are now: the cached descriptor, unless its owner was lost or restarted.
+    async fn resolve(&self) -> Result<Resolved, Error> {
+        let cached = self.resolved();
+        if !cached.is_stale() {
+            return Ok(cached);
+        }
+        let failures = self.inner.failures.load(Ordering::Acquire);
+        let mut last = self.inner.refresh.lock().await;
+        let cached = self.resolved();
+        if !cached.is_stale() {
+            return Ok(cached);
+        }
+        if let Some(error) = last.as_ref()
+            && self.inner.failures.load(Ordering::Acquire) != failures
+        {
+            return Err(error.clone());
+        }
+        let refreshed = self.refresh().await;
+        if let Err(error) = &refreshed {
+            *last = Some(error.clone());
+            self.inner.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        refreshed
+    }
+
+    async fn refresh(&self) -> Result<Resolved, Error> {
+        let (descriptor, target) = self.inner.engine.find(self.address()).await?;
+        let region =
+            pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;
+        let fresh = Resolved::new(target, region);
+        *self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner) = fresh.clone();
+        Ok(fresh)
+    }
+}
+
+fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
+    let regions = &descriptor.regions;
+    // Over RDMA each buffer has a key of its own.
+    let by_address = descriptor.incarnation == Incarnation::UNKNOWN && descriptor.transports.tcp;
+    if by_address && name == Some(ABSOLUTE) {
+        return Ok(absolute());
+    }
+    let Some(asked) = name else {
+        if let [only] = regions.as_slice() {
+            return Ok(only.clone());
+        }
+        let cause = Cause::NotNamed { served: first_names(regions), known: regions.len() };
+        return Err(match regions.is_empty() {
+            true => Error::peer(Stage::Metadata, cause),
+            // Which is meant is said here.
+            false => Error::local(Stage::Metadata, cause),
+        });
+    };
+    if let Some(region) = regions.iter().find(|region| region.name == asked) {
+        return Ok(region.clone());
+    }
+    let nearest = regions
+        .iter()
+        .map(|region| (strsim::damerau_levenshtein(asked, &region.name), &region.name))
+        .filter(|(edits, _)| *edits <= SUGGESTION_EDITS_MAX)
+        .min()
+        .map(|(_, name)| name.clone());
+    let (asked, served) = (asked.to_owned(), first_names(regions));
+    let cause = Cause::NoSuchSegment { asked, nearest, served, known: regions.len() };
+    Err(Error::peer(Stage::Metadata, cause))
+}
+
+/// Widens the span of the same block so that it covers this one too.
+fn include(spans: &mut Vec<Span>, span: &Span) -> Result<(), Error> {
+    let same = |known: &&mut Span| known.memory().same_block(span.memory());
+    let Some(known) = spans.iter_mut().find(same) else {
+        spans.push(span.clone());
+        return Ok(());
+    };
+    let first = known.offset().min(span.offset());
+    let end = (known.offset() + known.len()).max(span.offset() + span.len());
+    *known = span.memory().span(first, end - first)?;
+    Ok(())
+}
+
+fn first_names(regions: &[RegionDescriptor]) -> Vec<String> {
+    regions.iter().take(NAMES_SHOWN_MAX).map(|region| region.name.clone()).collect()
+}
+
+/// The owner's address of `length` bytes at `offset`.
+fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Error> {
+    match offset.checked_add(length) {
+        Some(end) if end <= region.bytes => Ok(region.address + offset),
+        _ => {
+            let cause = Cause::OutOfRange { offset, length, bytes: region.bytes };
+            Err(Error::local(Stage::Transfer, cause))
+        }
+    }
+}
+
+/// Requests that are submitted together and end together. Awaiting it submits it and waits.
+#[must_use = "a batch does nothing until it is submitted"]
+pub struct Batch {
+    segment: Segment,
+    requests: Vec<(Direction, Span, u64)>,
+    timeout: Option<Duration>,
+}
+
+impl Batch {
+    /// Adds a write of `span` at `offset`.
+    pub fn write(mut self, span: &Span, offset: u64) -> Self {
+        self.requests.push((Direction::Write, span.clone(), offset));
+        self
+    }
+
+    /// Adds a read from `offset` into `span`.
+    pub fn read(mut self, span: &Span, offset: u64) -> Self {
+        self.requests.push((Direction::Read, span.clone(), offset));
+        self
+    }
+
+    /// Ends the batch after `timeout`, counted from its submission, whatever happens.
+    pub fn deadline(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Submits. Waits only when the owner of the segment was lost or has restarted and its new
+    /// descriptor must be asked for, and for the RDMA device where it does not know the memory yet
+    /// ([`Engine::prepare`]). Cancel-safe: nothing was submitted.
+    ///
+    /// # Errors
+    /// Bad ranges and permissions, limits, and what stands between us and the owner.
+    pub async fn submit(self) -> Result<Transfer, Error> {
+        let engine = &self.segment.inner.engine;
+        let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
+        let resolved = match deadline {
+            Some(at) => tokio::select! {
+                resolved = self.segment.resolve() => resolved?,
+                () = engine.sleep_until(at) => {
+                    let error = Error::peer(Stage::Metadata, Cause::DeadlinePassed);
+                    return Err(error.at(self.segment.address()));
+                }
+            },
+            None => self.segment.resolve().await?,
+        };
+        let Resolved { target, region, remote, outdated } = resolved;
+        let mut pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
+        if !region.remote_keys.is_empty() {
+            self.find_ends(&mut pieces, remote).await?;
+        }
+        engine.check_open()?;
+        let submitted = target.submit(&pieces, deadline);
+        let (batch, report) =
+            submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
+        Ok(Transfer::new(target, batch, report, outdated))
+    }
+
+    fn pieces(&self, region: &RegionDescriptor) -> Result<Vec<Piece>, Error> {
+        let mut pieces = Vec::with_capacity(self.requests.len());
+        for (direction, span, offset) in &self.requests {
+            let allowed = match direction {
+                Direction::Read => region.readable,
+                Direction::Write => region.writable,
+            };
+            if !allowed {
+                return Err(Error::peer(Stage::Transfer, Cause::Permission(*direction)));
+            }
+            if *direction == Direction::Read && !span.is_writable() {
+                return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
+            }
+            let address = place(region, *offset, span.len() as u64)?;
+            pieces.push(Piece {
+                direction: *direction,
+                span: span.clone(),
+                remote: RemoteSpan { key: region.key, address },
+                ends: None,
+            });
+        }
+        Ok(pieces)
+    }
+
+    /// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
+    /// per block of memory, from the first byte named to the last.
+    async fn find_ends(
+        &self,
+        pieces: &mut [Piece],
+        remote: Arc<RemoteRegion>,
+    ) -> Result<(), Error> {
+        let engine = &self.segment.inner.engine;
+        if !engine.shared().answers.offer.transports.rdma {
+            return Ok(());
+        }
+        let transport = &engine.shared().transport;
+        let mut unknown: Vec<Span> = Vec::new();
+        for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
+            match transport.registered(&piece.span) {
+                Some(local) => {
+                    piece.ends = Some(Ends { local, remote: remote.clone() });
+                }
+                None => include(&mut unknown, &piece.span)?,
+            }
+        }
+        let mut fresh = Vec::with_capacity(unknown.len());
+        for span in unknown {
+            fresh.extend(engine.prepare_for(&span, Access::default(), None).await?);
+        }
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
+            // What is empty is known to nobody and never posted.
+            let local = transport.registered(&piece.span);
+            let remote = remote.clone();
+            piece.ends = local.map(|local| Ends { local, remote });
+        }
+        Ok(())
+    }
+}
+
+impl IntoFuture for Batch {
+    type Output = Result<BatchReport, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.submit().await?.await })
+    }
+}

@@ -1,0 +1,503 @@
+//! Putting an engine together.
+
+use crate::api::config::{Builder, EngineLimits, advertised};
+use crate::api::engine::{Engine, Shared, nic_path};
+use crate::api::exposure::Exposure;
+use crate::control::accept::Listening;
+use crate::control::answer::{Answers, AnswersParts};
+use crate::control::{Calls, ListenerLimits, serve};
+use crate::data::fallback::Fallbacks;
+use crate::data::plane::{LOCAL_LANE, LocalPlane};
+use crate::data::rdma;
+use crate::data::regions::Regions;
+use crate::data::transport::{
+    Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
+};
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::{
+    self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions, Theirs,
+};
+use crate::node::command::{Command, Commands};
+use crate::node::directory::Directory;
+use crate::node::driver::{Driver, DriverParts, LocalEnd};
+use crate::node::registry::{LaneTable, Registry, RegistryParts};
+use crate::node::room::Share;
+use crate::node::watching::Watcher;
+use crate::observe::metrics::{self, MetricsServer, View, ViewParts};
+use crate::peer::target::{LaneUp, Target, TargetParts};
+use crate::time::{Clock, Entropy};
+use handfast_core::mooncake::RpcMeta;
+use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
+use handfast_core::transfer::TransferLimits;
+use handfast_core::wire::{DataPort, NodeDescriptor};
+use handfast_core::{Duration, Incarnation, NicPath, NodeName};
+use handfast_trace::{Recorded, Recorder, Trace};
+use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use tokio::runtime::Handle;
+use tokio::sync::{broadcast, mpsc, watch};
+use tokio::task::AbortHandle;
+
+/// Events kept for a subscriber that is slow; it is told how many it missed.
+const EVENTS_KEPT: usize = 256;
+/// Pause after a connection could not be accepted, in milliseconds.
+const ACCEPT_PAUSE_MS: u64 = 20;
+
+/// What the parts of an engine share while it is put together.
+struct Parts<N: Net> {
+    builder: Builder,
+    net: N,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    commands: Commands,
+    answers: Arc<Answers>,
+    tcp: TcpTransport<N>,
+    transport: Arc<dyn Transport>,
+    fallbacks: Fallbacks,
+    registry: Arc<Registry>,
+    lanes: Arc<LaneTable>,
+    events: broadcast::Sender<Event>,
+    directory: Option<Arc<Directory>>,
+    trace: Option<Trace>,
+}
+
+pub(crate) async fn start<N: Net>(
+    builder: Builder,
+    net: N,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+) -> Result<Engine, Error> {
+    let (listener, address, listens_at) = bind(&builder, &net).await?;
+    let trace = trace(&builder)?;
+    let (data, metrics) = bind_others(&builder, &net, &address).await?;
+    let incarnation = draw_incarnation(&*entropy);
+    let name = node_name(&builder, &address, incarnation)?;
+    let directory = builder.metadata.as_ref().map(Directory::new).transpose()?;
+    let (commands, receiver) = Commands::channel();
+    let lanes = LaneTable::new(commands.clone());
+    let regions = Regions::new(builder.limits.regions_max);
+    let tcp = tcp_config(&builder.limits, address.clone(), incarnation);
+    let tcp = TcpTransport::new(tcp, net.clone(), regions.table.clone(), lanes.clone());
+    let rdma = RdmaParts {
+        options: builder.rdma.clone(),
+        listens_at,
+        address: address.clone(),
+        lanes_max: builder.limits.lanes_max,
+        lane_depth: builder.limits.lane_depth,
+        tcp: (builder.transport != TransportChoice::Rdma).then(|| tcp.clone()),
+        lanes: lanes.clone(),
+        fallbacks: Fallbacks::new(),
+        clock: clock.clone(),
+        entropy: entropy.clone(),
+    };
+    let fallbacks = rdma.fallbacks.clone();
+    let transport = open(builder.transport, &tcp, rdma).await?;
+    let answers = Answers::new(AnswersParts {
+        name,
+        incarnation,
+        address,
+        offer: transport.offer().clone(),
+        regions,
+        commands: commands.clone(),
+        checksum_bytes_max: builder.limits.checksum_bytes_max,
+        data_port: data.as_ref().map(|data| data.told.clone()),
+        is_open: builder.mooncake.is_some() && builder.listen.is_some(),
+        inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
+    });
+    let registry = Registry::new(RegistryParts {
+        plane: transport.clone(),
+        clock: clock.clone(),
+        commands: commands.clone(),
+        limits: transfer_limits(&builder.limits, transport.offer()),
+        lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
+        targets_max: builder.limits.peers_max,
+        runtime: Handle::current(),
+        trace: trace.clone(),
+        counts: (!builder.uncounted).then(|| answers.counts.clone()),
+    });
+    let events = broadcast::Sender::new(EVENTS_KEPT);
+    let registry = Arc::new(registry);
+    let parts = Parts {
+        builder,
+        net,
+        clock,
+        entropy,
+        commands,
+        answers,
+        tcp,
+        transport,
+        fallbacks,
+        registry,
+        lanes,
+        events,
+        directory,
+        trace,
+    };
+    Ok(parts.run(listener, data, metrics, receiver))
+}
+
+/// The recording, if there is to be one.
+fn trace(builder: &Builder) -> Result<Option<Trace>, Error> {
+    let recorder = builder.record.clone().map(Recorder::create).transpose();
+    Ok(recorder.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new))
+}
+
+fn draw_incarnation(entropy: &dyn Entropy) -> Incarnation {
+    let high = u128::from(entropy.next_u64());
+    Incarnation(high << 64 | u128::from(entropy.next_u64()))
+}
+
+impl<N: Net> Parts<N> {
+    /// Starts the tasks.
+    fn run(
+        self,
+        listener: Option<N::Listener>,
+        data: Option<DataListener<N>>,
+        metrics: Option<MetricsListener<N>>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Engine {
+        let exposure = data.as_ref().and_then(|data| Exposure::of(data.bound));
+        if let Some(exposure) = &exposure {
+            tracing::warn!(%exposure, "a port without keys");
+        }
+        let (calls, taken) = watch::channel(!self.builder.calls_wait);
+        let listening = listener.map(|it| self.listen(it, taken.clone()));
+        let mut listeners: Vec<_> = listening.into_iter().collect();
+        listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
+        let view = self.view();
+        let metrics_address = metrics.as_ref().map(|metrics| metrics.bound);
+        listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
+        let links = self.builder.mooncake.map(|options| self.links(options));
+        let store_tasks = self.store_tasks(links.as_ref());
+        let (plane, local) = self.local_target();
+        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout_ms);
+        let local_end = LocalEnd { plane, target: local.clone() };
+        tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
+        Engine::new(Shared {
+            local,
+            caller,
+            answers: self.answers,
+            registry: self.registry,
+            clock: self.clock,
+            entropy: self.entropy,
+            events: self.events,
+            commands: self.commands,
+            transport: self.transport,
+            fallbacks: self.fallbacks,
+            trace: self.trace,
+            view,
+            metrics_address,
+            links,
+            exposure,
+            directory: self.directory,
+            store_tasks,
+            calls,
+            close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    fn path(&self) -> NicPath {
+        nic_path(&self.answers.name)
+    }
+
+    /// Starts the task that accepts connections.
+    fn listen(&self, listener: N::Listener, calls: watch::Receiver<bool>) -> Listening {
+        let limits = ListenerLimits {
+            connections_max: self.builder.limits.control_connections_max,
+            call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
+            accept_pause: std::time::Duration::from_millis(ACCEPT_PAUSE_MS),
+        };
+        let (net, transport) = (self.net.clone(), self.tcp.clone());
+        let answers = self.answers.clone();
+        let counts = answers.counts.clone();
+        let serving = move |stop| serve(net, listener, transport, answers, counts, limits, stop);
+        Listening::start_when(calls, serving)
+    }
+
+    /// Starts the task that serves Mooncake's TCP data protocol.
+    fn listen_for_data(&self, data: DataListener<N>, calls: watch::Receiver<bool>) -> Listening {
+        let server = DataServer {
+            regions: self.answers.regions.clone(),
+            counts: self.answers.counts.clone(),
+            options: data.options,
+        };
+        let (net, server) = (self.net.clone(), Arc::new(server));
+        let serving = move |stop| mooncake::serve(net, data.listener, server, stop);
+        Listening::start_when(calls, serving)
+    }
+
+    /// Starts the tasks that publish to the metadata store, and follow it.
+    fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
+        let Some(directory) = &self.directory else { return Vec::new() };
+        let watcher = Watcher {
+            directory: directory.clone(),
+            registry: Arc::downgrade(&self.registry),
+            links: links.map(Arc::downgrade),
+            counts: self.answers.counts.clone(),
+        };
+        let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
+        vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
+    }
+
+    /// What is told of the engine.
+    fn view(&self) -> Arc<View> {
+        let tcp = self.tcp.clone();
+        Arc::new(View::new(ViewParts {
+            answers: self.answers.clone(),
+            lanes: self.lanes.clone(),
+            transport: self.transport.clone(),
+            commands: self.commands.clone(),
+            clock: self.clock.clone(),
+            tcp_counters: Box::new(move || tcp.counters()),
+        }))
+    }
+
+    /// Starts the task that tells of the engine.
+    fn listen_for_metrics(&self, metrics: MetricsListener<N>, view: Arc<View>) -> Listening {
+        let accept_pause = std::time::Duration::from_millis(ACCEPT_PAUSE_MS);
+        let server = MetricsServer { view, counts: self.answers.counts.clone(), accept_pause };
+        let net = self.net.clone();
+        Listening::start(|stop| metrics::serve(net, metrics.listener, server, stop))
+    }
+
+    /// Mooncake nodes as peers.
+    fn links(&self, options: MooncakeOptions) -> Arc<dyn Links> {
+        Arc::new(LinkTable::new(LinksParts {
+            net: self.net.clone(),
+            options,
+            clock: self.clock.clone(),
+            runtime: Handle::current(),
+            limits: transfer_limits(&self.builder.limits, &Offer::default()),
+            lane_mute: Duration::from_millis(self.builder.timing.lane_mute_timeout_ms),
+            connect_timeout_ms: self.builder.timing.call_timeout_ms,
+            peers_max: self.builder.limits.peers_max,
+            counts: self.answers.counts.clone(),
+        }))
+    }
+
+    /// Mooncake nodes as peers over RDMA.
+    fn theirs(&self) -> Theirs {
+        let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
+        let timeout_ms = self.builder.timing.call_timeout_ms;
+        Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
+    }
+
+    fn driver(
+        &self,
+        listeners: Vec<Listening>,
+        local: LocalEnd,
+        caller: Arc<Calls<N>>,
+    ) -> Driver<N> {
+        let limits = Limits { peers_max: self.builder.limits.peers_max, ..Limits::default() };
+        let config = NodeConfig {
+            path: self.path(),
+            incarnation: self.answers.incarnation,
+            seed: self.entropy.next_u64(),
+            limits,
+            timing: Timing::default(),
+        };
+        let parts = DriverParts {
+            node: Recorded::new(Node::new(config), self.trace.clone()),
+            net: self.net.clone(),
+            caller,
+            transport: self.transport.clone(),
+            registry: self.registry.clone(),
+            lanes: self.lanes.clone(),
+            theirs: Arc::new(self.theirs()),
+            listeners,
+            local,
+            counts: self.answers.counts.clone(),
+            clock: self.clock.clone(),
+            entropy: self.entropy.clone(),
+            events: self.events.clone(),
+            close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
+            lane_depth: self.builder.limits.lane_depth,
+            share: Share { lanes_max: self.builder.limits.lanes_per_peer_max },
+            addresses_max: self.builder.limits.peers_max,
+        };
+        Driver::new(parts, self.commands.clone())
+    }
+
+    /// The target for transfers to ourselves: copies instead of a lane.
+    fn local_target(&self) -> (Arc<LocalPlane>, Arc<Target>) {
+        let itself: Arc<OnceLock<std::sync::Weak<Target>>> = Arc::default();
+        let sink = itself.clone();
+        let plane = LocalPlane::start(
+            self.answers.regions.table.clone(),
+            Box::new(move |completions| {
+                if let Some(target) = sink.get().and_then(std::sync::Weak::upgrade) {
+                    target.on_completions(completions);
+                }
+            }),
+        );
+        let limits = transfer_limits(&self.builder.limits, &Offer::default());
+        let target = Target::start(TargetParts {
+            path: self.path(),
+            incarnation: self.answers.incarnation,
+            address: String::new(),
+            runtime: Handle::current(),
+            plane: plane.clone(),
+            clock: self.clock.clone(),
+            commands: self.commands.clone(),
+            limits,
+            // A copy cannot go mute; the check would only find a busy machine.
+            lane_mute: Duration(u64::MAX),
+            // Nor has it a lane or a peer, of which a trace tells.
+            trace: None,
+            meters: Some(self.answers.counts.meters.peer(&self.path())),
+        });
+        // Set once, here, before anything can be posted.
+        let _ = itself.set(Arc::downgrade(&target));
+        let (path, depth) = (self.path(), limits.slices_per_lane_max);
+        let up = LaneUp { path, depth, carrier: Carrier::Copy, opening: None };
+        target.on_lane_up(LOCAL_LANE, up);
+        (plane, target)
+    }
+}
+
+/// What lanes run over: what was chosen, or TCP where that is allowed and nothing else can be had.
+async fn open<N: Net>(
+    choice: TransportChoice,
+    tcp: &TcpTransport<N>,
+    rdma: RdmaParts<N>,
+) -> Result<Arc<dyn Transport>, Error> {
+    if choice == TransportChoice::Tcp {
+        return Ok(Arc::new(tcp.clone()));
+    }
+    let fallbacks = rdma.fallbacks.clone();
+    match rdma::open(rdma).await {
+        Err(reason) if choice == TransportChoice::Auto => {
+            fallbacks.tell(reason);
+            Ok(Arc::new(tcp.clone()))
+        }
+        opened => opened,
+    }
+}
+
+/// Our port, what peers are told of it, and the one address it is at, if it is one that other
+/// machines can reach.
+async fn bind<N: Net>(
+    builder: &Builder,
+    net: &N,
+) -> Result<(Option<N::Listener>, String, Option<IpAddr>), Error> {
+    let Some(listen) = &builder.listen else { return Ok((None, String::new(), None)) };
+    let failed = |error: std::io::Error| {
+        Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(listen)
+    };
+    let listener = net.bind(listen).await.map_err(failed)?;
+    let bound = net.local_address(&listener).map_err(failed)?;
+    let at = Some(bound.ip()).filter(|at| !at.is_unspecified() && !at.is_loopback());
+    Ok((Some(listener), advertised(builder, bound)?, at))
+}
+
+/// The ports beside our own.
+async fn bind_others<N: Net>(
+    builder: &Builder,
+    net: &N,
+    address: &str,
+) -> Result<(Option<DataListener<N>>, Option<MetricsListener<N>>), Error> {
+    let data = DataListener::bind(builder, net, address).await?;
+    Ok((data, MetricsListener::bind(builder, net).await?))
+}
+
+/// The port for Mooncake nodes, before anything is served at it.
+struct DataListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+    /// What peers are told of it.
+    told: DataPort,
+    options: MooncakeOptions,
+}
+
+impl<N: Net> DataListener<N> {
+    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to over TCP and we
+    /// listen.
+    async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
+        let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
+            return Ok(None);
+        };
+        if builder.transport == TransportChoice::Rdma {
+            return Ok(None);
+        }
+        let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
+        let at = format!("{host}:{}", options.data_port);
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(&at)
+        };
+        let listener = net.bind(&at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        let told =
+            RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
+        let told = DataPort { host: told, port: bound.port() };
+        Ok(Some(Self { listener, bound, told, options }))
+    }
+}
+
+/// The port for metrics, before anything is served at it.
+struct MetricsListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+}
+
+impl<N: Net> MetricsListener<N> {
+    async fn bind(builder: &Builder, net: &N) -> Result<Option<Self>, Error> {
+        let Some(at) = &builder.metrics else { return Ok(None) };
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
+        };
+        let listener = net.bind(at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        Ok(Some(Self { listener, bound }))
+    }
+}
+
+fn node_name(
+    builder: &Builder,
+    address: &str,
+    incarnation: Incarnation,
+) -> Result<NodeName, Error> {
+    let random = || format!("client-{}", &incarnation.to_hex()[..16]);
+    let text = match &builder.name {
+        Some(name) => name.clone(),
+        None if address.is_empty() => random(),
+        None => address.to_owned(),
+    };
+    let by_address = builder.mooncake.is_some() && builder.metadata.is_none();
+    if by_address && !address.is_empty() && text != address {
+        let text = "without a metadata store Mooncake nodes take a node's name for its address: \
+                    leave the name out";
+        return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
+    }
+    NodeName::new(&text).map_err(|error| Error::local(Stage::Configuration, error))
+}
+
+fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) -> TcpConfig {
+    let limits = TcpLimits {
+        lanes_max: limits.lanes_max,
+        depth: limits.lane_depth,
+        // The listener bounds those connections too, and makes room among them.
+        hellos_pending_max: limits.control_connections_max,
+    };
+    TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
+}
+
+fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
+    let slice_bytes_max = match offer.transports.rdma {
+        true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
+        false => limits.slice_bytes_max,
+    };
+    // Those that owe a fence count there, too.
+    let lanes_max = u32::try_from(limits.lanes_per_peer_max).unwrap_or(u32::MAX);
+    let default = TransferLimits::default();
+    TransferLimits {
+        slice_bytes_max,
+        slices_per_lane_max: limits.lane_depth,
+        batches_max: limits.batches_max,
+        requests_per_batch_max: limits.requests_per_batch_max,
+        lanes_max: default.lanes_max.max(lanes_max),
+        ..default
+    }
+}

@@ -1,0 +1,158 @@
+//! Transfers as their submitter sees them.
+
+pub(crate) use handfast_core::transfer::{BatchId, CompletionStatus, LocalSpan, Request, SliceId};
+pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
+
+use crate::error::{Cause, Error, Stage};
+use crate::peer::target::Target;
+use handfast_core::transfer::{Cause as BatchCause, SubmitError};
+use handfast_core::transport::Side;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
+
+/// A submitted batch. Awaiting it yields the end; dropping it cancels it and frees nothing early:
+/// the memory stays held until nothing of the batch touches it any more, which may be a moment
+/// after the drop. Who must know when calls [`Transfer::cancel`] and awaits the transfer.
+#[must_use = "a dropped transfer is cancelled"]
+pub struct Transfer {
+    target: Arc<Target>,
+    batch: BatchId,
+    report: oneshot::Receiver<BatchReport>,
+    /// Set when the peer refuses: its descriptor may have changed since it was read.
+    outdated: Arc<AtomicBool>,
+    ended: bool,
+    waiting: Waiting,
+}
+
+/// Whoever would have told the end is gone.
+struct Gone;
+
+/// How a transfer is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Not yet.
+    No,
+    /// Others that are waited for on the same thread were let go first.
+    Polled,
+    /// The end is told by whoever finds it.
+    Asleep,
+}
+
+impl Transfer {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        batch: BatchId,
+        report: oneshot::Receiver<BatchReport>,
+        outdated: Arc<AtomicBool>,
+    ) -> Self {
+        Self { target, batch, report, outdated, ended: false, waiting: Waiting::No }
+    }
+
+    /// A thread that waits outside of a runtime's tasks would sleep, and be woken by one of them, which
+    /// costs more than most waits: it looks for the end itself for a while. First it has whatever it
+    /// waits for beside this begin. `None`: it is waited for as usual.
+    fn attend(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
+        if tokio::task::try_id().is_some() {
+            return None;
+        }
+        match self.waiting {
+            Waiting::No => {
+                let found = self.found();
+                if found.is_none() {
+                    self.waiting = Waiting::Polled;
+                    context.waker().wake_by_ref();
+                }
+                Some(found.map_or(Poll::Pending, Poll::Ready))
+            }
+            Waiting::Polled => {
+                self.waiting = Waiting::Asleep;
+                let mut found = None;
+                let (target, batch) = (self.target.clone(), self.batch);
+                target.attend(batch, &mut || {
+                    found = self.found();
+                    found.is_some()
+                });
+                found.map(Poll::Ready)
+            }
+            Waiting::Asleep => None,
+        }
+    }
+
+    /// The end, if it was told.
+    fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
+        match self.report.try_recv() {
+            Ok(report) => Some(Ok(report)),
+            Err(TryRecvError::Closed) => Some(Err(Gone)),
+            Err(TryRecvError::Empty) => None,
+        }
+    }
+
+    /// Asks for an early end. Await the transfer to learn how far it got.
+    pub fn cancel(&self) {
+        self.target.cancel(self.batch);
+    }
+}
+
+impl Future for Transfer {
+    type Output = Result<BatchReport, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let report = match self.attend(context) {
+            Some(attended) => attended,
+            None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
+        };
+        if report.is_pending() && self.waiting == Waiting::No {
+            // Not before: until this task gives way nothing may be received for others.
+            self.waiting = Waiting::Asleep;
+            self.target.expect(self.batch);
+        }
+        let report = std::task::ready!(report);
+        self.ended = true;
+        let report = report.map_err(|Gone| Error::local(Stage::Transfer, Cause::Closed))?;
+        if let BatchOutcome::Failed(BatchCause::Refused(_)) = report.outcome {
+            self.outdated.store(true, Ordering::Release);
+        }
+        Poll::Ready(result(&self.target, report).map_err(|e| e.at(&self.target.address())))
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.target.cancel(self.batch);
+        }
+    }
+}
+
+fn result(target: &Target, report: BatchReport) -> Result<BatchReport, Error> {
+    let (side, cause) = match &report.outcome {
+        BatchOutcome::Success => return Ok(report),
+        BatchOutcome::TimedOut => (Side::Peer, Cause::DeadlinePassed),
+        BatchOutcome::Cancelled => (Side::Local, Cause::Cancelled),
+        BatchOutcome::Failed(BatchCause::PeerRestarted) => (Side::Peer, Cause::PeerRestarted),
+        BatchOutcome::Failed(BatchCause::PeerLost(error)) => (error.side, target.loss(error)),
+        BatchOutcome::Failed(BatchCause::Refused(error) | BatchCause::Exhausted(error)) => {
+            (error.side, Cause::Transport((**error).clone()))
+        }
+    };
+    Err(Error::new(side, Stage::Transfer, cause).with_report(report))
+}
+
+pub(crate) fn submit_error(error: SubmitError) -> Error {
+    let cause = match error {
+        SubmitError::TooManyBatches { max } => {
+            Cause::Limit { name: "batches_max", value: max as usize }
+        }
+        SubmitError::TooManyRequests { max, .. } => {
+            Cause::Limit { name: "requests_per_batch_max", value: max as usize }
+        }
+        SubmitError::DeadlinePassed => Cause::DeadlinePassed,
+        SubmitError::Empty | SubmitError::SpanOverflow { .. } => Cause::Invalid(error.to_string()),
+    };
+    Error::local(Stage::Transfer, cause)
+}

@@ -1,0 +1,228 @@
+//! Taking connections at a port, as many at once as there are places.
+
+use crate::observe::counters::{Counts, count};
+use handfast_transport_tcp::Net;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::sleep;
+use tracing::{debug, warn};
+
+/// Told to stop by the end of its sender.
+pub(crate) type Stop = oneshot::Receiver<()>;
+
+/// A port whose connections are served by a task of its own.
+pub(crate) struct Listening {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Listening {
+    pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(
+        serving: impl FnOnce(Stop) -> F,
+    ) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        Self { stop, task: tokio::spawn(serving(stopped)) }
+    }
+
+    /// As [`Listening::start`], and serves nobody before `calls` says so.
+    pub(crate) fn start_when<F: Future<Output = ()> + Send + 'static>(
+        mut calls: watch::Receiver<bool>,
+        serving: impl FnOnce(Stop) -> F + Send + 'static,
+    ) -> Self {
+        Self::start(|mut stop| async move {
+            let taken = tokio::select! {
+                // Where nobody is left to say so, the end is near.
+                said = calls.wait_for(|taken| *taken) => said.is_ok(),
+                _ = &mut stop => false,
+            };
+            if taken {
+                serving(stop).await;
+            }
+        })
+    }
+
+    /// Ends it. When it returns the port is free, and no connection touches memory any more.
+    pub(crate) async fn end(self) {
+        drop(self.stop);
+        // A task that has died has ended as well.
+        let _ = self.task.await;
+    }
+}
+
+/// The places at a port.
+pub(crate) struct Places {
+    /// Connections at once. The oldest that is quiet makes room.
+    pub(crate) connections_max: usize,
+    /// Pause after accept failed, which usually means that descriptors ran out.
+    pub(crate) accept_pause: Duration,
+    pub(crate) counts: Arc<Counts>,
+    /// Counts who made room.
+    pub(crate) shed: fn(&Counts) -> &AtomicU64,
+    /// Counts who found no place.
+    pub(crate) refused: fn(&Counts) -> &AtomicU64,
+}
+
+struct Connection {
+    task: AbortHandle,
+    quiet: Arc<AtomicBool>,
+}
+
+/// Accepts until stopped, and returns when every connection has ended; if dropped, each ends soon.
+/// A connection is quiet until `handle` says otherwise.
+pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
+    net: N,
+    listener: N::Listener,
+    places: Places,
+    mut stop: Stop,
+    handle: impl Fn(N::Stream, SocketAddr, Arc<AtomicBool>) -> F,
+) {
+    let mut tasks = JoinSet::new();
+    let mut open: BTreeMap<u64, Connection> = BTreeMap::new();
+    let mut next = 0u64;
+    loop {
+        let accepted = tokio::select! {
+            accepted = net.accept(&listener) => accepted,
+            Some(finished) = tasks.join_next(), if !tasks.is_empty() => {
+                if let Ok(id) = finished {
+                    open.remove(&id);
+                }
+                continue;
+            }
+            _ = &mut stop => break,
+        };
+        let (stream, from) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                places.on_refused(&mut open, &error).await;
+                continue;
+            }
+        };
+        open.retain(|_, connection| !connection.task.is_finished());
+        if open.len() >= places.connections_max && !places.shed(&mut open) {
+            warn!(%from, limit = places.connections_max, "refused: every connection is busy");
+            count((places.refused)(&places.counts));
+            continue;
+        }
+        let (id, quiet) = (next, Arc::new(AtomicBool::new(true)));
+        next += 1;
+        let connection = handle(stream, from, quiet.clone());
+        let task = tasks.spawn(async move {
+            connection.await;
+            id
+        });
+        open.insert(id, Connection { task, quiet });
+    }
+    drop(listener);
+    tasks.shutdown().await;
+}
+
+/// Whether the end of another connection would help.
+fn is_shortage(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code.is_some_and(|code| {
+        [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].contains(&code)
+    })
+}
+
+impl Places {
+    /// No connection could be accepted. Where descriptors or memory ran out a quarter of those that
+    /// say nothing make room at once, and only where none does is there time to wait for.
+    async fn on_refused(&self, open: &mut BTreeMap<u64, Connection>, error: &io::Error) {
+        debug!(%error, "no connection can be accepted");
+        let most = if is_shortage(error) { open.len() / 4 + 1 } else { 0 };
+        let room = (0..most).take_while(|_| self.shed(open)).count();
+        if room == 0 {
+            warn!(%error, "no connection can be accepted, and none makes room");
+            sleep(self.accept_pause).await;
+        } else {
+            // The closed ones are gone once their tasks have run.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Closes the oldest connection that is quiet.
+    fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
+        let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
+        let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);
+        let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
+        connection.task.abort();
+        count((self.shed)(&self.counts));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_transport_tcp::TokioNet;
+    use tokio::net::TcpStream;
+
+    fn places() -> Places {
+        Places {
+            connections_max: 8,
+            accept_pause: Duration::from_millis(1),
+            counts: Arc::default(),
+            shed: |counts| &counts.shed,
+            refused: |counts| &counts.refused,
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+    async fn a_port_has_ended_when_no_connection_runs_any_more() {
+        let listener = TokioNet.bind("127.0.0.1:0").await.unwrap();
+        let at = TokioNet.local_address(&listener).unwrap();
+        let (begun, mut beginning) = watch::channel(false);
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = ended.clone();
+        let listening = Listening::start(|stop| {
+            accept(TokioNet, listener, places(), stop, move |_stream, _, _| {
+                let (begun, end) = (begun.clone(), end.clone());
+                async move {
+                    begun.send_replace(true);
+                    // As a copy of bytes does, it has no moment at which it could be ended.
+                    let until = tokio::time::Instant::now() + Duration::from_millis(200);
+                    while tokio::time::Instant::now() < until {
+                        std::hint::spin_loop();
+                    }
+                    end.store(true, Ordering::SeqCst);
+                    std::future::pending().await
+                }
+            })
+        });
+        let _peer = TcpStream::connect(at).await.unwrap();
+        beginning.wait_for(|begun| *begun).await.unwrap();
+        listening.end().await;
+        assert!(ended.load(Ordering::SeqCst), "it was still running");
+    }
+
+    #[tokio::test]
+    async fn connections_make_room_where_that_helps_and_nowhere_else() {
+        for (code, shed) in [
+            (libc::EMFILE, 2),
+            (libc::ENFILE, 2),
+            (libc::ENOBUFS, 2),
+            (libc::ENOMEM, 2),
+            (libc::ECONNABORTED, 0),
+            (libc::EPERM, 0),
+        ] {
+            let mut tasks = JoinSet::new();
+            let quiet = || Connection {
+                task: tasks.spawn(std::future::pending::<()>()),
+                quiet: Arc::new(AtomicBool::new(true)),
+            };
+            let mut open: BTreeMap<u64, Connection> =
+                (0..4).zip(std::iter::repeat_with(quiet)).collect();
+            let places = places();
+            places.on_refused(&mut open, &io::Error::from_raw_os_error(code)).await;
+            assert_eq!(places.counts.shed.load(Ordering::Relaxed), shed, "{code}");
+            assert_eq!(open.len() as u64, 4 - shed);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a node answers to the frames of its control channel.
+
+use crate::api::engine::nic_path;
+use crate::control::{Answer, Answerer, OwnedFrame};
+use crate::data::regions::{Reach, Regions};
+use crate::data::transport::Offer;
+use crate::mooncake::{Inbox, answered, received};
+use crate::node::command::{Command, Commands};
+use crate::observe::counters::{Counts, count};
+use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
+use handfast_core::wire::{
+    Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, PlainMessage,
+    RegionDescriptor,
+};
+use handfast_core::{Incarnation, NodeName};
+use handfast_transport::Direction;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{Semaphore, oneshot};
+use tracing::warn;
+
+/// Checksums computed at once; each occupies a core for as long as it reads its bytes.
+const CHECKSUMS_MAX: usize = 1;
+/// Checksum questions that wait for a turn; past it they are refused as too many.
+const CHECKSUMS_WAITING_MAX: usize = 32;
+
+pub(crate) struct Answers {
+    pub(crate) name: NodeName,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    /// What peers may use.
+    pub(crate) offer: Offer,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commands: Commands,
+    checksums: Arc<Semaphore>,
+    checksums_waiting: AtomicUsize,
+    pub(crate) checksum_bytes_max: u64,
+    pub(crate) counts: Arc<Counts>,
+    /// Where Mooncake nodes reach our memory.
+    pub(crate) data_port: Option<DataPort>,
+    /// Whether they reach it at all, over that port or over RDMA.
+    pub(crate) is_open: bool,
+    /// What Mooncake nodes tell; absent where they are not spoken to.
+    pub(crate) inbox: Option<Inbox>,
+}
+
+/// What answers are made of.
+pub(crate) struct AnswersParts {
+    pub(crate) name: NodeName,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    pub(crate) offer: Offer,
+    pub(crate) regions: Arc<Regions>,
+    pub(crate) commands: Commands,
+    pub(crate) checksum_bytes_max: u64,
+    pub(crate) data_port: Option<DataPort>,
+    pub(crate) is_open: bool,
+    pub(crate) inbox: Option<Inbox>,
+}
+
+impl Answers {
+    pub(crate) fn new(parts: AnswersParts) -> Arc<Self> {
+        let AnswersParts { name, incarnation, address, offer, regions, commands, .. } = parts;
+        Arc::new(Self {
+            name,
+            incarnation,
+            address,
+            offer,
+            regions,
+            commands,
+            checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
+            checksums_waiting: AtomicUsize::new(0),
+            checksum_bytes_max: parts.checksum_bytes_max,
+            counts: Arc::default(),
+            data_port: parts.data_port,
+            is_open: parts.is_open,
+            inbox: parts.inbox,
+        })
+    }
+
+    /// Our segment descriptor.
+    pub(crate) fn describe(&self, regions: Vec<RegionDescriptor>) -> NodeDescriptor {
+        NodeDescriptor {
+            name: self.name.clone(),
+            incarnation: self.incarnation,
+            address: self.address.clone(),
+            transports: self.offer.transports,
+            devices: self.offer.devices.clone(),
+            matrix: self.offer.matrix.as_deref().cloned(),
+            regions,
+            checksum: None,
+            data_port: self.data_port.clone(),
+            keep: false,
+        }
+    }
+
+    /// What is told to whoever does not speak our protocol. Where Mooncake nodes are served they
+    /// would take every region of it for one that is reached by its address.
+    pub(crate) fn describe_openly(&self) -> NodeDescriptor {
+        let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
+        self.describe(self.regions.describe(reach))
+    }
+
+    /// What is told to a Mooncake node: of both transports the one that it has.
+    fn describe_to(&self, asking: Option<SegmentDescriptor>) -> NodeDescriptor {
+        let mut descriptor = self.describe_openly();
+        if self.offer.transports.rdma && asking.is_some_and(|asking| asking.offers_rdma()) {
+            descriptor.data_port = None;
+        }
+        descriptor
+    }
+
+    async fn connection(&self, text: &str) -> Option<String> {
+        let message = match Message::decode(text) {
+            Ok(message) => message,
+            Err(MessageError::NoKey) if self.inbox.is_some() && self.offer.transports.rdma => {
+                return self.connection_of_theirs(text).await;
+            }
+            Err(MessageError::NoKey) => {
+                let reply_msg = "this node speaks the handfast handshake alone";
+                return descriptor_text(Descriptor {
+                    reply_msg: reply_msg.into(),
+                    ..Descriptor::default()
+                });
+            }
+            Err(error) => {
+                warn!(%error, "a handshake message is refused");
+                count(&self.counts.messages_refused);
+                return descriptor_text(Descriptor {
+                    reply_msg: error.to_string(),
+                    ..Descriptor::default()
+                });
+            }
+        };
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::CallReceived { message, reply });
+        Some(answer.await.ok()?.encode())
+    }
+
+    /// The handshake of a Mooncake node over RDMA.
+    async fn connection_of_theirs(&self, text: &str) -> Option<String> {
+        let (message, addressed) = match received(text, &nic_path(&self.name), &self.offer.devices)
+        {
+            Ok(received) => received,
+            Err(reason) => {
+                count(&self.counts.messages_refused);
+                return Some(PlainMessage::rejection(&reason).encode());
+            }
+        };
+        let (reply, answer) = oneshot::channel();
+        self.commands.send(Command::PlainCallReceived { message, reply });
+        Some(answered(answer.await.ok()?, addressed).encode())
+    }
+
+    /// Keeps a notification, if there is somebody who may take it and room.
+    fn notification(&self, text: &str) -> Option<String> {
+        let inbox = self.inbox.as_ref()?;
+        let kept = Notification::decode(text).is_ok_and(|notification| inbox.put(notification));
+        let answer = match kept {
+            true => Notification::accepted(),
+            false => {
+                count(&self.counts.notifications_rejected);
+                Notification::rejected()
+            }
+        };
+        Some(answer.encode())
+    }
+
+    async fn metadata(&self, text: &str) -> Answer {
+        let asked = NodeDescriptor::decode(text);
+        // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
+        let mut descriptor = match asked {
+            Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
+            Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),
+        };
+        let asked = asked.ok();
+        descriptor.keep = asked.as_ref().is_some_and(|asked| asked.keep);
+        let question = asked.and_then(|asked| asked.checksum);
+        if let Some(question) = question {
+            let answer = self.checksum(&question).await;
+            descriptor.checksum = Some(Checksum { answer: Some(answer), ..question });
+        }
+        Answer { text: descriptor.encode(), keep: descriptor.keep }
+    }
+
+    async fn checksum(&self, question: &Checksum) -> Result<u32, String> {
+        if question.bytes > self.checksum_bytes_max {
+            let max = self.checksum_bytes_max;
+            return Err(format!("{} bytes exceed the limit of {max} per checksum", question.bytes));
+        }
+        let Checksum { key, address, bytes, .. } = *question;
+        let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
+        let span = span.map_err(|error| error.to_string())?;
+        let waiting = Waiting::enter(&self.checksums_waiting)
+            .ok_or_else(|| format!("{CHECKSUMS_WAITING_MAX} checksums wait already, try later"))?;
+        let turn = self.checksums.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| error.to_string())?;
+        drop(waiting);
+        let sum = tokio::task::spawn_blocking(move || {
+            // Goes on when the caller has hung up, so the turn ends with it and not before.
+            let _turn = turn;
+            span.memory().crc32c(span.offset(), span.len()).map_err(|error| error.to_string())
+        });
+        sum.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// A place among those who wait for a turn.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn enter(count: &'a AtomicUsize) -> Option<Self> {
+        let place = Self(count);
+        (count.fetch_add(1, Ordering::Relaxed) < CHECKSUMS_WAITING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn descriptor_text(descriptor: Descriptor) -> Option<String> {
+    Some(descriptor.encode())
+}
+
+impl Answerer for Answers {
+    async fn answer(&self, frame: OwnedFrame) -> Option<Answer> {
+        let answer = match frame.kind {
+            FrameKind::Connection => self.connection(&frame.text).await,
+            // The oldest releases write no type.
+            FrameKind::Untyped if self.inbox.is_some() => self.connection(&frame.text).await,
+            FrameKind::Metadata => return Some(self.metadata(&frame.text).await),
+            FrameKind::Probe => Some(PROBE_ANSWER.to_owned()),
+            FrameKind::Notify => self.notification(&frame.text),
+            FrameKind::Untyped => None,
+        };
+        if answer.is_none() && matches!(frame.kind, FrameKind::Notify | FrameKind::Untyped) {
+            warn!(kind = ?frame.kind, "a frame of this kind is not served");
+            count(&self.counts.frames_refused);
+        }
+        answer.map(Answer::last)
+    }
+}

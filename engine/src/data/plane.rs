@@ -1,0 +1,199 @@
+//! Where postings go: over a transport, or by a copy within this process.
+
+use crate::data::transport::{RegisteredPosting, Step};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Lifecycle, NicPath};
+use handfast_transport::Direction;
+use handfast_transport::{RegionTable, Span};
+use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// Where postings go. The calls return at once; ends are reported to the lane's sink.
+pub(crate) trait Plane: Send + Sync + 'static {
+    /// Posts, in order, and leaves `postings` empty.
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
+
+    /// The same on a lane over RDMA; a plane without such lanes needs no keys of devices.
+    fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
+        let mut plain = postings.drain(..).map(|registered| registered.posting).collect();
+        self.post(lane, &mut plain);
+    }
+
+    /// Asks for a posting back.
+    fn withdraw(&self, lane: Lifecycle, slice: u64);
+
+    /// Looks for completions on a lane for a while, in place of its task, until `is_done`, where that
+    /// pays.
+    fn attend(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
+
+    /// Has the task of a lane look for completions for a while, where that pays. Who calls it is a
+    /// task that is about to give way.
+    fn expect(&self, _lane: Lifecycle) {}
+
+    /// Sees a byte come over a lane, where lanes are tried before they are used.
+    fn probe(&self, _lane: Lifecycle) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The lanes to a peer run over TCP for a while, for this reason.
+    fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
+}
+
+impl<N: Net> Plane for TcpTransport<N> {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        TcpTransport::post(self, lane, postings);
+    }
+
+    fn withdraw(&self, lane: Lifecycle, slice: u64) {
+        TcpTransport::withdraw(self, lane, slice);
+    }
+
+    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        TcpTransport::attend(self, lane, is_done);
+    }
+
+    fn expect(&self, lane: Lifecycle) {
+        TcpTransport::expect(self, lane);
+    }
+}
+
+/// A node's lane to itself. The life cycle numbers lanes from one, so zero is free for it.
+pub(crate) const LOCAL_LANE: Lifecycle = Lifecycle(0);
+/// Postings copied before the task lets others run.
+const COPIES_PER_TURN: usize = 8;
+
+/// Takes the ends of local copies.
+pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<LaneCompletion>) + Send + Sync>;
+
+/// Copies within this process, by the same rules as a lane: bounds, permissions, one end each.
+pub(crate) struct LocalPlane {
+    queue: Arc<LocalQueue>,
+    /// Whether the copying task runs.
+    copying: watch::Receiver<()>,
+}
+
+struct LocalQueue {
+    waiting: Mutex<Waiting>,
+    wake: Notify,
+    regions: Arc<RegionTable>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    postings: VecDeque<Posting>,
+    withdrawn: Vec<u64>,
+    stopped: bool,
+}
+
+impl LocalPlane {
+    /// Starts the copying task, which ends with the plane.
+    pub(crate) fn start(regions: Arc<RegionTable>, sink: LocalSink) -> Arc<Self> {
+        let queue =
+            Arc::new(LocalQueue { waiting: Mutex::default(), wake: Notify::new(), regions });
+        let (running, copying) = watch::channel(());
+        let plane = Arc::new(Self { queue: queue.clone(), copying });
+        tokio::spawn(copy(queue, sink, running));
+        plane
+    }
+
+    /// Ends copying. When it returns nothing is copied any more; what was not copied is to be
+    /// released by the end of the lane. Cancel-safe.
+    pub(crate) async fn stop(&self) {
+        self.queue.stop();
+        // Fails when the task is gone, which is what we wait for.
+        let _ = self.copying.clone().changed().await;
+    }
+}
+
+impl Plane for LocalPlane {
+    fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
+        let mut waiting = self.queue.lock();
+        match waiting.stopped {
+            false => waiting.postings.extend(postings.drain(..)),
+            true => postings.clear(),
+        }
+        drop(waiting);
+        self.queue.wake.notify_one();
+    }
+
+    fn withdraw(&self, _lane: Lifecycle, slice: u64) {
+        let mut waiting = self.queue.lock();
+        let place = waiting.postings.iter().position(|posting| posting.slice == slice);
+        if let Some(place) = place {
+            waiting.postings.remove(place);
+            waiting.withdrawn.push(slice);
+            drop(waiting);
+            self.queue.wake.notify_one();
+        }
+    }
+}
+
+impl Drop for LocalPlane {
+    fn drop(&mut self) {
+        self.queue.stop();
+    }
+}
+
+impl LocalQueue {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        let mut waiting = self.lock();
+        waiting.stopped = true;
+        waiting.postings.clear();
+        drop(waiting);
+        self.wake.notify_one();
+    }
+}
+
+/// Copies until stopped. `_running` tells by its end that nothing is copied any more.
+async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<()>) {
+    let mut completions = Vec::new();
+    let mut turn = Vec::with_capacity(COPIES_PER_TURN);
+    loop {
+        {
+            let mut waiting = queue.lock();
+            if waiting.stopped {
+                return;
+            }
+            let count = waiting.postings.len().min(COPIES_PER_TURN);
+            turn.extend(waiting.postings.drain(..count));
+            let released = waiting.withdrawn.drain(..);
+            completions
+                .extend(released.map(|slice| LaneCompletion::Released { slice, sent: Sent::None }));
+        }
+        if turn.is_empty() && completions.is_empty() {
+            queue.wake.notified().await;
+            continue;
+        }
+        completions.extend(turn.drain(..).map(|posting| copy_one(&queue.regions, &posting)));
+        sink(&mut completions);
+        completions.clear();
+        tokio::task::yield_now().await;
+    }
+}
+
+fn copy_one(regions: &RegionTable, posting: &Posting) -> LaneCompletion {
+    let Posting { slice, direction, span, remote } = posting;
+    let refused = |detail: String| {
+        let error = TransportError { side: Side::Peer, call: "copy", code: 0, detail };
+        LaneCompletion::Refused(*slice, error)
+    };
+    let length = span.len() as u64;
+    let there: Span = match regions.lookup(remote.key, remote.address, length, *direction) {
+        Ok(there) => there,
+        Err(error) => return refused(error.to_string()),
+    };
+    let copied = match direction {
+        Direction::Read => there.copy_to(span),
+        Direction::Write => span.copy_to(&there),
+    };
+    match copied {
+        Ok(()) => LaneCompletion::Done(*slice),
+        Err(error) => refused(error.to_string()),
+    }
+}

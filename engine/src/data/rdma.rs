@@ -1,0 +1,50 @@
+//! Lanes over RDMA, with TCP beside where that is allowed.
+
+mod device;
+mod doubts;
+mod lanes;
+mod regions;
+mod steps;
+mod watch;
+mod weak;
+
+pub(crate) use regions::LocalRegion;
+
+use crate::data::transport::{RdmaParts, Transport};
+use crate::error::Error;
+use handfast_transport_tcp::Net;
+use lanes::{Lanes, LanesParts};
+use std::sync::Arc;
+use steps::Steps;
+use watch::Watch;
+
+/// Opens the devices.
+///
+/// # Errors
+/// Why none can be used.
+pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transport>, Error> {
+    let watch = Arc::new(Watch::new(
+        parts.lanes.clone(),
+        parts.tcp.is_some().then(|| parts.fallbacks.clone()),
+        parts.clock.clone(),
+    ));
+    let (sink, options) = (watch.clone(), parts.options);
+    let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
+    let opening =
+        tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
+    let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
+    let (nics, matrix) = opened;
+    let steps = Steps::start(&nics[0].1)?;
+    Ok(Arc::new(Lanes::new(LanesParts {
+        nics,
+        matrix: matrix.map(Arc::new),
+        watch,
+        steps,
+        tcp: parts.tcp,
+        lanes: parts.lanes,
+        address: parts.address,
+        fallbacks: parts.fallbacks,
+        clock: parts.clock,
+        entropy: parts.entropy,
+    })))
+}

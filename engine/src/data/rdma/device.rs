@@ -1,0 +1,165 @@
+//! Which device to use, and opening it.
+
+use super::watch::Watch;
+use crate::data::transport::RdmaOptions;
+use crate::error::{Cause, Error, Stage};
+use crate::peer::rails::RAILS_MAX;
+use crate::topology::{Location, Machine, PriorityMatrix};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
+use handfast_transport_rdma::{
+    GidWanted, Nic, NicConfig, VerbsError, availability, discover, gid_text, parse_gid,
+};
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A device waits 4.096 µs times two to the power of this for an answer, 268 ms, and asks again so
+/// often: a silent peer is noticed after 1.3 s, by devices that stretch the wait after more. With 67 ms
+/// a slow device gave up reads that were still coming in, and some kernels tell of such a read that
+/// it succeeded (docs/hardware.md).
+const TIMEOUT_EXPONENT: u8 = 16;
+const RETRIES: u8 = 4;
+
+/// A device that was opened, and its name.
+pub(super) type Opened = (Arc<Nic>, String);
+
+/// Opens the devices asked for, or the best that can be had; never none. Which are near which memory,
+/// where there are several. Blocks for system calls.
+pub(super) fn open(
+    options: &RdmaOptions,
+    listens_at: Option<IpAddr>,
+    limits: (usize, u32),
+    sink: &Arc<Watch>,
+) -> Result<(Vec<Opened>, Option<PriorityMatrix>), Error> {
+    let known = availability()
+        .map_err(|error| Error::local(Stage::Device, Cause::RdmaUnavailable(error)))?;
+    check(options)?;
+    let wanted = options.address.map(mapped);
+    if options.devices.is_empty() {
+        let devices = by_address(known, wanted.or(listens_at.map(mapped)));
+        return Ok((vec![open_first(devices, options, limits, sink)?], None));
+    }
+    let named = options.devices.iter();
+    let opened = named.map(|device| open_first(vec![device.clone()], options, limits, sink));
+    let opened = opened.collect::<Result<Vec<_>, _>>()?;
+    let matrix = (opened.len() > 1).then(|| matrix(options));
+    Ok((opened, matrix))
+}
+
+/// What was given, or else what the kernel tells, of the devices in use.
+fn matrix(options: &RdmaOptions) -> PriorityMatrix {
+    let found = || match Machine::discover(Path::new("/")) {
+        Ok(machine) => machine.matrix(),
+        Err(error) => {
+            tracing::warn!(%error, "all devices are taken to be equally near");
+            PriorityMatrix::default()
+        }
+    };
+    options.matrix.clone().unwrap_or_else(found).of_nics(&options.devices)
+}
+
+/// What no device need be asked for.
+fn check(options: &RdmaOptions) -> Result<(), Error> {
+    let invalid = |text| Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
+    let devices = &options.devices;
+    if devices.len() > RAILS_MAX {
+        return invalid(format!("at most {RAILS_MAX} devices can be used, not {}", devices.len()));
+    }
+    if devices.len() > 1 && options.address.is_some() {
+        return invalid("an address belongs to one device, and several are named".into());
+    }
+    for (location, _) in options.matrix.iter().flat_map(PriorityMatrix::locations) {
+        let known = location.parse::<Location>().map_err(|error| error.to_string());
+        if let Err(text) = known.and_then(|_| check_place(location)) {
+            return invalid(format!("the NIC priority matrix: {text}"));
+        }
+    }
+    let twice = |(place, name): (usize, &String)| devices[..place].contains(name);
+    if devices.iter().enumerate().any(twice) {
+        return invalid("a device is named twice".into());
+    }
+    Ok(())
+}
+
+/// A place that peers can be told of.
+fn check_place(location: &str) -> Result<(), String> {
+    match location.len() {
+        ..=REGION_LOCATION_BYTES_MAX => Ok(()),
+        _ => Err(format!("a location has more than {REGION_LOCATION_BYTES_MAX} bytes")),
+    }
+}
+
+/// Opens the first device that can be used.
+fn open_first(
+    devices: Vec<String>,
+    options: &RdmaOptions,
+    (lanes_max, lane_depth): (usize, u32),
+    sink: &Arc<Watch>,
+) -> Result<Opened, Error> {
+    let index = options.gid_index.map_or(GidWanted::Automatic, GidWanted::Index);
+    let gid = options.address.map_or(index, |address| GidWanted::Address(mapped(address)));
+    let mut first: Option<VerbsError> = None;
+    for device in devices {
+        let config = NicConfig {
+            port: options.port,
+            gid,
+            mtu_max: options.mtu_bytes_max,
+            traffic_class: options.traffic_class,
+            service_level: options.service_level,
+            lanes_max,
+            depth: lane_depth,
+            timeout_exponent: TIMEOUT_EXPONENT,
+            retries: RETRIES,
+            ..NicConfig::new(device.clone())
+        };
+        match Nic::open(config, sink.clone()) {
+            Ok(nic) => return Ok((Arc::new(nic), device)),
+            Err(error) => {
+                tracing::debug!(%error, "an RDMA device cannot be used");
+                first.get_or_insert(error);
+            }
+        }
+    }
+    Err(first.map_or_else(|| failed("there is no device".to_owned()), of_device))
+}
+
+/// An error of a device as the engine reports it.
+pub(super) fn of_device(error: VerbsError) -> Error {
+    Error::new(error.side, Stage::Device, TransportError::from(error))
+}
+
+pub(super) fn failed(detail: String) -> Error {
+    let error = TransportError { side: Side::Local, call: "open", code: 0, detail };
+    Error::local(Stage::Device, error)
+}
+
+/// Devices that have the address come first, then those with a port that is active.
+fn by_address(mut names: Vec<String>, address: Option<Ipv6Addr>) -> Vec<String> {
+    let listed = discover(Path::new("/")).unwrap_or_default();
+    let wanted = address.map(gid_text);
+    let rank = |name: &String| {
+        let ports = listed.iter().filter(|device| device.name == *name).flat_map(|d| &d.ports);
+        let (mut has_address, mut active) = (false, false);
+        for port in ports {
+            active |= port.is_active();
+            let texts = port.gids.iter().map(|gid| kernel_text(&gid.text));
+            has_address |= wanted.is_some() && texts.into_iter().any(|text| text == wanted);
+        }
+        (!has_address, !active)
+    };
+    names.sort_by_cached_key(rank);
+    names
+}
+
+/// A GID in the kernel's text form, eight groups of four digits, as control messages have it.
+fn kernel_text(text: &str) -> Option<String> {
+    text.parse::<Ipv6Addr>().ok().map(gid_text).or_else(|| parse_gid(text).ok().map(gid_text))
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}

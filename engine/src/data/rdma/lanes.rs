@@ -1,0 +1,452 @@
+//! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
+
+use super::device::Opened;
+use super::regions::{LocalRegion, LocalRegions};
+use super::steps::Steps;
+use super::watch::Watch;
+use crate::api::transfer::{CompletionStatus, SliceId};
+use crate::data::fallback::Fallbacks;
+use crate::data::plane::Plane;
+use crate::data::transport::{
+    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, RegisteredPosting, Step, Transport,
+};
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::is_theirs;
+use crate::node::registry::LaneTable;
+use crate::peer::rails::{RailPlan, plan_rails};
+use crate::time::{Clock, Entropy};
+use crate::topology::{Location, PriorityMatrix};
+use handfast_core::transfer::TransferInput;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::{Body, DeviceDescriptor, Transports};
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
+use handfast_transport::{Access, Span};
+use handfast_transport_rdma::{
+    LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
+    gid_text,
+};
+use handfast_transport_tcp::{LaneCompletion, LaneSink, Net, Posting, Sent, TcpTransport};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Queue pairs of a lane; Mooncake's default.
+pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
+/// How long the probe of a rail may take; the device itself gives up before, see `rdma::device`.
+const PROBE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// Bits of a packet sequence number.
+const PSN_BITS: u32 = 24;
+
+pub(super) struct LanesParts<N: Net> {
+    /// Our NICs, at least one, and their names.
+    pub(super) nics: Vec<Opened>,
+    /// Which of several are near which memory.
+    pub(super) matrix: Option<Arc<PriorityMatrix>>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) steps: Steps,
+    pub(super) tcp: Option<TcpTransport<N>>,
+    pub(super) lanes: Arc<LaneTable>,
+    pub(super) address: String,
+    pub(super) fallbacks: Fallbacks,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) entropy: Arc<dyn Entropy>,
+}
+
+/// What a lane is for, and what it was announced with and runs over.
+#[derive(Clone)]
+pub(super) struct Lane {
+    pub(super) peer: NicPath,
+    /// Our NIC.
+    pub(super) nic: Arc<Nic>,
+    /// Its place among ours.
+    pub(super) place: usize,
+    pub(super) has_queue_pairs: bool,
+    pub(super) carrier: Carrier,
+}
+
+pub(super) struct Lanes<N: Net> {
+    inner: Arc<Inner<N>>,
+    offer: Offer,
+}
+
+pub(super) struct Inner<N: Net> {
+    pub(super) parts: LanesParts<N>,
+    regions: LocalRegions,
+    known: RwLock<BTreeMap<Lifecycle, Lane>>,
+}
+
+impl<N: Net> Lanes<N> {
+    pub(super) fn new(parts: LanesParts<N>) -> Self {
+        let describe = |(nic, name): &Opened| {
+            let gid = gid_text(nic.gid().entry.address);
+            DeviceDescriptor { gid, lid: 0, name: name.clone() }
+        };
+        let devices = parts.nics.iter().map(describe).collect();
+        let transports = Transports { tcp: parts.tcp.is_some(), rdma: true };
+        let matrix = parts.matrix.clone();
+        let inner = Inner { parts, regions: LocalRegions::default(), known: RwLock::default() };
+        Self { inner: Arc::new(inner), offer: Offer { transports, devices, matrix } }
+    }
+}
+
+pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
+    TransportError { side, call, code: 0, detail: detail.into() }
+}
+
+/// What a lane's end gives back is worth another attempt.
+pub(super) fn not_raised(error: VerbsError) -> NotRaised {
+    let of_lanes = |limit: &LimitReached| {
+        let LimitReached { limit, .. } = limit;
+        matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
+    };
+    let limit = error.limit.filter(of_lanes);
+    NotRaised { error: error.into(), limit }
+}
+
+impl<N: Net> Inner<N> {
+    pub(super) fn lane(&self, lane: Lifecycle) -> Option<Lane> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
+    pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
+    }
+
+    fn change(&self, lane: Lifecycle, change: impl FnOnce(&mut Lane)) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lane) = known.get_mut(&lane) {
+            change(lane);
+        }
+    }
+
+    /// The place of the NIC that a lane to `peer` runs over.
+    fn place(&self, peer: &NicPath) -> Result<usize, TransportError> {
+        let Some((_, ours)) = peer.rail() else { return Ok(0) };
+        let place = self.parts.nics.iter().position(|(_, name)| name == ours);
+        place.ok_or_else(|| {
+            failed(
+                Side::Configuration,
+                "bring_up",
+                format!("this node does not use a NIC '{ours}'"),
+            )
+        })
+    }
+
+    /// What a lane to `peer` may run over instead of RDMA: one over a rail, over nothing.
+    fn tcp_beside(&self, peer: &NicPath) -> Option<&TcpTransport<N>> {
+        self.parts.tcp.as_ref().filter(|_| peer.rail().is_none())
+    }
+
+    async fn bring_up(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        token: u64,
+        attempt: Attempt,
+    ) -> Result<Body, NotRaised> {
+        if is_theirs(&peer) {
+            return self.bring_up_weak(lifecycle, peer, attempt).await;
+        }
+        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let place = self.place(&peer)?;
+        let tcp = self.tcp_beside(&peer);
+        let plain = match tcp {
+            Some(tcp) => tcp.bring_up(lifecycle, token)?,
+            None => Body { address: self.parts.address.clone(), ..Body::default() },
+        };
+        let given_up = tcp.is_some() && watch.doubts.is_given_up(&peer, clock.now());
+        let has_queue_pairs = !given_up;
+        let nic = self.parts.nics[place].0.clone();
+        let lane = Lane {
+            peer: peer.clone(),
+            nic: nic.clone(),
+            place,
+            has_queue_pairs,
+            carrier: Carrier::Tcp,
+        };
+        self.remember(lifecycle, lane);
+        if given_up {
+            return Ok(plain);
+        }
+        watch.add(lifecycle, peer.clone());
+        let bits = self.parts.entropy.next_u64();
+        let psn = |place| (bits >> (place * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
+        let psns: Vec<u32> = (0..QUEUE_PAIRS_PER_LANE).map(psn).collect();
+        let to = peer.clone();
+        let raised = steps.run(&peer, move || nic.bring_up_for(&to, lifecycle, &psns)).await;
+        let NotRaised { error, limit } = match raised {
+            Ok(body) => return Ok(Body { token: plain.token, address: plain.address, ..body }),
+            Err(error) => not_raised(error),
+        };
+        if limit.is_some() && attempt == Attempt::First {
+            self.forget(lifecycle).await?;
+        } else if tcp.is_some() {
+            self.change(lifecycle, |lane| lane.has_queue_pairs = false);
+            let reason = Error::new(error.side, Stage::Handshake, error);
+            fallbacks.tell(reason.at(peer.node.as_str()));
+            return Ok(plain);
+        }
+        Err(NotRaised { error, limit })
+    }
+
+    async fn wire(
+        self: Arc<Self>,
+        local: Pair,
+        remote: Pair,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let lifecycle = local.lifecycle;
+        let Some(lane) = self.lane(lifecycle) else {
+            return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
+        };
+        if remote.is_weak() {
+            return self.wire_weak(lifecycle, lane, body).await;
+        }
+        if lane.has_queue_pairs && !body.queue_pairs.is_empty() {
+            return self.wire_queue_pairs(lifecycle, lane, body).await;
+        }
+        let tcp = self.tcp_beside(&lane.peer);
+        let Some(tcp) = tcp.filter(|_| !body.token.is_empty()) else {
+            let offered = match body.queue_pairs.is_empty() {
+                true => "the peer announced no queue pair, and ours is for RDMA alone",
+                false => "the peer announced queue pairs alone, and RDMA is given up here for now",
+            };
+            return Err(failed(Side::Configuration, "wire", offered));
+        };
+        if lane.has_queue_pairs {
+            // Whom we open to was asked before, and was told of by its name then.
+            let reason = Error::peer(Stage::Handshake, Cause::RdmaNotOffered);
+            self.parts.fallbacks.tell_of_one(reason.at(lane.peer.node.as_str()));
+            self.retire_queue_pairs(lifecycle, &lane).await?;
+        }
+        tcp.wire(local, remote, body).await
+    }
+
+    async fn wire_queue_pairs(
+        &self,
+        lifecycle: Lifecycle,
+        Lane { peer, nic, .. }: Lane,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let (peer, tcp) = (&peer, self.tcp_beside(&peer));
+        let wired = steps.run(peer, move || nic.wire(lifecycle, &body)).await;
+        let wired = wired.map_err(TransportError::from);
+        let Err(error) = wired else {
+            self.change(lifecycle, |lane| lane.carrier = Carrier::Rdma);
+            if let Some(tcp) = tcp {
+                tcp.retire(lifecycle).await?;
+            }
+            return Ok(());
+        };
+        if tcp.is_none() {
+            return Err(error);
+        }
+        // More are tried before: a NIC may announce another of its addresses then.
+        if watch.doubts.on_failed(peer, clock.now()) {
+            let reason = Error::new(error.side, Stage::Handshake, error.clone());
+            fallbacks.tell(reason.at(peer.node.as_str()));
+        }
+        // A lane after this one runs over TCP, so trying again does change something.
+        let side = match error.side {
+            Side::Configuration | Side::Protection => Side::Local,
+            side => side,
+        };
+        Err(TransportError { side, ..error })
+    }
+
+    async fn retire(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        // One that was never brought up has nothing at the device.
+        if let Some(lane) = self.lane(lifecycle) {
+            self.retire_queue_pairs(lifecycle, &lane).await?;
+        }
+        self.forget(lifecycle).await
+    }
+
+    /// Forgets a lane that has no queue pairs, or none any more.
+    pub(super) async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        if let Some(tcp) = &self.parts.tcp {
+            // Of a lane over a rail it knows nothing.
+            tcp.retire(lifecycle).await?;
+        }
+        self.parts.watch.remove(lifecycle);
+        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&lifecycle);
+        Ok(())
+    }
+
+    async fn retire_queue_pairs(
+        &self,
+        lifecycle: Lifecycle,
+        lane: &Lane,
+    ) -> Result<(), TransportError> {
+        let nic = lane.nic.clone();
+        Ok(self.parts.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
+    }
+
+    /// Refuses what cannot be posted and hands the rest to the device.
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
+        let Some(Lane { nic, place, .. }) = self.lane(lane) else {
+            let released = |it: RegisteredPosting| TransferInput::Released {
+                slice: SliceId::from_bits(it.posting.slice),
+                sent: handfast_core::transfer::Sent::None,
+            };
+            return self.parts.watch.end(lane, postings.drain(..).map(released));
+        };
+        let mut refused = Vec::new();
+        let mut ready = Vec::with_capacity(postings.len());
+        for RegisteredPosting { posting, ends, theirs } in postings.drain(..) {
+            let slice = SliceId::from_bits(posting.slice);
+            let known = ends.as_ref().and_then(|ends| {
+                Some((ends.local.registration(place)?.clone(), *ends.remote.keys.get(theirs?)?))
+            });
+            let Some((local, key)) = known else {
+                let text = "the segment is not registered with the peer's RDMA device";
+                let error = failed(Side::Configuration, "post", text);
+                let status = CompletionStatus::Refused(error);
+                refused.push(TransferInput::Completion { slice, status });
+                continue;
+            };
+            ready.push(RdmaPosting {
+                slice,
+                direction: posting.direction,
+                offset: posting.span.offset() - local.span().offset(),
+                length: posting.span.len(),
+                local,
+                remote: RemoteSpan { key, address: posting.remote.address },
+            });
+        }
+        if !refused.is_empty() {
+            self.parts.watch.end(lane, refused.into_iter());
+        }
+        nic.post(lane, &mut ready);
+    }
+}
+
+impl<N: Net> Plane for Lanes<N> {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        match &self.inner.parts.tcp {
+            Some(tcp) => TcpTransport::post(tcp, lane, postings),
+            // No lane of ours is for them.
+            None => {
+                let released = |posting: Posting| LaneCompletion::Released {
+                    slice: posting.slice,
+                    sent: Sent::None,
+                };
+                let mut ended: Vec<_> = postings.drain(..).map(released).collect();
+                self.inner.parts.lanes.on_completions(lane, &mut ended);
+            }
+        }
+    }
+
+    fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
+        self.inner.post(lane, postings);
+    }
+
+    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(tcp) = &self.inner.parts.tcp {
+            TcpTransport::attend(tcp, lane, is_done);
+        }
+    }
+
+    fn expect(&self, lane: Lifecycle) {
+        if let Some(tcp) = &self.inner.parts.tcp {
+            TcpTransport::expect(tcp, lane);
+        }
+    }
+
+    fn withdraw(&self, lane: Lifecycle, slice: u64) {
+        let LanesParts { watch, tcp, .. } = &self.inner.parts;
+        match (self.inner.lane(lane), tcp) {
+            (Some(Lane { carrier: Carrier::Rdma, nic, .. }), _) => {
+                watch.want_back(&nic, lane, SliceId::from_bits(slice));
+            }
+            (_, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
+            (_, None) => {}
+        }
+    }
+
+    fn probe(&self, lane: Lifecycle) -> Step<()> {
+        let inner = self.inner.clone();
+        Box::pin(async move {
+            let Some(Lane { peer, nic, .. }) = inner.lane(lane) else {
+                return Err(failed(Side::Local, "probe", "no lane has the lifecycle"));
+            };
+            let probing = move || nic.prove(lane, None, PROBE_PATIENCE);
+            Ok(inner.parts.steps.run(&peer, probing).await?)
+        })
+    }
+
+    fn note_fallback(&self, peer: &NicPath, reason: TransportError) {
+        let LanesParts { watch, fallbacks, clock, .. } = &self.inner.parts;
+        watch.doubts.give_up(peer, clock.now());
+        let reason = Error::new(reason.side, Stage::Transfer, Cause::Transport(reason));
+        fallbacks.tell(reason.at(peer.node.as_str()));
+    }
+}
+
+impl<N: Net> Transport for Lanes<N> {
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> BroughtUp {
+        Box::pin(self.inner.clone().bring_up(lifecycle, peer, entropy, attempt))
+    }
+
+    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        Box::pin(self.inner.clone().wire(local, remote, body))
+    }
+
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().retire(lifecycle))
+    }
+
+    fn carrier(&self, lane: Lifecycle) -> Carrier {
+        self.inner.lane(lane).map_or(Carrier::Tcp, |lane| lane.carrier)
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        self.inner.parts.tcp.as_ref().map_or(0, |tcp| tcp.served(lane))
+    }
+
+    fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        self.inner.regions.find(span)
+    }
+
+    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
+        let nics = self.inner.parts.nics.iter().map(|(nic, _)| &**nic);
+        let registered = self.inner.regions.register(nics, span, access, location);
+        registered
+            .map(Some)
+            .map_err(|error| Error::new(error.side, Stage::Registration, Cause::Transport(error)))
+    }
+
+    fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
+        if let Ok(place) = self.inner.place(peer) {
+            self.inner.parts.nics[place].0.note_address(peer, gid, request);
+        }
+    }
+
+    fn rails(&self, node: &NodeName, devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
+        let ours: Vec<&str> = self.inner.parts.nics.iter().map(|(_, name)| &**name).collect();
+        let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+        plan_rails(node, &ours, &theirs)
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
+    }
+
+    fn prove(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().prove(lifecycle))
+    }
+
+    fn nic_counters(&self) -> NicCounters {
+        self.inner.parts.nics.iter().map(|(nic, _)| nic.counters()).sum()
+    }
+}

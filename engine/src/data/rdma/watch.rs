@@ -1,0 +1,161 @@
+//! What the device's own thread tells, as the engine takes it.
+
+use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
+use crate::api::transfer::{CompletionStatus, SliceId};
+use crate::data::fallback::Fallbacks;
+use crate::error::{Cause, Error, Stage};
+use crate::mooncake::is_theirs;
+use crate::node::registry::LaneTable;
+use crate::time::Clock;
+use handfast_core::transfer::{Sent, TransferInput};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::{Duration, Lifecycle, NicPath};
+use handfast_transport_rdma::{Completion, DeviceEvent, LaneSink, Nic, SliceEnd};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::runtime::Handle;
+use tracing::{debug, warn};
+
+/// How long a slice that is wanted back may take to end by itself. A queue pair gives nothing back:
+/// past this its lane is ended, which does. Longer than a device tries to reach a silent peer.
+const WITHDRAWAL: Duration = Duration::from_millis(1_000);
+
+/// What is known of a lane beside the device.
+struct Facts {
+    peer: NicPath,
+    answered: AtomicBool,
+}
+
+pub(super) struct Watch {
+    lanes: Arc<LaneTable>,
+    /// Where lanes may run over TCP instead.
+    fallbacks: Option<Fallbacks>,
+    clock: Arc<dyn Clock>,
+    /// Calls come from the device's own thread as well.
+    runtime: Handle,
+    facts: RwLock<BTreeMap<Lifecycle, Arc<Facts>>>,
+    pub(super) doubts: Doubts,
+}
+
+impl Watch {
+    /// To be made within the runtime.
+    pub(super) fn new(
+        lanes: Arc<LaneTable>,
+        fallbacks: Option<Fallbacks>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (facts, doubts) = (RwLock::default(), Doubts::default());
+        Self { lanes, fallbacks, clock, runtime: Handle::current(), facts, doubts }
+    }
+
+    pub(super) fn add(&self, lane: Lifecycle, peer: NicPath) {
+        let facts = Facts { peer, answered: AtomicBool::new(false) };
+        let mut known = self.facts.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(lane, Arc::new(facts));
+    }
+
+    pub(super) fn remove(&self, lane: Lifecycle) {
+        self.facts.write().unwrap_or_else(PoisonError::into_inner).remove(&lane);
+    }
+
+    /// Ends slices that were never posted, or never could be.
+    pub(super) fn end(&self, lane: Lifecycle, ended: impl Iterator<Item = TransferInput>) {
+        if let Some(target) = self.lanes.get(lane) {
+            target.on_inputs(false, ended);
+        }
+    }
+
+    /// Sees to it that a slice ends soon.
+    pub(super) fn want_back(self: &Arc<Self>, nic: &Arc<Nic>, lane: Lifecycle, slice: SliceId) {
+        let at = self.clock.now() + WITHDRAWAL;
+        let (watch, nic, clock) = (Arc::downgrade(self), Arc::downgrade(nic), self.clock.clone());
+        self.runtime.spawn(async move {
+            clock.sleep_until(at).await;
+            let (Some(watch), Some(nic)) = (watch.upgrade(), nic.upgrade()) else { return };
+            // The device is asked: it may have ended while it was asked back.
+            if nic.holds(lane, slice) {
+                let limit_ms = WITHDRAWAL.nanos() / 1_000_000;
+                let detail =
+                    format!("a slice that nobody wants any more did not end within {limit_ms} ms");
+                let error = TransportError { side: Side::Local, call: "withdraw", code: 0, detail };
+                watch.lanes.fail(lane, error);
+            }
+        });
+    }
+
+    fn of(&self, lane: Lifecycle) -> Option<Arc<Facts>> {
+        self.facts.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
+    /// A lane that never had an answer says something about RDMA; one that had, about the peer.
+    fn doubt(&self, facts: &Facts, error: &TransportError) {
+        let Some(fallbacks) = &self.fallbacks else { return };
+        let silent = error.side == Side::Peer && error.call == "completion";
+        // Lanes to a Mooncake node run over what its descriptor says, and nothing else.
+        if !silent || facts.answered.load(Ordering::Acquire) || is_theirs(&facts.peer) {
+            return;
+        }
+        if self.doubts.on_failed(&facts.peer, self.clock.now()) {
+            let seconds = TCP_FOR.nanos() / 1_000_000_000;
+            let detail = format!(
+                "{}, and no lane of {FAILED_LANES_MAX} ever had an answer; RDMA is tried again \
+                 after {seconds} s",
+                error.detail
+            );
+            let error = TransportError { detail, ..error.clone() };
+            let reason = Error::new(error.side, Stage::Transfer, Cause::Transport(error));
+            fallbacks.tell(reason.at(facts.peer.node.as_str()));
+        }
+    }
+}
+
+impl LaneSink for Watch {
+    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
+        let answered = completions.iter().any(|completion| completion.end == SliceEnd::Done);
+        let first = |facts: &Arc<Facts>| answered && !facts.answered.swap(true, Ordering::AcqRel);
+        if let Some(facts) = self.of(lane).filter(first) {
+            self.doubts.on_answer(&facts.peer);
+            if let Some(fallbacks) = &self.fallbacks {
+                fallbacks.forget(facts.peer.node.as_str());
+            }
+        }
+        match self.lanes.get(lane) {
+            Some(target) => target.on_inputs(answered, completions.drain(..).map(input)),
+            // Nothing is posted before a lane is in the table or after it left.
+            None => completions.clear(),
+        }
+    }
+
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+        if let Some(facts) = self.of(lane) {
+            self.doubt(&facts, &error);
+        }
+        self.lanes.fail(lane, error);
+    }
+
+    fn on_device_event(&self, event: DeviceEvent) {
+        match event {
+            DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
+                warn!(?event, "the RDMA device tells");
+            }
+            _ => debug!(?event, "the RDMA device tells"),
+        }
+    }
+}
+
+fn input(completion: Completion) -> TransferInput {
+    let slice: SliceId = completion.slice;
+    let status = match completion.end {
+        SliceEnd::Done => CompletionStatus::Done,
+        SliceEnd::Refused(error) => CompletionStatus::Refused(error.into()),
+        // The lane has failed with it, but trying again on another changes nothing.
+        SliceEnd::Failed(error) if error.side == Side::Protection => {
+            CompletionStatus::Refused(error.into())
+        }
+        SliceEnd::Failed(error) => CompletionStatus::Failed(error.into()),
+        SliceEnd::Flushed | SliceEnd::Abandoned => CompletionStatus::Flushed,
+        SliceEnd::NotPosted => return TransferInput::Released { slice, sent: Sent::None },
+    };
+    TransferInput::Completion { slice, status }
+}

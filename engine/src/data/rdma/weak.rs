@@ -1,0 +1,137 @@
+//! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
+
+use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_raised};
+use crate::data::transport::{Attempt, Carrier, NotRaised};
+use crate::mooncake::devices_on;
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath};
+use handfast_transport_rdma::Nic;
+use handfast_transport_tcp::Net;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// First packet sequence number of either side: Mooncake's are not announced.
+const PSN: u32 = 0;
+/// Largest path MTU of a Mooncake node, in bytes (`MC_MTU`). It takes the smaller of this and its
+/// port's, as we do: two ports with different ones cannot be brought together.
+const MTU_BYTES: u32 = 4096;
+/// Outstanding reads that a Mooncake node sets its queue pairs to, both ways.
+const RD_ATOMIC: u32 = 16;
+/// How long a proof may take: less than the life cycle gives an operation (`Timing::operation`, 5 s),
+/// and longer than a device asks a silent peer.
+const PROOF_MAX: Duration = Duration::from_secs(4);
+
+impl<N: Net> Inner<N> {
+    /// The NIC that a lane over a Mooncake node's path runs over, and its place among ours.
+    fn nic_on(&self, peer: &NicPath) -> Result<(Arc<Nic>, usize), TransportError> {
+        let Some(ours) = devices_on(peer).1 else { return Ok((self.parts.nics[0].0.clone(), 0)) };
+        let mut nics = self.parts.nics.iter().enumerate();
+        let found = nics.find(|(_, (_, name))| name == ours);
+        let unknown = || format!("this node does not use a NIC '{ours}'");
+        found
+            .map(|(place, (nic, _))| (nic.clone(), place))
+            .ok_or_else(|| failed(Side::Configuration, "bring_up", unknown()))
+    }
+
+    /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
+    /// up there.
+    pub(super) async fn bring_up_weak(
+        self: Arc<Self>,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        attempt: Attempt,
+    ) -> Result<Body, NotRaised> {
+        let LanesParts { watch, steps, .. } = &self.parts;
+        let (nic, place) = self.nic_on(&peer)?;
+        let lane = Lane {
+            peer: peer.clone(),
+            nic: nic.clone(),
+            place,
+            has_queue_pairs: true,
+            carrier: Carrier::Rdma,
+        };
+        self.remember(lifecycle, lane);
+        watch.add(lifecycle, peer.clone());
+        let psns = [PSN; QUEUE_PAIRS_PER_LANE as usize];
+        let raised = steps.run(&peer, move || nic.bring_up(lifecycle, &psns)).await;
+        let refused = match raised {
+            Ok(body) => return Ok(body),
+            Err(error) => not_raised(error),
+        };
+        if refused.limit.is_some() && attempt == Attempt::First {
+            self.forget(lifecycle).await?;
+        }
+        Err(refused)
+    }
+
+    /// Wires towards the queue pairs of a Mooncake node, with what it takes for granted.
+    pub(super) async fn wire_weak(
+        &self,
+        lifecycle: Lifecycle,
+        Lane { peer, nic, .. }: Lane,
+        body: Body,
+    ) -> Result<(), TransportError> {
+        let body = complete(body)?;
+        Ok(self.parts.steps.run(&peer, move || nic.wire(lifecycle, &body)).await?)
+    }
+
+    /// Makes and destroys queue pairs.
+    pub(super) async fn skip_numbers(
+        self: Arc<Self>,
+        peer: NicPath,
+        count: u32,
+    ) -> Result<(), TransportError> {
+        let (nic, _) = self.nic_on(&peer)?;
+        Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+    }
+
+    /// Reads nothing, which needs no key: the peer's device answers for the queue pair, and where it
+    /// tells an earlier pairing from this one by a read it does so by an empty one as well
+    /// (`transport-rdma/tests/rdma/hazards.rs`).
+    pub(super) async fn prove(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+        let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
+            return Err(failed(Side::Local, "prove", "no lane has the lifecycle"));
+        };
+        let proving = move || nic.prove(lifecycle, None, PROOF_MAX);
+        Ok(self.parts.steps.run(&peer, proving).await?)
+    }
+}
+
+/// What a Mooncake node announced, with what it takes for granted.
+fn complete(body: Body) -> Result<Body, TransportError> {
+    let pairs = body.queue_pairs.len();
+    if pairs != QUEUE_PAIRS_PER_LANE as usize {
+        let detail = format!(
+            "the Mooncake node has {pairs} queue pairs for each peer, and this one \
+             {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
+        );
+        return Err(failed(Side::Configuration, "wire", detail));
+    }
+    Ok(Body { psns: vec![PSN; pairs], mtu: MTU_BYTES, rd_atomic: RD_ATOMIC, ..body })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn announced(queue_pairs: &[u32]) -> Body {
+        Body { queue_pairs: queue_pairs.to_vec(), gid: "fe:01".to_owned(), ..Body::default() }
+    }
+
+    #[test]
+    fn what_a_mooncake_node_leaves_unsaid_is_what_its_queue_pairs_are_set_to() {
+        let body = complete(announced(&[17, 18])).unwrap();
+        assert_eq!((body.psns, body.mtu, body.rd_atomic), (vec![0, 0], 4096, 16));
+        assert_eq!((body.queue_pairs, &*body.gid), (vec![17, 18], "fe:01"));
+    }
+
+    #[test]
+    fn another_number_of_queue_pairs_is_refused_and_the_error_says_how_to_run_that_node() {
+        for queue_pairs in [&[17][..], &[17, 18, 19]] {
+            let error = complete(announced(queue_pairs)).unwrap_err();
+            assert_eq!((error.side, error.call), (Side::Configuration, "wire"));
+            assert!(error.detail.contains("MC_NUM_QP_PER_EP=2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The regions we serve, by name.
+
+use crate::data::rdma::LocalRegion;
+use crate::error::{Cause, Error, Stage};
+use crate::time::Entropy;
+use crate::topology::Location;
+use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
+use handfast_transport::{Access, Direction, Region, RegionError, RegionTable};
+use handfast_transport::{RegistrationError, Span};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
+const KEY_DRAWS_MAX: usize = 4;
+
+pub(crate) struct Regions {
+    pub(crate) table: Arc<RegionTable>,
+    named: Mutex<Vec<Named>>,
+    regions_max: usize,
+    /// Told of every change.
+    pub(crate) changed: Arc<Notify>,
+}
+
+/// A region that is served.
+struct Named {
+    name: Arc<str>,
+    region: Region,
+    /// As the RDMA device knows it.
+    registered: Option<Arc<LocalRegion>>,
+    reach: Reach,
+    /// Where its memory is, if anybody knows.
+    location: Option<Location>,
+}
+
+/// A region to be served.
+pub(crate) struct ServedRegion {
+    pub(crate) span: Span,
+    pub(crate) access: Access,
+    /// As the RDMA device knows it.
+    pub(crate) registered: Option<Arc<LocalRegion>>,
+    pub(crate) reach: Reach,
+    /// Where its memory is, if the user said so.
+    pub(crate) location: Option<Location>,
+}
+
+/// What a peer must know to reach a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Its key.
+    ByKey,
+    /// Its address alone, as Mooncake's TCP data protocol has it.
+    ByAddress,
+}
+
+/// Why bytes named by their address alone cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReachError {
+    #[error("{length} bytes at {address:#x} are in no region that may be reached by address")]
+    Nowhere { address: u64, length: u64 },
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+/// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
+/// peer's side. The piece of it that is being copied at that moment is still copied, so who reuses
+/// the bytes at once waits until nobody holds the memory (`Memory::holders`); it stays mapped until
+/// then.
+pub struct Registration {
+    regions: Arc<Regions>,
+    name: Arc<str>,
+    region: Region,
+}
+
+impl Registration {
+    /// The name peers ask for.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The memory.
+    pub fn span(&self) -> &Span {
+        self.region.span()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.regions.table.unregister(self.region.key());
+        let mut named = self.regions.lock();
+        let place = named.iter().position(|named| named.region.key() == self.region.key());
+        let gone = place.map(|place| named.remove(place));
+        drop(named);
+        // Here peers lose the device's key; without the lock, for pages are released.
+        drop(gone);
+        self.regions.changed.notify_one();
+    }
+}
+
+impl Regions {
+    pub(crate) fn new(regions_max: usize) -> Arc<Self> {
+        let table = Arc::new(RegionTable::new());
+        let changed = Arc::new(Notify::new());
+        Arc::new(Self { table, named: Mutex::default(), regions_max, changed })
+    }
+
+    /// Regions there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        name: &str,
+        served: ServedRegion,
+        entropy: &dyn Entropy,
+    ) -> Result<Registration, Error> {
+        let ServedRegion { span, access, registered, reach, location } = served;
+        let failed = |cause| Error::local(Stage::Registration, cause);
+        let plain = |c: char| !c.is_control() && !matches!(c, '/' | ':' | ',');
+        if name.is_empty() || name.len() > REGION_NAME_BYTES_MAX || !name.chars().all(plain) {
+            let text = format!(
+                "a segment's name has 1 to {REGION_NAME_BYTES_MAX} bytes, and none of '/', \
+                 ':', ',' and control characters"
+            );
+            return Err(failed(Cause::Invalid(text)));
+        }
+        if span.is_empty() {
+            return Err(failed(Cause::Invalid("a segment has at least one byte".into())));
+        }
+        let mut named = self.lock();
+        if named.iter().any(|known| &*known.name == name) {
+            return Err(failed(Cause::Invalid(format!("the segment '{name}' is served already"))));
+        }
+        if named.len() >= self.regions_max {
+            return Err(failed(Cause::Limit { name: "regions_max", value: self.regions_max }));
+        }
+        let mut draws = (0..KEY_DRAWS_MAX)
+            .map(|_| self.table.register(span.clone(), access, entropy.next_u64()));
+        let region = draws
+            .find(|drawn| !matches!(drawn, Err(RegistrationError::KeyTaken)))
+            .unwrap_or(Err(RegistrationError::KeyTaken))
+            .map_err(|error| failed(error.into()))?;
+        let name: Arc<str> = name.into();
+        let found = || registered.as_ref().map(|known| known.location().clone());
+        let location = location.or_else(found).filter(|place| *place != Location::Anywhere);
+        named.push(Named {
+            name: name.clone(),
+            region: region.clone(),
+            registered,
+            reach,
+            location,
+        });
+        drop(named);
+        self.changed.notify_one();
+        Ok(Registration { regions: self.clone(), name, region })
+    }
+
+    /// The regions that can be reached with what `reach` says; who knows keys reaches all.
+    pub(crate) fn describe(&self, reach: Reach) -> Vec<RegionDescriptor> {
+        let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
+        let describe =
+            |Named { name, region, registered, location, .. }: &Named| RegionDescriptor {
+                name: name.to_string(),
+                key: region.key(),
+                remote_keys: registered.as_ref().map_or_else(Vec::new, |known| known.remote_keys()),
+                address: region.address(),
+                bytes: region.bytes(),
+                readable: region.access().remote_read,
+                writable: region.access().remote_write,
+                location: location.as_ref().map(Location::to_string),
+            };
+        self.lock().iter().filter(reached).map(describe).collect()
+    }
+
+    /// Finds bytes by their address alone, in one region that allows it.
+    pub(crate) fn reach(
+        &self,
+        address: u64,
+        length: u64,
+        direction: Direction,
+    ) -> Result<Span, ReachError> {
+        let nowhere = ReachError::Nowhere { address, length };
+        let end = address.checked_add(length).filter(|_| length > 0).ok_or(nowhere)?;
+        let holds = |named: &&Named| {
+            let first = named.region.address();
+            named.reach == Reach::ByAddress
+                && (first..first + named.region.bytes()).contains(&address)
+                && end - first <= named.region.bytes()
+        };
+        let key = self.lock().iter().find(holds).map(|named| named.region.key()).ok_or(nowhere)?;
+        Ok(self.table.lookup(key, address, length, direction)?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Named>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

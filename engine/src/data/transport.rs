@@ -1,0 +1,337 @@
+//! The data plane as the engine drives it: what its lanes run over, and how they are told apart.
+
+use crate::data::fallback::Fallbacks;
+use crate::data::plane::Plane;
+use crate::data::rdma::LocalRegion;
+use crate::error::Error;
+use crate::node::registry::LaneTable;
+use crate::peer::rails::RailPlan;
+use crate::time::{Clock, Entropy};
+use crate::topology::{Location, PriorityMatrix};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
+use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
+use handfast_transport::{Access, Span};
+use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
+use handfast_transport_tcp::{BringUpError, Net, Posting, TcpTransport};
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// What an engine's lanes run over. The control channel is TCP with each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// TCP alone.
+    #[default]
+    Tcp,
+    /// RDMA alone: an engine without a usable device does not start, and a peer without one is
+    /// refused.
+    Rdma,
+    /// RDMA where both sides have it and it works, else TCP. Each time TCP is taken instead is told
+    /// as a [`Fallback`](crate::Fallback).
+    Auto,
+}
+
+/// Which RDMA device to use, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaOptions {
+    /// The devices by name, at most [`RAILS_MAX`](crate::RAILS_MAX); with several of them bytes are
+    /// striped over all that are equally near. Default: one with the address that is listened at, or
+    /// else the first that can be used.
+    pub devices: Vec<String>,
+    /// Which of several devices to prefer for memory where, in the form that Mooncake has for it.
+    /// Bytes go over a device that is preferred at both ends, and over others where none of those
+    /// works; devices that it does not list come last. Default: the devices on the memory's own NUMA
+    /// node, as the kernel tells of them ([`topology`](crate::topology)).
+    pub matrix: Option<PriorityMatrix>,
+    /// The port of each, counted from 1.
+    pub port: u8,
+    /// The address of the port that peers are to reach, with one device at most. Default: the best
+    /// there is.
+    pub address: Option<IpAddr>,
+    /// The place of that address in the port's table instead, of every device; the address goes
+    /// before it. Default: the best there is.
+    pub gid_index: Option<u8>,
+    /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
+    /// this, the port's, and the peer's. Default: 4096.
+    pub mtu_bytes_max: u32,
+    /// Traffic class of our packets: on Ethernet the byte of the IP header whose upper six bits, the
+    /// DSCP, choose a queue of the fabric. Default: 0.
+    pub traffic_class: u8,
+    /// Service level of our packets, 0 to 15: the virtual lane on InfiniBand, the priority of tagged
+    /// frames on Ethernet. Default: 0.
+    pub service_level: u8,
+}
+
+impl Default for RdmaOptions {
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            matrix: None,
+            port: 1,
+            address: None,
+            gid_index: None,
+            mtu_bytes_max: 4096,
+            traffic_class: 0,
+            service_level: 0,
+        }
+    }
+}
+
+/// What bytes to or from a peer move over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A copy: the segment is our own.
+    Copy,
+    /// TCP.
+    Tcp,
+    /// RDMA.
+    Rdma,
+}
+
+impl Carrier {
+    /// All there are, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
+
+    /// In one word, as reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// Longest slice where lanes may run over RDMA. The time that a device waits for an answer covers a
+/// whole slice on some, and all that is in flight before it.
+pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
+
+/// What we tell peers of our transports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offer {
+    pub(crate) transports: Transports,
+    pub(crate) devices: Vec<DeviceDescriptor>,
+    /// Which of several devices are near which memory.
+    pub(crate) matrix: Option<Arc<PriorityMatrix>>,
+}
+
+/// Our memory and the peer's as RDMA devices name them.
+#[derive(Clone)]
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct Ends {
+    pub(crate) local: Arc<LocalRegion>,
+    pub(crate) remote: Arc<RemoteRegion>,
+}
+
+/// A region of a peer as RDMA devices name it.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RemoteRegion {
+    /// One for each device of the peer.
+    pub(crate) keys: Vec<u32>,
+    /// First byte, in the owner's addresses.
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) location: Location,
+}
+
+impl RemoteRegion {
+    /// A place that is none is unknown: it costs speed and nothing else.
+    pub(crate) fn of(region: &RegionDescriptor) -> Self {
+        let location = region.location.as_ref().and_then(|text| text.parse().ok());
+        Self {
+            keys: region.remote_keys.clone(),
+            address: region.address,
+            bytes: region.bytes,
+            location: location.unwrap_or(Location::Anywhere),
+        }
+    }
+
+    /// Where a byte lies, which is named by its owner's address.
+    pub(crate) fn place(&self, address: u64) -> Location {
+        self.location.at(address.saturating_sub(self.address), self.bytes)
+    }
+}
+
+/// A posting for a lane over RDMA.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RegisteredPosting {
+    pub(crate) posting: Posting,
+    /// Absent if either side's memory is not registered with its device.
+    pub(crate) ends: Option<Ends>,
+    /// Which of the peer's devices the lane leads to, by its place among the region's keys.
+    pub(crate) theirs: Option<usize>,
+}
+
+/// What lanes over RDMA are made of.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) struct RdmaParts<N: Net> {
+    pub(crate) options: RdmaOptions,
+    /// Where calls are taken, if at one address alone.
+    pub(crate) listens_at: Option<IpAddr>,
+    /// What peers are told of that.
+    pub(crate) address: String,
+    pub(crate) lanes_max: usize,
+    pub(crate) lane_depth: u32,
+    /// Where lanes may run over TCP instead.
+    pub(crate) tcp: Option<TcpTransport<N>>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) fallbacks: Fallbacks,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+}
+
+/// The end of a step, which may take as long as a kernel or a network likes.
+pub(crate) type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
+
+/// Whether a lane is brought up for the first time, or once more after room was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attempt {
+    /// At a limit nothing is left of it.
+    First,
+    /// What cannot be had is done without, where that is allowed.
+    Last,
+}
+
+/// Why a lane was not brought up.
+pub(crate) struct NotRaised {
+    pub(crate) error: TransportError,
+    /// The limit that was reached, where another lane's end would help.
+    pub(crate) limit: Option<LimitReached>,
+}
+
+impl From<TransportError> for NotRaised {
+    fn from(error: TransportError) -> Self {
+        Self { error, limit: None }
+    }
+}
+
+impl From<BringUpError> for NotRaised {
+    fn from(error: BringUpError) -> Self {
+        let limit = match error {
+            BringUpError::Full { lanes, max } => {
+                let (in_use, max) = (lanes as u64, max as u64);
+                Some(LimitReached { limit: NicLimit::Lanes, in_use, max })
+            }
+            BringUpError::Exists => None,
+        };
+        Self { error: error.into(), limit }
+    }
+}
+
+/// The end of a BringUp.
+pub(crate) type BroughtUp = Pin<Box<dyn Future<Output = Result<Body, NotRaised>> + Send>>;
+
+/// Memory that a device knows, if there is one.
+pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
+
+/// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
+/// may go on until the lane is retired.
+pub(crate) trait Transport: Plane {
+    /// Makes what a lane needs and says what to announce about it.
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> BroughtUp;
+
+    /// Connects the lane to what the peer announced.
+    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
+
+    /// Ends the lane; afterwards nothing of it touches memory.
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
+
+    /// What a wired lane runs over.
+    fn carrier(&self, lane: Lifecycle) -> Carrier;
+
+    /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
+    /// they cannot.
+    fn served(&self, lane: Lifecycle) -> u64;
+
+    /// What peers are told.
+    fn offer(&self) -> &Offer;
+
+    /// What the device knows the bytes by, if it was told of them.
+    fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
+
+    /// Tells the device of memory, which lies at `location` or else where the kernel says it does;
+    /// nothing where there is no device. Blocks while pages are pinned.
+    fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
+
+    /// Makes and destroys queue pairs before those of a lane to `peer`, so that the lane's numbers
+    /// are not those of an earlier run (rule H13).
+    fn skip_numbers(&self, _peer: &NicPath, _count: u32) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Sees an answer come from the peer over each queue pair of a wired lane (rule H13).
+    fn prove(&self, _lifecycle: Lifecycle) -> Step<()> {
+        let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
+        let error = TransportError { side: Side::Configuration, call: "prove", code: 0, detail };
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// The rails to a node that has these devices; none where one lane will do.
+    fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
+        Vec::new()
+    }
+
+    /// The peer has announced a GID with a request of its own, or told of it otherwise.
+    fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
+
+    /// What happened on the RDMA device, if there is one.
+    fn nic_counters(&self) -> NicCounters {
+        NicCounters::default()
+    }
+}
+
+impl<N: Net> Transport for TcpTransport<N> {
+    fn bring_up(
+        &self,
+        lifecycle: Lifecycle,
+        _peer: NicPath,
+        entropy: u64,
+        _attempt: Attempt,
+    ) -> BroughtUp {
+        let raised = TcpTransport::bring_up(self, lifecycle, entropy);
+        Box::pin(std::future::ready(raised.map_err(NotRaised::from)))
+    }
+
+    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::wire(&transport, local, remote, body).await })
+    }
+
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::retire(&transport, lifecycle).await })
+    }
+
+    fn carrier(&self, _lane: Lifecycle) -> Carrier {
+        Carrier::Tcp
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        TcpTransport::served(self, lane)
+    }
+
+    fn offer(&self) -> &Offer {
+        const TCP_ALONE: &Offer = &Offer {
+            transports: Transports { tcp: true, rdma: false },
+            devices: Vec::new(),
+            matrix: None,
+        };
+        TCP_ALONE
+    }
+
+    fn registered(&self, _span: &Span) -> Option<Arc<LocalRegion>> {
+        None
+    }
+
+    fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+        Ok(None)
+    }
+}

@@ -1,0 +1,13 @@
+//! One node: the task that drives the life cycle, and the tables of peers and lanes.
+//!
+//! Only the driver's task touches the machine; every other task and thread sends it commands. The
+//! registry's tables are shared, each behind a lock that is held for one look-up.
+
+pub(crate) mod command;
+pub(crate) mod directory;
+pub(crate) mod driver;
+pub(crate) mod opening;
+pub(crate) mod registry;
+pub(crate) mod room;
+pub(crate) mod twins;
+pub(crate) mod watching;

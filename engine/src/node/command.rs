@@ -1,0 +1,65 @@
+//! What the task that drives the life cycle is told.
+
+use crate::observe::metrics::Lifecycles;
+use handfast_core::node::CallFailure;
+use handfast_core::transport::{OperationId, Outcome, TransportError};
+use handfast_core::wire::{Message, PlainMessage};
+use handfast_core::{Incarnation, Lifecycle, NicPath};
+use handfast_transport_rdma::LimitReached;
+use tokio::sync::{mpsc, oneshot};
+
+pub(crate) enum Command {
+    /// A lane to this run of `path` is wanted; `address` is where it takes calls.
+    Open { path: NicPath, incarnation: Incarnation, address: String },
+    /// A peer called; the answer goes to `reply`.
+    CallReceived { message: Message, reply: oneshot::Sender<Message> },
+    /// A call of ours was answered.
+    CallAnswered(Message),
+    /// A Mooncake node called; the answer goes to `reply`.
+    PlainCallReceived { message: PlainMessage, reply: oneshot::Sender<PlainMessage> },
+    /// A call of ours was answered by a Mooncake node.
+    PlainCallAnswered { lifecycle: Lifecycle, message: PlainMessage },
+    /// A call of ours failed.
+    CallFailed { lifecycle: Lifecycle, failure: CallFailure },
+    /// An operation ended.
+    OperationDone { id: OperationId, outcome: Outcome },
+    /// A lane broke, or is mute.
+    LaneFailed { lifecycle: Lifecycle, error: TransportError },
+    /// Somebody asks which lifecycles there are.
+    ListLifecycles { reply: oneshot::Sender<Lifecycles> },
+    /// The recording needs the node's state to go on.
+    BeginSegment,
+    /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
+    RoomWanted { made: oneshot::Sender<()> },
+    /// A limit kept a lane to `peer` from coming up, for this attempt.
+    NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
+    /// The lanes to a peer are to end, with its consent; another may be asked for at once.
+    EndLanes { peer: NicPath },
+    /// The lane over one path of a peer is to end, with its consent, and is not wanted back.
+    EndLane { peer: NicPath },
+    /// The engine closes; `done` is answered when no lane is left.
+    Shutdown { done: Option<oneshot::Sender<()>> },
+}
+
+/// The way to the driver. The queue itself has no limit because its writers are limited: calls by
+/// `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by one per
+/// peer until the machine asks again, questions by `connections_max` of whoever asks.
+#[derive(Clone)]
+pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
+
+impl Commands {
+    pub(crate) fn channel() -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), receiver)
+    }
+
+    /// Sends; false when the driver has ended.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        self.0.send(command).is_ok()
+    }
+
+    /// The driver has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+}

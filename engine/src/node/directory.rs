@@ -1,0 +1,178 @@
+//! Where nodes find each other through a metadata store: what we publish of ourselves, and what we
+//! look up of others. The entries are Mooncake's.
+
+use crate::control::answer::Answers;
+use crate::error::{Cause, Error, Stage};
+use crate::observe::counters::count;
+use handfast_core::mooncake::{Keys, RpcMeta, RpcMetaError, SegmentDescriptor};
+use handfast_core::wire::{DescriptorError, NodeDescriptor};
+use handfast_metadata::{Changes, Store, StoreError};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// Shortest pause after publishing or watching failed.
+pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest.
+pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Which store, and whose entries in it.
+#[derive(Clone)]
+pub struct MetadataOptions {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// Part of every key, as `MC_METADATA_CLUSTER_ID` is; empty for none.
+    pub cluster_id: String,
+    /// How often a node that lives publishes again, so that a store which forgot it knows it again,
+    /// in milliseconds.
+    pub publish_interval_ms: u64,
+}
+
+impl MetadataOptions {
+    /// A store without a cluster id, published to every ten seconds.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, cluster_id: String::new(), publish_interval_ms: 10_000 }
+    }
+}
+
+impl fmt::Debug for MetadataOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MetadataOptions({}, {:?})", self.store.name(), self.cluster_id)
+    }
+}
+
+/// What a store says of a node.
+pub(crate) enum Found {
+    /// A node of ours takes calls there; it is asked itself.
+    Ours(String),
+    /// A Mooncake node, and where it takes calls.
+    Theirs(Box<SegmentDescriptor>, String),
+}
+
+/// Our view of a store.
+pub(crate) struct Directory {
+    store: Arc<dyn Store>,
+    keys: Keys,
+    interval: Duration,
+    /// One publication at a time, and none once our entries were taken back.
+    withdrawn: tokio::sync::Mutex<bool>,
+}
+
+impl Directory {
+    pub(crate) fn new(options: &MetadataOptions) -> Result<Arc<Self>, Error> {
+        let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
+        let keys = Keys::new(&options.cluster_id).map_err(|error| invalid(error.to_string()))?;
+        if options.publish_interval_ms == 0 {
+            return Err(invalid("publish_interval_ms must be at least 1".into()));
+        }
+        let interval = Duration::from_millis(options.publish_interval_ms);
+        let (store, withdrawn) = (options.store.clone(), tokio::sync::Mutex::new(false));
+        Ok(Arc::new(Self { store, keys, interval, withdrawn }))
+    }
+
+    /// Looks a node up by its name.
+    pub(crate) async fn look_up(&self, name: &str) -> Result<Found, Error> {
+        let failed = |cause: Cause| Error::peer(Stage::Metadata, cause).at(name);
+        let store = |error: StoreError| failed(Cause::Store(error));
+        let unknown = || {
+            let store = self.store.name().to_owned();
+            failed(Cause::NotPublished { name: name.to_owned(), store })
+        };
+        let text = self.store.get(&self.keys.segment(name)).await.map_err(store)?;
+        let text = text.ok_or_else(unknown)?;
+        match NodeDescriptor::decode(&text) {
+            Ok(ours) => Ok(Found::Ours(ours.address)),
+            Err(DescriptorError::NoKey(_)) => {
+                let theirs = SegmentDescriptor::decode(&text).map_err(|it| failed(it.into()))?;
+                let meta = self.published_at(name).await.map_err(store)?.ok_or_else(unknown)?;
+                let meta = meta.map_err(|error| failed(Cause::Invalid(error.to_string())))?;
+                Ok(Found::Theirs(Box::new(theirs), meta.address()))
+            }
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    /// Where a node takes calls, as the store says; `None` if it says nothing.
+    pub(crate) async fn published_at(
+        &self,
+        name: &str,
+    ) -> Result<Option<Result<RpcMeta, RpcMetaError>>, StoreError> {
+        let text = self.store.get(&self.keys.rpc_meta(name)).await?;
+        Ok(text.as_deref().map(RpcMeta::decode))
+    }
+
+    /// Follows where nodes take calls, if the store can tell.
+    pub(crate) fn watch(&self) -> Option<Box<dyn Changes>> {
+        self.store.watch(&self.keys.rpc_meta(""))
+    }
+
+    /// The node of which an entry says where it takes calls.
+    pub(crate) fn name_of<'a>(&self, key: &'a str) -> Option<&'a str> {
+        key.strip_prefix(&self.keys.rpc_meta(""))
+    }
+
+    /// Where a node takes calls, looked up by its name.
+    pub(crate) async fn call_address(&self, name: &str) -> Result<String, Error> {
+        match self.look_up(name).await? {
+            Found::Ours(address) | Found::Theirs(_, address) => Ok(address),
+        }
+    }
+
+    /// Publishes once.
+    pub(crate) async fn publish(&self, answers: &Answers) -> Result<(), Error> {
+        let failed = |error: StoreError| Error::local(Stage::Metadata, Cause::Store(error));
+        let withdrawn = self.withdrawn.lock().await;
+        let Some(meta) = RpcMeta::of_address(&answers.address).filter(|_| !*withdrawn) else {
+            return Ok(());
+        };
+        let name = answers.name.as_str();
+        self.store.put(&self.keys.rpc_meta(name), &meta.encode()).await.map_err(failed)?;
+        // Our own nodes take no more than the address from it, and ask there.
+        let descriptor = answers.describe_openly().encode();
+        self.store.put(&self.keys.segment(name), &descriptor).await.map_err(failed)
+    }
+
+    /// Publishes whatever changes, and now and then, until the engine is gone.
+    pub(crate) async fn keep_published(self: Arc<Self>, answers: Weak<Answers>) {
+        let mut pause = RETRY_MIN;
+        loop {
+            let Some(alive) = answers.upgrade() else { return };
+            let published = self.publish(&alive).await;
+            let wait = match published {
+                Ok(()) => {
+                    if pause > RETRY_MIN {
+                        info!(store = self.store.name(), "the metadata store takes entries again");
+                    }
+                    pause = RETRY_MIN;
+                    self.interval
+                }
+                Err(error) => {
+                    warn!(%error, "what this node serves is not published");
+                    count(&alive.counts.publications_failed);
+                    let wait = pause;
+                    pause = (2 * pause).min(RETRY_MAX);
+                    wait
+                }
+            };
+            let changed = alive.regions.changed.clone();
+            drop(alive);
+            // Either word leads to the same.
+            let _ = timeout(wait, changed.notified()).await;
+        }
+    }
+
+    /// Takes our entries back.
+    pub(crate) async fn withdraw(&self, answers: &Answers) {
+        let mut withdrawn = self.withdrawn.lock().await;
+        *withdrawn = true;
+        let name = answers.name.as_str();
+        for key in [self.keys.rpc_meta(name), self.keys.segment(name)] {
+            if let Err(error) = self.store.remove(&key).await {
+                warn!(%error, "entries of this node stay in the metadata store");
+                return;
+            }
+        }
+    }
+}

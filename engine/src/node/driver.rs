@@ -1,0 +1,762 @@
+//! The task that drives the life cycle: one per node, the only place where the machine is touched.
+
+use crate::control::Calls;
+use crate::control::accept::Listening;
+use crate::data::plane::{LOCAL_LANE, LocalPlane};
+use crate::data::transport::Transport;
+use crate::mooncake::{Theirs, is_theirs};
+use crate::node::command::{Command, Commands};
+use crate::node::opening::Openings;
+use crate::node::registry::{LaneTable, Leftovers, Registry};
+use crate::node::room::{Choice, Raising, Share, Sieve, Usage, share};
+use crate::node::twins::Twins;
+use crate::observe::counters::{Counts, count};
+use crate::observe::metrics::Lifecycles;
+use crate::peer::target::{LaneUp, Target};
+use crate::time::{Clock, Entropy};
+use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
+use handfast_core::transport::{
+    Operation, OperationId, OperationKind, Outcome, Side, TransportError,
+};
+use handfast_core::wire::{Body, Message, MessageError, Op, PlainMessage};
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
+use handfast_trace::Recorded;
+use handfast_transport_rdma::LimitReached;
+use handfast_transport_tcp::Net;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
+use tracing::{debug, error, info, warn};
+
+/// What the driver works with.
+pub(crate) struct DriverParts<N: Net> {
+    pub(crate) node: Recorded,
+    pub(crate) net: N,
+    pub(crate) caller: Arc<Calls<N>>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) theirs: Arc<Theirs>,
+    pub(crate) listeners: Vec<Listening>,
+    pub(crate) local: LocalEnd,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) close_timeout: Duration,
+    pub(crate) lane_depth: u32,
+    pub(crate) share: Share,
+    pub(crate) addresses_max: usize,
+}
+
+/// Transfers to ourselves, for the driver to end.
+pub(crate) struct LocalEnd {
+    pub(crate) plane: Arc<LocalPlane>,
+    pub(crate) target: Arc<Target>,
+}
+
+/// Who waits for an answer.
+enum Caller {
+    Ours(oneshot::Sender<Message>),
+    Theirs(oneshot::Sender<PlainMessage>),
+}
+
+impl Caller {
+    fn has_hung_up(&self) -> bool {
+        match self {
+            Self::Ours(reply) => reply.is_closed(),
+            Self::Theirs(reply) => reply.is_closed(),
+        }
+    }
+}
+
+pub(crate) struct Driver<N: Net> {
+    parts: DriverParts<N>,
+    commands: Commands,
+    calls: BTreeMap<CallToken, Caller>,
+    next_call: u64,
+    /// Where peers that were opened take calls.
+    opened: BTreeMap<NicPath, String>,
+    /// Where peers that called said they take calls.
+    announced: BTreeMap<(NicPath, Incarnation), String>,
+    twins: Twins,
+    /// BringUps and Wires under way. One lifecycle has one of them at a time.
+    steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
+    /// Calls of ours under way, which end with the driver.
+    calling: JoinSet<()>,
+    openings: Openings,
+    /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
+    asked: BTreeMap<Lifecycle, (NicPath, bool)>,
+    /// Why lanes end that are not gone yet, and whether they broke.
+    causes: BTreeMap<Lifecycle, (TransportError, bool)>,
+    /// Lanes in use, of which one may have to make way.
+    sieve: Sieve,
+    /// Lanes that were asked to make way, and who waits for their end.
+    making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
+    /// Limits that kept lanes from coming up since the last one came up.
+    no_room: BTreeMap<NicPath, (TransportError, LimitReached)>,
+    /// Who waits for the end, once there is to be one.
+    shutdown: Option<Vec<oneshot::Sender<()>>>,
+    _leftovers: Leftovers,
+}
+
+impl<N: Net> Driver<N> {
+    pub(crate) fn new(parts: DriverParts<N>, commands: Commands) -> Self {
+        let (lanes, registry) = (parts.lanes.clone(), parts.registry.clone());
+        let local = parts.local.target.clone();
+        Self {
+            _leftovers: Leftovers { lanes, registry, local },
+            parts,
+            commands,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            opened: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            twins: Twins::default(),
+            steps: BTreeMap::new(),
+            calling: JoinSet::new(),
+            openings: Openings::default(),
+            asked: BTreeMap::new(),
+            causes: BTreeMap::new(),
+            sieve: Sieve::default(),
+            making_way: BTreeMap::new(),
+            no_room: BTreeMap::new(),
+            shutdown: None,
+        }
+    }
+
+    /// Runs until told to shut down and every lane is gone, or `close_timeout` has passed.
+    pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let clock = self.parts.clock.clone();
+        let mut give_up = None;
+        loop {
+            self.drain();
+            let quiet = self.parts.node.lifecycles().next().is_none();
+            let late = give_up.is_some_and(|at| at <= clock.now());
+            if self.shutdown.is_some() && (quiet || late) {
+                break;
+            }
+            let timeout = self.parts.node.poll_timeout().map(|(at, _)| at);
+            let wake = timeout.into_iter().chain(give_up).min();
+            tokio::select! {
+                command = commands.recv() => {
+                    let Some(command) = command else { break };
+                    self.on_command(command);
+                    if self.shutdown.is_some() && give_up.is_none() {
+                        give_up = Some(clock.now() + self.parts.close_timeout);
+                    }
+                }
+                () = sleep(&*clock, wake) => self.parts.node.handle_timeout(clock.now()),
+            }
+        }
+        // From here on whoever wants a lane is told at once that none will come.
+        commands.close();
+        drop(commands);
+        self.finish().await;
+    }
+
+    /// Ends what is not a lane, and tells who waits.
+    async fn finish(mut self) {
+        self.calling.shutdown().await;
+        self.parts.caller.close();
+        for listener in std::mem::take(&mut self.parts.listeners) {
+            listener.end().await;
+        }
+        let LocalEnd { plane, target } = &self.parts.local;
+        plane.stop().await;
+        let closed = || failed(Side::Local, "close", "the engine was closed".into());
+        target.on_lane_down(LOCAL_LANE, closed(), false);
+        target.on_fenced();
+        target.on_closed();
+        for target in self.parts.registry.all() {
+            target.on_closed();
+        }
+        self.parts.node.end(self.parts.clock.now());
+        for done in self.shutdown.into_iter().flatten() {
+            // The closing side may have stopped waiting.
+            let _ = done.send(());
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        let now = self.parts.clock.now();
+        let input = match command {
+            Command::Open { path, incarnation, address } => {
+                if !self.may_open(&path, incarnation, address) {
+                    return;
+                }
+                Input::Open(path)
+            }
+            // While the engine closes only those are answered who close as well.
+            Command::CallReceived { message, .. }
+                if self.shutdown.is_some() && message.op != Op::Quiesce =>
+            {
+                return;
+            }
+            Command::CallReceived { message, reply } => {
+                if let Some(refusal) = self.past_share(&message) {
+                    // The caller may have hung up.
+                    let _ = reply.send(refusal);
+                    return;
+                }
+                self.note_call(&message);
+                Input::CallReceived { token: self.expect(Caller::Ours(reply)), message }
+            }
+            Command::PlainCallReceived { .. } if self.shutdown.is_some() => return,
+            Command::PlainCallReceived { message, reply } => {
+                if let Some(refusal) = self.note_plain_call(&message) {
+                    // The caller may have hung up.
+                    let _ = reply.send(refusal);
+                    return;
+                }
+                Input::PlainCallReceived { token: self.expect(Caller::Theirs(reply)), message }
+            }
+            Command::PlainCallAnswered { lifecycle, message } => {
+                Input::PlainCallAnswered { lifecycle, message }
+            }
+            Command::CallAnswered(message) => {
+                self.note_answer(&message);
+                Input::CallAnswered(message)
+            }
+            Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
+            Command::OperationDone { id, outcome } => {
+                match &outcome {
+                    Outcome::BroughtUp(_) => self.openings.on_brought_up(id.lifecycle, now),
+                    Outcome::Wired => self.openings.on_wired(id.lifecycle, now),
+                    Outcome::Retired => self.on_retired(id.lifecycle),
+                    Outcome::Proven | Outcome::Drained | Outcome::Failed(_) => {}
+                }
+                Input::OperationDone { id, outcome }
+            }
+            Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
+            Command::EndLanes { peer } => return self.end_lanes(&peer.node),
+            Command::EndLane { peer } => Input::Close(peer),
+            Command::ListLifecycles { reply } => return Lifecycles::tell(&self.parts.node, reply),
+            Command::BeginSegment => return self.parts.node.begin_segment(),
+            Command::RoomWanted { made } => return self.make_room(made),
+            Command::NoRoom { peer, error, limit } => {
+                return self.note_no_room(peer, (error, limit));
+            }
+            Command::Shutdown { done } => {
+                if let Some(waiting) = &mut self.shutdown {
+                    waiting.extend(done);
+                    return;
+                }
+                let known = self.parts.node.lifecycles();
+                let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
+                for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
+                    self.parts.node.handle_input(now, Input::Close(peer));
+                }
+                self.shutdown = Some(done.into_iter().collect());
+                return;
+            }
+        };
+        self.parts.node.handle_input(now, input);
+    }
+
+    /// Of those whom we opened to, whose number is bounded: somebody may want to know.
+    fn note_no_room(&mut self, peer: NicPath, no_room: (TransportError, LimitReached)) {
+        if self.opened.contains_key(&peer) {
+            self.no_room.entry(peer).or_insert(no_room);
+        }
+    }
+
+    /// The answer to a request that would be a lane more than its sender may have.
+    fn past_share(&self, message: &Message) -> Option<Message> {
+        if message.op != Op::Request {
+            return None;
+        }
+        let limit = self.parts.share.check(&self.parts.node, &message.from, false).err()?;
+        let refusal = share::refusal(&self.parts.node, message, limit);
+        count(&self.parts.counts.requests_past_share);
+        self.parts.counts.meters.on_answer_sent(&refusal);
+        Some(refusal)
+    }
+
+    /// As [`Self::past_share`], for a node without our key; notes what crosses.
+    fn note_plain_call(&mut self, message: &PlainMessage) -> Option<PlainMessage> {
+        let from = message.from.as_ref().filter(|_| message.ready != Some(true))?;
+        if let Err(limit) = self.parts.share.check(&self.parts.node, from, false) {
+            count(&self.parts.counts.requests_past_share);
+            return Some(PlainMessage::rejection(&share::words(limit)));
+        }
+        self.note_crossing(from);
+        None
+    }
+
+    /// Remembers a demand of ours, and whether a lane may be had for it; who waits is told if not.
+    fn may_open(&mut self, path: &NicPath, incarnation: Incarnation, address: String) -> bool {
+        if self.shutdown.is_some() {
+            let error = failed(Side::Local, "close", "the engine is closing".into());
+            self.lose(path, error);
+            return false;
+        }
+        self.remember_opened(path, address);
+        self.end_lanes_to_others(path, incarnation);
+        let Err(limit) = self.parts.share.check(&self.parts.node, path, true) else { return true };
+        let cause = share::failure(limit);
+        for target in self.parts.registry.runs_on(path) {
+            target.note_no_room((cause.clone(), limit));
+            target.on_open_failed(path, &cause);
+        }
+        false
+    }
+
+    /// Remembers what a call of a node of ours tells beside what the machine is told.
+    fn note_call(&mut self, message: &Message) {
+        self.remember_announced(message);
+        if message.op == Op::Request {
+            self.note_crossing(&message.from);
+        }
+        if message.op == Op::Request && !message.body.gid.is_empty() {
+            // Before a lane is raised for it: what that announces is to fit.
+            let (peer, gid) = (&message.from, &message.body.gid);
+            self.parts.transport.note_address(peer, gid, Some(message.sender));
+        }
+    }
+
+    /// Names a call for as long as its answer is waited for.
+    fn expect(&mut self, caller: Caller) -> CallToken {
+        let token = CallToken(self.next_call);
+        self.next_call += 1;
+        self.calls.insert(token, caller);
+        token
+    }
+
+    /// Ends every lane to a node, with its consent.
+    fn end_lanes(&mut self, node: &NodeName) {
+        let now = self.parts.clock.now();
+        let known = self.parts.node.lifecycles();
+        let paths = known.filter(|(_, _, path, _)| path.node == *node);
+        let paths: Vec<NicPath> = paths.map(|(_, _, path, _)| path.clone()).collect();
+        for path in paths {
+            self.parts.node.handle_input(now, Input::Close(path));
+        }
+    }
+
+    fn drain(&mut self) {
+        // First, so that whoever sees an effect sees it counted.
+        self.parts.counts.set_life_cycle(self.parts.node.counters());
+        while let Some(output) = self.parts.node.poll_output() {
+            match output {
+                Output::Call(message) => self.call(message),
+                Output::Answer { token, message } => {
+                    self.parts.counts.meters.on_answer_sent(&message);
+                    if let Some(Caller::Ours(reply)) = self.calls.remove(&token) {
+                        // The caller may have hung up.
+                        let _ = reply.send(message);
+                    }
+                }
+                Output::PlainAnswer { token, message } => {
+                    if let Some(Caller::Theirs(reply)) = self.calls.remove(&token) {
+                        // As above.
+                        let _ = reply.send(message);
+                    }
+                }
+                Output::Operate(operation) => self.operate(operation),
+                Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
+                Output::Revoke(lifecycle) => {
+                    debug!(?lifecycle, "revoked");
+                    self.sieve.on_down(lifecycle);
+                    if let Some(target) = self.parts.lanes.get(lifecycle) {
+                        target.on_lane_revoked(lifecycle);
+                    }
+                }
+                Output::Event(event) => self.on_event(event),
+            }
+        }
+        self.calls.retain(|_, caller| !caller.has_hung_up());
+        while self.calling.try_join_next().is_some() {}
+    }
+
+    fn call(&mut self, message: Message) {
+        let lifecycle = message.sender.lifecycle;
+        let announced = match message.echo {
+            Some(echo) => self.announced.get(&(message.to.clone(), echo.incarnation)),
+            None => None,
+        };
+        let last = || {
+            let of_peer = |entry: &(&(NicPath, Incarnation), &String)| entry.0.0 == message.to;
+            self.announced.iter().rev().find(of_peer).map(|(_, address)| address)
+        };
+        let address = announced.or_else(|| self.opened.get(&message.to)).or_else(last);
+        let Some(address) = address.cloned() else {
+            // A peer that takes no calls will call us: its own ready or request answers this.
+            debug!(peer = %message.to, "takes no calls");
+            if message.op == Op::Quiesce {
+                let failure = CallFailure::Unreachable;
+                self.commands.send(Command::CallFailed { lifecycle, failure });
+            }
+            return;
+        };
+        let (caller, commands) = (self.parts.caller.clone(), self.commands.clone());
+        if message.op == Op::Request {
+            self.asked.entry(lifecycle).or_insert_with(|| (message.to.clone(), false));
+        }
+        let theirs = self.parts.theirs.clone();
+        self.calling.spawn(async move {
+            let text = theirs.text(&message);
+            let answer = caller.hand_over(&address, &text).await;
+            commands.send(match answer {
+                Ok(frame) => heard(&theirs, message, &address, &frame.text),
+                Err(error) => {
+                    debug!(%address, ?error, "a call failed");
+                    Command::CallFailed { lifecycle, failure: error.failure() }
+                }
+            });
+        });
+    }
+
+    fn operate(&mut self, operation: Operation) {
+        let id = operation.id();
+        let transport = self.parts.transport.clone();
+        let commands = self.commands.clone();
+        match operation {
+            Operation::BringUp { lifecycle, peer, skip } => {
+                let clock = self.parts.clock.clone();
+                self.openings.on_begun(lifecycle, clock.now());
+                let entropy = [(); 2].map(|()| self.parts.entropy.next_u64());
+                let sender = commands.clone();
+                let skipped = (skip > 0).then(|| transport.skip_numbers(&peer, skip));
+                let raising = Raising { transport, commands, clock, lifecycle, peer, entropy };
+                let task = tokio::spawn(async move {
+                    let skipped = match skipped {
+                        Some(skipping) => skipping.await,
+                        None => Ok(()),
+                    };
+                    let outcome = match skipped {
+                        Ok(()) => raising.run().await,
+                        Err(error) => Outcome::Failed(error),
+                    };
+                    sender.send(Command::OperationDone { id, outcome });
+                });
+                self.steps.insert(lifecycle, (id.kind, task));
+            }
+            Operation::Wire { local, remote, body } => self.wire(local, remote, body),
+            Operation::Prove { lifecycle } => {
+                let proving = transport.prove(lifecycle);
+                self.calling.spawn(async move {
+                    let outcome = proving.await.map_or_else(Outcome::Failed, |()| Outcome::Proven);
+                    commands.send(Command::OperationDone { id, outcome });
+                });
+            }
+            Operation::Drain { lifecycle } => match self.parts.lanes.get(lifecycle) {
+                Some(target) => target.drain(lifecycle),
+                None => {
+                    let outcome = Outcome::Drained;
+                    self.commands.send(Command::OperationDone { id, outcome });
+                }
+            },
+            Operation::Retire { lifecycle } => {
+                let step = self.steps.remove(&lifecycle);
+                tokio::spawn(async move {
+                    if let Some((kind, step)) = step {
+                        // What a BringUp makes must be known before it can be retired.
+                        if kind == OperationKind::Wire {
+                            step.abort();
+                        }
+                        // Aborted or ended, either way it tells nothing more.
+                        let _ = step.await;
+                    }
+                    let retired = transport.retire(lifecycle).await;
+                    let outcome = retired.map_or_else(Outcome::Failed, |()| Outcome::Retired);
+                    commands.send(Command::OperationDone { id, outcome });
+                });
+            }
+        }
+    }
+
+    /// Wires a lane; of a Mooncake node's the address may have to be looked up first.
+    fn wire(&mut self, local: Pair, remote: Pair, body: Body) {
+        self.on_leave(local.lifecycle, remote);
+        let lifecycle = local.lifecycle;
+        let id = OperationId { lifecycle, kind: OperationKind::Wire };
+        let (transport, commands) = (self.parts.transport.clone(), self.commands.clone());
+        self.openings.on_wiring(lifecycle, self.parts.clock.now());
+        let (net, theirs) = (self.parts.net.clone(), self.parts.theirs.clone());
+        let peer = self.peer_of(lifecycle).filter(|_| remote.is_weak());
+        let task = tokio::spawn(async move {
+            let known = match peer {
+                Some(peer) => theirs.with_address(&net, &peer, body).await,
+                None => Ok(body),
+            };
+            let wired = match known {
+                Ok(body) => transport.wire(local, remote, body).await,
+                Err(error) => Err(error),
+            };
+            let outcome = wired.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+            commands.send(Command::OperationDone { id, outcome });
+        });
+        self.steps.insert(lifecycle, (id.kind, task));
+    }
+
+    fn peer_of(&self, lifecycle: Lifecycle) -> Option<NicPath> {
+        let mut known = self.parts.node.lifecycles();
+        known.find(|(known, ..)| *known == lifecycle).map(|(_, _, peer, _)| peer.clone())
+    }
+
+    /// The peer gave leave to wire, for which its side of every earlier lane over the same NICs had
+    /// to be gone (rule H6): nothing that was posted on one can land (rule H12). A node without our
+    /// key gives none.
+    fn on_leave(&self, lane: Lifecycle, remote: Pair) {
+        let mut known = self.parts.node.lifecycles();
+        let path = known.find(|(own, ..)| *own == lane).map(|(_, _, path, _)| path);
+        let Some(path) = path.filter(|_| !remote.is_weak()) else { return };
+        let runs = self.parts.registry.runs(path);
+        if let Some(run) = runs.iter().find(|run| run.incarnation() == remote.incarnation) {
+            run.on_path_fenced(path);
+        }
+    }
+
+    fn publish(&mut self, local: Pair, remote: Pair, peer: &NicPath) {
+        let lane = local.lifecycle;
+        self.asked.remove(&lane);
+        self.steps.remove(&lane);
+        self.no_room.remove(peer);
+        for other in self.parts.registry.take_others(peer, remote.incarnation) {
+            other.on_peer_restarted();
+        }
+        let known = self.opened.get(peer);
+        let announced = self.announced.get(&(peer.clone(), remote.incarnation));
+        let address = known.or(announced).cloned().unwrap_or_default();
+        let Some(target) = self.parts.registry.target(peer, remote.incarnation, &address) else {
+            let error = failed(Side::Local, "publish", "the table of targets is full".into());
+            self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+            return;
+        };
+        let carrier = self.parts.transport.carrier(lane);
+        info!(%peer, ?lane, carrier = carrier.name(), "a lane is up");
+        self.parts.counts.meters.on_lane_up(lane, peer);
+        self.parts.lanes.insert(lane, target.clone());
+        let opening = self.openings.on_up(lane, self.parts.clock.now());
+        let (path, depth) = (peer.clone(), self.parts.lane_depth);
+        target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
+        // Whoever is a caller uses it for the first time after this.
+        let uses = target.usage().uses;
+        self.sieve.on_up(self.parts.clock.now(), lane, peer, uses);
+    }
+
+    fn on_retired(&mut self, lane: Lifecycle) {
+        self.sieve.on_down(lane);
+        self.making_way.remove(&lane);
+        let (cause, broke) = self
+            .causes
+            .remove(&lane)
+            .unwrap_or_else(|| (failed(Side::Local, "retire", "retired".into()), false));
+        if let Some(target) = self.parts.lanes.remove(lane) {
+            target.on_lane_down(lane, cause, broke);
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        self.parts.counts.meters.on_event(&event);
+        match &event {
+            Event::OpenFailed { peer, failure } => {
+                info!(%peer, %failure, "no lane could be opened");
+                let cause = to_transport_error(failure);
+                let no_room = self.no_room.remove(peer).filter(|(error, _)| *error == cause);
+                if let Some(no_room) = no_room {
+                    let runs = self.parts.registry.runs(peer);
+                    runs.iter().for_each(|target| target.note_no_room(no_room.clone()));
+                }
+                for target in self.parts.registry.runs_on(peer) {
+                    target.on_open_failed(peer, &cause);
+                }
+            }
+            Event::Ended { peer, lifecycle, failure } => {
+                self.asked.remove(lifecycle);
+                self.openings.on_ended(*lifecycle);
+                debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
+                let broke = matches!(failure, Failure::Transport(_));
+                self.causes.insert(*lifecycle, (to_transport_error(failure), broke));
+                self.drop_idle_demand(peer, *lifecycle);
+            }
+            Event::PeerRestarted { peer, new, .. } => {
+                info!(%peer, "the peer restarted");
+                for other in self.parts.registry.take_others(peer, *new) {
+                    other.on_peer_restarted();
+                }
+            }
+            Event::NameConflict { peer, live, other } => {
+                warn!(%peer, ?live, ?other, "two live processes bear one name");
+            }
+            Event::RetireFailed { peer, lifecycle, error } => {
+                warn!(%peer, ?lifecycle, %error, "a lane cannot be retired");
+                self.on_retire_late(*lifecycle, error.clone());
+            }
+            Event::RetireOverdue { peer, lifecycle } => {
+                warn!(%peer, ?lifecycle, "a lane is slow to be retired");
+                let text = "the lane does not come to its end".to_owned();
+                self.on_retire_late(*lifecycle, failed(Side::Local, "retire", text));
+            }
+            Event::RetireForced { peer, lifecycle } => {
+                warn!(%peer, ?lifecycle, "a lane was retired without the peer's consent");
+            }
+            Event::PeerForgotten { peer } => {
+                self.opened.remove(peer);
+                self.announced.retain(|(path, _), _| path != peer);
+            }
+            Event::Undeclared { lifecycle, from, trigger } => {
+                error!(?lifecycle, ?from, ?trigger, "an undeclared transition, an error of ours");
+            }
+        }
+        // Nobody need listen.
+        let _ = self.parts.events.send(event);
+    }
+
+    fn on_retire_late(&self, lane: Lifecycle, cause: TransportError) {
+        if let Some(target) = self.parts.lanes.get(lane) {
+            target.on_retire_overdue(lane, cause);
+        }
+    }
+
+    /// Has a lane make way, if there is one without work, once it was up for long enough.
+    fn make_room(&mut self, made: oneshot::Sender<()>) {
+        if self.shutdown.is_some() || made.is_closed() {
+            return;
+        }
+        let now = self.parts.clock.now();
+        let (lanes, transport) = (&self.parts.lanes, &self.parts.transport);
+        let chosen = self.sieve.choose(now, |lane| {
+            let usage = lanes.get(lane)?.usage();
+            Some(Usage { uses: usage.uses + transport.served(lane), ..usage })
+        });
+        match chosen {
+            Choice::Nobody => debug!("a limit is reached, and no lane is idle"),
+            Choice::Wait(at) => {
+                let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
+                self.calling.spawn(async move {
+                    clock.sleep_until(at).await;
+                    commands.send(Command::RoomWanted { made });
+                });
+            }
+            Choice::Evict(lane, peer) => {
+                info!(%peer, ?lane, "a lane makes way for another");
+                count(&self.parts.counts.lanes_evicted);
+                self.making_way.insert(lane, made);
+                self.parts.node.handle_input(now, Input::Close(peer));
+            }
+        }
+    }
+
+    /// A run that answers for itself is asked for: a lane to another run of that peer leads to
+    /// nobody, even if nothing has told us so, and would stand in the way for ever. A run that was
+    /// superseded meanwhile is not in the registry any more and ends nothing.
+    fn end_lanes_to_others(&mut self, path: &NicPath, live: Incarnation) {
+        let runs = self.parts.registry.runs(path);
+        if !runs.iter().any(|target| target.incarnation() == live) {
+            return;
+        }
+        let other = |(lifecycle, _, peer, remote): (Lifecycle, _, &NicPath, Option<Pair>)| {
+            let other = remote.is_some_and(|remote| remote.incarnation != live);
+            (peer.node == path.node && other).then_some(lifecycle)
+        };
+        let others: Vec<Lifecycle> = self.parts.node.lifecycles().filter_map(other).collect();
+        for lifecycle in others {
+            let text = "the peer answers as another run".to_owned();
+            let error = failed(Side::Peer, "lane", text);
+            let input = Input::LaneFailed { lifecycle, error };
+            self.parts.node.handle_input(self.parts.clock.now(), input);
+        }
+    }
+
+    /// A lane that was in use and for which there is no work is not wanted back before there is.
+    fn drop_idle_demand(&mut self, peer: &NicPath, lifecycle: Lifecycle) {
+        let runs = self.parts.registry.runs(peer);
+        if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.has_no_work()) {
+            let now = self.parts.clock.now();
+            self.parts.node.handle_input(now, Input::Close(peer.clone()));
+        }
+    }
+
+    /// Counts a request that crossed one of ours on its way.
+    fn note_crossing(&mut self, from: &NicPath) {
+        let ours = |(peer, crossed): &&mut (NicPath, bool)| peer == from && !*crossed;
+        if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
+            *crossed = true;
+            count(&self.parts.counts.requests_crossed);
+            debug!(peer = %from, "both sides opened at the same instant");
+        }
+    }
+
+    fn lose(&self, peer: &NicPath, cause: TransportError) {
+        for target in self.parts.registry.runs(peer) {
+            target.on_peer_lost(cause.clone());
+        }
+    }
+
+    fn remember_opened(&mut self, path: &NicPath, address: String) {
+        if address.is_empty() {
+            return;
+        }
+        if self.opened.len() >= self.parts.addresses_max && !self.opened.contains_key(path) {
+            self.opened.pop_first();
+        }
+        self.opened.insert(path.clone(), address);
+    }
+
+    fn note_answer(&mut self, message: &Message) {
+        self.remember_announced(message);
+        self.parts.counts.meters.on_answer_received(message);
+    }
+
+    fn remember_announced(&mut self, message: &Message) {
+        if self.twins.note(message, self.parts.addresses_max) {
+            info!(peer = %message.from, "the peer restarted with identical QP numbers");
+        }
+        let address = &message.body.address;
+        if address.is_empty() || !matches!(message.op, Op::Request | Op::Reply | Op::Ready) {
+            return;
+        }
+        let key = (message.from.clone(), message.sender.incarnation);
+        if self.announced.len() >= self.parts.addresses_max && !self.announced.contains_key(&key) {
+            self.announced.pop_first();
+        }
+        self.announced.insert(key, address.clone());
+    }
+}
+
+/// What an answer to a call of ours tells the life cycle.
+fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command {
+    let lifecycle = asked.sender.lifecycle;
+    let error = match Message::decode(text) {
+        Ok(mut answer) => {
+            if answer.op == Op::Refuse {
+                // Whoever sits at the address now speaks for it, under its own name.
+                answer.from = asked.to;
+            }
+            return Command::CallAnswered(answer);
+        }
+        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text, &asked.to) {
+            Ok(message) => return Command::PlainCallAnswered { lifecycle, message },
+            Err(error) => error,
+        },
+        Err(error) => error,
+    };
+    warn!(%address, %error, "a call was answered with something else");
+    Command::CallFailed { lifecycle, failure: CallFailure::Broken }
+}
+
+async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {
+    match until {
+        Some(at) => clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
+    TransportError { side, call, code: 0, detail }
+}
+
+fn to_transport_error(failure: &Failure) -> TransportError {
+    match failure {
+        Failure::Transport(error) => error.clone(),
+        Failure::OperationOverdue
+        | Failure::DrainOverdue
+        | Failure::Closed
+        | Failure::Evicted
+        | Failure::Limit(_) => failed(Side::Local, "handshake", failure.to_string()),
+        _ => failed(Side::Peer, "handshake", failure.to_string()),
+    }
+}

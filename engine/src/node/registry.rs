@@ -1,0 +1,263 @@
+//! Which targets and lanes there are.
+
+use crate::api::engine::nic_path;
+use crate::data::plane::Plane;
+use crate::mooncake::is_theirs;
+use crate::node::command::{Command, Commands};
+use crate::observe::counters::Counts;
+use crate::peer::target::{Target, TargetParts};
+use crate::time::Clock;
+use handfast_core::transfer::TransferLimits;
+use handfast_core::transport::TransportError;
+use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
+use handfast_trace::Trace;
+use handfast_transport_tcp::{LaneCompletion, LaneSink};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::runtime::Handle;
+
+/// Most runs of one peer that are known at once. One is alive; others are held by transfers and
+/// segments of before a restart.
+pub(crate) const RUNS_MAX: usize = 8;
+/// Most paths to one Mooncake node that are known at once, each a device of its and one of ours: as
+/// many as two nodes with eight devices have.
+pub(crate) const THEIR_PATHS_MAX: usize = crate::RAILS_MAX * crate::RAILS_MAX;
+
+/// Which target each published lane belongs to.
+pub(crate) struct LaneTable {
+    lanes: RwLock<BTreeMap<Lifecycle, Arc<Target>>>,
+    commands: Commands,
+}
+
+impl LaneTable {
+    pub(crate) fn new(commands: Commands) -> Arc<Self> {
+        Arc::new(Self { lanes: RwLock::default(), commands })
+    }
+
+    pub(crate) fn insert(&self, lane: Lifecycle, target: Arc<Target>) {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane, target);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    pub(crate) fn contains(&self, lane: Lifecycle) -> bool {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).contains_key(&lane)
+    }
+
+    pub(crate) fn get(&self, lane: Lifecycle) -> Option<Arc<Target>> {
+        self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    }
+
+    pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
+    }
+
+    /// Forgets every lane.
+    fn clear(&self) {
+        self.lanes.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// What is left to be ended when nobody drives the engine any more: in order, after it was closed, or
+/// because the runtime that it was started on has ended. Lanes lead to targets and targets to lanes,
+/// so that neither would ever be freed otherwise; and transfers may be awaited on another runtime.
+pub(crate) struct Leftovers {
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) local: Arc<Target>,
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        self.lanes.clear();
+        self.local.abandon();
+        self.registry.all().iter().for_each(|target| target.abandon());
+    }
+}
+
+impl LaneTable {
+    /// A lane broke, or is to be taken for broken.
+    pub(crate) fn fail(&self, lane: Lifecycle, error: TransportError) {
+        self.commands.send(Command::LaneFailed { lifecycle: lane, error });
+    }
+}
+
+impl LaneSink for LaneTable {
+    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<LaneCompletion>) {
+        match self.get(lane) {
+            Some(target) => {
+                target.note_doubts(lane, completions);
+                target.on_completions(completions);
+            }
+            // Nothing is posted before a lane is in the table or after it left.
+            None => completions.clear(),
+        }
+    }
+
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
+        self.fail(lane, error);
+    }
+}
+
+/// What every target needs.
+pub(crate) struct RegistryParts {
+    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) commands: Commands,
+    pub(crate) limits: TransferLimits,
+    pub(crate) lane_mute: Duration,
+    pub(crate) targets_max: usize,
+    pub(crate) runtime: Handle,
+    pub(crate) trace: Option<Trace>,
+    /// Absent where transfers are not counted.
+    pub(crate) counts: Option<Arc<Counts>>,
+}
+
+/// The targets by node, whatever NICs it has. More than one run of a peer is known only around a
+/// restart.
+pub(crate) struct Registry {
+    parts: RegistryParts,
+    targets: Mutex<BTreeMap<NodeName, Vec<Arc<Target>>>>,
+}
+
+impl Registry {
+    pub(crate) fn new(parts: RegistryParts) -> Self {
+        Self { parts, targets: Mutex::default() }
+    }
+
+    /// Peers known at once.
+    pub(crate) fn targets_max(&self) -> usize {
+        self.parts.targets_max
+    }
+
+    /// The target for a run of a peer, made if need be; `None` when the table is full.
+    pub(crate) fn target(
+        &self,
+        path: &NicPath,
+        incarnation: Incarnation,
+        address: &str,
+    ) -> Option<Arc<Target>> {
+        let mut targets = self.lock();
+        if !targets.contains_key(&path.node) && targets.len() >= self.parts.targets_max {
+            prune(&mut targets);
+            if targets.len() >= self.parts.targets_max {
+                return None;
+            }
+        }
+        let known = targets.entry(path.node.clone()).or_default();
+        // Devices of a Mooncake node have keys of their own, and no incarnation tells its runs apart.
+        let leads_there = |target: &&Arc<Target>| {
+            target.incarnation() == incarnation && (!is_theirs(path) || target.path() == path)
+        };
+        if let Some(target) = known.iter().find(leads_there) {
+            return Some(target.clone());
+        }
+        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        let max = if is_theirs(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
+        if known.len() >= max {
+            return None;
+        }
+        let whole = if is_theirs(path) { path.clone() } else { nic_path(&path.node) };
+        let target = Target::start(TargetParts {
+            meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(&whole)),
+            path: whole,
+            incarnation,
+            address: address.to_owned(),
+            runtime: self.parts.runtime.clone(),
+            plane: self.parts.plane.clone(),
+            clock: self.parts.clock.clone(),
+            commands: self.parts.commands.clone(),
+            limits: self.parts.limits,
+            lane_mute: self.parts.lane_mute,
+            trace: self.parts.trace.clone(),
+        });
+        known.push(target.clone());
+        Some(target)
+    }
+
+    /// Every known run of a peer.
+    pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
+        self.lock().get(&path.node).cloned().unwrap_or_default()
+    }
+
+    /// The runs that a lane over a path leads to: to a Mooncake node each path has its own.
+    pub(crate) fn runs_on(&self, path: &NicPath) -> Vec<Arc<Target>> {
+        let mut runs = self.runs(path);
+        runs.retain(|target| !is_theirs(target.path()) || target.path() == path);
+        runs
+    }
+
+    /// Takes every run of a peer but one out of the table.
+    pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
+        let mut targets = self.lock();
+        let Some(known) = targets.get_mut(&path.node) else { return Vec::new() };
+        known.extract_if(.., |target| target.incarnation() != live).collect()
+    }
+
+    /// Every target there is.
+    pub(crate) fn all(&self) -> Vec<Arc<Target>> {
+        self.lock().values().flatten().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Vec<Arc<Target>>>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets targets that nobody holds and nothing happens on.
+fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
+    targets.retain(|_, known| {
+        known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
+        !known.is_empty()
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::TokioClock;
+    use handfast_transport_tcp::Posting;
+
+    /// Nothing is ever posted to it here.
+    struct Nowhere;
+
+    impl Plane for Nowhere {
+        fn post(&self, _: Lifecycle, postings: &mut Vec<Posting>) {
+            assert!(postings.is_empty());
+        }
+
+        fn withdraw(&self, _: Lifecycle, _: u64) {}
+    }
+
+    fn registry() -> Registry {
+        Registry::new(RegistryParts {
+            plane: Arc::new(Nowhere),
+            clock: Arc::new(TokioClock::default()),
+            commands: Commands::channel().0,
+            limits: TransferLimits::default(),
+            lane_mute: Duration::from_millis(1_000),
+            targets_max: 4,
+            runtime: Handle::current(),
+            trace: None,
+            counts: None,
+        })
+    }
+
+    #[tokio::test]
+    async fn as_many_paths_to_a_mooncake_node_are_known_as_two_nodes_with_eight_devices_have() {
+        let registry = registry();
+        let target = |nic: &str| {
+            let path = NicPath::parse(&format!("h:1@{nic}")).unwrap();
+            registry.target(&path, Incarnation::UNKNOWN, "h:1")
+        };
+        let held: Vec<_> =
+            (0..THEIR_PATHS_MAX).map(|place| target(&format!("rxe{place}"))).collect();
+        assert!(held.iter().all(Option::is_some));
+        assert!(target("another").is_none());
+        assert!(target("rxe0").is_some(), "it is known");
+        drop(held);
+        assert!(target("another").is_some(), "those that nobody holds make room");
+    }
+}

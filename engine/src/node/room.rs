@@ -1,0 +1,182 @@
+//! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
+//! its peer's consent (rule H11), and the lane that is wanted is tried once more.
+
+pub(crate) mod share;
+mod sieve;
+
+pub(crate) use share::Share;
+pub(crate) use sieve::{Choice, Sieve, Usage};
+
+use crate::data::transport::{Attempt, NotRaised, Transport};
+use crate::node::command::{Command, Commands};
+use crate::time::Clock;
+use handfast_core::transport::Outcome;
+use handfast_core::wire::Body;
+use handfast_core::{Duration, Lifecycle, NicPath};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Until when a lane that is to make way is waited for, counted from the beginning of the first
+/// attempt. What the life cycle gives a BringUp (`Timing::operation`, 5 s) is to cover the second
+/// attempt too, or the limit that was reached would never be told.
+const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
+/// Until when the second attempt is waited for, from the same beginning: other peers' steps may hold
+/// it up. Past it the limit is told that the first one met.
+const LAST_ATTEMPT_MAX: Duration = Duration::from_millis(4_500);
+
+/// A lane on its way up.
+pub(crate) struct Raising {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) commands: Commands,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) peer: NicPath,
+    /// For either attempt.
+    pub(crate) entropy: [u64; 2],
+}
+
+impl Raising {
+    /// Brings the lane up, and tells the driver of a limit that kept it from coming up for good.
+    pub(crate) async fn run(self) -> Outcome {
+        let begun = self.clock.now();
+        let refused = match self.attempt(Attempt::First).await {
+            Ok(body) => return Outcome::BroughtUp(body),
+            Err(refused) => refused,
+        };
+        if refused.limit.is_none() {
+            return self.failed(refused);
+        }
+        let (made, room) = oneshot::channel();
+        self.commands.send(Command::RoomWanted { made });
+        tokio::select! {
+            // Said by its end: a lane is gone, or none can make way.
+            _ = room => {}
+            () = self.clock.sleep_until(begun + ROOM_WAIT_MAX) => {}
+        }
+        // One that is given up may still be under way; the lifecycle's retire comes after it.
+        let raised = tokio::select! {
+            raised = self.attempt(Attempt::Last) => raised,
+            () = self.clock.sleep_until(begun + LAST_ATTEMPT_MAX) => Err(refused),
+        };
+        raised.map_or_else(|refused| self.failed(refused), Outcome::BroughtUp)
+    }
+
+    fn failed(&self, refused: NotRaised) -> Outcome {
+        let NotRaised { error, limit } = refused;
+        if let Some(limit) = limit {
+            let (peer, error) = (self.peer.clone(), error.clone());
+            self.commands.send(Command::NoRoom { peer, error, limit });
+        }
+        Outcome::Failed(error)
+    }
+
+    async fn attempt(&self, attempt: Attempt) -> Result<Body, NotRaised> {
+        let entropy = self.entropy[usize::from(attempt == Attempt::Last)];
+        self.transport.bring_up(self.lifecycle, self.peer.clone(), entropy, attempt).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::plane::Plane;
+    use crate::data::rdma::LocalRegion;
+    use crate::data::transport::{BroughtUp, Carrier, Offer, Registered, Step};
+    use crate::time::TokioClock;
+    use crate::topology::Location;
+    use handfast_core::transport::{Side, TransportError};
+    use handfast_core::{NodeName, Pair};
+    use handfast_transport::{Access, Span};
+    use handfast_transport_rdma::{LimitReached, NicLimit};
+    use handfast_transport_tcp::Posting;
+    use tokio::sync::mpsc::UnboundedReceiver;
+
+    const FULL: LimitReached = LimitReached { limit: NicLimit::QueuePairs, in_use: 2, max: 2 };
+
+    /// A device without room, whose threads for steps hang once somebody has asked.
+    struct Full;
+
+    impl Plane for Full {
+        fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
+        fn withdraw(&self, _: Lifecycle, _: u64) {}
+    }
+
+    impl Transport for Full {
+        fn bring_up(&self, _: Lifecycle, _: NicPath, _: u64, attempt: Attempt) -> BroughtUp {
+            match attempt {
+                Attempt::First => {
+                    let error = full();
+                    Box::pin(async { Err(NotRaised { error, limit: Some(FULL) }) })
+                }
+                Attempt::Last => Box::pin(std::future::pending()),
+            }
+        }
+        fn wire(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
+            Box::pin(std::future::pending())
+        }
+        fn retire(&self, _: Lifecycle) -> Step<()> {
+            Box::pin(std::future::pending())
+        }
+        fn carrier(&self, _: Lifecycle) -> Carrier {
+            Carrier::Rdma
+        }
+        fn served(&self, _: Lifecycle) -> u64 {
+            0
+        }
+        fn offer(&self) -> &Offer {
+            const NOTHING: &Offer = &Offer {
+                transports: handfast_core::wire::Transports { tcp: false, rdma: false },
+                devices: Vec::new(),
+                matrix: None,
+            };
+            NOTHING
+        }
+        fn registered(&self, _: &Span) -> Option<Arc<LocalRegion>> {
+            None
+        }
+        fn register(&self, _: &Span, _: Access, _: Option<Location>) -> Registered {
+            Ok(None)
+        }
+    }
+
+    fn full() -> TransportError {
+        let detail = "2 of 2 queue pairs".to_owned();
+        TransportError { side: Side::Local, call: "ibv_create_qp", code: 12, detail }
+    }
+
+    async fn raised(
+        answer: impl Fn(oneshot::Sender<()>) -> Option<oneshot::Sender<()>>,
+    ) -> (Outcome, UnboundedReceiver<Command>, Duration) {
+        let (commands, mut received) = Commands::channel();
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let name = |text: &str| NodeName::new(text).unwrap();
+        let peer = NicPath { node: name("peer"), nic: name("rxe0") };
+        let (lifecycle, entropy) = (Lifecycle(1), [0; 2]);
+        let begun = clock.now();
+        let transport = Arc::new(Full);
+        let raising =
+            Raising { transport, commands, clock: clock.clone(), lifecycle, peer, entropy };
+        let outcome = tokio::spawn(raising.run());
+        let Some(Command::RoomWanted { made }) = received.recv().await else {
+            panic!("room was not asked for")
+        };
+        let kept = answer(made);
+        let outcome = outcome.await.unwrap();
+        drop(kept);
+        (outcome, received, Duration(clock.now().0 - begun.0))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_is_told_in_time_though_the_second_attempt_hangs() {
+        for keeps in [true, false] {
+            let (outcome, mut received, took) = raised(|made| keeps.then_some(made)).await;
+            assert_eq!(outcome, Outcome::Failed(full()));
+            let Some(Command::NoRoom { error, limit, .. }) = received.recv().await else {
+                panic!("the limit was not told")
+            };
+            assert_eq!((error, limit), (full(), FULL));
+            let operation = handfast_core::node::Timing::default().operation;
+            assert!(took >= LAST_ATTEMPT_MAX && took < operation, "{took:?}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a metadata store tells of peers: that one takes calls elsewhere, or nowhere.
+
+use crate::mooncake::Links;
+use crate::node::directory::{Directory, RETRY_MAX, RETRY_MIN};
+use crate::node::registry::Registry;
+use crate::observe::counters::{Counts, count};
+use crate::peer::target::Target;
+use handfast_core::mooncake::RpcMeta;
+use handfast_metadata::{Change, StoreError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+/// Follows a store for as long as there is an engine.
+pub(crate) struct Watcher {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) registry: Weak<Registry>,
+    pub(crate) links: Option<Weak<dyn Links>>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+impl Watcher {
+    /// Marks what was learned of a node as out of date when the store says so, so that the next
+    /// transfer looks it up again. Ends at once where the store cannot be watched.
+    pub(crate) async fn run(self) {
+        let Some(mut changes) = self.directory.watch() else { return };
+        let (mut pause, mut unsure) = (RETRY_MIN, false);
+        loop {
+            let heard = match unsure {
+                true => self.look_at_all().await.map(|()| unsure = false),
+                false => changes.next().await.map(|change| match change {
+                    Change::Missed => unsure = true,
+                    Change::Put { key, value } => self.on_change(&key, Some(&value)),
+                    Change::Removed { key } => self.on_change(&key, None),
+                }),
+            };
+            match heard {
+                Ok(()) => pause = RETRY_MIN,
+                Err(error) => {
+                    debug!(%error, "what happens in the metadata store is not told now");
+                    sleep(pause).await;
+                    pause = (2 * pause).min(RETRY_MAX);
+                }
+            }
+        }
+    }
+
+    /// Asks for every node that is known, since changes may have been missed.
+    async fn look_at_all(&self) -> Result<(), StoreError> {
+        let names: BTreeSet<String> =
+            self.targets().iter().map(|it| it.node().to_owned()).collect();
+        for name in names {
+            match self.directory.published_at(&name).await? {
+                Some(Ok(at)) => self.tell(&name, Some(&at)),
+                Some(Err(_)) => {}
+                None => self.tell(&name, None),
+            }
+        }
+        Ok(())
+    }
+
+    fn on_change(&self, key: &str, value: Option<&str>) {
+        let Some(name) = self.directory.name_of(key) else { return };
+        match value.map(RpcMeta::decode) {
+            Some(Ok(at)) => self.tell(name, Some(&at)),
+            Some(Err(error)) => debug!(name, %error, "an entry of the metadata store"),
+            None => self.tell(name, None),
+        }
+    }
+
+    fn tell(&self, name: &str, at: Option<&RpcMeta>) {
+        for target in self.targets().iter().filter(|target| target.node() == name) {
+            if target.on_published(at) {
+                count(&self.counts.peers_moved);
+                let at = at.map_or_else(|| "nowhere".to_owned(), RpcMeta::address);
+                info!(name, at, "the metadata store says that a node has moved");
+            }
+        }
+    }
+
+    fn targets(&self) -> Vec<Arc<Target>> {
+        let ours = self.registry.upgrade().map(|registry| registry.all());
+        let theirs = self.links.as_ref().and_then(Weak::upgrade).map(|links| links.targets());
+        ours.into_iter().chain(theirs).flatten().collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! What happened, counted.
+
+use crate::observe::metrics::Meters;
+use handfast_core::node::Counters as LifeCycleCounters;
+use handfast_transport_rdma::NicCounters;
+use handfast_transport_tcp::TcpCounters;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A snapshot of what happened since the engine started, and of the lanes there are now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Lanes that are up, or retiring after they were.
+    pub lanes: usize,
+    /// Idle lanes that were asked to make way for another at a limit.
+    pub lanes_evicted: u64,
+    /// Connections to our port that were closed to make room for a newer one.
+    pub connections_shed: u64,
+    /// Connections refused because every place was taken by one that is being answered.
+    pub connections_refused: u64,
+    /// Connections that did not say a whole frame, or take their answer, in time.
+    pub connections_overdue: u64,
+    /// Connections that ended or broke before they had said a whole frame.
+    pub connections_ended: u64,
+    /// Connections that spoke a well-known other protocol.
+    pub connections_foreign: u64,
+    /// Frames refused: bad lengths, unknown types, types that are not served, text that is none.
+    pub frames_refused: u64,
+    /// Handshake messages that could not be decoded.
+    pub messages_refused: u64,
+    /// Requests that came after one of ours to the same peer, before either had led to a lane.
+    pub requests_crossed: u64,
+    /// Requests of peers that had as many lanes as one may have (`lanes_per_peer_max`).
+    pub requests_past_share: u64,
+    /// The data port for Mooncake nodes.
+    pub data_port: DataPortCounters,
+    /// Notifications rejected because too many were kept already, or because they were none.
+    pub notifications_rejected: u64,
+    /// Times that what this node serves could not be published to the metadata store.
+    pub publications_failed: u64,
+    /// Times that the metadata store said that a peer we know takes calls elsewhere, or nowhere.
+    pub peers_moved: u64,
+    /// The endpoint life cycle's own.
+    pub life_cycle: LifeCycleCounters,
+    /// The TCP data plane's own.
+    pub tcp: TcpCounters,
+    /// The RDMA device's own; all 0 without one.
+    pub rdma: NicCounters,
+}
+
+/// A count with its name and what it counts.
+pub(crate) type Named = (&'static str, &'static str, u64);
+
+impl Counters {
+    /// Each count that only grows, by its name.
+    pub(crate) fn named(&self) -> Vec<Named> {
+        let mut all = self.of_connections();
+        all.extend(self.of_lanes());
+        all
+    }
+
+    fn of_connections(&self) -> Vec<Named> {
+        let data = &self.data_port;
+        vec![
+            ("connections_shed", "Connections closed to make room", self.connections_shed),
+            (
+                "connections_refused",
+                "Connections refused for want of room",
+                self.connections_refused,
+            ),
+            ("connections_overdue", "Connections that were too slow", self.connections_overdue),
+            ("connections_ended", "Connections that ended within a frame", self.connections_ended),
+            ("connections_foreign", "Connections of other protocols", self.connections_foreign),
+            ("frames_refused", "Frames that could not be used", self.frames_refused),
+            (
+                "messages_refused",
+                "Handshake messages that could not be used",
+                self.messages_refused,
+            ),
+            ("data_port_requests", "Requests of Mooncake nodes", data.requests),
+            ("data_port_refused", "Requests of Mooncake nodes for other bytes", data.refused),
+            ("data_port_overdue", "Requests of Mooncake nodes that were too slow", data.overdue),
+            ("data_port_broken", "Connections that broke within such a request", data.broken),
+            ("data_port_shed", "Data connections closed to make room", data.shed),
+            (
+                "data_port_crowded_out",
+                "Data connections refused for want of room",
+                data.crowded_out,
+            ),
+            ("notifications_rejected", "Notifications not taken", self.notifications_rejected),
+            (
+                "publications_failed",
+                "Failed writes to the metadata store",
+                self.publications_failed,
+            ),
+        ]
+    }
+
+    fn of_lanes(&self) -> Vec<Named> {
+        let (life, tcp, rdma) = (&self.life_cycle, &self.tcp, &self.rdma);
+        let hellos_refused = tcp.hellos_refused.iter().sum();
+        vec![
+            ("lanes_evicted", "Idle lanes that made way for others", self.lanes_evicted),
+            ("requests_crossed", "Requests that crossed one of ours", self.requests_crossed),
+            (
+                "requests_past_share",
+                "Requests of peers with as many lanes as one may have",
+                self.requests_past_share,
+            ),
+            ("life_cycle_ignored", "Messages about pairs that are not current", life.ignored),
+            ("life_cycle_refused", "Calls refused", life.refused),
+            ("life_cycle_rejected", "Calls refused on arrival", life.rejected),
+            ("life_cycle_published", "Lanes that came up", life.published),
+            ("life_cycle_ended", "Lifecycles that ended", life.ended),
+            (
+                "life_cycle_undeclared",
+                "Undeclared transitions, errors of handfast",
+                life.undeclared,
+            ),
+            ("tcp_hellos_accepted", "Lanes that peers connected", tcp.hellos_accepted),
+            ("tcp_hellos_refused", "Lanes that peers may not connect", hellos_refused),
+            ("tcp_hellos_truncated", "Hellos that broke off", tcp.hellos_truncated),
+            ("tcp_hellos_overdue", "Hellos that were too slow", tcp.hellos_overdue),
+            ("tcp_lanes_started", "Lanes over TCP that came up", tcp.lanes_started),
+            ("tcp_lanes_failed", "Lanes over TCP that broke", tcp.lanes_failed),
+            ("tcp_lanes_retired", "Lanes over TCP that are gone", tcp.lanes_retired),
+            ("tcp_looks", "Times a lane over TCP looked before it slept", tcp.looks),
+            ("tcp_looks_in_vain", "Of these, those that found nothing", tcp.looks_in_vain),
+            ("rdma_lanes_failed", "Lanes over RDMA that broke", rdma.lanes_failed),
+            ("rdma_lanes_retired", "Lanes over RDMA that are gone", rdma.lanes_retired),
+            ("rdma_slices_flushed", "Slices ended by an error before theirs", rdma.slices_flushed),
+            ("rdma_slices_abandoned", "Slices that no completion told of", rdma.slices_abandoned),
+            ("rdma_completions_stale", "Completions without a slice", rdma.completions_stale),
+            ("rdma_events", "Asynchronous events of the device", rdma.events),
+            ("rdma_probes", "Reads posted to hear from a peer", rdma.probes),
+        ]
+    }
+}
+
+/// What happened at the data port for Mooncake nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DataPortCounters {
+    /// Requests whose header came whole.
+    pub requests: u64,
+    /// Connections closed because a request named bytes that may not be reached.
+    pub refused: u64,
+    /// Connections closed because a request took too long.
+    pub overdue: u64,
+    /// Connections that broke within a request.
+    pub broken: u64,
+    /// Connections closed to make room for a newer one.
+    pub shed: u64,
+    /// Connections refused because every place was taken by one within a request.
+    pub crowded_out: u64,
+}
+
+/// The counts of the data port.
+#[derive(Default)]
+pub(crate) struct DataCounts {
+    pub(crate) requests: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) overdue: AtomicU64,
+    pub(crate) broken: AtomicU64,
+    pub(crate) shed: AtomicU64,
+    pub(crate) crowded_out: AtomicU64,
+}
+
+impl DataCounts {
+    fn snapshot(&self) -> DataPortCounters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DataPortCounters {
+            requests: read(&self.requests),
+            refused: read(&self.refused),
+            overdue: read(&self.overdue),
+            broken: read(&self.broken),
+            shed: read(&self.shed),
+            crowded_out: read(&self.crowded_out),
+        }
+    }
+}
+
+/// The counts that the engine's own parts keep.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) shed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) overdue: AtomicU64,
+    pub(crate) ended: AtomicU64,
+    pub(crate) foreign: AtomicU64,
+    pub(crate) frames_refused: AtomicU64,
+    pub(crate) messages_refused: AtomicU64,
+    pub(crate) requests_crossed: AtomicU64,
+    pub(crate) requests_past_share: AtomicU64,
+    pub(crate) notifications_rejected: AtomicU64,
+    pub(crate) publications_failed: AtomicU64,
+    pub(crate) peers_moved: AtomicU64,
+    pub(crate) data: DataCounts,
+    pub(crate) lanes_evicted: AtomicU64,
+    /// Those of single peers.
+    pub(crate) meters: Meters,
+    life_cycle: Mutex<LifeCycleCounters>,
+}
+
+/// Adds one to a count.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Counts {
+    pub(crate) fn set_life_cycle(&self, counters: LifeCycleCounters) {
+        *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+
+    pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters, rdma: NicCounters) -> Counters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            lanes,
+            lanes_evicted: read(&self.lanes_evicted),
+            connections_shed: read(&self.shed),
+            connections_refused: read(&self.refused),
+            connections_overdue: read(&self.overdue),
+            connections_ended: read(&self.ended),
+            connections_foreign: read(&self.foreign),
+            frames_refused: read(&self.frames_refused),
+            messages_refused: read(&self.messages_refused),
+            requests_crossed: read(&self.requests_crossed),
+            requests_past_share: read(&self.requests_past_share),
+            data_port: self.data.snapshot(),
+            notifications_rejected: read(&self.notifications_rejected),
+            publications_failed: read(&self.publications_failed),
+            peers_moved: read(&self.peers_moved),
+            life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
+            tcp,
+            rdma,
+        }
+    }
+}

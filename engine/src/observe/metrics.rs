@@ -1,0 +1,341 @@
+//! What happens with each peer, counted always: handshakes, refusals, lanes, bytes and times.
+//!
+//! Life-cycle counts are made by the driver's task, those of transfers once per batch, from readings
+//! of the clock that the batch needs anyway. Nothing is counted per slice.
+
+mod cause;
+mod endpoint;
+mod pair;
+mod prometheus;
+mod rail;
+mod state;
+mod view;
+
+pub use pair::NIC_PAIRS_METERED_MAX;
+pub use rail::LATENCY_MAX_NS;
+pub use state::{
+    ByCause, EngineState, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState, LifecyclesState,
+    NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
+};
+
+pub(crate) use cause::Cause;
+pub(crate) use endpoint::{MetricsServer, serve};
+pub(crate) use pair::{NicPair, NicPairs};
+pub(crate) use rail::Rail;
+pub(crate) use view::{Lifecycles, View, ViewParts};
+
+use crate::data::transport::Carrier;
+use crate::observe::counters::count;
+use handfast_core::node::Event;
+use handfast_core::wire::{Message, Op, RefusalReason};
+use handfast_core::{Lifecycle, NicPath};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Peers that are counted one by one; what happens with others is counted together.
+pub const METERED_PEERS_MAX: usize = 1_024;
+/// Peers of whom it is known how their last lane ended.
+const ENDS_MAX: usize = 65_536;
+
+/// The reasons of refusals, in the order of their counts.
+pub(crate) const REASONS: [(RefusalReason, &str); 8] = [
+    (RefusalReason::Gone, "gone"),
+    (RefusalReason::Superseded, "superseded"),
+    (RefusalReason::Busy, "busy"),
+    (RefusalReason::Starting, "starting"),
+    (RefusalReason::Configuration, "configuration"),
+    (RefusalReason::Protection, "protection"),
+    (RefusalReason::NameConflict, "name_conflict"),
+    (RefusalReason::Unproven, "unproven"),
+];
+
+/// Counts by cause.
+pub(crate) type Causes = [AtomicU64; Cause::ALL.len()];
+/// Counts by reason of refusal.
+pub(crate) type Reasons = [AtomicU64; REASONS.len()];
+
+/// The counts of one peer, or of all those that are not counted one by one.
+#[derive(Default)]
+pub(crate) struct PeerMeters {
+    /// Lanes that came up.
+    pub(crate) established: AtomicU64,
+    /// Lifecycles that ended before a lane came up, by cause.
+    pub(crate) failed: Causes,
+    /// Lanes that ended.
+    pub(crate) lanes_ended: Causes,
+    /// Lanes that came up in place of one before, by that one's end.
+    pub(crate) repaired: Causes,
+    /// Refusals that we gave, and that we were given.
+    pub(crate) refusals_sent: Reasons,
+    pub(crate) refusals_received: Reasons,
+    /// Demands for a lane that could not be met.
+    pub(crate) opens_failed: AtomicU64,
+    /// New runs of the peer that have proven themselves.
+    pub(crate) restarts: AtomicU64,
+    /// Lanes whose retirement was slow, failed, or happened without the peer's consent.
+    pub(crate) retires_overdue: AtomicU64,
+    pub(crate) retires_failed: AtomicU64,
+    pub(crate) retires_forced: AtomicU64,
+    /// Batches that ended before there was any lane.
+    pub(crate) batches_without_lane: AtomicU64,
+    /// Writes that may still land and of which nothing will tell, each once for each lane.
+    pub(crate) fences_lost: AtomicU64,
+    rails: [OnceLock<Arc<Rail>>; Carrier::ALL.len()],
+    /// What goes over lanes that have a pair of NICs of their own.
+    pub(crate) pairs: NicPairs,
+}
+
+impl PeerMeters {
+    /// A batch has ended that there was no lane for.
+    pub(crate) fn on_unplaced(&self) {
+        count(&self.batches_without_lane);
+    }
+
+    /// The counts of what goes over one kind of lane.
+    pub(crate) fn rail(&self, carrier: Carrier) -> Arc<Rail> {
+        self.rails[carrier as usize].get_or_init(Arc::default).clone()
+    }
+
+    /// Those there are.
+    pub(crate) fn rails(&self) -> impl Iterator<Item = (Carrier, &Rail)> {
+        let all = Carrier::ALL.into_iter().zip(&self.rails);
+        all.filter_map(|(carrier, rail)| Some((carrier, &**rail.get()?)))
+    }
+}
+
+/// The counts of all peers.
+pub(crate) struct Meters {
+    peers: Mutex<BTreeMap<NicPath, Arc<PeerMeters>>>,
+    other: Arc<PeerMeters>,
+    peers_max: usize,
+    lanes: Mutex<Lanes>,
+    /// Connections to the port for metrics that made room, and that found none.
+    pub(crate) shed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+}
+
+/// What the driver's task alone changes.
+#[derive(Default)]
+struct Lanes {
+    /// Those that are up, or were and have not ended.
+    up: BTreeMap<Lifecycle, Arc<PeerMeters>>,
+    /// How the last lane of those ended who have none since.
+    ends: BTreeMap<NicPath, Cause>,
+}
+
+impl Default for Meters {
+    fn default() -> Self {
+        Self::new(METERED_PEERS_MAX)
+    }
+}
+
+impl Meters {
+    fn new(peers_max: usize) -> Self {
+        Self {
+            peers: Mutex::default(),
+            other: Arc::default(),
+            peers_max,
+            lanes: Mutex::default(),
+            shed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// The counts of a peer that we opened to, or to whom a lane is up. Past the limit the common
+    /// ones: whoever calls us under ever new names fills no memory.
+    pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
+        let mut peers = self.lock();
+        if let Some(known) = peers.get(path) {
+            return known.clone();
+        }
+        if peers.len() >= self.peers_max {
+            return self.other.clone();
+        }
+        peers.entry(path.clone()).or_default().clone()
+    }
+
+    /// The counts of whoever it is, who need not be known.
+    fn known(&self, path: &NicPath) -> Arc<PeerMeters> {
+        self.lock().get(path).unwrap_or(&self.other).clone()
+    }
+
+    /// Every peer that is counted for itself, and then all others together.
+    pub(crate) fn all(&self) -> (Vec<(NicPath, Arc<PeerMeters>)>, Arc<PeerMeters>) {
+        let peers = self.lock();
+        let each = peers.iter().map(|(path, meters)| (path.clone(), meters.clone()));
+        (each.collect(), self.other.clone())
+    }
+
+    pub(crate) fn on_lane_up(&self, lane: Lifecycle, path: &NicPath) {
+        let meters = self.peer(path);
+        count(&meters.established);
+        let mut lanes = self.lanes();
+        if let Some(end) = lanes.ends.remove(path) {
+            count(&meters.repaired[end as usize]);
+        }
+        lanes.up.insert(lane, meters);
+    }
+
+    pub(crate) fn on_event(&self, event: &Event) {
+        match event {
+            Event::Ended { peer, lifecycle, failure } => {
+                self.on_ended(peer, *lifecycle, Cause::of(failure));
+            }
+            Event::PeerRestarted { peer, .. } => {
+                count(&self.known(peer).restarts);
+                // Whatever its lanes end with, this is why.
+                self.lanes().note_end(peer, Cause::PeerRestarted);
+            }
+            Event::OpenFailed { peer, .. } => count(&self.known(peer).opens_failed),
+            Event::RetireFailed { peer, .. } => count(&self.known(peer).retires_failed),
+            Event::RetireOverdue { peer, .. } => count(&self.known(peer).retires_overdue),
+            Event::RetireForced { peer, .. } => count(&self.known(peer).retires_forced),
+            Event::PeerForgotten { peer } => drop(self.lanes().ends.remove(peer)),
+            Event::NameConflict { .. } | Event::Undeclared { .. } => {}
+        }
+    }
+
+    fn on_ended(&self, peer: &NicPath, lane: Lifecycle, cause: Cause) {
+        let mut lanes = self.lanes();
+        match lanes.up.remove(&lane) {
+            Some(meters) => {
+                count(&meters.lanes_ended[cause as usize]);
+                lanes.note_end(peer, cause);
+            }
+            None => {
+                drop(lanes);
+                count(&self.known(peer).failed[cause as usize]);
+            }
+        }
+    }
+
+    /// We answered a call.
+    pub(crate) fn on_answer_sent(&self, message: &Message) {
+        if let Some(reason) = refusal(message) {
+            count(&self.known(&message.to).refusals_sent[reason]);
+        }
+    }
+
+    /// A call of ours was answered.
+    pub(crate) fn on_answer_received(&self, message: &Message) {
+        if let Some(reason) = refusal(message) {
+            count(&self.known(&message.from).refusals_received[reason]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<NicPath, Arc<PeerMeters>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lanes {
+    fn note_end(&mut self, peer: &NicPath, cause: Cause) {
+        if self.ends.get(peer) == Some(&Cause::PeerRestarted) {
+            return;
+        }
+        if self.ends.len() >= ENDS_MAX && !self.ends.contains_key(peer) {
+            self.ends.pop_first();
+        }
+        self.ends.insert(peer.clone(), cause);
+    }
+}
+
+fn refusal(message: &Message) -> Option<usize> {
+    let refusal = message.refusal.as_ref().filter(|_| message.op == Op::Refuse)?;
+    REASONS.iter().position(|(reason, _)| *reason == refusal.reason)
+}
+
+/// Reads a count.
+pub(crate) fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::node::Failure;
+    use handfast_core::wire::{Body, Refusal};
+    use handfast_core::{Incarnation, NodeName, Pair};
+
+    fn path(name: &str) -> NicPath {
+        let new = |text| NodeName::new(text).unwrap();
+        NicPath { node: new(name), nic: new("tcp") }
+    }
+
+    fn ended(peer: &NicPath, lane: u64, failure: Failure) -> Event {
+        Event::Ended { peer: peer.clone(), lifecycle: Lifecycle(lane), failure }
+    }
+
+    #[test]
+    fn a_lane_in_place_of_one_that_ended_is_counted_by_its_end() {
+        let (meters, peer) = (Meters::default(), path("a"));
+        meters.on_lane_up(Lifecycle(1), &peer);
+        meters.on_event(&ended(&peer, 1, Failure::Quiesced));
+        meters.on_event(&ended(&peer, 2, Failure::Silent));
+        meters.on_lane_up(Lifecycle(3), &peer);
+        let counts = meters.peer(&peer);
+        assert_eq!(read(&counts.established), 2);
+        assert_eq!(read(&counts.lanes_ended[Cause::Quiesced as usize]), 1);
+        assert_eq!(read(&counts.failed[Cause::Silent as usize]), 1);
+        let repaired: Vec<u64> = counts.repaired.iter().map(read).collect();
+        assert_eq!(repaired.iter().sum::<u64>(), 1);
+        assert_eq!(repaired[Cause::Quiesced as usize], 1);
+    }
+
+    #[test]
+    fn after_a_restart_that_is_the_cause_whatever_the_lane_said() {
+        let (meters, peer) = (Meters::default(), path("a"));
+        meters.on_lane_up(Lifecycle(1), &peer);
+        let (old, new) = (Incarnation(1), Incarnation(2));
+        meters.on_event(&Event::PeerRestarted { peer: peer.clone(), old, new });
+        meters.on_event(&ended(&peer, 1, Failure::Superseded));
+        meters.on_lane_up(Lifecycle(2), &peer);
+        let counts = meters.peer(&peer);
+        assert_eq!(read(&counts.repaired[Cause::PeerRestarted as usize]), 1);
+        assert_eq!(read(&counts.restarts), 1);
+    }
+
+    #[test]
+    fn a_refusal_is_counted_by_its_reason_on_either_side_and_other_answers_are_none() {
+        let (meters, peer) = (Meters::default(), path("a"));
+        let counts = meters.peer(&peer);
+        let mut message = Message {
+            op: Op::Refuse,
+            from: peer.clone(),
+            to: peer.clone(),
+            sender: Pair { incarnation: Incarnation(1), lifecycle: Lifecycle(1) },
+            echo: None,
+            body: Body::default(),
+            refusal: None,
+        };
+        for (place, (reason, _)) in REASONS.into_iter().enumerate() {
+            message.refusal = Some(Refusal { reason, detail: String::new() });
+            meters.on_answer_sent(&message);
+            meters.on_answer_received(&message);
+            meters.on_answer_received(&message);
+            assert_eq!(read(&counts.refusals_sent[place]), 1, "{reason:?}");
+            assert_eq!(read(&counts.refusals_received[place]), 2, "{reason:?}");
+        }
+        message.op = Op::Reply;
+        meters.on_answer_sent(&message);
+        assert_eq!(counts.refusals_sent.iter().map(read).sum::<u64>(), REASONS.len() as u64);
+    }
+
+    #[test]
+    fn peers_past_the_limit_are_counted_together_and_strangers_make_no_row() {
+        let meters = Meters::new(2);
+        for name in ["a", "b", "c", "d"] {
+            meters.on_lane_up(Lifecycle(u64::from(name.as_bytes()[0])), &path(name));
+        }
+        meters.on_event(&Event::OpenFailed { peer: path("e"), failure: Failure::Silent });
+        let (each, other) = meters.all();
+        assert_eq!(each.len(), 2);
+        assert!(each.iter().all(|(_, meters)| read(&meters.established) == 1));
+        assert_eq!((read(&other.established), read(&other.opens_failed)), (2, 1));
+    }
+}

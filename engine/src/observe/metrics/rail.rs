@@ -1,0 +1,105 @@
+//! The counts of what goes between our end and a peer's, each way.
+
+use crate::api::transfer::{BatchOutcome, BatchReport};
+use handfast_core::transfer::Direction;
+use histogram::{AtomicHistogram, Config, Histogram};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Sub-buckets of each power of two, as a power of two: a time is known to an eighth.
+const GROUPING_POWER: u8 = 3;
+/// Times are told apart up to this power of two.
+const MAX_POWER: u8 = 37;
+/// The longest time that a histogram tells apart, in nanoseconds: two minutes and more. What takes
+/// longer is counted as that.
+pub const LATENCY_MAX_NS: u64 = (1 << MAX_POWER) - 1;
+
+static CONFIG: LazyLock<Config> =
+    LazyLock::new(|| Config::new(GROUPING_POWER, MAX_POWER).expect("constants that are in range"));
+
+/// One way over one kind of lane.
+pub(crate) struct Way {
+    /// Bytes of batches that succeeded.
+    pub(crate) bytes: AtomicU64,
+    /// Batches that succeeded, and that did not.
+    pub(crate) batches: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    /// Nanoseconds that those took together that succeeded.
+    pub(crate) nanos: AtomicU64,
+    latency: AtomicHistogram,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            batches: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            nanos: AtomicU64::new(0),
+            latency: AtomicHistogram::with_config(&CONFIG),
+        }
+    }
+}
+
+impl Way {
+    /// How long batches took, in nanoseconds.
+    pub(crate) fn latency(&self) -> Histogram {
+        self.latency.load()
+    }
+}
+
+/// What goes over one kind of lane between us and a peer, as we asked for it.
+#[derive(Default)]
+pub(crate) struct Rail {
+    pub(crate) writes: Way,
+    pub(crate) reads: Way,
+}
+
+impl Rail {
+    /// A batch has ended. One with requests of both directions is counted with those of its first.
+    pub(crate) fn on_finished(&self, direction: Direction, bytes: u64, report: &BatchReport) {
+        let way = match direction {
+            Direction::Write => &self.writes,
+            Direction::Read => &self.reads,
+        };
+        if report.outcome != BatchOutcome::Success {
+            way.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let nanos = report.finished.0.saturating_sub(report.submitted.0).min(LATENCY_MAX_NS);
+        way.bytes.fetch_add(bytes, Ordering::Relaxed);
+        way.batches.fetch_add(1, Ordering::Relaxed);
+        way.nanos.fetch_add(nanos, Ordering::Relaxed);
+        // Cannot fail: no longer time is asked for than there are buckets.
+        let _ = way.latency.increment(nanos);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handfast_core::Instant;
+
+    fn report(outcome: BatchOutcome, nanos: u64) -> BatchReport {
+        let (submitted, finished) = (Instant(1_000), Instant(1_000 + nanos));
+        BatchReport { outcome, requests: Vec::new(), first_error: None, submitted, finished }
+    }
+
+    #[test]
+    fn what_succeeds_is_counted_with_its_bytes_and_time_and_what_fails_alone() {
+        let rail = Rail::default();
+        for nanos in [0, 20_000, 40_000, u64::MAX - 1_000] {
+            rail.on_finished(Direction::Write, 4096, &report(BatchOutcome::Success, nanos));
+        }
+        rail.on_finished(Direction::Read, 1 << 20, &report(BatchOutcome::TimedOut, 5));
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!((read(&rail.writes.bytes), read(&rail.writes.batches)), (4 * 4096, 4));
+        assert_eq!((read(&rail.reads.bytes), read(&rail.reads.failed)), (0, 1));
+        let times = rail.writes.latency();
+        let bucket = |quantile| times.quantile_bucket(quantile).unwrap().unwrap();
+        assert!(bucket(0.5).range().contains(&20_000));
+        assert!(bucket(1.0).range().contains(&LATENCY_MAX_NS), "the longest time has a place");
+        let width = bucket(0.5).end() - bucket(0.5).start();
+        assert!(width < 20_000 / 8, "a time is known to an eighth: {width}");
+    }
+}

@@ -1,0 +1,261 @@
+//! The state of an engine as a document.
+
+use super::rail::Way;
+use super::{Cause, Causes, PeerMeters, REASONS, Rail, Reasons, read};
+use crate::data::transport::Carrier;
+use crate::observe::counters::Named;
+use histogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of the form that [`EngineState`] has as JSON, described in
+/// `docs/schema/state.json`. It grows when a field goes or changes its meaning; new fields may come
+/// without.
+pub const STATE_SCHEMA: u32 = 1;
+/// Lifecycles that a state lists one by one; the others are counted.
+pub const LIFECYCLES_LISTED_MAX: usize = 4_096;
+
+/// Counts by the name of a cause, of a reason or of a state; what is 0 is left out.
+pub type ByCause = BTreeMap<&'static str, u64>;
+
+/// What an engine is and did, at one moment. Its parts are read one after the other, so that counts
+/// which belong together may differ by what happened meanwhile.
+#[derive(Clone, Debug, Serialize)]
+pub struct EngineState {
+    /// [`STATE_SCHEMA`].
+    pub schema: u32,
+    /// Who it is.
+    pub node: NodeState,
+    /// Lanes that are up, or retiring after they were.
+    pub lanes: usize,
+    /// Counts of the whole engine by name, those of [`Counters`](crate::Counters).
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The lifecycles that exist now; `None` if the task that drives them did not answer within a
+    /// second, or the engine is closed.
+    pub lifecycles: Option<LifecyclesState>,
+    /// Peers, by `node@nic`; at most [`METERED_PEERS_MAX`](crate::METERED_PEERS_MAX).
+    pub peers: BTreeMap<String, PeerState>,
+    /// All other peers together.
+    pub other: PeerState,
+    /// `counters` with what each of them counts.
+    #[serde(skip)]
+    pub(crate) named: Vec<Named>,
+}
+
+/// Who an engine is.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// This run of it, in hexadecimal digits.
+    pub incarnation: String,
+    /// Where it takes calls; empty if nowhere.
+    pub address: String,
+    /// Its version of handfast.
+    pub version: &'static str,
+    /// What lanes may run over, the preferred one first.
+    pub carriers: Vec<&'static str>,
+    /// RDMA devices in use.
+    pub devices: Vec<String>,
+    /// Segments that peers may reach.
+    pub segments: usize,
+}
+
+/// The lifecycles of an engine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LifecyclesState {
+    /// How many there are in each state. Those that retire are not gone yet.
+    pub by_state: ByCause,
+    /// The oldest of them, at most [`LIFECYCLES_LISTED_MAX`].
+    pub listed: Vec<LifecycleState>,
+    /// How many more there are.
+    pub left_out: usize,
+}
+
+/// One set of queue pairs, or one connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct LifecycleState {
+    /// Its number in this run of the engine.
+    pub lifecycle: u64,
+    /// Where it stands.
+    pub state: &'static str,
+    /// To whom, `node@nic`.
+    pub peer: String,
+    /// The peer's run and number, if they are known.
+    pub remote_incarnation: Option<String>,
+    /// As `remote_incarnation`.
+    pub remote_lifecycle: Option<u64>,
+}
+
+/// What happened with a peer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PeerState {
+    /// Lanes that came up.
+    pub handshakes_established: u64,
+    /// Lifecycles that ended before a lane was up.
+    pub handshakes_failed: ByCause,
+    /// Lanes that ended.
+    pub lanes_ended: ByCause,
+    /// Lanes that came up in place of one before, by that one's end.
+    pub repaired: ByCause,
+    /// Refusals that we gave.
+    pub refusals_sent: ByCause,
+    /// Refusals that we were given.
+    pub refusals_received: ByCause,
+    /// Demands for a lane that could not be met.
+    pub opens_failed: u64,
+    /// New runs of the peer that have proven themselves.
+    pub restarts: u64,
+    /// Lanes that were slow to retire.
+    pub retires_overdue: u64,
+    /// Lanes that could not be retired.
+    pub retires_failed: u64,
+    /// Lanes that were retired without the peer's consent.
+    pub retires_forced: u64,
+    /// Batches that ended before there was any lane.
+    pub batches_without_lane: u64,
+    /// Lanes whose writes may still land, and nothing will tell.
+    pub fences_lost: u64,
+    /// What went over lanes, as we asked for it, by what they run over.
+    pub rails: BTreeMap<&'static str, RailState>,
+    /// What went over each pair of NICs, `own-peer`, where there are several of them; at most
+    /// [`NIC_PAIRS_METERED_MAX`](crate::NIC_PAIRS_METERED_MAX).
+    pub nics: BTreeMap<String, NicPairState>,
+}
+
+/// What went between a NIC of ours and one of a peer's, as we asked for it.
+#[derive(Clone, Debug, Serialize)]
+pub struct NicPairState {
+    /// Ours.
+    pub own: String,
+    /// The peer's.
+    pub peer: String,
+    /// Lanes that came up.
+    pub lanes: u64,
+    /// Bytes that were acknowledged to the peer, whatever became of their batch.
+    pub written_bytes: u64,
+    /// Bytes that came from it.
+    pub read_bytes: u64,
+}
+
+/// What went over lanes of one kind to a peer.
+#[derive(Clone, Debug, Serialize)]
+pub struct RailState {
+    /// To the peer.
+    pub write: WayState,
+    /// From the peer.
+    pub read: WayState,
+}
+
+/// One direction.
+#[derive(Clone, Debug, Serialize)]
+pub struct WayState {
+    /// Bytes of batches that succeeded.
+    pub bytes: u64,
+    /// Batches that succeeded.
+    pub batches: u64,
+    /// Batches that did not.
+    pub failed: u64,
+    /// How long the batches took that succeeded.
+    pub latency: LatencyState,
+}
+
+/// Times from submission to the end, in nanoseconds, each to an eighth; 0 without any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatencyState {
+    /// How many there are.
+    pub count: u64,
+    /// The time that half of them did not exceed.
+    pub p50_ns: u64,
+    /// That nine tenths did not exceed.
+    pub p90_ns: u64,
+    /// That 99 of 100 did not exceed.
+    pub p99_ns: u64,
+    /// That 999 of 1,000 did not exceed.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+    /// All together.
+    pub sum_ns: u64,
+    /// How many took at most so long, and longer than the one before says; longer ones are left out.
+    #[serde(skip)]
+    pub(crate) buckets: Vec<(u64, u64)>,
+}
+
+impl LatencyState {
+    fn new(times: &Histogram, sum_ns: u64) -> Self {
+        let mut buckets = [const { None }; 5];
+        // Fails for quantiles past one and for less room than is asked for alone.
+        let _ = times.quantile_buckets_into(&[0.5, 0.9, 0.99, 0.999, 1.0], &mut buckets);
+        let [p50_ns, p90_ns, p99_ns, p999_ns, max_ns] =
+            buckets.map(|bucket| bucket.map_or(0, |bucket| bucket.end()));
+        let count = times.as_slice().iter().sum();
+        let buckets = coarse(times);
+        Self { count, p50_ns, p90_ns, p99_ns, p999_ns, max_ns, sum_ns, buckets }
+    }
+}
+
+/// The bounds that Prometheus gets: every second power of two from four microseconds to a minute.
+/// Times below the first are in the first.
+fn coarse(times: &Histogram) -> Vec<(u64, u64)> {
+    let mut buckets: Vec<(u64, u64)> = (12..=36).step_by(2).map(|power| (1 << power, 0)).collect();
+    for bucket in times.iter().filter(|bucket| bucket.count() > 0) {
+        if let Some((_, count)) = buckets.iter_mut().find(|(most, _)| bucket.start() < *most) {
+            *count += bucket.count();
+        }
+    }
+    buckets
+}
+
+impl WayState {
+    fn new(way: &Way) -> Self {
+        Self {
+            bytes: read(&way.bytes),
+            batches: read(&way.batches),
+            failed: read(&way.failed),
+            latency: LatencyState::new(&way.latency(), read(&way.nanos)),
+        }
+    }
+}
+
+impl PeerState {
+    pub(crate) fn new(meters: &PeerMeters) -> Self {
+        let rail = |(carrier, rail): (Carrier, &Rail)| {
+            let (write, read) = (WayState::new(&rail.writes), WayState::new(&rail.reads));
+            (carrier.name(), RailState { write, read })
+        };
+        Self {
+            handshakes_established: read(&meters.established),
+            handshakes_failed: by_cause(&meters.failed),
+            lanes_ended: by_cause(&meters.lanes_ended),
+            repaired: by_cause(&meters.repaired),
+            refusals_sent: by_reason(&meters.refusals_sent),
+            refusals_received: by_reason(&meters.refusals_received),
+            opens_failed: read(&meters.opens_failed),
+            restarts: read(&meters.restarts),
+            retires_overdue: read(&meters.retires_overdue),
+            retires_failed: read(&meters.retires_failed),
+            retires_forced: read(&meters.retires_forced),
+            batches_without_lane: read(&meters.batches_without_lane),
+            fences_lost: read(&meters.fences_lost),
+            rails: meters.rails().map(rail).collect(),
+            nics: meters.pairs.all().into_iter().map(nic_pair).collect(),
+        }
+    }
+}
+
+fn nic_pair(
+    ((own, peer), [lanes, written_bytes, read_bytes]): ((String, String), [u64; 3]),
+) -> (String, NicPairState) {
+    (format!("{own}-{peer}"), NicPairState { own, peer, lanes, written_bytes, read_bytes })
+}
+
+fn by_cause(causes: &Causes) -> ByCause {
+    let counts = Cause::ALL.into_iter().map(Cause::name).zip(causes.iter().map(read));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
+fn by_reason(reasons: &Reasons) -> ByCause {
+    let counts = REASONS.iter().map(|(_, name)| *name).zip(reasons.iter().map(read));
+    counts.filter(|(_, count)| *count > 0).collect()
+}

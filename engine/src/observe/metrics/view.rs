@@ -1,0 +1,146 @@
+//! Puts the state of an engine together.
+
+use super::state::{
+    EngineState, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState, NodeState, PeerState,
+    STATE_SCHEMA,
+};
+use crate::control::answer::Answers;
+use crate::data::transport::{Carrier, Transport};
+use crate::node::command::{Command, Commands};
+use crate::node::registry::LaneTable;
+use crate::observe::counters::Counters;
+use crate::time::Clock;
+use handfast_core::node::{Node, StateKind};
+use handfast_core::wire::Transports;
+use handfast_core::{Duration, NicPath};
+use handfast_transport_tcp::TcpCounters;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// How long the driver has to list its lifecycles. It answers between two commands.
+const LIST_TIMEOUT: Duration = Duration::from_millis(1_000);
+
+/// What the state is read from.
+pub(crate) struct ViewParts {
+    pub(crate) answers: Arc<Answers>,
+    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) commands: Commands,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
+}
+
+/// What everybody may ask an engine about itself.
+pub(crate) struct View {
+    parts: ViewParts,
+}
+
+impl View {
+    pub(crate) fn new(parts: ViewParts) -> Self {
+        Self { parts }
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        let ViewParts { answers, lanes, transport, tcp_counters, .. } = &self.parts;
+        answers.counts.snapshot(lanes.len(), tcp_counters(), transport.nic_counters())
+    }
+
+    /// What lanes may run over, the preferred one first.
+    pub(crate) fn carriers(&self) -> impl Iterator<Item = Carrier> + use<> {
+        let Transports { tcp, rdma } = self.parts.answers.offer.transports;
+        let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
+        all.into_iter().filter_map(|(offered, carrier)| offered.then_some(carrier))
+    }
+
+    /// Takes at most [`LIST_TIMEOUT`].
+    pub(crate) async fn state(&self) -> EngineState {
+        let answers = &self.parts.answers;
+        let lifecycles = self.lifecycles().await;
+        let (peers, other) = answers.counts.meters.all();
+        let counters = self.counters();
+        let named = counters.named();
+        let devices = answers.offer.devices.iter().map(|device| device.name.clone());
+        EngineState {
+            schema: STATE_SCHEMA,
+            node: NodeState {
+                name: answers.name.as_str().to_owned(),
+                incarnation: answers.incarnation.to_hex(),
+                address: answers.address.clone(),
+                version: env!("CARGO_PKG_VERSION"),
+                carriers: self.carriers().map(Carrier::name).collect(),
+                devices: devices.collect(),
+                segments: answers.regions.len(),
+            },
+            lanes: counters.lanes,
+            counters: named.iter().map(|(name, _, count)| (*name, *count)).collect(),
+            lifecycles,
+            peers: peers
+                .into_iter()
+                .map(|(path, meters)| (path.to_string(), PeerState::new(&meters)))
+                .collect(),
+            other: PeerState::new(&other),
+            named,
+        }
+    }
+
+    async fn lifecycles(&self) -> Option<LifecyclesState> {
+        let (reply, listed) = oneshot::channel();
+        if !self.parts.commands.send(Command::ListLifecycles { reply }) {
+            return None;
+        }
+        let clock = &self.parts.clock;
+        let late = clock.sleep_until(clock.now() + LIST_TIMEOUT);
+        tokio::select! {
+            listed = listed => listed.ok(),
+            () = late => None,
+        }
+    }
+}
+
+/// What the driver answers.
+pub(crate) type Lifecycles = LifecyclesState;
+
+impl LifecyclesState {
+    /// Lists the lifecycles of a node to whoever asked, who may have stopped waiting.
+    pub(crate) fn tell(node: &Node, reply: oneshot::Sender<Self>) {
+        if !reply.is_closed() {
+            let _ = reply.send(Self::of(node));
+        }
+    }
+
+    fn of(node: &Node) -> Self {
+        let mut state = Self::default();
+        for (lifecycle, kind, peer, remote) in node.lifecycles() {
+            *state.by_state.entry(name(kind)).or_insert(0) += 1;
+            if state.listed.len() >= LIFECYCLES_LISTED_MAX {
+                state.left_out += 1;
+                continue;
+            }
+            let peer: &NicPath = peer;
+            state.listed.push(LifecycleState {
+                lifecycle: lifecycle.0,
+                state: name(kind),
+                peer: peer.to_string(),
+                remote_incarnation: remote.map(|remote| remote.incarnation.to_hex()),
+                remote_lifecycle: remote.map(|remote| remote.lifecycle.0),
+            });
+        }
+        state
+    }
+}
+
+fn name(state: StateKind) -> &'static str {
+    match state {
+        StateKind::Raising => "raising",
+        StateKind::Announced => "announced",
+        StateKind::Fencing => "fencing",
+        StateKind::Wiring => "wiring",
+        StateKind::Wired => "wired",
+        StateKind::Established => "established",
+        StateKind::Proving => "proving",
+        StateKind::Weak => "weak",
+        StateKind::Draining => "draining",
+        StateKind::Quiescing => "quiescing",
+        StateKind::Retiring => "retiring",
+    }
+}

@@ -1,0 +1,776 @@
+//! One run of one peer as transfers see it: its lanes, the transfer machine, and who waits.
+//!
+//! The lock is taken once per batch and once per wake of a lane, never per slice. Postings are
+//! handed to the data plane outside of the lock and in order: whoever finds the outbox untended
+//! tends it, everybody else leaves what they have in it.
+
+mod fence;
+mod lanes;
+
+pub(crate) use lanes::LaneUp;
+
+use crate::api::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
+use crate::data::plane::Plane;
+use crate::data::transport::{Carrier, Ends, RegisteredPosting};
+use crate::error::Cause;
+use crate::node::command::{Command, Commands};
+use crate::node::opening::LaneOpening;
+use crate::node::room::Usage;
+use crate::observe::metrics::{PeerMeters, Rail};
+use crate::peer::edges::Edges;
+use crate::peer::mute::Mute;
+use crate::peer::rails::{Near, Rails};
+use crate::time::Clock;
+use handfast_core::mooncake::RpcMeta;
+use handfast_core::transfer::{
+    Affinity, SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
+};
+use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
+use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
+use handfast_trace::Trace;
+use handfast_transport::{Direction, Span};
+use handfast_transport_rdma::LimitReached;
+use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot, watch};
+
+/// What a transfer names: direction, our bytes, the peer's, and both as RDMA devices know them.
+pub(crate) struct Piece {
+    pub(crate) direction: Direction,
+    pub(crate) span: Span,
+    pub(crate) remote: RemoteSpan,
+    pub(crate) ends: Option<Ends>,
+}
+
+/// What waiting for a lane can see.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LaneStatus {
+    pub(crate) up: u32,
+    /// Demands that failed so far, and how the last one did.
+    pub(crate) failures: u64,
+    pub(crate) failure: Option<Arc<TransportError>>,
+}
+
+/// Batches with more bytes take longer than who waits looks for their end (80 microseconds at 3 GiB/s),
+/// and far longer than it takes to be woken.
+const ATTENDED_BYTES_MAX: u64 = 256 << 10;
+
+/// What a target is made of.
+pub(crate) struct TargetParts {
+    pub(crate) path: NicPath,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) address: String,
+    /// Where the target's task runs, whoever opens it.
+    pub(crate) runtime: Handle,
+    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) commands: Commands,
+    pub(crate) limits: TransferLimits,
+    pub(crate) lane_mute: Duration,
+    pub(crate) trace: Option<Trace>,
+    /// Absent where nothing is counted, to measure what counting costs.
+    pub(crate) meters: Option<Arc<PeerMeters>>,
+}
+
+pub(crate) struct Target {
+    parts: TargetParts,
+    address: Mutex<Arc<str>>,
+    state: Mutex<State>,
+    lanes: watch::Sender<LaneStatus>,
+    timer: Arc<Notify>,
+    stale: AtomicBool,
+}
+
+struct Batch {
+    spans: Vec<u32>,
+    report: oneshot::Sender<BatchReport>,
+    /// Of the first request.
+    direction: handfast_core::transfer::Direction,
+    /// Of all requests.
+    bytes: u64,
+}
+
+impl Batch {
+    /// Whether looking for its end may take less than sleeping until then.
+    fn ends_soon(&self) -> bool {
+        self.bytes <= ATTENDED_BYTES_MAX
+    }
+}
+
+enum Dispatch {
+    Post(Lifecycle, Posting),
+    PostRegistered(Lifecycle, RegisteredPosting),
+    Withdraw(Lifecycle, u64),
+}
+
+/// Memory that is held for as long as a request is not finished.
+struct Held {
+    span: Span,
+    ends: Option<Ends>,
+}
+
+struct State {
+    transfers: Transfers,
+    spans: Vec<Option<Held>>,
+    free: Vec<u32>,
+    requests: Vec<Request>,
+    affinities: Vec<Affinity>,
+    batches: BTreeMap<BatchId, Batch>,
+    /// Those that are up, and those that are being tried.
+    lanes: Vec<lanes::Lane>,
+    /// The rails to a peer with several NICs, where we have several too.
+    rails: Option<Rails>,
+    /// Which of them are near which memory.
+    near: Option<Near>,
+    /// The peer's, by name.
+    devices: Vec<String>,
+    /// What the last lane that came up runs over.
+    carrier: Option<Carrier>,
+    /// How long that took.
+    opening: Option<LaneOpening>,
+    /// The counts of what goes over such lanes.
+    rail: Option<Arc<Rail>>,
+    /// Revoked lanes whose last slice is waited for.
+    draining: Vec<Lifecycle>,
+    /// Lanes that are gone; the next one that comes up on the same path proves that nothing on them
+    /// can land.
+    unfenced: Vec<(NicPath, Lifecycle)>,
+    doubts: fence::Doubts,
+    meters: Option<Arc<PeerMeters>>,
+    outbox: Vec<Dispatch>,
+    dispatching: bool,
+    /// When the timer task will look again; `None` while it sleeps until told.
+    armed: Option<Instant>,
+    mute: Mute,
+    edges: Edges,
+    /// When something was last submitted, or ended, or a lane came up.
+    used: Instant,
+    /// Batches submitted.
+    uses: u64,
+    /// The limit that kept the last lane that was asked for from coming up, and how that was told.
+    no_room: Option<(TransportError, LimitReached)>,
+    /// A metadata store has said that it has no entry of the node any more.
+    unpublished: bool,
+    /// What ended this run for good, and ends whatever is still submitted to it.
+    ended: Option<TransferInput>,
+}
+
+impl Target {
+    /// Makes a target and the task that keeps its deadlines; the task ends with the target.
+    pub(crate) fn start(parts: TargetParts) -> Arc<Self> {
+        let TargetParts { path, incarnation, commands, trace, .. } = &parts;
+        let edges = Edges::new(trace.clone(), commands.clone(), path.clone(), *incarnation);
+        let state = State {
+            transfers: Transfers::new(parts.limits),
+            spans: Vec::new(),
+            free: Vec::new(),
+            requests: Vec::new(),
+            affinities: Vec::new(),
+            batches: BTreeMap::new(),
+            lanes: Vec::new(),
+            rails: None,
+            near: None,
+            devices: Vec::new(),
+            carrier: None,
+            opening: None,
+            rail: None,
+            draining: Vec::new(),
+            unfenced: Vec::new(),
+            doubts: fence::Doubts::default(),
+            meters: parts.meters.clone(),
+            outbox: Vec::new(),
+            dispatching: false,
+            armed: None,
+            mute: Mute::new(parts.lane_mute),
+            edges,
+            used: parts.clock.now(),
+            uses: 0,
+            no_room: None,
+            unpublished: false,
+            ended: None,
+        };
+        let target = Arc::new(Self {
+            address: Mutex::new(parts.address.as_str().into()),
+            parts,
+            state: Mutex::new(state),
+            lanes: watch::Sender::new(LaneStatus::default()),
+            timer: Arc::new(Notify::new()),
+            stale: AtomicBool::new(false),
+        });
+        target.parts.runtime.spawn(keep_time(Arc::downgrade(&target), target.timer.clone()));
+        target
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.parts.incarnation
+    }
+
+    /// The peer, whatever NICs it has.
+    pub(crate) fn path(&self) -> &NicPath {
+        &self.parts.path
+    }
+
+    /// Where the peer took calls when it was last asked.
+    pub(crate) fn address(&self) -> Arc<str> {
+        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_address(&self, address: &str) {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address.into();
+    }
+
+    /// Whether the descriptor may be out of date: the peer was lost or has restarted.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Says that the descriptor may be out of date.
+    pub(crate) fn mark_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+    }
+
+    /// The peer has answered for this run again. One that has ended stays stale.
+    pub(crate) fn refresh(&self) {
+        let mut state = self.lock();
+        state.unpublished = false;
+        self.stale.store(state.ended.is_some(), Ordering::Release);
+    }
+
+    /// The node's name.
+    pub(crate) fn node(&self) -> &str {
+        self.parts.path.node.as_str()
+    }
+
+    /// A metadata store says where the node takes calls, or that it has no entry any more. True if
+    /// what was known is out of date by that.
+    pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
+        let mut state = self.lock();
+        let before = self.is_stale() || state.unpublished;
+        state.unpublished = at.is_none();
+        let moved = at.is_some_and(|at| {
+            RpcMeta::of_address(&self.address()).is_some_and(|known| known != *at)
+        });
+        if moved {
+            self.mark_stale();
+        }
+        self.doubt_unpublished(&state);
+        (moved || state.unpublished) && !before
+    }
+
+    /// A node that has no entry is looked up again once no lane to it is up: that it is says better
+    /// than a store whether it lives.
+    fn doubt_unpublished(&self, state: &State) {
+        if state.unpublished && state.lanes.is_empty() {
+            self.mark_stale();
+        }
+    }
+
+    /// Whether a lane is up.
+    pub(crate) fn has_lanes(&self) -> bool {
+        !self.lock().lanes.is_empty()
+    }
+
+    /// Nothing is under way and no lane is up.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.lanes.is_empty() && state.batches.is_empty()
+    }
+
+    pub(crate) fn submit(
+        &self,
+        pieces: &[Piece],
+        deadline: Option<Instant>,
+    ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        state.used = now;
+        state.uses += 1;
+        let mut requests = std::mem::take(&mut state.requests);
+        let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
+        requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
+            direction: core_direction(piece.direction),
+            local: LocalSpan { region: *slot, offset: 0 },
+            remote: handfast_core::transfer::RemoteSpan {
+                key: piece.remote.key,
+                address: piece.remote.address,
+            },
+            length: piece.span.len() as u64,
+        }));
+        let affinities = state.affinities_of(pieces);
+        let submitted = state.transfers.submit_near(now, &requests, &affinities, deadline);
+        state.affinities = affinities;
+        if let Ok(batch) = submitted {
+            state.edges.on_submitted(now, batch, &requests);
+        }
+        let direction =
+            requests.first().map_or(core_direction(Direction::Write), |it| it.direction);
+        let bytes = requests.iter().fold(0, |sum: u64, it| sum.saturating_add(it.length));
+        requests.clear();
+        state.requests = requests;
+        match submitted {
+            Ok(batch) => {
+                let (report, receiver) = oneshot::channel();
+                state.batches.insert(batch, Batch { spans, report, direction, bytes });
+                self.pump(state, now);
+                Ok((batch, receiver))
+            }
+            Err(error) => {
+                spans.into_iter().for_each(|slot| state.release(slot));
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks for the end of a batch for a while, on a thread that would sleep until then.
+    pub(crate) fn attend(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(lane) = self.soon_ending(batch) {
+            self.parts.plane.attend(lane, is_done);
+        }
+    }
+
+    /// Has it looked for, on behalf of a task that waits for it.
+    pub(crate) fn expect(&self, batch: BatchId) {
+        if let Some(lane) = self.soon_ending(batch) {
+            self.parts.plane.expect(lane);
+        }
+    }
+
+    /// The lane over which a batch ends, if it is likely to soon. Of several lanes none is chosen.
+    fn soon_ending(&self, batch: BatchId) -> Option<Lifecycle> {
+        let state = self.lock();
+        match state.lanes.as_slice() {
+            [lane] if state.batches.get(&batch).is_some_and(Batch::ends_soon) => {
+                Some(lane.lifecycle)
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn cancel(&self, batch: BatchId) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        state.transfers.cancel(now, batch);
+        self.pump(state, now);
+    }
+
+    /// What the lane's tasks report. Called once per wake.
+    pub(crate) fn on_completions(&self, completions: &mut Vec<LaneCompletion>) {
+        // What is given back is no answer: a withdrawn slice says nothing of the peer.
+        let given_back = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { .. });
+        let answered = !completions.iter().all(given_back);
+        self.on_inputs(answered, completions.drain(..).map(core_input));
+    }
+
+    /// What a lane reports, in the transfer machine's terms; `answered` if any of it came from the
+    /// peer. Called once per wake.
+    pub(crate) fn on_inputs(&self, answered: bool, inputs: impl Iterator<Item = TransferInput>) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        state.used = now;
+        if answered {
+            state.mute.on_answer(now);
+        }
+        for input in inputs {
+            state.input(now, input);
+        }
+        state.count_moved();
+        self.pump(state, now);
+    }
+
+    /// How long the last lane that came up took to do so.
+    pub(crate) fn opening(&self) -> Option<LaneOpening> {
+        self.lock().opening
+    }
+
+    /// Posts nothing more on a lane; what is posted goes on.
+    pub(crate) fn on_lane_revoked(&self, lane: Lifecycle) {
+        self.update(|state, now| state.input(now, TransferInput::LaneRevoked { lane }));
+    }
+
+    /// Reports as soon as nothing that was posted on a revoked lane is outstanding.
+    pub(crate) fn drain(&self, lane: Lifecycle) {
+        self.update(|state, _| state.draining.push(lane));
+    }
+
+    /// What the last lane that came up runs over.
+    pub(crate) fn carrier(&self) -> Option<Carrier> {
+        self.lock().carrier
+    }
+
+    /// How we use its lanes.
+    pub(crate) fn usage(&self) -> Usage {
+        let state = self.lock();
+        Usage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
+    }
+
+    /// A limit keeps lanes from coming up, which is told next as the peer's loss.
+    pub(crate) fn note_no_room(&self, no_room: (TransportError, LimitReached)) {
+        self.lock().no_room = Some(no_room);
+    }
+
+    /// Why the peer was given up.
+    pub(crate) fn loss(&self, cause: &Arc<TransportError>) -> Cause {
+        match &self.lock().no_room {
+            Some((told, limit)) if *told == **cause => Cause::NoRoom(*limit),
+            _ => Cause::PeerLost(cause.clone()),
+        }
+    }
+
+    /// Whether no batch is under way.
+    pub(crate) fn has_no_work(&self) -> bool {
+        self.lock().batches.is_empty()
+    }
+
+    /// The peer was given up, until somebody asks for it again.
+    pub(crate) fn on_peer_lost(&self, cause: TransportError) {
+        self.mark_stale();
+        let failure = cause.clone();
+        self.update(|state, now| state.input(now, TransferInput::PeerLost { cause }));
+        self.fail_demand(failure);
+    }
+
+    /// The peer runs anew: nothing can be done on this run any more.
+    pub(crate) fn on_peer_restarted(&self) {
+        let cause = TransportError {
+            side: Side::Peer,
+            call: "handshake",
+            code: 0,
+            detail: "the peer restarted".into(),
+        };
+        self.end(TransferInput::PeerRestarted, cause);
+    }
+
+    /// The engine is closed.
+    pub(crate) fn on_closed(&self) {
+        let cause = closed();
+        self.end(TransferInput::PeerLost { cause: cause.clone() }, cause);
+    }
+
+    /// Nobody drives the engine any more: whoever waits is told that it is closed. Lanes that are
+    /// still up may touch memory until they are dropped, which they keep alive themselves.
+    pub(crate) fn abandon(&self) {
+        let cause = closed();
+        let mut state = self.lock();
+        state.ended.get_or_insert(TransferInput::PeerLost { cause: cause.clone() });
+        self.mark_stale();
+        // Their other ends learn of it by that.
+        state.batches.clear();
+        // Not free for others: slices that were posted still name their places.
+        state.spans.iter_mut().for_each(|held| *held = None);
+        drop(state);
+        self.fail_demand(cause);
+    }
+
+    fn end(&self, end: TransferInput, cause: TransportError) {
+        self.update(|state, _| {
+            state.ended.get_or_insert(end);
+            state.edges.write();
+            self.mark_stale();
+        });
+        self.fail_demand(cause);
+    }
+
+    fn fail_demand(&self, cause: TransportError) {
+        self.lanes.send_modify(|status| {
+            status.failures += 1;
+            status.failure = Some(Arc::new(cause));
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut State, Instant)) {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        change(&mut state, now);
+        self.pump(state, now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing between lock and unlock can panic half way through a change of the outbox.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Acts on what the machine wants, then arms the timer.
+    fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) {
+        loop {
+            state.settle_end(now);
+            while let Some(output) = state.transfers.poll_output() {
+                self.on_output(&mut state, now, output);
+            }
+            if self.act_on_rails(&mut state, now) {
+                continue;
+            }
+            if state.dispatching || state.outbox.is_empty() {
+                break;
+            }
+            state.dispatching = true;
+            let mut outbox = std::mem::take(&mut state.outbox);
+            drop(state);
+            self.dispatch(&mut outbox);
+            state = self.lock();
+            state.dispatching = false;
+            if state.outbox.is_empty() {
+                state.outbox = outbox;
+            }
+        }
+        for lane in state.take_drained() {
+            let id = OperationId { lifecycle: lane, kind: OperationKind::Drain };
+            let outcome = Outcome::Drained;
+            self.parts.commands.send(Command::OperationDone { id, outcome });
+        }
+        let busy = state.transfers.load().slices > 0 && !state.lanes.is_empty();
+        state.mute.set_busy(now, busy);
+        let next = state.next_look();
+        if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
+            state.armed = next;
+            drop(state);
+            self.timer.notify_one();
+        }
+    }
+
+    fn on_output(&self, state: &mut State, now: Instant, output: TransferOutput) {
+        match output {
+            TransferOutput::Post { lane, slice, work } => {
+                let held = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
+                let offset = work.local.offset as usize;
+                let part = held.and_then(|held| {
+                    Some((held.span.slice(offset, work.length as usize).ok()?, &held.ends))
+                });
+                let Some((span, ends)) = part else {
+                    debug_assert!(false, "a slice lies within its request");
+                    return;
+                };
+                let direction = match work.direction {
+                    handfast_core::transfer::Direction::Read => Direction::Read,
+                    handfast_core::transfer::Direction::Write => Direction::Write,
+                };
+                let remote = RemoteSpan { key: work.remote.key, address: work.remote.address };
+                let posting = Posting { slice: slice.to_bits(), direction, span, remote };
+                state.outbox.push(match state.theirs(lane) {
+                    Some(theirs) => {
+                        let ends = ends.clone();
+                        let posting = RegisteredPosting { posting, ends, theirs };
+                        Dispatch::PostRegistered(lane, posting)
+                    }
+                    None => Dispatch::Post(lane, posting),
+                });
+            }
+            TransferOutput::Withdraw { lane, slice } => {
+                state.outbox.push(Dispatch::Withdraw(lane, slice.to_bits()));
+            }
+            TransferOutput::WantLane => {
+                // A driver that has ended ends what waits, too.
+                self.want_lane_for(state);
+            }
+            TransferOutput::Finished { batch, report } => {
+                state.edges.on_finished(now, batch, &report);
+                let Some(entry) = state.batches.remove(&batch) else { return };
+                match (&state.rail, &self.parts.meters) {
+                    (Some(rail), _) => rail.on_finished(entry.direction, entry.bytes, &report),
+                    (None, Some(meters)) => meters.on_unplaced(),
+                    (None, None) => {}
+                }
+                entry.spans.into_iter().for_each(|slot| state.release(slot));
+                // Nobody may be waiting any more: a dropped transfer was cancelled.
+                let _ = entry.report.send(report);
+            }
+        }
+    }
+
+    /// Hands postings over in order, those of one lane together.
+    fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
+        let plane = &*self.parts.plane;
+        let mut run =
+            Run { lane: None, plain: Vec::with_capacity(outbox.len()), registered: vec![] };
+        for dispatch in outbox.drain(..) {
+            match dispatch {
+                Dispatch::Post(lane, posting) => {
+                    run.begin(plane, lane);
+                    run.plain.push(posting);
+                }
+                Dispatch::PostRegistered(lane, posting) => {
+                    run.begin(plane, lane);
+                    run.registered.push(posting);
+                }
+                Dispatch::Withdraw(lane, slice) => {
+                    run.end(plane);
+                    plane.withdraw(lane, slice);
+                }
+            }
+        }
+        run.end(plane);
+    }
+
+    /// Fires what is due and says when to look again.
+    fn on_timer(&self) -> Option<Instant> {
+        let now = self.parts.clock.now();
+        let mut state = self.lock();
+        if state.armed.is_some_and(|armed| armed <= now) {
+            state.armed = None;
+            state.transfers.handle_timeout(now);
+            if let Some(rails) = &mut state.rails {
+                rails.handle_timeout(now);
+            }
+            if state.mute.give_up(now) {
+                self.give_lanes_up(&state);
+            }
+            self.pump(state, now);
+            state = self.lock();
+        }
+        state.armed
+    }
+
+    fn give_lanes_up(&self, state: &State) {
+        let limit_ms = self.parts.lane_mute.nanos() / 1_000_000;
+        for lane in &state.lanes {
+            let error = TransportError {
+                side: Side::Peer,
+                call: "lane",
+                code: 0,
+                detail: format!("no answer on the lane for {limit_ms} ms"),
+            };
+            self.parts.commands.send(Command::LaneFailed { lifecycle: lane.lifecycle, error });
+        }
+    }
+}
+
+/// Postings of one lane that follow one another; a lane takes those of one kind alone.
+struct Run {
+    lane: Option<Lifecycle>,
+    plain: Vec<Posting>,
+    registered: Vec<RegisteredPosting>,
+}
+
+impl Run {
+    fn begin(&mut self, plane: &dyn Plane, lane: Lifecycle) {
+        if self.lane != Some(lane) {
+            self.end(plane);
+            self.lane = Some(lane);
+        }
+    }
+
+    fn end(&mut self, plane: &dyn Plane) {
+        let Some(lane) = self.lane.take() else { return };
+        if !self.plain.is_empty() {
+            plane.post(lane, &mut self.plain);
+        }
+        if !self.registered.is_empty() {
+            plane.post_registered(lane, &mut self.registered);
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.lock().edges.write();
+        self.timer.notify_one();
+    }
+}
+
+impl State {
+    fn hold(&mut self, piece: &Piece) -> u32 {
+        let held = Held { span: piece.span.clone(), ends: piece.ends.clone() };
+        match self.free.pop() {
+            Some(slot) => {
+                self.spans[slot as usize] = Some(held);
+                slot
+            }
+            None => {
+                self.spans.push(Some(held));
+                self.spans.len() as u32 - 1
+            }
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.spans[slot as usize] = None;
+        self.free.push(slot);
+    }
+
+    fn take_drained(&mut self) -> Vec<Lifecycle> {
+        let (transfers, draining) = (&self.transfers, &mut self.draining);
+        draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
+    }
+
+    /// When the timer must look: at a deadline, to give mute lanes up, or to try a rail again.
+    fn next_look(&self) -> Option<Instant> {
+        let rails = self.rails.as_ref().and_then(Rails::poll_timeout);
+        let others = self.mute.give_up_at().into_iter().chain(rails);
+        self.transfers.poll_timeout().into_iter().chain(others).min()
+    }
+
+    /// Ends what came in after the end, or could not end with it.
+    fn settle_end(&mut self, now: Instant) {
+        if let Some(end) = self.ended.clone()
+            && self.transfers.load().batches > 0
+        {
+            self.input(now, end);
+        }
+    }
+
+    fn input(&mut self, now: Instant, input: TransferInput) {
+        self.edges.on_input(now, &input);
+        if let Err(error) = self.transfers.handle_input(now, input) {
+            tracing::warn!(%error, "the transfer machine refused an input");
+        }
+    }
+}
+
+async fn keep_time(target: std::sync::Weak<Target>, timer: Arc<Notify>) {
+    loop {
+        let Some(alive) = target.upgrade() else { return };
+        let clock = alive.parts.clock.clone();
+        let next = alive.on_timer();
+        drop(alive);
+        match next {
+            Some(at) => {
+                tokio::select! {
+                    () = timer.notified() => {}
+                    () = clock.sleep_until(at) => {}
+                }
+            }
+            None => timer.notified().await,
+        }
+    }
+}
+
+fn closed() -> TransportError {
+    TransportError {
+        side: Side::Local,
+        call: "close",
+        code: 0,
+        detail: "the engine was closed".into(),
+    }
+}
+
+fn core_direction(direction: Direction) -> handfast_core::transfer::Direction {
+    match direction {
+        Direction::Read => handfast_core::transfer::Direction::Read,
+        Direction::Write => handfast_core::transfer::Direction::Write,
+    }
+}
+
+fn core_input(completion: LaneCompletion) -> TransferInput {
+    let (slice, status) = match completion {
+        LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
+        LaneCompletion::Refused(slice, error) => (slice, CompletionStatus::Refused(error)),
+        LaneCompletion::Released { slice, sent } => {
+            let slice = SliceId::from_bits(slice);
+            return TransferInput::Released { slice, sent: core_sent(sent) };
+        }
+    };
+    TransferInput::Completion { slice: SliceId::from_bits(slice), status }
+}
+
+fn core_sent(sent: Sent) -> handfast_core::transfer::Sent {
+    match sent {
+        Sent::None => handfast_core::transfer::Sent::None,
+        Sent::Partly => handfast_core::transfer::Sent::Partly,
+        Sent::All => handfast_core::transfer::Sent::All,
+    }
+}
+
+#[cfg(test)]
+mod tests;

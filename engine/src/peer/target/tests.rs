@@ -1,0 +1,225 @@
+//! A target with two rails on a carrier that does what the story says.
+
+use super::*;
+use crate::api::transfer::{Remote, Transfer};
+use crate::error::{Cause, Error};
+use crate::peer::rails::{FailureClass, RailPlan};
+use crate::time::TokioClock;
+use handfast_core::NodeName;
+use handfast_core::wire::DeviceDescriptor;
+use handfast_transport::Memory;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// Notes what is posted, and on which lane.
+#[derive(Default)]
+struct Notes(Mutex<Vec<(Lifecycle, u64)>>);
+
+impl Plane for Notes {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        let mut notes = self.0.lock().unwrap();
+        notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
+    }
+
+    fn withdraw(&self, _: Lifecycle, _: u64) {}
+}
+
+impl Notes {
+    fn take(&self) -> Vec<(Lifecycle, u64)> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+const FIRST: Lifecycle = Lifecycle(1);
+const SECOND: Lifecycle = Lifecycle(2);
+
+struct Story {
+    target: Arc<Target>,
+    plane: Arc<Notes>,
+    commands: UnboundedReceiver<Command>,
+    meters: Arc<PeerMeters>,
+    paths: [NicPath; 2],
+}
+
+impl Story {
+    /// With two rails and a lane over each, or with one lane and no rails.
+    fn new(with_rails: bool) -> Self {
+        let node = NodeName::new("b:1").unwrap();
+        let (plane, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
+        let (sender, commands) = Commands::channel();
+        let path = crate::api::engine::nic_path(&node);
+        let target = Target::start(TargetParts {
+            path: path.clone(),
+            incarnation: Incarnation(7),
+            address: "b:1".to_owned(),
+            runtime: Handle::current(),
+            plane: plane.clone(),
+            clock: Arc::new(TokioClock::new()),
+            commands: sender,
+            limits: TransferLimits { slice_bytes_max: 10, ..TransferLimits::default() },
+            lane_mute: Duration(u64::MAX),
+            trace: None,
+            meters: Some(meters.clone()),
+        });
+        let mut paths = [path.clone(), path];
+        if with_rails {
+            paths = ["rxe0", "rxe1"].map(|nic| NicPath::over_rail(&node, nic, nic).unwrap());
+            let plan = |theirs: usize| RailPlan { path: paths[theirs].clone(), theirs };
+            let device =
+                |name: &str| DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() };
+            target.set_rails(&[plan(0), plan(1)], &[device("rxe0"), device("rxe1")], false);
+            assert!(target.want_lane());
+        }
+        let mut story = Self { target, plane, commands, meters, paths };
+        story.up(FIRST, 0);
+        if with_rails {
+            assert_eq!(story.opened(), story.paths);
+            story.up(SECOND, 1);
+        }
+        story
+    }
+
+    fn up(&self, lane: Lifecycle, rail: usize) {
+        let path = self.paths[rail].clone();
+        let up = LaneUp { path, depth: 8, carrier: Carrier::Rdma, opening: None };
+        self.target.on_lane_up(lane, up);
+    }
+
+    /// Paths over which lanes were asked for.
+    fn opened(&mut self) -> Vec<NicPath> {
+        let all = std::iter::from_fn(|| self.commands.try_recv().ok());
+        let paths = all.filter_map(|command| match command {
+            Command::Open { path, .. } => Some(path),
+            _ => None,
+        });
+        paths.collect()
+    }
+
+    fn write(&self, bytes: usize) -> Transfer {
+        let span = Memory::zeroed(bytes).unwrap().whole();
+        let remote = RemoteSpan { key: 1, address: 4_096 };
+        let piece = Piece { direction: Direction::Write, span, remote, ends: None };
+        let (batch, report) = self.target.submit(&[piece], None).unwrap();
+        Transfer::new(self.target.clone(), batch, report, Arc::default())
+    }
+
+    fn done(&self, posted: impl IntoIterator<Item = (Lifecycle, u64)>) {
+        let ended = |(_, slice)| TransferInput::Completion {
+            slice: SliceId::from_bits(slice),
+            status: CompletionStatus::Done,
+        };
+        self.target.on_inputs(true, posted.into_iter().map(ended));
+    }
+
+    fn failed(&self, (_, slice): (Lifecycle, u64)) {
+        let status = CompletionStatus::Failed(silent());
+        let slice = SliceId::from_bits(slice);
+        self.target.on_inputs(false, [TransferInput::Completion { slice, status }].into_iter());
+    }
+
+    fn fences_lost(&self) -> u64 {
+        self.meters.fences_lost.load(Ordering::Relaxed)
+    }
+
+    /// A write of two slices, of which the one on the first lane is tried again on the second after
+    /// its lane failed, and is done there.
+    fn write_of_which_a_slice_moved(&self) -> Transfer {
+        let transfer = self.write(20);
+        let mut posted = self.plane.take();
+        posted.sort_unstable();
+        let [first, second] = posted[..] else { panic!("{posted:?}") };
+        assert_eq!((first.0, second.0), (FIRST, SECOND));
+        self.failed(first);
+        let again = self.plane.take();
+        assert!(matches!(again[..], [(SECOND, _)]), "{again:?}");
+        self.done([second, again[0]]);
+        transfer
+    }
+}
+
+fn silent() -> TransportError {
+    let detail = "no answer".to_owned();
+    TransportError { side: Side::Peer, call: "completion", code: 12, detail }
+}
+
+fn device_gone() -> TransportError {
+    let detail = "the device is gone".to_owned();
+    TransportError { side: Side::Local, call: "bring_up", code: 19, detail }
+}
+
+async fn ends(transfer: Transfer) -> Error {
+    let patience = std::time::Duration::from_secs(5);
+    tokio::time::timeout(patience, transfer).await.expect("it waits for nothing").unwrap_err()
+}
+
+#[tokio::test]
+async fn a_write_that_moved_to_another_rail_succeeds_when_its_first_rail_is_opened_again() {
+    let mut story = Story::new(true);
+    let transfer = story.write_of_which_a_slice_moved();
+    story.target.on_lane_down(FIRST, silent(), true);
+    assert_eq!(story.opened(), [story.paths[0].clone()], "to prove that nothing lands any more");
+    story.target.on_path_fenced(&story.paths[0]);
+    transfer.await.unwrap();
+    assert_eq!(story.fences_lost(), 0);
+}
+
+#[tokio::test]
+async fn a_write_whose_first_rail_cannot_be_opened_again_fails_as_indeterminate_with_the_class() {
+    let mut story = Story::new(true);
+    let transfer = story.write_of_which_a_slice_moved();
+    story.target.on_lane_down(FIRST, silent(), true);
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    assert_eq!(story.fences_lost(), 0);
+    story.target.on_open_failed(&story.paths[0], &device_gone());
+    let error = ends(transfer).await;
+    assert!(matches!(error.cause(), Cause::PeerLost(cause) if **cause == device_gone()), "{error}");
+    assert_eq!(error.class(), Some(FailureClass::LocalPort));
+    assert_eq!(error.remote(), Some(Remote::Indeterminate));
+    assert_eq!(story.fences_lost(), 1, "it was the lost proof that failed it");
+
+    let next = story.write(10);
+    let posted = story.plane.take();
+    assert!(matches!(posted[..], [(SECOND, _)]), "the other rail goes on: {posted:?}");
+    story.done(posted);
+    next.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_rail_that_does_not_answer_its_probe_loses_the_proof_too() {
+    let mut story = Story::new(true);
+    let transfer = story.write_of_which_a_slice_moved();
+    story.target.on_lane_down(FIRST, silent(), true);
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    // Up again without a word of what was before, and broken before it was used.
+    let third = Lifecycle(3);
+    story.target.lock().rails.as_mut().unwrap().on_up(Instant(1), &story.paths[0], third);
+    story.target.lock().lanes.push(lanes::Lane::tried(third, story.paths[0].clone()));
+    story.target.on_lane_down(third, silent(), true);
+    let error = ends(transfer).await;
+    assert_eq!(error.class(), Some(FailureClass::PeerRail));
+    assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
+}
+
+#[tokio::test]
+async fn a_lane_that_does_not_come_to_its_end_fails_what_waits_for_its_proof() {
+    let story = Story::new(true);
+    let transfer = story.write_of_which_a_slice_moved();
+    let cause = TransportError { call: "retire", ..device_gone() };
+    story.target.on_retire_overdue(FIRST, cause);
+    let error = ends(transfer).await;
+    assert_eq!(error.class(), Some(FailureClass::LocalPort));
+    assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
+}
+
+#[tokio::test]
+async fn without_rails_a_lane_that_does_not_come_to_its_end_is_waited_for() {
+    let story = Story::new(false);
+    let transfer = story.write(10);
+    let [posted] = story.plane.take()[..] else { panic!("one slice") };
+    story.failed(posted);
+    story.target.on_retire_overdue(FIRST, device_gone());
+    assert_eq!(story.fences_lost(), 0);
+    story.target.on_lane_down(FIRST, silent(), true);
+    story.up(SECOND, 0);
+    story.done(story.plane.take());
+    transfer.await.unwrap();
+}
