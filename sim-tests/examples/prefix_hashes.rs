@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// What comes of every entry of a recorded run.
+/// Effects of every entry of a recorded run.
 fn effects(trace: &[u8]) -> String {
     let reader = TraceReader::new(trace, false).expect("a checked-in trace is one");
     let mut line = String::new();

@@ -1,5 +1,4 @@
-//! What a schedule is played in: a scenario, a variant of the rules, devices and traffic, faults and
-//! a grain.
+//! The setting of a schedule: scenario, rules, devices, traffic, faults and granularity.
 
 use crate::ground::Ground;
 use crate::mutants::Entry;
@@ -9,7 +8,7 @@ use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
 /// A world to begin with, by values that fit into one line.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What the world starts with.
+    /// The scenario.
     pub scenario: Scenario,
     /// The broken variant that the nodes follow; `None` for the shipping rules.
     pub variant: Option<&'static Entry>,
@@ -21,12 +20,12 @@ pub struct Case {
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
-    /// What can only be ignored or refused vanishes at once.
+    /// Messages that can only be ignored or refused vanish at once.
     pub prune: bool,
 }
 
 impl Case {
-    /// Shipping rules, every kind of fault, every operation an event of its own.
+    /// Shipping rules, every kind of fault, every operation a separate event.
     pub fn shipping(scenario: Scenario, faults_max: u32) -> Self {
         Self {
             scenario,
@@ -59,7 +58,7 @@ impl Case {
         Self { faults, operations, prune: *prune, ..Self::shipping(scenario, *faults_max) }
     }
 
-    /// What the world starts with.
+    /// The initial state of the world.
     pub fn setup(&self) -> Setup {
         let mut setup = Setup {
             faults: self.faults,
@@ -141,7 +140,7 @@ pub fn bits_of(mut faults: Faults) -> u32 {
     KINDS.iter().enumerate().map(on).sum()
 }
 
-/// Kinds of fault from bits; `None` if one of them stands for nothing.
+/// Kinds of fault from bits; `None` for an unknown bit.
 pub fn faults_of(bits: u32) -> Option<Faults> {
     let mut faults = Faults::ALL;
     for (bit, kind) in KINDS.iter().enumerate() {
@@ -150,10 +149,10 @@ pub fn faults_of(bits: u32) -> Option<Faults> {
     (bits >> KINDS.len() == 0).then_some(faults)
 }
 
-/// Kinds of fault from a list of names; the error names what is none.
+/// Kinds of fault from a list of names.
 ///
 /// # Errors
-/// The first name that stands for nothing.
+/// The first unknown name.
 pub fn faults_named(names: &str) -> Result<Faults, String> {
     let mut bits = 0;
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {

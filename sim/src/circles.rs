@@ -1,4 +1,4 @@
-//! Whether a world without further faults can go round in circles, whatever the schedule.
+//! Cycles of worlds without further faults.
 
 use crate::seen::Memo;
 use crate::ways::Ways;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The worlds of an exploration, by number, and the events without a fault between them.
 #[derive(Default)]
 pub(crate) struct FreeGraph {
-    /// Where the successors of each world begin in `to`.
+    /// Index in `to` of each world's first successor.
     first: Vec<usize>,
     to: Vec<u32>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Circle {
     pub(crate) fair: bool,
 }
 
-/// Where an event leads, and its class.
+/// Successor and class of an event.
 type Edge = (u32, String);
 
 /// Worlds that reach each other, with the events between them.
@@ -93,7 +93,7 @@ struct Knot {
     met: bool,
 }
 
-/// Where the worlds of a part of the graph lead.
+/// Successors of the worlds in a part of the graph.
 type Leads = BTreeMap<u32, Vec<u32>>;
 
 /// Worlds that some way of at least one event leads to.
@@ -215,8 +215,8 @@ impl Knot {
     }
 }
 
-/// The events of a walk. Each world on it is the one that was found first only up to the numbers
-/// of its lifecycles, so every event is looked for anew by its class and what it leads to.
+/// The events of a walk. Each world on it equals the one found first only up to lifecycle numbers,
+/// so every event is matched by its class and successor.
 fn play(start: u32, steps: &[&Edge], ways: &mut Ways) -> Option<Vec<Choice>> {
     let mut world = ways.world(start);
     let mut choices = Vec::new();
@@ -236,7 +236,7 @@ fn play(start: u32, steps: &[&Edge], ways: &mut Ways) -> Option<Vec<Choice>> {
     Some(events)
 }
 
-/// What an event is, whatever the numbers of lifecycles and runs: site, kind, message.
+/// Class of an event, independent of lifecycle and incarnation numbers: site, kind, message.
 fn class(world: &World, choice: &Choice) -> String {
     let words = world.describe(&choice.action);
     words.chars().filter(|letter| !letter.is_ascii_digit() && *letter != '\'').collect()

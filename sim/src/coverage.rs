@@ -1,4 +1,4 @@
-//! What was reached: states, refusal reasons, timers, transitions (oracle O6).
+//! Coverage: states, refusal reasons, timers and transitions reached (oracle O6).
 
 use handfast_core::node::{StateKind, TimerKind};
 use handfast_core::wire::RefusalReason;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Coverage {
     /// Worlds per pair of states of the newest lanes of sites 0 and 1; `None` has no lane.
     pub state_pairs: BTreeMap<(Option<StateKind>, Option<StateKind>), u64>,
-    /// Worlds per state that a lifecycle of theirs stands in.
+    /// Worlds per state that one of their lifecycles has.
     pub states: BTreeMap<StateKind, u64>,
     /// Refusals given, per reason.
     pub refusals: BTreeMap<RefusalReason, u64>,

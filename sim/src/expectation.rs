@@ -1,4 +1,4 @@
-//! What a script may expect of a world.
+//! Expectations that a script may state about a world.
 
 use crate::script::Reason;
 use handfast_core::node::StateKind;
@@ -6,7 +6,7 @@ use handfast_core::wire::RefusalReason;
 use handfast_core::{Event, Lifecycle};
 use handfast_transport_sim::World;
 
-/// What a script saw happen at one site.
+/// Observations at one site.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SeenSite {
     pub(crate) ended: usize,
@@ -14,13 +14,13 @@ pub(crate) struct SeenSite {
     restarts: usize,
 }
 
-/// What a script saw happen.
+/// Observations of a script.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) sites: Vec<SeenSite>,
     /// Refusals given by the last event.
     pub(crate) refusals: Vec<RefusalReason>,
-    /// What each site had ignored before the last event.
+    /// Inputs that each site had ignored before the last event.
     pub(crate) ignored_before: Vec<u64>,
 }
 
@@ -114,7 +114,7 @@ fn reported(seen: &Seen, site: usize, event: &str, wanted: bool) -> Result<(), R
     met(found == wanted, || format!("{events:?}"))
 }
 
-/// Whether a value's name, as it is debugged, is this, case aside.
+/// Compares the debug name of a value, ignoring case.
 fn is_named(value: &impl std::fmt::Debug, name: &str) -> bool {
     let text = format!("{value:?}");
     let end = text.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(text.len());

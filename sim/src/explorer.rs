@@ -14,7 +14,7 @@ use std::ops::Range;
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// What does not hold.
+    /// The violation.
     pub violation: Violation,
     /// Events up to the violation, or up to the world that cannot heal.
     pub schedule: Vec<Choice>,
@@ -48,7 +48,7 @@ impl Counterexample {
     }
 }
 
-/// How an exploration ended.
+/// End of an exploration.
 #[derive(Clone, Debug)]
 pub enum Ending {
     /// Every reachable world was seen and holds.
@@ -59,10 +59,10 @@ pub enum Ending {
     StatesMax,
 }
 
-/// What an exploration found.
+/// Result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// How it ended.
+    /// Its end.
     pub ending: Ending,
     /// Distinct worlds.
     pub states: usize,
@@ -83,9 +83,9 @@ pub struct Report {
 pub struct Explorer {
     /// Distinct worlds after which an exploration gives up.
     pub states_max: usize,
-    /// Whether every world must heal (oracle O5).
+    /// Every world must heal (oracle O5).
     pub liveness: bool,
-    /// Whether no schedule without further faults, fair or not, may go round in circles (oracle O5).
+    /// No schedule without further faults may cycle, fair or not (oracle O5).
     pub circles: bool,
     /// The oracles asked; all of them if empty. A variant breaks more than the one it is known for.
     pub oracles: Vec<Oracle>,
@@ -120,7 +120,7 @@ struct Layer {
 }
 
 struct Search<'a> {
-    /// What follows one world in [`SAMPLE`], by its fingerprint.
+    /// Successors of one world in [`SAMPLE`], by fingerprint.
     samples: Memo<Vec<u128>>,
     /// The number of every world, by its fingerprint.
     seen: Memo<u32>,

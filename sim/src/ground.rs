@@ -1,4 +1,4 @@
-//! What a world stands on: the devices of its sites, and what is transferred between them.
+//! The devices of a world's sites, and the traffic between them.
 
 use crate::transfers::Traffic;
 use handfast_transport_sim::verbs::{PROFILES, Profile, PsnSource, Rebirth, STRICT};
@@ -11,11 +11,11 @@ use std::str::FromStr;
 pub struct Ground {
     /// The device of every site.
     pub profile: &'static Profile,
-    /// What a restart does to its numbers and keys.
+    /// Effect of a restart on its numbers and keys.
     pub rebirth: Rebirth,
     /// Sequence numbers are exchanged; otherwise all begin at zero.
     pub random_psns: bool,
-    /// What is transferred; without it lanes carry nothing.
+    /// Transfers; without them lanes carry nothing.
     pub traffic: Option<Traffic>,
 }
 
@@ -24,9 +24,9 @@ impl Ground {
     pub const BARE: Self =
         Self { profile: &STRICT, rebirth: Rebirth::Anew, random_psns: false, traffic: None };
 
-    /// A device as it should be used: sequence numbers are exchanged, and a restart begins numbers
-    /// and keys anew, except where the device ignores sequence numbers. There nothing keeps a late
-    /// packet of the old life out of the new one but numbers that differ.
+    /// A device in its proper use: sequence numbers are exchanged, and a restart reuses numbers and
+    /// keys. On a device that ignores sequence numbers a restart continues them instead, since only
+    /// different numbers keep a late packet of the previous incarnation out.
     pub const fn on(profile: &'static Profile, traffic: Option<Traffic>) -> Self {
         let rebirth = match profile.psn_source {
             PsnSource::Attributes => Rebirth::Anew,
@@ -45,8 +45,7 @@ impl Ground {
         Faults { step_failure, port, address, partition, mute, ..Faults::ALL }
     }
 
-    /// The ground for people, as in `on erdma-compat, Write, a restart goes on`; nothing for the
-    /// bare one.
+    /// Description such as `on erdma-compat, Write, a restart goes on`; empty for the bare device.
     pub fn words(self) -> String {
         if self == Self::BARE {
             return String::new();
@@ -65,7 +64,7 @@ impl Ground {
         words
     }
 
-    /// Puts a world that nothing happened in on this ground.
+    /// Applies the devices and traffic to an initial world.
     pub(crate) fn lay(self, backend: Backend, setup: &mut Setup) {
         let Self { profile, rebirth, random_psns, traffic } = self;
         setup.devices = Devices { profile, backend, rebirth, random_psns };

@@ -24,7 +24,7 @@ fn events_max(world: &World) -> usize {
 /// scenario counting as one disturbance. Towards oneself, both sides are one.
 const ENDED_PER_SIDE: usize = 2;
 
-/// What is wrong with a healing on which too many lifecycles end.
+/// The violation of a healing that ends too many lifecycles.
 pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
     let sides = u32::try_from(ENDED_PER_SIDE * world.sites().max(2)).unwrap_or(u32::MAX);
     let allowed = sides * (world.faults_spent() + 1);
@@ -33,7 +33,7 @@ pub(crate) fn wasteful(world: &World, healing: Healing) -> Option<Violation> {
     wasteful.then_some(Violation { oracle: Oracle::Liveness, detail })
 }
 
-/// How a world settled.
+/// Result of healing a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healing {
     /// Events until nothing was left to happen.
@@ -207,7 +207,7 @@ fn locked_out(settled: &World, schedule: &mut Vec<Choice>) -> Option<Violation> 
     })
 }
 
-/// What is wrong with a world in which nothing is left to happen.
+/// The violation of a world without further events, if any.
 fn unsettled(world: &World) -> Option<Violation> {
     let failed = |detail: String| Some(Violation { oracle: Oracle::Liveness, detail });
     for site in 0..world.sites() {
@@ -218,13 +218,13 @@ fn unsettled(world: &World) -> Option<Violation> {
                 return failed(format!("site {site} holds {lifecycle:?} in {state:?} for ever"));
             }
         }
-        // Twins break the one assumption that liveness rests on: runs of one name do not overlap.
-        // What an existing Mooncake node does for its own demands is not ours to judge.
+        // Two processes under one name break the assumption of liveness, that incarnations of a
+        // name do not overlap. A legacy node's own demands are out of scope.
         let judged = !world.has_twins() && !world.is_old(site);
         for peer in (0..world.sites()).filter(|_| judged) {
             let demand = world.demand(site, peer);
             let told = demand == Demand::Reported && !world.is_crowded();
-            // Who uses a key that it was not given has that reported, and no fault is needed.
+            // Using a forged key is reported without any fault.
             let told = told && !world.misuses_keys(site, peer);
             if told && world.faults_spent() == 0 && world.mute() != Some(peer) {
                 return failed(format!(

@@ -1,14 +1,14 @@
 //! One line that replays a schedule anywhere:
 //! `hf2:SCENARIO:GROUND:VARIANT:FAULTS:GRAIN:SCHEDULE:TRACE:CHECK`.
 //!
-//! GROUND is `-` for the strict device without traffic; or device, traffic (or `-`), and two letters:
-//! a restart begins numbers and keys anew (`a`) or goes on (`g`), sequence numbers are exchanged
-//! (`x`) or begin at zero (`z`). VARIANT is `-` for the shipping rules, FAULTS the budget, `x` and the kinds as hexadecimal bits,
-//! GRAIN `s` (stepwise) or `a` (at once), with `p` if answers that can only be ignored are dropped.
-//! SCHEDULE is `e` with the place of every event among those that were possible, one letter each,
-//! and `~N` if the last N of them go round in a circle; or `r`, seed, most events and scheduler of
-//! a random run. TRACE is the hash of what was chosen and of worlds passed through, CHECK that of
-//! the text before it.
+//! GROUND is `-` for the strict device without traffic; otherwise device, traffic (or `-`), and two
+//! letters: a restart reuses numbers and keys (`a`) or continues them (`g`), sequence numbers are
+//! exchanged (`x`) or start at zero (`z`). VARIANT is `-` for the shipping rules, FAULTS the
+//! budget, `x` and the kinds as hexadecimal bits, GRAIN `s` (stepwise) or `a` (at once), with `p`
+//! if answers that can only be ignored are dropped. SCHEDULE is `e` with the index of each event
+//! among the possible ones, one letter each, and `~N` if the last N events form a cycle; or `r`,
+//! seed, event limit and scheduler of a random run. TRACE is the hash of the choices and of worlds
+//! on the way, CHECK the hash of the preceding text.
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
@@ -27,13 +27,13 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const LINE_MAX: usize = 200;
 /// Most events of a schedule, random or not.
 pub const EVENTS_MAX: u32 = 100_000;
-/// What lines of this version begin with.
+/// Prefix of lines of this version.
 const VERSION: &str = "hf2";
-/// Six bits a letter. The last stands for three letters: itself and twelve bits.
+/// Six bits per letter. The last letter introduces two more with twelve bits.
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const ESCAPE: usize = 63;
 
-/// Which events happen.
+/// The events of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Each by its place among those that are possible then; the last `circle` recur.
@@ -47,7 +47,7 @@ pub enum Schedule {
     Random(Random),
 }
 
-/// Why a text is no line of ours, or cannot be one.
+/// Errors in the text of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// It does not begin as one.
@@ -71,9 +71,9 @@ pub enum LineError {
          line again"
     )]
     Checksum {
-        /// Of its text.
+        /// Hash of its text.
         expected: String,
-        /// What it says.
+        /// The hash in the line.
         found: String,
     },
     /// It names a scenario that this build does not have.
@@ -105,7 +105,7 @@ pub enum LineError {
          of handfast that printed it"
     )]
     Part {
-        /// Which.
+        /// The part.
         part: &'static str,
         /// Its text.
         text: String,
@@ -121,7 +121,7 @@ pub enum LineError {
     },
 }
 
-/// Why a line does not replay.
+/// Errors of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// An event of the line is not possible.
@@ -153,9 +153,9 @@ pub enum ReplayError {
 /// A case, a schedule, and the hash of what it leads to.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it is played in.
+    /// The setting.
     pub case: Case,
-    /// What happens.
+    /// The events.
     pub schedule: Schedule,
     /// The hash of the worlds passed through.
     pub trace: u32,
@@ -222,7 +222,7 @@ impl Line {
         missing.map_or(Ok(run), Err)
     }
 
-    /// Whether the last events lead back to the world before them, without a fault.
+    /// The last events return to the world before them, without a fault.
     fn recurs(&self, run: &Run) -> Option<Violation> {
         let Schedule::Events { circle, .. } = &self.schedule else { return None };
         let (way, round) = run.schedule.split_at(run.schedule.len().checked_sub(*circle)?);

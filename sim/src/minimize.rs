@@ -16,7 +16,7 @@ const WORLDS_FROM_START: usize = 40_000;
 /// Worlds that the searches from all worlds on the way may reach together.
 const WORLDS_AROUND: usize = 60_000;
 
-/// Why a line is not shrunk.
+/// Reasons for not shrinking a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MinimizeError {
     /// Nothing is wrong with it.
@@ -28,7 +28,7 @@ pub enum MinimizeError {
     /// It does not replay.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// What is left does not fit into a line.
+    /// The result does not fit into a line.
     #[error(transparent)]
     Line(#[from] LineError),
 }
@@ -38,7 +38,7 @@ pub enum MinimizeError {
 pub struct Minimized {
     /// Replays it.
     pub line: Line,
-    /// What it comes to.
+    /// Its run.
     pub run: Run,
     /// Events before.
     pub events_before: usize,
@@ -46,7 +46,7 @@ pub struct Minimized {
     pub schedules: u64,
     /// Worlds looked at in the search for shorter ways.
     pub worlds: usize,
-    /// Whether every schedule of fewer events was tried, with the same kinds and number of faults.
+    /// Every schedule of fewer events was tried, with the same kinds and number of faults.
     pub shortest: bool,
     /// All of it in words, what does not hold at the end.
     pub transcript: String,

@@ -9,10 +9,10 @@ pub(crate) const WORLD_INTERVAL: u32 = 64;
 /// An odd factor that spreads what is folded: the prime of the 128-bit FNV hash.
 const FOLD: u128 = 0x0100_0000_0000_0000_0000_013b;
 
-/// What a schedule came to.
+/// Result of a schedule.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    /// What was chosen among how many events, and the fingerprint of one world in 64 and of the last,
+    /// The choices and their alternatives, and the fingerprints of one world in 64 and of the last,
     /// folded: equal runs have equal hashes.
     pub trace_hash: u128,
     /// The fingerprints of all worlds up to every event, folded; if the rules ask for them.
@@ -21,14 +21,14 @@ pub struct Run {
     pub events: u32,
     /// The events that were chosen, up to the one that broke an oracle.
     pub schedule: Vec<Choice>,
-    /// Where each stood among what could happen.
+    /// Index of each event among the possible ones.
     pub places: Vec<usize>,
     /// Events without a fault that followed by themselves; those up to the failure, if it is one to
     /// heal.
     pub healing: Vec<Choice>,
     /// Faults spent.
     pub faults: u32,
-    /// What did not hold.
+    /// The violation, if any.
     pub violation: Option<Violation>,
 }
 
@@ -44,14 +44,14 @@ impl Run {
     }
 }
 
-/// What is asked while a schedule is played, and how far it may go.
+/// Oracles and limits while a schedule is played.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     /// Most events before the world is left to heal.
     pub events_max: u32,
     /// The oracles asked; all of them if empty.
     pub oracles: &'a [Oracle],
-    /// Whether the hash after every event is kept, which takes a third of the time.
+    /// Keeps the hash after every event, at a third of the run time.
     pub prefixes: bool,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Rules<'a> {
         Self { events_max, oracles, prefixes: false }
     }
 
-    /// Whether an oracle is asked.
+    /// The oracle is checked.
     pub fn asks(&self, oracle: Oracle) -> bool {
         self.oracles.is_empty() || self.oracles.contains(&oracle)
     }

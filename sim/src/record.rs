@@ -20,21 +20,21 @@ const HEALING_MAX: usize = 400;
 pub struct Row {
     /// The site at which it happens.
     pub site: usize,
-    /// What happens.
+    /// The event.
     pub words: String,
     /// It is paid from the budget of faults.
     pub fault: bool,
     /// It follows by itself once the schedule is over.
     pub healing: bool,
-    /// What the nodes put out.
+    /// Outputs of the nodes.
     pub notes: Vec<String>,
-    /// What does not hold now, of all oracles.
+    /// Violations of any oracle.
     pub violations: Vec<Violation>,
     /// Every site's state after it.
     pub states: Vec<SiteState>,
 }
 
-/// What a site is like after an event.
+/// A site after an event.
 #[derive(Clone, Debug, Default)]
 pub struct SiteState {
     /// Lifecycles and their states: `A#1 Wired`.
@@ -43,7 +43,7 @@ pub struct SiteState {
     pub details: Vec<String>,
 }
 
-/// What became of a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It arrived.
@@ -61,7 +61,7 @@ pub enum Fate {
 /// A message from where it was sent to what became of it.
 #[derive(Clone, Debug)]
 pub struct Passage {
-    /// What it says.
+    /// Its text.
     pub words: String,
     /// The site that sent it.
     pub from: usize,
@@ -71,7 +71,7 @@ pub struct Passage {
     pub sent: usize,
     /// The row in which its fate showed; the number of rows if it never did.
     pub ended: usize,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
 }
 
@@ -91,18 +91,18 @@ pub struct Bar {
     pub(crate) pair: Pair,
 }
 
-/// What a timeline shows.
+/// Content of a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// What it is a picture of.
+    /// Title.
     pub title: String,
-    /// What is said if nothing is broken.
+    /// Verdict of a run without a violation.
     pub holds: String,
     /// Figures, in a sentence.
     pub facts: String,
     /// The command that replays it.
     pub command: String,
-    /// How each site is called.
+    /// Names of the sites.
     pub sites: Vec<String>,
     /// Every event, healing included.
     pub rows: Vec<Row>,
@@ -110,7 +110,7 @@ pub struct Picture {
     pub passages: Vec<Passage>,
     /// Every lifecycle.
     pub bars: Vec<Bar>,
-    /// What the schedule comes to.
+    /// The violation, if any.
     pub violation: Option<Violation>,
     /// The row in which that shows.
     pub broken: Option<usize>,
@@ -123,7 +123,7 @@ pub struct Record {
     pub line: Line,
     /// The hash of all worlds passed through, healing left out.
     pub trace_hash: u128,
-    /// What happened.
+    /// The timeline so far.
     pub picture: Picture,
 }
 
@@ -321,7 +321,7 @@ impl Record {
         self.picture.passages.extend(left);
         self.picture.bars.iter_mut().for_each(|bar| bar.ended = bar.ended.min(rows));
         if self.picture.violation.is_some() && self.picture.broken.is_none() {
-            // What cannot heal shows when nothing is left to happen.
+            // A world that cannot heal shows it in its last row.
             self.picture.broken = rows.checked_sub(1);
         }
     }

@@ -16,12 +16,12 @@ pub const ENTRIES_SHOWN_MAX: u64 = 2_000;
 /// Peers with a line of their own; others share one.
 const PEERS_SHOWN_MAX: usize = 6;
 
-/// Which entries are shown.
+/// The range of entries to show.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The first; without it, so that the last is shown.
     pub from: Option<u64>,
-    /// How many, [`ENTRIES_SHOWN_MAX`] at most.
+    /// Number of entries, at most [`ENTRIES_SHOWN_MAX`].
     pub entries: u64,
 }
 
@@ -79,7 +79,7 @@ impl Drawing {
         self.pass(node);
     }
 
-    /// What is before the first row is not drawn, but there.
+    /// Processes an entry before the first row without drawing it.
     fn pass(&mut self, node: &Node) {
         if self.picture.rows.is_empty() {
             self.picture.bars.clear();
@@ -114,7 +114,7 @@ impl Drawing {
         self.follow(node);
     }
 
-    /// What happens, and at which site it is drawn.
+    /// Text of an entry, and the site it belongs to.
     fn words(&mut self, entry: &Entry) -> (usize, String) {
         let input = match &entry.what {
             What::Input(input, _) => &**input,
@@ -180,7 +180,7 @@ impl Drawing {
         (words, 0)
     }
 
-    /// Draws a message of ours; what becomes of a call shows later, if at all.
+    /// Draws an outgoing message; the fate of a call may show later.
     fn sent(&mut self, message: &Message, is_call: bool) -> String {
         let own = message.sender.lifecycle;
         let echo = message.echo.map(|echo| self.name_of_pair(&message.to, echo));
@@ -198,7 +198,7 @@ impl Drawing {
         words
     }
 
-    /// What became of the oldest call of a lifecycle has shown.
+    /// Sets the fate of the oldest call of a lifecycle.
     fn settle(&mut self, own: Lifecycle, fate: Fate) {
         let Some(at) = self.open.iter().position(|(caller, _)| *caller == own) else { return };
         let (_, passage) = self.open.remove(at);

@@ -9,7 +9,7 @@ use handfast_transport_sim::{
 };
 use std::sync::Arc;
 
-/// What is explored.
+/// Scenarios to explore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
     /// Both sides open at any time.
@@ -20,11 +20,11 @@ pub enum Scenario {
     HigherOpens,
     /// Both sides open, and one closes, in any order.
     OpenAgainstClose,
-    /// Both sides are established; one closes and opens anew, and either may restart.
+    /// Both sides are established; one closes and reopens, and either may restart.
     Established,
     /// One side opens twice: a second waiter for the same lane.
     OpenTwice,
-    /// Two processes bear the name of the side that is opened (rule H5).
+    /// Two processes share the name of the side that is opened (rule H5).
     Twins,
     /// Both sides open, and so little fits into their tables that limits are reached.
     TightLimits,
@@ -50,7 +50,7 @@ pub enum Scenario {
     RingWithMute,
     /// A node opens to an existing Mooncake node, closes, and is restarted (rule H13).
     NewToOld,
-    /// An existing Mooncake node opens to one of ours, and is restarted (rule H13).
+    /// A legacy Mooncake node opens to a handfast node, and is restarted (rule H13).
     OldToNew,
     /// Both open, one of them an existing Mooncake node that does not know the ready phase.
     NewAgainstOld,
@@ -124,14 +124,14 @@ impl Scenario {
         Faults { stranger: Self::OF_MIXED.contains(&self), ..Faults::ALL }
     }
 
-    /// The scenario of a name as [`Debug`] writes it, whatever the case of its letters.
+    /// The scenario of a name as [`Debug`] writes it, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
         Self::every().find(is)
     }
 
-    /// Whether bytes can be carried here: between two nodes of ours that are not one, each alone
-    /// under its name, with room for its lanes; those of a fleet between its nodes.
+    /// The scenario can carry bytes: between two distinct handfast nodes, each alone under its
+    /// name, with room for its lanes; in a fleet between its nodes.
     pub fn carries(self, traffic: Traffic) -> bool {
         match self {
             Self::Fleet => true,
@@ -149,7 +149,7 @@ impl Scenario {
         }
     }
 
-    /// What the world starts with, with small limits and every kind of fault.
+    /// The initial state, with small limits and every kind of fault.
     pub fn setup(self, faults_max: u32) -> Setup {
         let open = |site, peer| Command { site, peer, kind: CommandKind::Open };
         let close = |site, peer| Command { site, peer, kind: CommandKind::Close };
@@ -181,7 +181,7 @@ impl Scenario {
             Self::RailsOpen => (4, vec![open(0, 1), open(1, 0), open(2, 3)]),
             Self::RailAdded => (4, vec![open(2, 3)]),
             Self::RailsUp => (4, vec![close(2, 3)]),
-            // The mute one opens to nobody: what it would send, it would not be answered. Two
+            // The unresponsive node opens to no peer, since nothing would answer it. Two others
             // cross next to it.
             Self::RingWithMute => (3, vec![open(0, 1), open(1, 0), open(1, 2)]),
         };
@@ -281,7 +281,7 @@ impl Scenario {
         match self {
             Self::TightLimits => tight_limits(),
             Self::EvictAgainstOpen => Limits { lifecycles_max: 2, ..small_limits() },
-            // What was given up waits at the listener all the same, and is answered to nobody.
+            // An abandoned call still waits at the listener, and its answer reaches no caller.
             Self::TwoToOld => Limits { requests_max: 1, opens_max: 1, ..small_limits() },
             Self::Crowd => Limits { peers_max: 1, ..small_limits() },
             _ if self.has_rails() => Limits { lifecycles_max: 10, ..small_limits() },

@@ -1,4 +1,4 @@
-//! Who chooses the next event of a random schedule: biases that a seed draws from.
+//! Schedulers of random runs: biases that a seed draws from.
 
 use handfast_transport_sim::{Action, Choice, World};
 use rand_chacha::ChaCha8Rng;
@@ -16,9 +16,9 @@ pub enum Scheduler {
     FaultEarly,
     /// Nothing happens at one site while anything can happen elsewhere.
     Starve(u8),
-    /// What was sent last arrives first.
+    /// The newest message arrives first.
     NewestFirst,
-    /// What was sent first arrives first, as on one connection.
+    /// The oldest message arrives first, as on one connection.
     OldestFirst,
     /// Timers rather than what they wait for, where that is free.
     TimersFirst,
@@ -146,7 +146,7 @@ fn among(choices: &[Choice], wanted: impl Fn(&Choice) -> bool) -> Vec<usize> {
     (0..choices.len()).filter(|place| wanted(&choices[*place])).collect()
 }
 
-/// How late a message was sent among those of its kind.
+/// Age of a message among those of its kind.
 fn age(action: &Action) -> Option<usize> {
     match action {
         Action::Call(at, _) | Action::Answer(at) => Some(*at),

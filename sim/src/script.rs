@@ -40,19 +40,19 @@ pub struct Script {
     text: String,
 }
 
-/// Why a script did not play to its end.
+/// Reasons for a script to stop early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The line is no line of the language.
     Unreadable(String),
     /// Nothing possible contains these words.
     Impossible {
-        /// What is possible, in words.
+        /// The possible events.
         possible: Vec<String>,
     },
     /// Different things contain these words.
     Ambiguous {
-        /// Which.
+        /// The matching events.
         matching: Vec<String>,
     },
     /// An expectation does not hold; what does.
@@ -61,16 +61,16 @@ pub enum Reason {
     Violated(Violation),
 }
 
-/// Where and why a script did not play to its end.
+/// Position and reason of a script's early stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mishap {
     /// The file.
     pub file: String,
     /// The line, counted from one.
     pub line: usize,
-    /// What it says.
+    /// Text of the line.
     pub words: String,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -101,11 +101,11 @@ impl Script {
         Self { file: file.into(), text: text.into() }
     }
 
-    /// Plays it with nodes of this make, and returns the text with what each event caused written
-    /// anew below it.
+    /// Plays it with nodes from `build`, and returns the text with the effects of each event
+    /// rewritten below it.
     ///
     /// # Errors
-    /// The first line that cannot be played, is not so, or breaks an oracle.
+    /// The first line that cannot be played, does not hold, or breaks an oracle.
     pub fn play(&self, build: Build) -> Result<String, Mishap> {
         let mut text = String::new();
         let mut player = Player { setup: setup(build), stage: None };
@@ -278,7 +278,7 @@ impl Stage {
     }
 }
 
-/// What may happen next and contains the words of a line, with the fewest words left over.
+/// The possible event that contains the words of a line, with the fewest words left over.
 fn choose(world: &World, line: &str) -> Result<Choice, Reason> {
     let mut choices = Vec::new();
     world.actions(&mut choices);

@@ -1,4 +1,4 @@
-//! Maps keyed by fingerprints. Nobody iterates over them, so their order cannot matter.
+//! Maps keyed by fingerprints. No code iterates over them, so their order cannot matter.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -68,7 +68,7 @@ impl Random {
     }
 }
 
-/// What the options of a swarm may be.
+/// Ranges of a swarm's options.
 #[derive(Clone, Debug)]
 pub struct Swarm {
     /// The scenarios drawn from.
@@ -100,7 +100,7 @@ impl Swarm {
         Self { scenarios: Scenario::OF_RAILS.to_vec(), grounds, ..Self::default() }
     }
 
-    /// Schedules of nodes of ours and an existing Mooncake node.
+    /// Schedules of handfast nodes and a legacy Mooncake node.
     pub fn mixed() -> Self {
         Self { scenarios: Scenario::OF_MIXED.to_vec(), ..Self::default() }
     }
@@ -117,7 +117,7 @@ impl Swarm {
     }
 }
 
-/// Keeps the draw of a swarm's options apart from that of its events.
+/// Separates the draw of a swarm's options from that of its events.
 const OPTIONS: u64 = 1;
 /// The same for that of devices and traffic, so that a seed keeps its options on all of them.
 const GROUNDS: u64 = 2;
@@ -175,11 +175,11 @@ impl Swarm {
 /// A seed of a swarm, played.
 #[derive(Clone, Debug)]
 pub struct Swarmed {
-    /// What was drawn.
+    /// The setting drawn.
     pub case: Case,
-    /// What was drawn.
+    /// The schedule drawn.
     pub random: Random,
-    /// What it came to.
+    /// Its run.
     pub run: Run,
     /// Replays it, if an oracle broke.
     pub line: Option<Line>,
@@ -188,7 +188,7 @@ pub struct Swarmed {
 /// A schedule that a seed names: every kind of fault, every event alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seeded {
-    /// What the world starts with.
+    /// The scenario.
     pub scenario: Scenario,
     /// Chooses every event.
     pub seed: u64,
@@ -226,7 +226,7 @@ impl Seeded {
     }
 }
 
-/// What a failed seed prints: the shortest schedule found, and at the end its line.
+/// Report of a failed seed: the shortest schedule found, then its line.
 pub fn failure(line: &Line) -> String {
     match minimize(line) {
         Ok(smaller) => format!("{line}\nshrunk to:\n{}{}", smaller.transcript, smaller.line),

@@ -3,7 +3,7 @@
 use handfast_core::transfer::{Direction, TransferLimits};
 use handfast_transport_sim::{Transfer, TransferSetup};
 
-/// What is transferred between the first two sites; lanes are opened by the transfers themselves.
+/// Transfers between the first two sites, which open their lanes themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// One write.
@@ -37,7 +37,7 @@ impl Traffic {
     /// The others.
     pub const OTHERS: [Self; 2] = [Self::Forbidden, Self::Fleet];
 
-    /// The traffic of a name as [`Debug`] writes it, whatever the case of its letters.
+    /// The traffic of a name as [`Debug`] writes it, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
         Self::ALL.into_iter().chain(Self::OTHERS).find(is)

@@ -6,7 +6,7 @@ use handfast_transport_sim::{Choice, Step, World};
 /// The tree of shortest ways. World 0 is the start.
 pub(crate) struct Ways {
     start: World,
-    /// World `n + 1` is what `steps[n]` makes of its parent.
+    /// World `n + 1` results from `steps[n]` on its parent.
     steps: Vec<(u32, Choice)>,
     /// Worlds on the way to the one made last, by rising number.
     trail: Vec<(u32, World)>,

@@ -1,4 +1,4 @@
-//! What may happen next, what it costs, and how it reads.
+//! Possible actions of a world: their cost in faults, their effect, their description.
 
 use crate::device::Disturbance;
 use crate::fabric::Target;
@@ -29,15 +29,15 @@ pub enum Action {
     Broken(usize, Lifecycle),
     /// A call arrives at a site and another copy stays in flight.
     DuplicateCall(usize, usize),
-    /// A call is lost; whether the caller is told.
+    /// A call is lost. The flag reports the loss to the caller.
     LoseCall(usize, bool),
-    /// An answer is lost; whether the caller is told.
+    /// An answer is lost. The flag reports the loss to the caller.
     LoseAnswer(usize, bool),
     /// An operation fails.
     FailOperation(usize),
     /// An operation never ends.
     StallOperation(usize),
-    /// A node crashes and starts anew under its name.
+    /// A node crashes and restarts under its name.
     Restart(usize),
     /// A sound queue pair goes to error.
     LaneError(usize, Lifecycle),
@@ -68,7 +68,7 @@ pub enum Action {
 /// An action and what it takes from the budget of faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// What happens.
+    /// The action.
     pub action: Action,
     /// Its price in faults.
     pub cost: u32,

@@ -1,4 +1,4 @@
-//! Lanes between different nodes that have nothing to do with each other, told apart.
+//! Independence of lanes between disjoint pairs of nodes.
 
 use crate::action::{Action, Choice};
 use crate::rails::Rail;
@@ -50,7 +50,7 @@ impl World {
         most + ROOM > self.setup.limits.lifecycles_max || self.is_crowded()
     }
 
-    /// No lane, call or answer is of a run that has ended, and whoever holds a name lives.
+    /// No lane, call or answer belongs to a dead incarnation, and every holder of a name is alive.
     fn earlier_runs_are_forgotten(&self) -> bool {
         let lives = |run: Incarnation| self.sites.iter().any(|site| site.incarnation == run);
         let of_the_living = |site: &Arc<Site>| {

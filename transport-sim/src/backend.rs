@@ -1,4 +1,4 @@
-//! How a backend performs what it is asked for: the right way, and ways that must be found out.
+//! Backends of the simulated sites: the correct one, and broken variants that tests must find.
 
 /// The backend of every site. Variants that are wrong on purpose exist behind the cargo feature
 /// `mutants` only.
@@ -36,7 +36,7 @@ pub enum Backend {
     AnyRailFences,
 }
 
-/// What a wrong backend does; one that ships, nothing of it.
+/// Deviations of a broken backend; all false for the shipping one.
 macro_rules! questions {
     ($($question:ident: $variant:ident;)*) => {
         impl Backend {

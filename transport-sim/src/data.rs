@@ -1,8 +1,9 @@
-//! Transfers in a world: the shipping machine of every site, glued to its node and to its device.
+//! Transfers in a world: the shipping transfer machine of every site, joined to its node and
+//! device.
 //!
-//! The glue is the engine's: a publish ends what was towards other runs of that peer, fences the
-//! lanes that are gone, and brings the lane up; a retired lane is down after what its queue pair
-//! completed was told; a restart that is proven, or an open that failed, ends what waits for it.
+//! A publish ends batches to other incarnations of the peer, fences lanes that are gone, and brings
+//! the lane up. A retired lane is down once the completions of its queue pair are delivered. A
+//! proven restart or a failed open ends the batches that wait for it.
 
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
@@ -18,15 +19,15 @@ use handfast_core::transport::Side;
 use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
-/// Bytes of every transfer; each has a place of its own.
+/// Length of every transfer in bytes; transfers do not overlap.
 pub(crate) const LENGTH: usize = 4;
-/// Where the memory begins that peers may reach.
+/// First address of the memory that peers may access.
 pub(crate) const WINDOW: u64 = 0x1000;
-/// Where the memory begins that an application reads into and writes from.
+/// First address of an application's local buffers.
 pub(crate) const LOCAL: u64 = 0x9000;
-/// What an application leaves in a buffer that it was given back.
+/// Byte that an application stores in a returned buffer.
 pub(crate) const REUSED: u8 = 0xee;
-/// What is written, and what is there to be read, begin with different bits; the low ones name the
+/// Leading bits of written data, unlike those of data to be read; the low bits identify the
 /// transfer.
 const WRITTEN: u32 = 0x1000_0000;
 const READ: u32 = 0x4000_0000;
@@ -38,11 +39,11 @@ const DEADLINE: Instant = Instant(1);
 /// A transfer that an application may submit at any time, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transfer {
-    /// Who submits it.
+    /// The submitting site.
     pub site: usize,
-    /// Whose memory it is about.
+    /// The site that owns the remote memory.
     pub peer: usize,
-    /// Which way.
+    /// Direction of the transfer.
     pub direction: Direction,
     /// It may be cancelled at any time.
     pub cancel: bool,
@@ -52,10 +53,10 @@ pub struct Transfer {
     pub forbidden: bool,
 }
 
-/// What makes a key one that nobody gave.
+/// XORed into a key to make it one that no site issued.
 const FORBIDDEN: u32 = 0x5a5a_0000;
 
-/// What is transferred in a world.
+/// Transfers of a world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferSetup {
     /// The transfers.
@@ -66,7 +67,7 @@ pub struct TransferSetup {
     pub in_order: bool,
 }
 
-/// How far a transfer got.
+/// Progress of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Progress {
     /// Not submitted.
@@ -90,7 +91,7 @@ pub(crate) struct Target {
     pub(crate) up: Vec<Lifecycle>,
     pub(crate) unfenced: Vec<Lifecycle>,
     pub(crate) ended: Option<TransferInput>,
-    /// What ended it was told, and its outputs are not drained yet.
+    /// The input that ended it was handled; its outputs are not drained yet.
     ending: bool,
 }
 
@@ -111,8 +112,8 @@ pub(crate) struct Data {
     pub(crate) progress: Vec<Progress>,
 }
 
-/// What a site's window holds for a transfer when a run begins: something of that run's own where
-/// it will be read, nothing where it will be written.
+/// Initial bytes of a transfer in a site's window: distinct per incarnation for a read, zero for a
+/// write.
 pub(crate) fn at_first(index: usize, transfer: &Transfer, run: Incarnation) -> [u8; LENGTH] {
     match transfer.direction {
         Direction::Read => (READ | ((run.0 as u32) & 0xff) << 16 | index as u32).to_be_bytes(),
@@ -120,7 +121,7 @@ pub(crate) fn at_first(index: usize, transfer: &Transfer, run: Incarnation) -> [
     }
 }
 
-/// What a transfer writes.
+/// Bytes that a transfer writes.
 pub(crate) fn written(index: usize) -> [u8; LENGTH] {
     (WRITTEN | index as u32).to_be_bytes()
 }
@@ -158,7 +159,7 @@ impl World {
         Some(SiteData { window, local, targets: Vec::new(), unfenced: Vec::new() })
     }
 
-    /// A site has restarted: its memory is new, and what it had submitted is nobody's.
+    /// A site restarted: its memory is new, and its submitted transfers are orphaned.
     pub(crate) fn restart_data(&mut self, site: usize) {
         if self.data.is_none() || self.host(site) != site {
             return;
@@ -252,8 +253,8 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// The peer gave leave to wire, for which its side of every earlier lane had to be gone (rule
-    /// H6): nothing that was posted on one can land (rule H12).
+    /// The peer permitted a connection, so its side of every earlier lane is gone (rule H6):
+    /// nothing posted on one can land (rule H12).
     pub(crate) fn leave_given(
         &mut self,
         site: usize,
@@ -299,8 +300,8 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// Lanes that are gone and fenced by leave to wire another: those that were on its rail. Another
-    /// rail proves nothing, its queue pairs are others.
+    /// Lanes that are gone and fenced by a new permission: those on its rail. Another rail has
+    /// other queue pairs and proves nothing.
     fn fenced_by(&mut self, site: usize, at: usize, rail: Option<Rail>) -> Vec<Lifecycle> {
         let any = !self.setup.rails || self.setup.devices.backend.takes_any_rail_for_fence();
         let Some(data) = self.data_mut() else { return Vec::new() };
@@ -323,7 +324,7 @@ impl World {
         }
     }
 
-    /// What a queue pair completed before it is gone.
+    /// Delivers the completions of a queue pair that is about to go.
     pub(crate) fn lane_drained(
         &mut self,
         site: usize,
@@ -359,7 +360,7 @@ impl World {
         let cause = error(Side::Local, "retire");
         self.input(site, at, TransferInput::LaneDown { lane, cause: cause.clone() }, step);
         if given_up.is_some() {
-            // Nobody tries to have another lane there, which would be the proof.
+            // No demand remains for a lane on this rail, so no proof will come.
             self.input(site, at, TransferInput::FenceLost { lane, cause }, step);
         }
         if self.setup.devices.backend.takes_gone_for_fenced() {
@@ -368,7 +369,7 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// What the node says of its peers.
+    /// Handles an event of the site's node.
     pub(crate) fn data_event(&mut self, site: usize, event: &Event, step: &mut Step) {
         if self.data.is_none() {
             return;
@@ -384,7 +385,8 @@ impl World {
                     self.on_open_failed(site, at, rail, step);
                 }
             }
-            // A lane that may never end fences nothing, and nobody tries to have another there.
+            // A lane that may never end fences nothing, and no demand remains for another on its
+            // rail.
             Event::RetireOverdue { peer, lifecycle } if self.setup.rails => {
                 let rail = self.rail_by(site, peer).filter(|rail| self.is_given_up(*rail));
                 if let Some(at) = self.target_of(site, *lifecycle).filter(|_| rail.is_some()) {
@@ -397,7 +399,7 @@ impl World {
         }
     }
 
-    /// Nobody tries to have a lane over a rail.
+    /// No demand for a lane on this rail.
     fn is_given_up(&self, (nic, peer): Rail) -> bool {
         self.demand(nic, peer) != Demand::Wanted
     }
@@ -485,8 +487,8 @@ impl World {
         }
     }
 
-    /// Who is to blame for work that failed, as the transport of a real device says. A device cannot
-    /// tell a peer that is gone from a port of its own that is down, its owner can.
+    /// The side charged with failed work, as the transport of a real device reports it. A device
+    /// cannot distinguish a dead peer from its own port being down; its owner can.
     fn side_of(&self, site: usize, status: Status) -> Side {
         let backend = self.setup.devices.backend;
         let side = match status {

@@ -1,4 +1,4 @@
-//! What transfers may do next, and what must hold of them (oracles O2, O3 and O7).
+//! Possible actions of transfers, and their invariants (oracles O2, O3 and O7).
 
 use crate::action::{Action, Choice};
 use crate::data::{LENGTH, LOCAL, Progress, REUSED, at_first, written};
@@ -59,7 +59,7 @@ impl World {
         let Some((setup, data)) = self.transfer_setup().zip(self.data.as_ref()) else { return };
         let faults = self.setup.faults;
         let mut push = |action, cost| choices.push(Choice { action, cost });
-        // Sites with a transfer that is to be submitted before any later one of theirs.
+        // Sites with an earlier transfer still to be submitted.
         let mut before = vec![false; self.sites.len()];
         for (index, (transfer, progress)) in setup.transfers.iter().zip(&data.progress).enumerate()
         {
@@ -249,8 +249,8 @@ impl World {
         }
     }
 
-    /// What the peer's memory holds from now on. Where there are several rails the peer uses it
-    /// again as soon as a write has succeeded, so that the same bytes show if they land once more.
+    /// Records the expected content of the peer's memory. With several rails the peer reuses a
+    /// buffer as soon as a write has succeeded, so a second landing shows.
     fn reuse_remote(
         &mut self,
         index: usize,
@@ -268,7 +268,7 @@ impl World {
         Some(vec![REUSED; LENGTH])
     }
 
-    /// Whether a transfer was reported as a success, once its end was reported.
+    /// Outcome of a transfer, once reported: true for success.
     pub fn transfer_success(&self, index: usize) -> Option<bool> {
         match self.data.as_ref()?.progress.get(index)? {
             Progress::Reported { success, .. } => Some(*success),
@@ -292,7 +292,7 @@ impl World {
             })
     }
 
-    /// Each site submits its transfers one after the other, whatever else happens.
+    /// Each site submits its transfers one after another.
     pub fn submits_in_order(&self) -> bool {
         self.transfer_setup().is_some_and(|setup| setup.in_order)
     }

@@ -1,4 +1,4 @@
-//! What happens to ports, addresses, ways and processes, and how it ends again.
+//! Disturbances of ports, addresses, paths and processes, and their repair.
 
 use crate::action::{Action, Choice};
 use crate::verbs::GidKind;
@@ -15,7 +15,7 @@ pub enum Disturbance {
     AddressGone(usize),
     /// It is back, where the table has room.
     AddressBack(usize),
-    /// What one site sends another is lost.
+    /// Packets from one site to another are lost.
     Cut(usize, usize),
     /// It arrives again.
     Mended(usize, usize),
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Whether an action is the doing of a process that is stopped.
+    /// The action needs a process that is stopped.
     pub(crate) fn stopped(&self, action: &Action) -> bool {
         let by_process = matches!(
             action,

@@ -15,14 +15,14 @@ pub(crate) struct Psns {
     pub(crate) theirs: u32,
 }
 
-/// Where a queue pair was wired to: a number at a site, and the lifecycle it was believed to be.
+/// Destination of a connected queue pair: a number at a site, and the lifecycle expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The site.
     pub site: usize,
     /// The queue-pair number there.
     pub number: u32,
-    /// Whom the wiring side believes to reach.
+    /// The pair that the connecting side expects to reach.
     pub believed: Pair,
 }
 
@@ -38,7 +38,7 @@ pub struct QueuePair {
     pub number: u32,
     /// Its lifecycle.
     pub lifecycle: Lifecycle,
-    /// Where it is wired to, once it is.
+    /// Destination, once connected.
     pub target: Option<Target>,
     /// It is in the error state.
     pub broken: bool,
@@ -46,15 +46,15 @@ pub struct QueuePair {
     pub published: bool,
     /// It was revoked after that.
     pub revoked: bool,
-    /// What was posted on it has ended, after it was revoked.
+    /// Revoked, and no posted work is outstanding.
     pub drained: bool,
 }
 
 /// Work that may be outstanding on a queue pair.
 const SEND_DEPTH: u32 = 16;
 
-/// The queue pairs of all sites: what their owners believe, beside the devices that have them.
-/// What happens is decided by the devices; that the two agree is shown in `sim-tests`.
+/// The queue pairs of all sites as their owners see them, next to the devices that hold them. The
+/// devices decide what happens; `sim-tests` shows that both agree.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric {
     pub(crate) table: Vec<QueuePair>,
@@ -94,8 +94,8 @@ impl Fabric {
         self.initialise(site, number, lifecycle)
     }
 
-    /// As [`Fabric::create`], with a number that nobody aims at: who skips a random count of queue
-    /// pairs has that luck, and who has not is found out by the proof.
+    /// Like [`Fabric::create`], with a number that no other queue pair targets: a node that skips a
+    /// random count of queue pairs gets one, and the probe detects one that did not skip.
     pub(crate) fn create_fresh(
         &mut self,
         site: usize,
@@ -146,7 +146,7 @@ impl Fabric {
         Ok(number)
     }
 
-    /// Brings a queue pair to RTR and RTS. After RTR it takes packets, whatever follows.
+    /// Moves a queue pair to RTR and RTS. From RTR on it accepts packets, even if RTS fails.
     pub(crate) fn wire(
         &mut self,
         site: usize,
@@ -180,8 +180,8 @@ impl Fabric {
         while self.verbs.next_event(site).is_some() {}
     }
 
-    /// Puts a queue pair in error, adds what it has completed to `drained`, whatever follows, and
-    /// destroys it.
+    /// Moves a queue pair to ERR, adds its completions to `drained`, and destroys it. Errors do not
+    /// stop the sequence.
     pub(crate) fn destroy(
         &mut self,
         site: usize,

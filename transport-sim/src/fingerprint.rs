@@ -54,18 +54,18 @@ impl Hasher for Encoder {
     }
 }
 
-/// Lifecycles by rank among those of their incarnation, towards the same node, that the world still
-/// knows. Sorted by pair.
+/// Lifecycles by rank among those of their incarnation and peer node that the world still knows.
+/// Sorted by pair.
 ///
-/// Where sequence numbers are exchanged they are a function of the lifecycle: there it is known by
-/// its number, for two that differ send packets that differ. So it is where something is transferred,
-/// for a transfer machine is what it prints, and it prints numbers.
+/// With exchanged sequence numbers a lifecycle is identified by its number, since the numbers are a
+/// function of it and appear in packets. The same holds with transfers, since a transfer machine
+/// prints numbers.
 struct WorldRanks(Vec<(Pair, u64)>);
 
-/// The node that a lifecycle is towards: the first site of its name.
+/// Peer node of a lifecycle: the first site of that name.
 type Towards = u32;
 
-/// It is not known towards whom: a rank of its own kind.
+/// Rank class of a lifecycle without a known peer.
 const UNKNOWN: Towards = Towards::MAX;
 
 impl WorldRanks {
@@ -117,7 +117,7 @@ impl WorldRanks {
         Self::ranked(known)
     }
 
-    /// What is known of a pair from one place is known of it everywhere.
+    /// Merges what several places know of the same pair.
     fn ranked(mut known: Vec<(Pair, Towards)>) -> Self {
         known.sort_unstable();
         known.dedup_by_key(|(pair, _)| *pair);
@@ -161,13 +161,13 @@ impl Ranks for Plain {
 }
 
 impl World {
-    /// The node that a path is a NIC of: the first site of its name.
+    /// The node of a NIC path: the first site of that name.
     fn node_of(&self, path: &NicPath) -> Towards {
         let site = self.sites.iter().position(|site| site.path.node == path.node);
         site.and_then(|site| Towards::try_from(site).ok()).unwrap_or(UNKNOWN)
     }
 
-    /// Whether lifecycles are known by their numbers, and not by rank.
+    /// Lifecycles are identified by number instead of rank.
     fn knows_by_number(&self) -> bool {
         self.setup.devices.random_psns || self.data.is_some()
     }
@@ -177,8 +177,7 @@ impl World {
         self.encode(self.faults_spent).digest()
     }
 
-    /// The same without the faults spent: equal for worlds that a fault-free future tells not
-    /// apart.
+    /// The fingerprint without the faults spent: equal for worlds with the same fault-free future.
     pub fn fingerprint_without_budget(&self) -> u128 {
         self.encode(0).digest()
     }
@@ -200,7 +199,7 @@ impl World {
             site.demands.iter().for_each(|demand| demand.hash(&mut encoder));
             site.node.fingerprint(&ranks, &mut encoder);
             if self.knows_by_number() {
-                // With those that live it tells which number the next one gets.
+                // Together with the live lifecycles it determines the next number.
                 site.node.counters().ended.hash(&mut encoder);
             }
             for endpoint in site.old.iter().flat_map(|old| &old.endpoints) {
@@ -238,7 +237,7 @@ impl World {
         }
     }
 
-    /// What is in flight has no order: each item is digested alone, and digests are added.
+    /// Messages in flight are unordered: each is digested alone, and the digests are added.
     fn hash_bags(&self, ranks: &WorldRanks) -> u128 {
         let mut sum = 0u128;
         let mut encoder = Encoder { bytes: Vec::with_capacity(128) };
@@ -319,13 +318,13 @@ fn hash_operation(
         (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
         body.queue_pairs.iter().for_each(|number| number.hash(encoder));
     }
-    // How many are skipped makes no difference, but whether any are does.
+    // Only zero or non-zero matters here.
     if matches!(operation, Operation::BringUp { skip, .. } if *skip > 0) {
         1u8.hash(encoder);
     }
 }
 
-/// What a transfer machine that follows the rules prints of those that do not.
+/// Printed form of a shipping transfer machine, without its variant.
 const NO_MUTANT: &[u8] = b", mutant: None";
 
 /// A transfer machine is what it prints: every field of it, counters included.

@@ -1,10 +1,10 @@
 //! A deterministic fabric for handfast nodes: one thread, no clock, cloneable, fingerprintable.
 //!
 //! A [`World`] holds the shipping [`handfast_core::Node`] of every site, the calls and answers in
-//! flight, the queue-pair operations under way, and a table with the truth of who is wired to
-//! whom. [`World::actions`] lists everything that may happen next and what it costs in faults;
-//! [`World::apply`] makes one of them happen. Whoever chooses the next action is the scheduler:
-//! an explorer tries all of them, a sweep draws them from a seed.
+//! flight, the pending queue-pair operations, and a table of the actual connections.
+//! [`World::actions`] lists every possible next action and its cost in faults; [`World::apply`]
+//! performs one. The caller is the scheduler: an explorer tries all actions, a sweep draws them
+//! from a seed.
 
 mod action;
 mod apart;

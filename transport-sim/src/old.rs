@@ -10,7 +10,7 @@ use handfast_core::wire::{Body, Message, Op, PlainMessage, Refusal, RefusalReaso
 use handfast_core::{Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
-/// Where an endpoint of an old node stands.
+/// State of an endpoint of a legacy node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OldState {
     /// Its request is out, or was only announced in a reply.
@@ -21,8 +21,8 @@ pub(crate) enum OldState {
     Connected,
 }
 
-/// What an old node keeps of one peer. The lifecycle is the fabric's name for its queue pair, and
-/// is on no wire.
+/// A legacy node's record of one peer. The lifecycle names its queue pair in the fabric and is
+/// never sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OldEndpoint {
     pub(crate) peer: NicPath,
@@ -59,12 +59,12 @@ impl OldNode {
 }
 
 impl World {
-    /// Whether a site is an existing Mooncake node.
+    /// The site is a legacy Mooncake node.
     pub fn is_old(&self, site: usize) -> bool {
         self.sites[site].old.is_some()
     }
 
-    /// Whether a queue pair has an owner.
+    /// The queue pair has an owner.
     pub fn is_owned(&self, site: usize, own: Lifecycle) -> bool {
         match &self.sites[site].old {
             Some(old) => old.of(own).is_some(),
@@ -86,7 +86,7 @@ impl World {
 
     fn old_create(&mut self, site: usize, peer: &NicPath) -> OldEndpoint {
         let own = Lifecycle(self.old_mut(site).next);
-        // A device that has no room gives it a number that nobody has.
+        // A full device yields a number that no queue pair has.
         let number = self.fabric.create(site, own).unwrap_or(0);
         let endpoint = OldEndpoint {
             peer: peer.clone(),
@@ -103,7 +103,7 @@ impl World {
 
     fn old_destroy(&mut self, site: usize, own: Lifecycle) {
         self.old_mut(site).endpoints.retain(|endpoint| endpoint.own != own);
-        // What it had posted is its own loss.
+        // Its own posted work is lost with it.
         let _ = self.fabric.destroy(site, own, &mut Vec::new());
     }
 
@@ -128,20 +128,20 @@ impl World {
         }
     }
 
-    /// Whether calls are taken at a site now.
+    /// The site accepts calls now.
     pub(crate) fn listens(&self, site: usize) -> bool {
         let old = self.sites[site].old.as_ref();
         old.is_none_or(|old| old.serving.is_none() && !old.stranger)
     }
 
-    /// Whether a call waits until the listener of an old node is free.
+    /// The call waits for the listener of a legacy node.
     pub(crate) fn waits_outside(&self, call: &Message) -> bool {
         self.setup
             .old
             .is_some_and(|old| self.sites[old.site].bears(&call.to) && !self.listens(old.site))
     }
 
-    /// Whether a client that says nothing keeps a call from being taken.
+    /// A silent client blocks the listener, so the call is not accepted.
     pub(crate) fn is_kept_out(&self, call: &Message) -> bool {
         self.old_site(&call.to).is_some_and(|site| self.has_stranger(site))
     }
@@ -165,8 +165,8 @@ impl World {
         self.old_serve(site);
     }
 
-    /// The call that was taken is answered, unless it waits for the lock of its endpoint, which
-    /// early releases hold as long as a request of their own is out.
+    /// Answers the accepted call, unless it waits for the lock of its endpoint, which early
+    /// releases hold while a request to that peer is outstanding.
     fn old_serve(&mut self, site: usize) {
         let old = self.old_mut(site);
         let Some(call) = old.serving.clone() else { return };
@@ -298,8 +298,8 @@ impl World {
         self.old_serve(site);
     }
 
-    /// A call of its failed. Releases that know the ready phase keep what was paired meanwhile, by a
-    /// request that crossed theirs; earlier ones give that up too.
+    /// A call of the legacy node failed. Releases with the ready phase keep a pairing made
+    /// meanwhile by a crossing request; earlier ones drop it.
     pub(crate) fn old_call_failed(&mut self, site: usize, own: Lifecycle, request: bool) {
         let old = self.sites[site].old.as_ref();
         let paired = old.and_then(|old| old.of(own)).map(|known| known.state);
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// A call of its failed, or its queue pair did. It opens again when it is asked to.
+    /// A call or a queue pair of the legacy node failed. It opens again on demand.
     pub(crate) fn old_failed(&mut self, site: usize, own: Lifecycle) {
         let known = self.sites[site].old.as_ref().and_then(|old| old.of(own)).cloned();
         let Some(known) = known else { return };
@@ -333,7 +333,7 @@ impl World {
         self.old_serve(site);
     }
 
-    /// What a node without our key says, as it is on the wire.
+    /// A message of a legacy node as it is on the wire.
     pub(crate) fn plain(&self, site: usize, message: &Message) -> PlainMessage {
         let knows_ready = self.sites[site].old.as_ref().is_some_and(|old| old.release.knows_ready);
         match message.op {
@@ -349,7 +349,7 @@ impl World {
         }
     }
 
-    /// The answer of a node of ours to an old one, as the world carries it.
+    /// The answer of a handfast node to a legacy one.
     pub(crate) fn plain_answer(
         &mut self,
         site: usize,
@@ -400,7 +400,7 @@ impl World {
 /// The bit of a token that says that a call is a ready.
 const READY: u64 = 1 << 16;
 
-/// Names a call of an old node by run, queue pair and kind, which is all that tells two apart.
+/// Identifies a call of a legacy node by incarnation, queue pair and kind.
 pub(crate) fn plain_token(message: &Message) -> u64 {
     let number = message.body.queue_pairs.first().copied().unwrap_or(0);
     let ready = if message.op == Op::Ready { READY } else { 0 };

@@ -10,7 +10,7 @@ use handfast_core::transport::{
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, Pair};
 
-/// What an injected failure of a step returns.
+/// Return value of an injected step failure.
 const INJECTED: Errno = Errno::Enomem;
 /// Sequence numbers have 24 bits.
 const PSN_MASK: u64 = 0x00ff_ffff;
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    /// Bytes go there and are written: each is wired to the other, and to no earlier one of its
-    /// number.
+    /// Bytes flow and land: each side is connected to the other's present queue pair, not to an
+    /// earlier one of the same number.
     pub(crate) fn flows(&self, site: usize, own: Lifecycle) -> bool {
         let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
         let target = qp.and_then(|qp| qp.target);
@@ -111,7 +111,7 @@ impl World {
         back.is_some_and(|back| back.believed == self.pair(site, own))
     }
 
-    /// What was posted ends well if bytes flow, and with an error if the peer is not there.
+    /// Posted work succeeds if bytes flow, and fails if the peer is gone.
     fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle) -> Outcome {
         let intact = self.fabric.of(site, lifecycle).is_some_and(|qp| self.fabric.intact(qp));
         match self.fabric.of_mut(site, lifecycle) {
@@ -174,7 +174,7 @@ impl World {
         Ok(Outcome::Wired)
     }
 
-    /// What no backend may do was done.
+    /// Checks the laws that every backend must obey.
     pub(crate) fn check_laws(&mut self, step: &mut Step) {
         for law in self.fabric.verbs.take_broken_laws() {
             step.violations.push(Violation::new(Oracle::FabricLaw, format!("{law:?}")));
@@ -189,7 +189,7 @@ impl World {
     }
 }
 
-/// Who is to blame for a step that failed. A queue pair in error refuses what it would take.
+/// The side charged with a failed step. A queue pair in ERR refuses steps that are otherwise valid.
 fn transport_error(error: &VerbsError, broken: bool) -> TransportError {
     let is = |errno: Errno| error.code.abs() == errno as i32;
     let side = if broken {

@@ -1,4 +1,4 @@
-//! What must hold in every world, whatever happened.
+//! Oracles: the invariants of every world.
 
 use crate::fabric::QueuePair;
 use crate::rails::Rail;
@@ -34,7 +34,7 @@ pub enum Oracle {
     Transfer,
     /// O7: no byte changes that was promised not to.
     GhostByte,
-    /// H3: no message gives leave to wire towards queue pairs that are ending.
+    /// H3: no message permits a connection to queue pairs that are ending.
     DeadOffer,
     /// H7: when nothing is under way, no call is left waiting for its answer.
     Unanswered,
@@ -46,10 +46,10 @@ pub enum Oracle {
     RefusalSwallowed,
     /// H11: no work is cut off by a lane's end that both sides could have waited for.
     CutOff,
-    /// O8: a peer that does not answer delays nobody else, nor do peers wait in a circle.
+    /// O8: an unresponsive peer delays no other, and no peers wait in a circle.
     Isolation,
-    /// H13: a lane is usable only if the peer's queue pair was wired to this very one, and not to
-    /// an earlier one of its number, for which it takes what is posted as repeated.
+    /// H13: a lane is usable only if the peer's queue pair is connected to this one. An earlier one
+    /// of the same number would take posted packets for duplicates.
     Swallowed,
     /// The machine left its declared transitions.
     Undeclared,
@@ -60,9 +60,9 @@ pub enum Oracle {
 /// An oracle that does not hold, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which.
+    /// The violated oracle.
     pub oracle: Oracle,
-    /// What was seen.
+    /// The observation.
     pub detail: String,
 }
 
@@ -82,7 +82,7 @@ impl World {
         self.check_isolation(violations);
     }
 
-    /// What was not allowed is reported, and nothing is tried again (rule H9).
+    /// A refused access is reported, and nothing reconnects (rule H9).
     pub(crate) fn check_reconnected(&self, ends: Option<Rail>, step: &mut Step) {
         let wanted = |(site, peer): &Rail| self.demand(*site, *peer) == Demand::Wanted;
         if let Some((site, _)) = ends.filter(wanted) {
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// A call may wait for operations of the node it was made to, and for nobody else's answer.
+    /// A call may wait for operations of its receiver, and for no other node's answer.
     fn check_held(&self, violations: &mut Vec<Violation>) {
         let busy = |site: usize| {
             self.sites[site].node.lifecycles().any(|(_, state, ..)| {
@@ -118,8 +118,8 @@ impl World {
         }
     }
 
-    /// Nothing is under way, so whoever waits now waits for a timer; without a fault only those do
-    /// who asked a mute peer.
+    /// With nothing in flight every wait ends by a timer; without a fault only peers of an
+    /// unresponsive site wait.
     fn check_isolation(&self, violations: &mut Vec<Violation>) {
         if !self.setup.prompt || self.faults_spent > 0 || !self.quiet() {
             return;
@@ -179,7 +179,7 @@ impl World {
         for stale in self.fabric.table.iter().filter(ours) {
             let Some(target) = stale.target else { continue };
             if self.is_old(target.site) {
-                // It pairs with whoever lists a number, and no rule of ours keeps it from that.
+                // A legacy node pairs with any lister of a number, and no rule prevents that.
                 continue;
             }
             let Some(hit) = self.fabric.at(target.site, target.number) else { continue };

@@ -8,7 +8,8 @@ use handfast_core::{Input, Output};
 use std::sync::Arc;
 
 impl World {
-    /// Drops what its receiver can only ignore or refuse to nobody, now and for ever.
+    /// Drops messages that their receivers can only ignore, or refuse to a dead sender, in every
+    /// future.
     pub(crate) fn prune(&mut self) {
         if !self.setup.prune {
             return;
@@ -47,8 +48,8 @@ impl World {
         });
     }
 
-    /// No node can lose what it remembers of its peers: nobody restarts any more, and tables of
-    /// peers have room for all.
+    /// No node can lose its records of peers: no restart is possible, and tables of peers have
+    /// room.
     fn memories_last(&self) -> bool {
         let crash = self.setup.faults.crash && self.faults_spent < self.setup.faults_max;
         let restart = |kind: CommandKind| kind == CommandKind::Restart;
@@ -56,8 +57,8 @@ impl World {
         !crash && !asked && !self.is_crowded() && self.mute.is_empty()
     }
 
-    /// Whoever made the call has ended or is ending, and its receiver refuses it for a reason that
-    /// lasts: what the call is about is gone or superseded. Asked of the node itself.
+    /// The caller has ended or is ending, and the receiver's refusal is permanent: the subject is
+    /// gone or superseded. The receiving node itself decides.
     fn is_spent(&self, call: &Message) -> bool {
         let caller = self.host(self.site_at(call.sender.incarnation, &call.from));
         let caller = self.sites.get(caller);
@@ -72,7 +73,7 @@ impl World {
         if self.old_site(&call.from).is_some() {
             return false;
         }
-        // What is about a lifecycle that lives may be heard later, when its owner has heard more.
+        // A message about a live lifecycle may be accepted later, after its owner has learned more.
         let about = call.echo.filter(|echo| echo.incarnation == receiver.incarnation);
         let about = about.and_then(|echo| receiver.node.state_of(echo.lifecycle));
         let lasts = |reason: RefusalReason| match reason {

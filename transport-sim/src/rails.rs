@@ -6,7 +6,7 @@ use crate::world::{Site, World};
 use handfast_core::{Lifecycle, NicPath};
 
 impl Site {
-    /// Whether a path leads to this NIC, over whichever rail.
+    /// The path leads to this NIC over some rail.
     pub(crate) fn bears(&self, path: &NicPath) -> bool {
         match path.rail() {
             None => self.path == *path,
@@ -14,22 +14,23 @@ impl Site {
         }
     }
 
-    /// Whether a path leads to the node of this NIC.
+    /// The path leads to the node of this NIC.
     pub(crate) fn is_reached_by(&self, path: &NicPath) -> bool {
         self.bears(path) || (path.rail().is_some() && self.path.node == path.node)
     }
 }
 
-/// A rail between two sites: the NIC of ours, and that of the peer.
+/// A rail between two sites: the local NIC and the peer's.
 pub(crate) type Rail = (usize, usize);
 
 impl World {
-    /// The site that has the node of a site: itself, or over rails the first NIC of its process.
+    /// The site that holds the node: with rails the first NIC of its process, otherwise the site
+    /// itself.
     pub fn host(&self, site: usize) -> usize {
         self.fabric.host(site)
     }
 
-    /// What the node of a site calls the peer that is reached from there.
+    /// The path by which the node of a site names a peer.
     pub(crate) fn way(&self, site: usize, peer: usize) -> NicPath {
         let (own, there) = (&self.sites[site].path, &self.sites[peer].path);
         if !self.setup.rails {
@@ -72,7 +73,7 @@ impl World {
         qp.target.map(|Target { site, .. }| (qp.site, site))
     }
 
-    /// Whether there is anything between two NICs: of several, those of one place in their nodes.
+    /// A link joins two NICs; of several, those with the same index in their nodes.
     pub(crate) fn are_joined(&self, site: usize, other: usize) -> bool {
         let place = |site: usize| {
             let host = self.host(site);

@@ -5,9 +5,12 @@ use crate::verbs::{QpState, SendKind, Status, WorkRequest};
 use crate::world::World;
 
 impl World {
-    /// Whether the table that oracles look at says what the devices do: the same queue pairs, in
-    /// error or not, bound to the same numbers, and bytes flow where it says that they do. The last
-    /// is tried with an empty write on a copy of the devices.
+    /// Compares the table that oracles read with the devices: the same queue pairs, errors and
+    /// destinations, and bytes flow exactly where the table says so. An empty write on a copy of
+    /// the devices tests the flow.
+    ///
+    /// # Errors
+    /// The first difference.
     pub fn check_refinement(&self) -> Result<(), String> {
         let verbs = &self.fabric.verbs;
         let count: usize =

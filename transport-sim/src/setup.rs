@@ -1,4 +1,4 @@
-//! What a world starts with.
+//! The initial state of a world.
 
 use crate::backend::Backend;
 use crate::data::TransferSetup;
@@ -10,16 +10,16 @@ use std::sync::Arc;
 /// Makes the node of a site; the place where an explorer puts a variant of the rules.
 pub type Build = Arc<dyn Fn(NodeConfig) -> Node + Send + Sync>;
 
-/// What an application asks of its node.
+/// Requests of an application to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommandKind {
     /// Wants a lane.
     Open,
     /// No longer wants one.
     Close,
-    /// Has no work for it; the lane may make way.
+    /// Has no work for the lane, which becomes a candidate for eviction.
     Release,
-    /// The process of the site dies and starts anew under its name; the peer named is nobody.
+    /// The process of the site dies and restarts under its name; the peer is unused.
     Restart,
 }
 
@@ -30,7 +30,7 @@ pub struct Command {
     pub site: usize,
     /// The site it is about.
     pub peer: usize,
-    /// What is asked.
+    /// The request.
     pub kind: CommandKind,
 }
 
@@ -41,13 +41,13 @@ pub struct Faults {
     pub loss: bool,
     /// A call is delivered and stays in flight.
     pub duplication: bool,
-    /// A caller is told that its call failed, before or after it took effect.
+    /// A caller receives an error for a call that may have taken effect.
     pub call_failure: bool,
     /// An operation fails.
     pub operation_failure: bool,
     /// An operation never ends.
     pub operation_stall: bool,
-    /// A node crashes and starts anew under its name.
+    /// A node crashes and restarts under its name.
     pub crash: bool,
     /// A queue pair goes to error without a cause in the fabric.
     pub lane_error: bool,
@@ -102,7 +102,7 @@ impl Faults {
         early_timer: true,
         ..Self::NONE
     };
-    /// What happens to devices, ways and processes.
+    /// Faults of devices, paths and processes.
     pub const DEVICE: Self = Self {
         step_failure: true,
         port: true,
@@ -111,7 +111,7 @@ impl Faults {
         mute: true,
         ..Self::NONE
     };
-    /// What page-sized models know: loss, duplication and restart; reordering is free.
+    /// The faults of page-sized models: loss, duplication and restart; reordering is free.
     pub const CLASSIC: Self = Self {
         call_failure: false,
         operation_failure: false,
@@ -122,7 +122,7 @@ impl Faults {
     };
 }
 
-/// Whether queue-pair operations are events of their own.
+/// Granularity of queue-pair operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operations {
     /// Each is an event; everything else may happen before it ends.
@@ -138,19 +138,19 @@ pub struct OldPeer {
     pub site: usize,
     /// It says *ready*, and waits for it: from 0.3.12 on.
     pub knows_ready: bool,
-    /// A request replaces its endpoint, a repeated one too, and waits as long as a request of its own
-    /// to that peer is out: before 0.3.10.post1.
+    /// A request, repeated or not, replaces its endpoint, and waits while a request of its own to
+    /// that peer is outstanding: before 0.3.10.post1.
     pub replaces: bool,
 }
 
-/// What the sites have for devices, and how they use them.
+/// Devices of the sites and their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Devices {
     /// The device of every site.
     pub profile: &'static Profile,
     /// The backend of every site.
     pub backend: Backend,
-    /// What a restart does to the numbers and keys of the site's device.
+    /// Effect of a restart on the numbers and keys of the site's device.
     pub rebirth: Rebirth,
     /// Sequence numbers are drawn per lifecycle and exchanged, as between nodes that know each
     /// other's key (rule H13); otherwise all begin at zero.
@@ -169,13 +169,13 @@ impl Default for Devices {
     }
 }
 
-/// What a world starts with.
+/// The initial state of a world.
 #[derive(Clone)]
 pub struct Setup {
-    /// The NIC of each site. Two sites with one path are twins: two processes that bear one name.
+    /// The NIC of each site. Two sites with one path are two processes that share a name.
     pub sites: Vec<NicPath>,
-    /// The process of each site: sites of one process are the NICs of one node, which have one
-    /// incarnation and die together. Empty: each site is a process of its own.
+    /// The process of each site. Sites of one process are the NICs of one node, share an
+    /// incarnation and die together. Empty: one process per site.
     pub processes: Vec<usize>,
     /// The NICs of a process have one node, which has a lane per *rail*: one NIC of either side. The
     /// node is that of the first of them, and lanes are wanted from one NIC to another. Otherwise
@@ -203,13 +203,13 @@ pub struct Setup {
     pub faults_max: u32,
     /// Grain of queue-pair operations.
     pub operations: Operations,
-    /// Answers that can only be ignored vanish at once, and so do calls that their receiver can
-    /// only refuse, for good, to nobody. Sound as long as lifecycle numbers are never reused, and
-    /// much cheaper; what it hides is that they are indeed ignored and refused.
+    /// Removes answers that can only be ignored, and calls whose only possible answer is a
+    /// permanent refusal to a dead sender. Sound while lifecycle numbers are never reused, and much
+    /// cheaper; it hides the ignoring and refusing itself.
     pub prune: bool,
-    /// What is transferred; without it lanes carry nothing.
+    /// Transfers; without them lanes carry nothing.
     pub transfers: Option<TransferSetup>,
-    /// What the sites have for devices.
+    /// Devices of the sites.
     pub devices: Devices,
     /// No lifecycle may end: the faults are such as every one is to survive.
     pub lasting: bool,
@@ -218,7 +218,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Whether the devices are more than what the table of queue pairs says of them.
+    /// The devices hold more state than the table of queue pairs shows.
     pub(crate) fn devices_differ(&self) -> bool {
         let faults = self.faults;
         *self.devices.profile != STRICT
@@ -230,7 +230,8 @@ impl Setup {
             || faults.partition
     }
 
-    /// The site that has the node of a site: itself, or over rails the first NIC of its process.
+    /// The site that holds the node: with rails the first NIC of its process, otherwise the site
+    /// itself.
     pub(crate) fn host(&self, site: usize) -> usize {
         let process = self.process(site);
         let mut earlier = (0..site).filter(|_| self.rails);

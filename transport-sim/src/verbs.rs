@@ -2,12 +2,12 @@
 //! the packets between them.
 //!
 //! One thread, no clock, no randomness of its own; `Clone`, and `Hash` over everything that can
-//! make a difference. Whoever drives it decides what happens next: which packet in flight arrives,
-//! is doubled or lost, and whose retry timer runs out. Packets name the queue pair they are for
-//! and the address they come from, and *not* the queue pair that sent them, as on the wire; so a
-//! stale queue pair can hit a neighbour that was born with an old number.
+//! make a difference. The caller decides what happens next: the packet that arrives, is duplicated
+//! or lost, and the retry timer that expires. As on the wire, packets name their destination queue
+//! pair and source address but *not* their source queue pair, so a stale queue pair can hit a
+//! successor with a reused number.
 //!
-//! Devices are tables: a [`Profile`] says what a driver does, and no code asks for its name.
+//! Devices are tables: a [`Profile`] describes a driver, and no code asks for its name.
 
 mod attributes;
 mod errors;

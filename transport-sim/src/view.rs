@@ -11,13 +11,13 @@ use std::sync::Arc;
 /// followed from world to world by [`Arc::ptr_eq`].
 #[derive(Clone, Debug)]
 pub struct InFlight {
-    /// What is on its way.
+    /// The message in flight.
     pub message: Arc<Message>,
     /// The site that sent it.
     pub from: usize,
     /// It is the answer to a call.
     pub answer: bool,
-    /// The sites that it can arrive at: several for a call to a name that two processes bear.
+    /// Possible destinations: several for a call to a name that two processes share.
     pub to: Vec<usize>,
 }
 
@@ -76,17 +76,17 @@ impl World {
         }
     }
 
-    /// How a site is called: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
+    /// Name of a site: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
     pub fn name_of_site(&self, site: usize) -> String {
         self.describe_site(site)
     }
 
-    /// How a lifecycle is called: `B'#2` is lifecycle 2 of the second run of site B.
+    /// Name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
     pub fn name_of_pair(&self, pair: Pair) -> String {
         self.describe_pair(pair)
     }
 
-    /// How a queue pair's lifecycle is called.
+    /// Name of a queue pair's lifecycle.
     pub fn name_of(&self, qp: &QueuePair) -> String {
         self.describe_own(qp.host, qp.lifecycle)
     }
@@ -145,7 +145,7 @@ impl World {
     /// `B'#2` is lifecycle 2 of the second run of site B.
     pub(crate) fn describe_pair(&self, pair: Pair) -> String {
         if pair.is_weak() {
-            // Known by its list of queue pairs only; enough of its digest to tell two apart.
+            // Only its list of queue pairs identifies it; this much of the digest separates two.
             return format!("plain~{:04x}", pair.lifecycle.0 & 0xffff);
         }
         if pair.incarnation.0 < RUNS_MAX {

@@ -21,7 +21,7 @@ pub(crate) const RUNS_MAX: u128 = 256;
 /// Lifecycles that one NIC of a process can number; the rest of a number names the NIC.
 pub(crate) const NUMBERS_PER_NIC: u64 = 1 << 32;
 
-/// What the application of a site wants of a peer.
+/// Demand of a site's application for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Demand {
     /// Nothing.
@@ -29,7 +29,7 @@ pub enum Demand {
     None,
     /// A lane.
     Wanted,
-    /// It wanted one and was told that it cannot be had.
+    /// The application wanted a lane and learned that none can be had.
     Reported,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Site {
     pub(crate) path: NicPath,
     pub(crate) process: usize,
     pub(crate) node: Node,
-    /// The existing Mooncake node that sits here instead; `node` is never told anything then.
+    /// The legacy Mooncake node at this site; `node` receives no input then.
     pub(crate) old: Option<OldNode>,
     pub(crate) incarnation: Incarnation,
     pub(crate) demands: Vec<Demand>,
@@ -61,12 +61,12 @@ pub(crate) struct HeldCall {
     pub(crate) from: usize,
 }
 
-/// What one action did.
+/// Effects of one action.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     /// Oracles that this step broke.
     pub violations: Vec<Violation>,
-    /// What nodes told their applications.
+    /// Events that nodes reported to their applications.
     pub events: Vec<(usize, Event)>,
     /// Refusals given.
     pub refusals: Vec<RefusalReason>,
@@ -133,7 +133,7 @@ impl World {
         world
     }
 
-    /// The node of a site; of a NIC whose node another site has, one that is never told anything.
+    /// The node of a site. A NIC whose node another site holds has one that receives no input.
     pub fn node(&self, site: usize) -> &Node {
         &self.sites[site].node
     }
@@ -148,12 +148,12 @@ impl World {
         self.sites[site].incarnation
     }
 
-    /// How many sites there are.
+    /// Number of sites.
     pub fn sites(&self) -> usize {
         self.sites.len()
     }
 
-    /// What a site's application wants of a peer, as far as it knows.
+    /// The application's demand, as far as it knows.
     pub fn demand(&self, site: usize, peer: usize) -> Demand {
         self.sites[site].demands[peer]
     }
@@ -163,7 +163,7 @@ impl World {
         &self.fabric.table
     }
 
-    /// Lifecycles that no transport will ever retire, for which nobody but a restart can help.
+    /// Lifecycles that no transport will ever retire; only a restart removes them.
     pub fn stuck(&self) -> &[(usize, Lifecycle)] {
         &self.stuck
     }
@@ -188,7 +188,7 @@ impl World {
         })
     }
 
-    /// The time that nodes are told.
+    /// The time that nodes see.
     pub fn now(&self) -> Instant {
         self.now
     }
@@ -198,7 +198,7 @@ impl World {
         self.nothing_arrives() && self.operations.is_empty() && !self.data_moves()
     }
 
-    /// No call or answer arrives before somebody has done something else.
+    /// No call or answer can arrive before another action.
     pub(crate) fn nothing_arrives(&self) -> bool {
         self.answers.is_empty() && self.calls.iter().all(|call| self.waits_outside(call))
     }
@@ -212,7 +212,7 @@ impl World {
         self.setup.mute
     }
 
-    /// Two processes bear one name.
+    /// Two processes share a name.
     pub fn has_twins(&self) -> bool {
         (0..self.sites.len()).any(|site| self.twinned(site))
     }
@@ -240,7 +240,7 @@ impl World {
         self.sites.iter().position(|site| site.process == process).unwrap_or(usize::MAX)
     }
 
-    /// The site of that process which bears this path.
+    /// The site of the process with this path.
     pub(crate) fn site_at(&self, incarnation: Incarnation, path: &NicPath) -> usize {
         let process = Self::process_of(incarnation);
         let unknown = incarnation == Incarnation::UNKNOWN;
@@ -453,7 +453,7 @@ impl World {
         self.tell(site, Input::LaneFailed { lifecycle, error }, step);
     }
 
-    /// An access that is not allowed: whatever was wanted is to be reported as failed (rule H9).
+    /// A refused access: the demand must be reported as failed (rule H9).
     pub(crate) fn protection_error(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) {
         self.fabric.break_down(site, lifecycle);
         let ends = self.ends_of_lane(site, lifecycle);
@@ -547,7 +547,7 @@ impl World {
         }
         let dead = dead.into_iter().map(|(_, words)| format!("{words} is ending"));
         step.violations.extend(dead.map(|detail| Violation::new(Oracle::DeadOffer, detail)));
-        // Only what was asked for just now; what could not end then is an event of its own.
+        // Only new operations; one that could not end at once is an event of its own.
         let at_once = self.setup.operations == Operations::AtOnce;
         let next = |world: &Self| {
             let mut asked = world.operations.iter().enumerate().skip(pending);
@@ -667,7 +667,7 @@ impl World {
         let qp = self.fabric.of(site, own).filter(|qp| self.fabric.intact(qp));
         let Some((qp, target)) = qp.and_then(|qp| Some((qp, qp.target?))) else { return };
         let ends = [Some(qp), self.fabric.at(target.site, target.number)];
-        // What its own node retires was given up there.
+        // A lane retired by its own node is not charged here.
         let given_up = |qp: &QueuePair| {
             let state = self.sites[qp.host].node.state_of(qp.lifecycle);
             (qp.host, qp.lifecycle) != (site, own)

@@ -1,4 +1,4 @@
-//! Random runs of two or three nodes beside a model that sees what applications see.
+//! Random runs of two or three nodes, compared with a model of an application's view.
 
 mod model;
 
@@ -76,7 +76,7 @@ fn what_is_left_of_a_failure_plays_as_a_transcript() {
     script.play(Arc::new(Node::new)).expect("the rules get to its end");
 }
 
-/// What the model says of a variant, shrunk; always the same.
+/// The model's finding for a variant, shrunk; deterministic.
 fn finds(mutant: Mutant) -> (String, String) {
     let runner = TestRunner::new_with_rng(
         config(3_000),
@@ -119,8 +119,8 @@ fn case() -> impl Strategy<Value = Case> {
     (2..=3usize, vec(step, 1..60))
 }
 
-/// Drops events one by one as long as the same does not hold: what proptest shrinks are moves, and a
-/// move may stand for another event once an earlier one is gone.
+/// Drops events one by one while the same violation remains. proptest shrinks moves, and the
+/// meaning of a move depends on earlier ones.
 fn without_detours(sites: usize, transcript: &str, why: &str, build: &Build) -> String {
     let mut words: Vec<&str> = transcript.lines().skip(PREAMBLE_LINES).collect();
     let mut at = 0;
@@ -141,7 +141,7 @@ fn without_detours(sites: usize, transcript: &str, why: &str, build: &Build) -> 
     run.transcript
 }
 
-/// Plays a case beside the model; returns what did not hold, and the schedule as a transcript.
+/// Plays a case against the model; returns the violation and the schedule as a transcript.
 fn play((sites, moves): &Case, build: &Build) -> (Result<(), String>, String) {
     let mut run = Run::new(*sites, build);
     let result = moves.iter().try_for_each(|step| run.step(step)).and_then(|()| run.settle());

@@ -16,7 +16,7 @@ const FILE: &str = "sim-tests/variants.tsv";
 const STATES_SLACK: usize = 2;
 const SCHEDULES_SLACK: u64 = 4;
 
-/// What even a lucky seed is allowed.
+/// Smallest budget, for lucky seeds.
 const SCHEDULES_MIN: u64 = 64;
 
 #[test]

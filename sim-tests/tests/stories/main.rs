@@ -20,7 +20,7 @@ mod variants;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Whether a run may take long: `cargo xtask nightly` says so to the explorer.
+/// Long runs are allowed, as in `cargo xtask nightly`.
 fn nightly() -> bool {
     std::env::var_os("HANDFAST_NIGHTLY").is_some()
 }

@@ -1,4 +1,4 @@
-//! Nodes of ours among released Mooncake nodes: opens that cross, a release that replaces its
+//! Handfast nodes among released Mooncake nodes: crossing opens, a release that replaces its
 //! endpoint at every request, a listener that serves one call at a time.
 
 use crate::shipping::{at_once, holds, holds_at_night, pruned};

@@ -1,5 +1,5 @@
-//! Connect, tear one side down, connect again: by queue pairs that are destroyed and created anew,
-//! on every device, and, to see that it is noticed, by queue pairs that are only reset.
+//! Connect, tear one side down, connect again: with queue pairs destroyed and recreated on every
+//! device, and, as a control, with queue pairs that are only reset.
 
 use handfast_sim::{Case, Ending, Explorer, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile};
@@ -7,10 +7,10 @@ use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
-/// A side is torn down by an error of its queue pair, or with its process.
+/// A side loses its queue pair to an error, or dies.
 const TORN_DOWN: Faults = Faults { lane_error: true, crash: true, ..Faults::NONE };
 
-/// What goes wrong for those who use a lane, whether the fabric law was kept or not.
+/// Oracles of a lane's users, apart from the fabric law.
 const EFFECTS: &[Oracle] = &[
     Oracle::Liveness,
     Oracle::Agreement,
@@ -30,7 +30,7 @@ fn case(profile: &'static Profile, operations: Operations, faults_max: u32) -> C
     }
 }
 
-/// How an exploration ends, and in how many events.
+/// End of an exploration, with its number of events.
 fn ending(case: &Case, backend: Backend, oracles: &[Oracle]) -> String {
     let liveness = oracles.is_empty() || oracles.contains(&Oracle::Liveness);
     let explorer = Explorer {

@@ -283,11 +283,11 @@ fn every_declared_transition_timer_and_refusal_is_reached() {
 /// Enough for every mark; a debug build needs as many.
 const SEEDS: u64 = 1_000;
 
-/// Declared and out of reach here. A lane waits in Fencing only if its request carried no echo; no
+/// Declared and unreachable here. A lane waits in Fencing only if its request carried no echo; no
 /// peer has bound it then, and the peer refuses such a request for good only by configuration,
-/// protection or name conflict, which the simulated world has no cause for.
-/// Nor has anybody wired towards it, so nobody retires it politely. No scenario has both a full
-/// table and a node without our key; a story of the node alone evicts a weak lane.
+/// protection or name conflict, which have no cause in the simulated world. No peer has connected
+/// to it either, so none retires it gracefully. No scenario has both a full table and a legacy
+/// node; a test of the node alone evicts a weak lane.
 const EXCUSED: [Transition; 4] = [
     Transition {
         from: Some(StateKind::Fencing),

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Set to write down anew what each event of a transcript causes.
+/// Set to rewrite the effects of each event in the transcripts.
 const UPDATE: &str = "UPDATE_TRANSCRIPTS";
 
 #[test]
@@ -36,12 +36,12 @@ fn every_transcript_plays_to_its_end_as_it_is_written_down() {
 /// A transcript and a variant it must not play to its end with.
 struct Pair(&'static str, Mutant, Fails);
 
-/// How it fails there.
+/// Expected failure of a variant.
 #[derive(Debug, PartialEq)]
 enum Fails {
     /// An oracle does not hold.
     At(Oracle),
-    /// What is expected is not so.
+    /// An expectation does not hold.
     Otherwise,
 }
 

@@ -195,8 +195,8 @@ fn worlds_that_count_as_equal_are_so_where_sequence_numbers_begin_at_zero() {
     assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
 }
 
-/// A limit of the device, and not one that rules can mend: its flow is a function of addresses and
-/// numbers, and after a restart of the host both are those of before.
+/// A limit of the device that no rule can lift: its flow is a function of addresses and numbers,
+/// and after a restart of the host both recur.
 #[test]
 fn on_erdma_a_late_write_gets_into_a_host_that_began_its_numbers_anew() {
     let mut case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);

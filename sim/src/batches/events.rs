@@ -1,4 +1,4 @@
-//! What may happen to transfers next, and what it costs.
+//! Possible events of a world of transfers, and their cost in faults.
 
 use super::world::{Attempt, DEADLINE, LaneTruth, Stage, TransferWorld, error};
 use handfast_core::transfer::{CompletionStatus, Direction, Sent, TransferInput};

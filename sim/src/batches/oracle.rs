@@ -1,4 +1,4 @@
-//! What must hold of transfers, whatever happened.
+//! Oracles of transfers.
 
 use super::world::{Attempt, BatchTruth, DEADLINE, Part, Stage, TransferWorld};
 use handfast_core::transfer::{
@@ -33,9 +33,9 @@ pub enum TransferOracle {
 /// An oracle that does not hold, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferViolation {
-    /// Which.
+    /// The violated oracle.
     pub oracle: TransferOracle,
-    /// What was seen.
+    /// The observation.
     pub detail: String,
 }
 
@@ -138,7 +138,7 @@ impl TransferWorld {
         }
     }
 
-    /// What can be seen after every event.
+    /// Checks the oracles that hold after every event.
     pub(super) fn check(&mut self) {
         for number in 0..self.batches.len() {
             let batch = &self.batches[number];
@@ -160,7 +160,7 @@ impl TransferWorld {
         }
     }
 
-    /// The peer was given up just now: nobody would come to post, or to fence.
+    /// The peer was just given up: no lane will come to post on or to fence.
     pub(super) fn check_loss(&mut self) {
         let posted = |number: usize| {
             self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
@@ -181,7 +181,7 @@ impl TransferWorld {
         })
     }
 
-    /// The fence of a lane was lost just now: whoever waits for it waits for its posted slices only.
+    /// The fence of a lane was just lost: a batch waits for its posted slices only.
     pub(super) fn check_fence_loss(&mut self, lane: usize) {
         let posted = |number: usize| {
             self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
@@ -193,7 +193,7 @@ impl TransferWorld {
         }
     }
 
-    /// What is wrong with a world in which nothing is left to happen.
+    /// The violation of a world without further events, if any.
     pub(super) fn unsettled(&self) -> Option<TransferViolation> {
         let liveness =
             |detail| Some(TransferViolation { oracle: TransferOracle::Liveness, detail });

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// The shortest way to a violation.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What does not hold.
+    /// The violation.
     pub violation: TransferViolation,
     /// Events up to it.
     pub events: usize,
@@ -19,7 +19,7 @@ pub struct Finding {
     pub transcript: String,
 }
 
-/// What an exploration came to.
+/// Result of an exploration.
 #[derive(Clone, Debug)]
 pub struct Searched {
     /// Distinct worlds.
@@ -32,7 +32,7 @@ pub struct Searched {
     pub rests: usize,
     /// The bound on states was reached.
     pub cut_short: bool,
-    /// What was found, if anything.
+    /// The finding, if any.
     pub finding: Option<Finding>,
 }
 

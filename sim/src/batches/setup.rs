@@ -1,4 +1,4 @@
-//! What a world of transfers starts with.
+//! The initial state of a world of transfers.
 
 use handfast_core::transfer::{Direction, TransferLimits, Transfers};
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 pub struct BatchPlan {
     /// Its requests: which way, and how many bytes, at most 64.
     pub requests: Vec<(Direction, u64)>,
-    /// Whether it has a deadline; all fall on the same instant.
+    /// It has a deadline; all deadlines coincide.
     pub deadline: bool,
-    /// Whether it may be cancelled.
+    /// It may be cancelled.
     pub cancel: bool,
 }
 
@@ -55,12 +55,12 @@ impl TransferFaults {
 /// Makes the machine.
 pub type TransferBuild = Arc<dyn Fn(TransferLimits) -> Transfers + Send + Sync>;
 
-/// What a world of transfers starts with.
+/// The initial state of a world of transfers.
 #[derive(Clone)]
 pub struct TransferSetup {
     /// Bounds of the machine.
     pub limits: TransferLimits,
-    /// What is submitted, in this order.
+    /// Batches, in order of submission.
     pub batches: Vec<BatchPlan>,
     /// Slices that a lane holds.
     pub depth: u32,
@@ -91,7 +91,7 @@ impl TransferScenario {
     /// Every scenario.
     pub const ALL: [Self; 4] = [Self::Write, Self::Cancelled, Self::Queued, Self::Hurried];
 
-    /// What the world starts with, and every kind of fault.
+    /// The initial state, with every kind of fault.
     pub fn setup(self, faults_max: u32) -> TransferSetup {
         let plan = |requests: &[(Direction, u64)], deadline, cancel| BatchPlan {
             requests: requests.to_vec(),

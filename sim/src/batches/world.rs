@@ -1,4 +1,4 @@
-//! A machine, and the truth about what was asked of it and what became of its posts.
+//! A transfer machine, and the truth about its batches and posted slices.
 
 use super::oracle::{TransferOracle, TransferViolation};
 use super::setup::TransferSetup;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// When every deadline falls.
+/// Time of every deadline.
 pub(super) const DEADLINE: Instant = Instant(10);
 
 /// Regions of one batch: its number times this, and the request.
@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub(super) touched: bool,
 }
 
-/// What is true of a batch.
+/// The truth about a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchTruth {
     pub(super) id: Option<BatchId>,
@@ -45,7 +45,7 @@ pub(super) struct BatchTruth {
     pub(super) charges: BTreeMap<(u32, u64), u32>,
 }
 
-/// What is true of a lane.
+/// The truth about a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct LaneTruth {
     /// It has failed, and is given nothing more.
@@ -56,7 +56,7 @@ pub(super) struct LaneTruth {
     pub(super) unprovable: bool,
 }
 
-/// Where an attempt stands.
+/// Progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Stage {
     /// It touches local memory, and is to be answered.

@@ -1,4 +1,4 @@
-//! What `ibv_modify_qp` is given, and which of it each step needs.
+//! Attributes of `ibv_modify_qp`, and the ones each step requires.
 
 use super::objects::Gid;
 use super::states::QpState;
@@ -21,7 +21,7 @@ impl Access {
     pub const LOCAL: Self = Self { local_write: true, remote_read: false, remote_write: false };
 }
 
-/// Where a queue pair is to reach its peer.
+/// Address of a queue pair's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressVector {
     /// The port, counted from 1.
@@ -30,7 +30,7 @@ pub struct AddressVector {
     pub sgid_index: u8,
     /// The peer's GID.
     pub dgid: Gid,
-    /// Whether there is a global header; RoCE has no other way.
+    /// The packet has a global header, as always on RoCE.
     pub is_global: bool,
 }
 
@@ -155,8 +155,8 @@ impl Attributes {
             | bit(self.max_rd_atomic.is_some(), MAX_RD)
     }
 
-    /// Whether the step from `from` has what it needs and nothing that it may not have, by the
-    /// kernel's table for reliable connections. Alternate paths are not modelled.
+    /// The step from `from` has every required attribute and no forbidden one, by the kernel's
+    /// table for reliable connections. Alternate paths are not modelled.
     pub(super) fn fit(&self, from: QpState) -> bool {
         let (required, optional) = match (from, self.state) {
             (QpState::Reset, QpState::Init) => (PKEY | PORT | ACCESS, 0),

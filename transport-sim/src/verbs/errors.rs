@@ -72,11 +72,11 @@ impl Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{} returned {code}", call.name())]
 pub struct VerbsError {
-    /// Which.
+    /// The failed call.
     pub call: Call,
     /// Its return value with the sign the driver gives it: negative from the data path of some.
     pub code: i32,
-    /// How long it blocked, in milliseconds.
+    /// Time blocked, in milliseconds.
     pub blocked_ms: u32,
 }
 

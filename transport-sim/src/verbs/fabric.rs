@@ -12,11 +12,11 @@ use super::states::QpState;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Entries of a NIC's completion queue, unless told otherwise.
+/// Default size of a NIC's completion queue in entries.
 const COMPLETIONS_MAX: usize = 4_096;
 /// The path MTUs there are, in bytes.
 pub(super) const PATH_MTUS: [u32; 5] = [256, 512, 1_024, 2_048, 4_096];
-/// Bytes of headers that a link carries beside a packet's piece, at most (rxe).
+/// Most header bytes of a packet on a link (rxe).
 const HEADERS_MAX: u32 = 80;
 /// Bytes in a packet before RTR says otherwise.
 const MTU_BYTES: u32 = 1_024;
@@ -25,12 +25,12 @@ const EVENTS_MAX: usize = 256;
 /// Broken laws that are kept for [`Fabric::take_broken_laws`]; later ones are not.
 const LAWS_MAX: usize = 64;
 
-/// What a restart does to the numbers and keys that a device gives.
+/// Effect of a restart on the numbers and keys of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rebirth {
     /// The process restarts: the device goes on where it was.
     GoesOn,
-    /// The host or the driver restarts: numbers and keys begin anew, those of old are born again.
+    /// The host or the driver restarts: numbers and keys restart too, so old ones recur.
     Anew,
 }
 
@@ -50,14 +50,14 @@ pub struct Nic {
     /// Fails the next call of this kind.
     pub(super) injected: Option<(Call, Errno)>,
     pub(super) link: Rare<Link>,
-    /// The NIC at which the memory of its process is registered, if that is another.
+    /// The NIC that registers the memory of this one's process, if not this one.
     memory_of: Rare<Option<usize>>,
 }
 
-/// What a port is plugged into.
+/// The link of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Link {
-    /// Bytes of its largest packet.
+    /// Largest packet in bytes.
     pub(super) mtu: u32,
 }
 
@@ -95,7 +95,7 @@ impl Nic {
         &self.gids
     }
 
-    /// Completions that nobody has polled.
+    /// Completions not yet polled.
     pub fn completions(&self) -> impl Iterator<Item = &Completion> {
         self.completions.iter()
     }
@@ -254,7 +254,7 @@ impl Fabric {
         if owner.profile.completions_at_destroy == Completions::Removed {
             owner.completions.retain(|completion| completion.number != number);
         }
-        // What the device lost no drain can wait for.
+        // No drain can wait for work that the device dropped.
         let pieces = gone.unsettled - gone.lost.min(gone.unsettled);
         if pieces > 0 {
             self.note(Law::DroppedWork { nic, number, pieces });
@@ -295,7 +295,7 @@ impl Fabric {
         self.nic(nic).memory_of.0.unwrap_or(nic)
     }
 
-    /// Ends a registration, whatever is in flight.
+    /// Ends a registration, even with work in flight.
     pub fn deregister(&mut self, nic: usize, keys: Keys) -> Result<(), VerbsError> {
         let call = Call::Deregister;
         self.check_injected(nic, call)?;
@@ -338,7 +338,7 @@ impl Fabric {
         taken
     }
 
-    /// Whether work that is outstanding on a NIC reads or writes local addresses of a range.
+    /// Outstanding work on a NIC reads or writes local addresses of the range.
     pub fn holds(&self, nic: usize, range: &std::ops::Range<u64>) -> bool {
         let within = |request: &WorkRequest| {
             request.local < range.end && range.start < request.local + u64::from(request.length)
@@ -399,20 +399,20 @@ impl Fabric {
         }
     }
 
-    /// Whether what one NIC sends arrives at another.
+    /// Packets of one NIC arrive at another.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         let up = |nic: usize| self.nics.get(nic).is_some_and(|nic| nic.port_up);
         up(from) && up(to) && !self.cuts.contains(&(from, to))
     }
 
-    /// Whether the address that a queue pair sends from is there, as far as its driver looks.
+    /// The source address of a queue pair exists, as far as its driver checks.
     pub fn has_own_address(&self, nic: usize, number: u32) -> bool {
         let owner = &self.nics[nic];
         let own = owner.queue_pairs.get(&number).and_then(|qp| qp.kept.0.own);
         own.is_none_or(|own| owner.gids.contains(&Some(own)))
     }
 
-    /// Whether the way from one NIC to another is cut.
+    /// The path from one NIC to another is cut.
     pub fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))
     }
@@ -443,12 +443,12 @@ impl Fabric {
         }
     }
 
-    /// The link of a port carries so many bytes in a packet from now on. Nobody is told.
+    /// Sets the largest packet of a port's link in bytes. Queue pairs are not notified.
     pub fn set_link_mtu(&mut self, nic: usize, bytes: u32) {
         self.nic_mut(nic).link.0.mtu = bytes;
     }
 
-    /// Removes an entry of the GID table. Queue pairs that use it are not told.
+    /// Removes an entry of the GID table. Queue pairs that use it are not notified.
     pub fn remove_gid(&mut self, nic: usize, index: usize) {
         let nic = self.nic_mut(nic);
         if let Some(entry) = nic.gids.get_mut(index) {

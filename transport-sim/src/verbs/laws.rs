@@ -1,4 +1,4 @@
-//! What no backend may do, on any device (oracle O2).
+//! Laws that every backend must obey on every device (oracle O2).
 
 use super::states::QpState;
 
@@ -14,7 +14,7 @@ pub enum Law {
         /// The state it was in.
         state: QpState,
     },
-    /// A queue pair was destroyed or reset with work outstanding: nobody is told how that ended.
+    /// A queue pair was destroyed or reset with work outstanding, whose outcome is lost.
     DroppedWork {
         /// The NIC.
         nic: usize,
@@ -36,7 +36,7 @@ pub enum Law {
         nic: usize,
         /// The state asked for.
         state: QpState,
-        /// What was returned.
+        /// Return value.
         code: i32,
     },
 }

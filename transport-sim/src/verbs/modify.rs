@@ -13,9 +13,9 @@ use super::states::{QpState, Step};
 pub(super) const PSN_MASK: u32 = 0x00ff_ffff;
 /// Half of the sequence numbers: what is less far ahead is a gap, the rest is behind.
 pub(super) const PSN_HALF: u32 = 0x0080_0000;
-/// How long the kernel looks for a neighbour, in milliseconds.
+/// Time the kernel waits for a neighbour, in milliseconds.
 const NEIGHBOUR_MS: u32 = 1_000;
-/// What a modify returns for the state of the network, whoever asks and however well.
+/// Errors of a modify that the state of the network causes, for any caller.
 const SURROUNDINGS: [Errno; 3] = [Errno::Etimedout, Errno::Enetunreach, Errno::Enodata];
 /// The largest code of a timeout.
 const TIMEOUT_MAX: u8 = 31;
@@ -30,7 +30,7 @@ impl Fabric {
     ) -> Result<(), VerbsError> {
         let call = Call::Modify(attributes.state);
         self.check_injected(nic, call)?;
-        // A backend cannot know of an error that its device has not told it of.
+        // A backend cannot know of an error that its device has not reported.
         let unknown = self
             .queue_pair(nic, number)
             .is_some_and(|qp| qp.state == QpState::Err && qp.asked != QpState::Err);
@@ -94,7 +94,7 @@ impl Fabric {
         result
     }
 
-    /// What the layers above the driver check and do with an address.
+    /// Address checks and resolution of the layers above the driver.
     fn resolve(&self, nic: usize, address: &AddressVector) -> Result<(), VerbsError> {
         let refused = |errno| VerbsError::new(Call::Modify(QpState::Rtr), errno);
         let owner = self.nic(nic);
@@ -120,7 +120,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Whether a neighbour answers: both ways are open and the address is there.
+    /// A neighbour answers: both directions are open and the address exists.
     fn answers(&self, nic: usize, peer: usize, gid: &Gid) -> bool {
         self.reaches(nic, peer)
             && self.reaches(peer, nic)
@@ -275,7 +275,7 @@ impl Fabric {
     }
 }
 
-/// Whether a driver that looks at values takes these.
+/// A driver that checks values accepts these.
 fn values_fit(profile: &Profile, attributes: &Attributes) -> bool {
     let largest = PATH_MTUS[PATH_MTUS.len() - 1];
     attributes.timeout.is_none_or(|timeout| timeout <= TIMEOUT_MAX)

@@ -1,4 +1,4 @@
-//! What a fabric is made of.
+//! Objects of a fabric.
 
 use super::attributes::Access;
 use super::rare::Rare;
@@ -28,7 +28,7 @@ pub struct Gid {
     pub version: u8,
 }
 
-/// How work ended.
+/// Status of completed work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// Done.
@@ -64,7 +64,7 @@ impl Status {
     }
 }
 
-/// Which queue of a queue pair.
+/// One of the two queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Queue {
     /// Sends, reads and writes.
@@ -78,15 +78,15 @@ pub enum Queue {
 pub struct Completion {
     /// The queue pair.
     pub number: u32,
-    /// What it was posted under.
+    /// Work request id.
     pub wr_id: u64,
-    /// Which queue.
+    /// The queue.
     pub queue: Queue,
-    /// How it ended.
+    /// The status.
     pub status: Status,
 }
 
-/// What a one-sided or two-sided request does.
+/// Operation of a one-sided or two-sided request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendKind {
     /// Write to the peer.
@@ -112,7 +112,7 @@ pub enum SendKind {
 pub struct WorkRequest {
     /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub kind: SendKind,
     /// Our key.
     pub lkey: u32,
@@ -160,7 +160,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Where an access lies in the bytes, if it is within bounds.
+    /// Byte range of an access, if it is within bounds.
     pub(super) fn range(&self, address: u64, length: u64) -> Option<std::ops::Range<usize>> {
         let start = address.checked_sub(self.address)?;
         let end = start.checked_add(length)?;
@@ -184,7 +184,7 @@ pub enum AsyncEvent {
     CompletionQueueError,
 }
 
-/// Why a responder refuses.
+/// Reason for a responder's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     /// Key, bounds or right.
@@ -195,14 +195,14 @@ pub enum Refusal {
     Operation,
 }
 
-/// What a packet carries.
+/// Content of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PacketBody {
     /// A piece of a write.
     Write {
         /// The key.
         rkey: u32,
-        /// Where the piece goes.
+        /// Destination address of the piece.
         address: u64,
         /// Bytes from there to the end of the message.
         reach: u64,
@@ -217,7 +217,7 @@ pub enum PacketBody {
         rkey: u32,
         /// Their address.
         address: u64,
-        /// How many.
+        /// Length in bytes.
         length: u32,
     },
     /// A piece of a send.
@@ -241,7 +241,7 @@ pub enum PacketBody {
 }
 
 impl PacketBody {
-    /// Whether it is for the responder.
+    /// The packet is for the responder.
     pub fn is_request(&self) -> bool {
         matches!(self, Self::Write { .. } | Self::ReadRequest { .. } | Self::Send { .. })
     }
@@ -258,7 +258,7 @@ pub struct Packet {
     pub dest_number: u32,
     /// Its sequence number, 24 bits.
     pub psn: u32,
-    /// What it carries.
+    /// The content.
     pub body: PacketBody,
 }
 
@@ -270,7 +270,7 @@ pub(super) struct Sent {
     pub(super) last_psn: u32,
 }
 
-/// Whom a queue pair is bound to.
+/// Destination of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bond {
     pub(super) host: u16,
@@ -314,7 +314,7 @@ pub struct QueuePair {
     pub(super) kept: Rare<Kept>,
 }
 
-/// What some drivers keep of a queue pair's past, and only those.
+/// State that some drivers retain from a queue pair's past.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Kept {
     /// The PSNs of the reads that were answered last, as many as the peer may have outstanding.
@@ -341,7 +341,7 @@ impl QueuePair {
         self.sent.len()
     }
 
-    /// Work that was accepted and whose completion nobody has polled.
+    /// Accepted work whose completion is not polled yet.
     pub fn unsettled(&self) -> u32 {
         self.unsettled
     }

@@ -1,10 +1,10 @@
-//! What a driver does, as a table.
+//! Behaviour of a driver, as a table.
 
 use super::errors::Errno;
 use super::objects::{GidKind, Status};
 use super::states::{QpState, Transitions};
 
-/// What becomes of a send that is posted before RTS.
+/// Fate of a send posted before RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlySend {
     /// Refused with this, and gone.
@@ -15,7 +15,7 @@ pub enum EarlySend {
     Kept,
 }
 
-/// What becomes of work posted to a queue pair that the device has put in error.
+/// Fate of work posted to a queue pair that the device moved to ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatePost {
     /// It completes as flushed.
@@ -24,7 +24,7 @@ pub enum LatePost {
     Lost,
 }
 
-/// What becomes of a queue pair's completions that nobody has polled.
+/// Fate of a queue pair's unpolled completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completions {
     /// They stay and can be polled.
@@ -33,7 +33,7 @@ pub enum Completions {
     Removed,
 }
 
-/// Which number a new queue pair gets.
+/// Numbering of new queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     /// The smallest that is free: numbers are born again at once.
@@ -45,7 +45,7 @@ pub enum Numbers {
     Cycling {
         /// The first.
         first: u32,
-        /// How many there are.
+        /// Count of numbers.
         count: u32,
     },
     /// One that was never given since the device started.
@@ -66,16 +66,16 @@ impl Numbers {
     }
 }
 
-/// Where sequence numbers come from.
+/// Source of sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PsnSource {
     /// From the attributes of RTR and RTS.
     Attributes,
-    /// The same for every connection, whatever the attributes say.
+    /// The same for every connection, regardless of the attributes.
     Constant,
 }
 
-/// What a responder does with a read whose PSN is behind.
+/// Response to a read with a past PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateRead {
     /// It answers once more, from memory as it is.
@@ -84,7 +84,7 @@ pub enum DuplicateRead {
     Dropped,
 }
 
-/// What a write or a send whose PSN is behind is acknowledged with.
+/// Acknowledgement of a write or send with a past PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DuplicateAck {
     /// Its own PSN.
@@ -93,7 +93,7 @@ pub enum DuplicateAck {
     LastExecuted,
 }
 
-/// What sets requests going that were posted in SQD.
+/// Trigger of requests that were posted in SQD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldSend {
     /// The step to RTS.
@@ -102,21 +102,21 @@ pub enum HeldSend {
     NextPost,
 }
 
-/// What flushes a receive that is posted in ERR.
+/// Trigger that flushes a receive posted in ERR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateReceive {
-    /// What flushes sends that are posted late.
+    /// The same trigger as for late sends.
     AsSends,
     /// The next step to ERR.
     NextError,
 }
 
-/// When a requester gives up.
+/// Retry limits of a requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// A retry count that means for ever.
     pub infinite_count: Option<u8>,
-    /// Tries of the device, whatever the attributes say.
+    /// Fixed number of retries of the device, regardless of the attributes.
     pub count_fixed: Option<u8>,
     /// Shortest time between two tries, in nanoseconds.
     pub interval_floor_ns: u64,
@@ -142,7 +142,7 @@ impl Retry {
     }
 }
 
-/// Which status a requester sees, by cause.
+/// Status at the requester, by cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statuses {
     /// Wrong rkey, out of the region's bounds, or a region without the right.
@@ -170,13 +170,13 @@ pub struct Statuses {
     pub port_down: Option<Status>,
 }
 
-/// What one driver does. Plain data: entries are in [`PROFILES`](super::PROFILES), and their
-/// sources with them.
+/// Behaviour of one driver. Plain data: [`PROFILES`](super::PROFILES) holds the entries with their
+/// sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name; two profiles never share one.
     pub name: &'static str,
-    /// What each modify does.
+    /// Effect of each modify.
     pub transitions: Transitions,
     /// The state that a query gives for a new queue pair.
     pub fresh: QpState,
@@ -218,7 +218,7 @@ pub struct Profile {
     pub completions_at_destroy: Completions,
     /// After RESET the provider's ring is out of step: work is accepted and never completes.
     pub reset_breaks_ring: bool,
-    /// Where PSNs come from.
+    /// Source of PSNs.
     pub psn_source: PsnSource,
     /// Writes and sends behind the expected PSN.
     pub duplicate_ack: DuplicateAck,
@@ -228,7 +228,7 @@ pub struct Profile {
     pub duplicate_read: DuplicateRead,
     /// Numbers of queue pairs.
     pub numbers: Numbers,
-    /// The low byte of a key is drawn anew for each registration; otherwise it is zero.
+    /// The low byte of a key is random per registration; otherwise it is zero.
     pub key_byte_varies: bool,
     /// The lkey and the rkey of a region are the same number.
     pub one_key: bool,
@@ -236,15 +236,15 @@ pub struct Profile {
     pub queue_pairs_max: u32,
     /// Regions that a device has. Smaller than life, so that tests reach it.
     pub regions_max: u32,
-    /// What a full table of regions returns.
+    /// Error of a full table of regions.
     pub regions_full: Errno,
     /// Both depths of a queue pair must be at least one.
     pub needs_depth: bool,
     /// Data-path calls return their error numbers negative.
     pub negative_data_codes: bool,
-    /// When requesters give up.
+    /// Retry limits of requesters.
     pub retry: Retry,
-    /// What they see.
+    /// Statuses at the requester.
     pub statuses: Statuses,
     /// An error of a queue pair raises an event as well.
     pub error_event: bool,

@@ -13,8 +13,8 @@ use super::states::{self, QpState};
 pub static PROFILES: [&Profile; 7] =
     [&STRICT, &RXE, &MLX5, &IRDMA, &ERDMA_STANDARD, &ERDMA_COMPAT, &ERDMA_ROCEV2];
 
-/// What the specification says, with the hardest choice wherever it leaves one: numbers are born
-/// again at once, nothing that was dropped is told.
+/// The specification, with the hardest choice wherever it leaves one: numbers are reused at once,
+/// and dropped work is never reported.
 pub static STRICT: Profile = Profile {
     name: "strict",
     // Shared: `ib_modify_qp_is_ok`.

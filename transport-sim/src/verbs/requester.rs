@@ -31,7 +31,7 @@ impl Fabric {
             return Err(refused(Errno::Einval));
         };
         let state = qp.state;
-        // A backend cannot know of an error that its device has not told it of.
+        // A backend cannot know of an error that its device has not reported.
         let outside = qp.asked != QpState::Rts;
         if let (QpState::Err, Some(errno)) = (qp.asked, profile.post_after_own_error) {
             self.note(Law::PostedOutsideRts { nic, number, state });
@@ -245,7 +245,7 @@ impl Fabric {
         }
     }
 
-    /// A number is acknowledged that was not sent yet: whatever lies before it ends, up to a read.
+    /// An acknowledgement of an unsent number ends all work before it, up to a read.
     fn on_ack_beyond(&mut self, nic: usize, number: u32, psn: u32) {
         let ends = |sent: &Sent| {
             let ahead = psn.wrapping_sub(sent.last_psn) & PSN_MASK;
@@ -324,12 +324,12 @@ impl Fabric {
     }
 }
 
-/// Packets of a message, each of which takes a sequence number; of a read, those of its answer.
+/// Packets of a message, each with a sequence number; for a read, those of its response.
 pub(super) fn packets_of(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
 }
 
-/// Whether what has no answer is sent again in this state.
+/// Unanswered packets are sent again in this state.
 fn resends(profile: &Profile, qp: &QueuePair) -> bool {
     qp.state == QpState::Rts || (qp.state == QpState::Sqd && !profile.drains_first)
 }

@@ -28,7 +28,7 @@ impl Fabric {
         }
         match psn.wrapping_sub(qp.expected_psn) & PSN_MASK {
             0 => self.on_request(nic, number, psn, body),
-            // A gap; whoever sent it will send again what is missing.
+            // A gap; the sender repeats the missing packets.
             1..PSN_HALF => {}
             _ => self.on_duplicate(nic, number, psn, &body),
         }
@@ -40,7 +40,7 @@ impl Fabric {
         self.send(Packet { from: nic as u16, to: host, dest_number, psn, body });
     }
 
-    /// What was done already is acknowledged and not done again.
+    /// A duplicate is acknowledged and not executed again.
     fn on_duplicate(&mut self, nic: usize, number: u32, psn: u32, body: &PacketBody) {
         match body {
             PacketBody::ReadRequest { rkey, address, length } => {

@@ -28,7 +28,7 @@ impl QpState {
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
 }
 
-/// What a driver does when it is asked for a state.
+/// Response of a driver to a requested state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Returns this and changes nothing.
@@ -41,7 +41,7 @@ pub enum Step {
     Connect,
 }
 
-/// What happens in each state (row) when each state (column) is asked for, both in the order of
+/// Response in each state (row) to each requested state (column), both in the order of
 /// [`QpState::ALL`].
 pub type Transitions = [[Step; 7]; 7];
 

@@ -215,7 +215,7 @@ fn a_queue_pair_takes_nothing_from_another_address() {
     assert_eq!(duo.at_b(0, 8), [0xbb; 8]);
 }
 
-/// A write is on its way when both ends are retired and connected anew under the same numbers.
+/// A write in flight while both ends are retired and connected again under the same numbers.
 fn late_write(profile: &'static Profile, psn_a: u32) -> Duo {
     let mut duo = connected(profile);
     duo.write(1, 0, 8);

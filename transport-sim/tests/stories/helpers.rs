@@ -2,9 +2,9 @@
 
 use handfast_transport_sim::verbs::*;
 
-/// Where regions lie.
+/// First address of a region.
 pub(crate) const BASE: u64 = 0x1000;
-/// How long they are.
+/// Length of a region in bytes.
 pub(crate) const SIZE: usize = 4_096;
 /// Entries of each queue.
 pub(crate) const DEPTH: u32 = 16;

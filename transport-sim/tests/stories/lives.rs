@@ -3,7 +3,7 @@
 use crate::helpers::*;
 use handfast_transport_sim::verbs::*;
 
-/// How a connection is made again after one side went to error.
+/// Ways to reconnect after one side went to ERR.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Again {
     /// Both queue pairs are destroyed, and new ones created.

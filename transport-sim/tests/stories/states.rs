@@ -3,9 +3,9 @@
 use crate::helpers::*;
 use handfast_transport_sim::verbs::*;
 
-/// What each step does, written by hand from what the drivers are known to do: for each state the
-/// answers to RESET, INIT, RTR, RTS, SQD, SQE and ERR. A letter is the state that follows, a number
-/// the error that is returned.
+/// Responses to each step, written by hand from known driver behaviour: for each state those to
+/// RESET, INIT, RTR, RTS, SQD, SQE and ERR. A letter is the next state, a number the returned
+/// error.
 const SHARED: &[(QpState, &str)] = &[
     (QpState::Reset, "RESET INIT 22 22 22 22 22"),
     (QpState::Init, "RESET INIT RTR 22 22 22 ERR"),

@@ -1,5 +1,5 @@
-//! What an application may rely on, as it sees it: what it asked for, which lanes it was given, which
-//! it lost, and whether bytes arrive. Nothing of how lanes come about.
+//! Guarantees to an application in its own view: demands, lanes gained and lost, and arriving
+//! bytes, without the handshake behind them.
 
 use handfast_core::Event;
 use handfast_core::node::Failure;
@@ -15,19 +15,19 @@ pub(super) struct Lane {
     pub(super) number: u64,
 }
 
-/// What an event was, from the outside.
+/// An event in an application's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
     Open(Side),
     Close(Side),
     Crash(usize),
-    /// A lane was seen to fail, for whatever reason.
+    /// A lane failed.
     LaneFailed(usize),
     /// Messages, operations and timers, lost and late ones included.
     Other,
 }
 
-/// What applications see after an event.
+/// Applications' view after an event.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// Lanes that may be posted to.
@@ -36,7 +36,7 @@ pub(super) struct View {
     pub(super) deaf: BTreeSet<Side>,
     /// Bytes arrive both ways.
     pub(super) connected: BTreeSet<Side>,
-    /// What nodes said with this event, with the peer that it is about.
+    /// Events of the nodes in this step, each with its peer.
     pub(super) events: Vec<(Side, Event)>,
 }
 
