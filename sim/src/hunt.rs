@@ -5,9 +5,11 @@ use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
 use crate::mutants::{ALL, CANARY, Entry};
+use crate::play::Rules;
 use crate::scheduler::Scheduler;
 use crate::sweep::Random;
 use handfast_transport_sim::Oracle;
+use std::fmt::Debug;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -19,6 +21,15 @@ pub const SCHEDULES_MAX: u64 = 10_000;
 
 /// Most events of a random schedule before its world is left to heal.
 const EVENTS_MAX: u32 = 120;
+
+/// A control gets this multiple of the worlds and of the random schedules that the variant took.
+const CONTROL_FACTOR: usize = 2;
+
+/// Fewest worlds of a control, unless there are fewer.
+const CONTROL_STATES_MIN: usize = 2_000;
+
+/// Fewest random schedules of a control.
+const CONTROL_SCHEDULES_MIN: u64 = 64;
 
 /// Hunts that go on at a time.
 const THREADS: usize = 2;
@@ -65,6 +76,14 @@ pub enum Escape {
         /// The one of the registry.
         expected: String,
     },
+    /// The finding says nothing about the variant: the shipping rules show it too.
+    #[error("the shipping rules break {oracle} in the same world: {detail}")]
+    Control {
+        /// The oracle that broke.
+        oracle: String,
+        /// What was seen.
+        detail: String,
+    },
 }
 
 /// Hunts for the canary and then for every variant, two at a time, in the order of the registries.
@@ -99,16 +118,18 @@ pub fn hunt_all() -> Vec<(&'static str, Result<Catch, Escape>)> {
     caught.into_iter().map(|(_, id, found)| (id, found)).collect()
 }
 
-/// Looks for a variant of the handshake in both ways.
+/// Looks for a variant of the handshake in both ways, and for its finding under the shipping rules.
 ///
 /// # Errors
-/// The search that did not find it.
+/// The search that did not find it, or the control that shows the same.
 pub fn hunt(entry: &'static Entry) -> Result<Catch, Escape> {
     let (found, states) = explore(entry)?;
     let oracle = format!("{:?}", found.violation.oracle);
     let expected = entry.oracles.first().map(|expected| format!("{expected:?}"));
     expect(&oracle, expected.unwrap_or_default())?;
     let schedules = sweep(entry)?;
+    control(entry, states)?;
+    control_sweep(entry, schedules)?;
     let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
     Ok(Catch { id, breaks, oracle, faults_max, states, events: found.schedule.len(), schedules })
 }
@@ -125,19 +146,61 @@ fn expect(found: &str, expected: String) -> Result<(), Escape> {
 /// # Errors
 /// How the search ended without finding it.
 pub fn explore(entry: &'static Entry) -> Result<(Counterexample, usize), Escape> {
-    let explorer = Explorer {
-        states_max: STATES_MAX,
-        liveness: entry.oracles.contains(&Oracle::Liveness),
-        circles: false,
-        oracles: entry.oracles.to_vec(),
-        ..Explorer::default()
-    };
-    let report = explorer.explore(&Case::of_variant(entry).start());
+    let report = explorer(entry, STATES_MAX).explore(&Case::of_variant(entry).start());
     match report.ending {
         Ending::Violation(found) => Ok((*found, report.states)),
         Ending::Fixpoint => Err(Escape::Fixpoint { states: report.states }),
         Ending::StatesMax => Err(Escape::StatesMax),
     }
+}
+
+fn explorer(entry: &Entry, states_max: usize) -> Explorer {
+    Explorer {
+        states_max,
+        liveness: entry.oracles.contains(&Oracle::Liveness),
+        circles: false,
+        oracles: entry.oracles.to_vec(),
+        ..Explorer::default()
+    }
+}
+
+/// Explores the world of a variant under the shipping rules, further than the `states` that the
+/// variant took.
+///
+/// # Errors
+/// [`Escape::Control`] if an oracle of the variant breaks there too.
+pub fn control(entry: &'static Entry, states: usize) -> Result<(), Escape> {
+    let report = explorer(entry, control_states(states)).explore(&entry.control());
+    match report.ending {
+        Ending::Violation(found) => Err(shown(found.violation.oracle, found.violation.detail)),
+        Ending::Fixpoint | Ending::StatesMax => Ok(()),
+    }
+}
+
+/// Plays more random schedules than the `schedules` that a variant took, under the shipping rules.
+fn control_sweep(entry: &'static Entry, schedules: u64) -> Result<(), Escape> {
+    let start = entry.control();
+    for seed in 0..control_schedules(schedules) {
+        let random = Random { seed, events_max: EVENTS_MAX, scheduler: Scheduler::Uniform };
+        let rules = Rules::new(EVENTS_MAX, entry.oracles);
+        let run = random.run_in(start.clone(), rules, &mut Coverage::default());
+        if let Some(found) = run.violation {
+            return Err(shown(found.oracle, found.detail));
+        }
+    }
+    Ok(())
+}
+
+fn control_states(states: usize) -> usize {
+    (states * CONTROL_FACTOR).max(CONTROL_STATES_MIN)
+}
+
+fn control_schedules(schedules: u64) -> u64 {
+    (schedules * CONTROL_FACTOR as u64).max(CONTROL_SCHEDULES_MIN)
+}
+
+fn shown(oracle: impl Debug, detail: String) -> Escape {
+    Escape::Control { oracle: format!("{oracle:?}"), detail }
 }
 
 /// The random half: how many schedules it took.
@@ -157,10 +220,10 @@ fn first_seed(breaks: impl Fn(u64) -> bool) -> Result<u64, Escape> {
     seed.map(|seed| seed + 1).ok_or(Escape::SchedulesMax)
 }
 
-/// Looks for a variant of transfers in both ways.
+/// Looks for a variant of transfers in both ways, and for its finding under the shipping rules.
 ///
 /// # Errors
-/// The search that did not find it.
+/// The search that did not find it, or the control that shows the same.
 pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
     let start = entry.start();
     let searched = batches::explore(&start, STATES_MAX);
@@ -172,6 +235,16 @@ pub fn hunt_transfers(entry: &TransferEntry) -> Result<Catch, Escape> {
     let oracle = format!("{:?}", found.violation.oracle);
     expect(&oracle, format!("{:?}", entry.oracle))?;
     let schedules = first_seed(|seed| batches::play(&start, seed).is_some())?;
+    control_transfers(entry, states, schedules)?;
     let (id, breaks, faults_max) = (entry.id, entry.breaks, entry.faults_max);
     Ok(Catch { id, breaks, oracle, faults_max, states, events: found.events, schedules })
+}
+
+fn control_transfers(entry: &TransferEntry, states: usize, schedules: u64) -> Result<(), Escape> {
+    let start = entry.control();
+    let searched = batches::explore(&start, control_states(states));
+    let explored = searched.finding.map(|found| found.violation);
+    let violation = explored
+        .or_else(|| (0..control_schedules(schedules)).find_map(|seed| batches::play(&start, seed)));
+    violation.map_or(Ok(()), |found| Err(shown(found.oracle, found.detail)))
 }

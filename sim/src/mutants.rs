@@ -1,6 +1,7 @@
 //! The registry of broken variants of the rules: what each breaks, where an explorer finds it, and
 //! which oracle says so. Without the cargo feature `mutants` there are none, and [`ALL`] is empty.
 
+use crate::case::Case;
 use crate::ground::Ground;
 use crate::scenario::Scenario;
 #[cfg(feature = "mutants")]
@@ -9,7 +10,7 @@ use crate::transfers::Traffic;
 use handfast_core::{Node, node::Mutant};
 #[cfg(feature = "mutants")]
 use handfast_transport_sim::verbs::{ERDMA_COMPAT, STRICT};
-use handfast_transport_sim::{Backend, Build, Faults, Operations, Oracle};
+use handfast_transport_sim::{Backend, Build, Faults, Operations, Oracle, Setup, World};
 #[cfg(feature = "mutants")]
 use std::sync::Arc;
 
@@ -46,6 +47,17 @@ impl Entry {
     /// The scenario to explore.
     pub fn scenario(&self) -> Scenario {
         self.scenarios.first().copied().unwrap_or(Scenario::SimultaneousOpen)
+    }
+
+    /// Its negative control: the world it is found in, with the rules and the backend that ship.
+    pub fn control(&self) -> World {
+        let case = Case {
+            ground: self.ground,
+            faults: self.faults,
+            operations: self.operations,
+            ..Case::shipping(self.scenario(), self.faults_max)
+        };
+        self.scenario().begin(Setup { lasting: self.lasting, ..case.setup() })
     }
 }
 
@@ -220,7 +232,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "SO-2",
         name: "WipedByOwnFailure",
-        breaks: "a failed call ends the lifecycle, though the peer has set it up",
+        breaks: "a failed call ends the lifecycle, though it may have taken effect",
         scenarios: &[Scenario::SimultaneousOpen],
         faults: Faults { call_failure: true, ..Faults::NONE },
         faults_max: 1,

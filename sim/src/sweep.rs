@@ -45,7 +45,7 @@ impl Random {
         self.run_choosing(case.start(), rules, coverage, disturb)
     }
 
-    fn run_in(&self, start: World, rules: Rules<'_>, coverage: &mut Coverage) -> Run {
+    pub(crate) fn run_in(&self, start: World, rules: Rules<'_>, coverage: &mut Coverage) -> Run {
         self.run_choosing(start, rules, coverage, |_, place, _| place)
     }
 

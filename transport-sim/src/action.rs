@@ -5,9 +5,9 @@ use crate::fabric::Target;
 use crate::setup::{Command, CommandKind};
 use crate::verbs::Call;
 use crate::world::{Pending, Step, World};
-use handfast_core::Lifecycle;
 use handfast_core::node::{StateKind, TimerId, TimerKind};
 use handfast_core::transport::{Operation, OperationKind};
+use handfast_core::{Instant, Lifecycle};
 use std::sync::Arc;
 
 /// Something that may happen. Indices point into the world it was listed for.
@@ -124,13 +124,20 @@ impl World {
     fn push_timers(&self, early: bool, choices: &mut Vec<Choice>) {
         let quiet = self.quiet();
         for site in 0..self.sites.len() {
-            for (timer, _, kind) in self.sites[site].node.timers() {
+            for (timer, at, kind) in self.sites[site].node.timers() {
+                if self.setup.lasting && kind == TimerKind::HalfOpen && self.has_timer_before(at) {
+                    continue;
+                }
                 let cost = u32::from(!quiet && !self.is_due(site, &timer, kind));
                 if cost == 0 || early {
                     choices.push(Choice { action: Action::Timer(site, timer), cost });
                 }
             }
         }
+    }
+
+    fn has_timer_before(&self, at: Instant) -> bool {
+        self.sites.iter().any(|site| site.node.timers().any(|(_, earlier, _)| earlier < at))
     }
 
     fn is_due(&self, site: usize, timer: &TimerId, kind: TimerKind) -> bool {

@@ -211,7 +211,9 @@ pub struct Setup {
     pub transfers: Option<TransferSetup>,
     /// Devices of the sites.
     pub devices: Devices,
-    /// No lifecycle may end: the faults are such as every one is to survive.
+    /// No lifecycle may end: the faults are such as every one is to survive. The wait for an echo runs
+    /// out after every shorter wait; elsewhere waits run out in any order, and it may end a lane whose
+    /// retry is due.
     pub lasting: bool,
     /// Makes the nodes.
     pub build: Build,

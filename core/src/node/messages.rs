@@ -249,6 +249,10 @@ impl Node {
         for held in core::mem::take(&mut lane.held) {
             if self.replaces_on_request() {
                 self.answer_request(now, lifecycle, held);
+            } else if self.acknowledges_once() && held.message.op == Op::Ready {
+                // Taken once, although it waited.
+                let message = self.message(lifecycle, Op::Ack, Some(held.message.sender));
+                self.outputs.push_back(Output::Answer { token: held.token, message });
             } else {
                 self.handle_call(now, held.token, held.message);
             }

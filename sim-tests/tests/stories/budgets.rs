@@ -1,12 +1,15 @@
-//! Every broken variant is found within its budget, and the documents say how.
+//! Every broken variant is found within its budget, its world holds under the shipping rules, and the
+//! documents say how.
 
-use handfast_sim::hunt::{self, Catch, SCHEDULES_MAX, STATES_MAX};
+use handfast_core::Node;
+use handfast_sim::hunt::{self, Catch, Escape, SCHEDULES_MAX, STATES_MAX};
 use handfast_sim::mutants::{CANARY, Entry};
 use handfast_sim::{Case, Ending, Explorer, batches, mutants};
 use handfast_transport_sim::Oracle;
 use sim_tests::assert_document;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// The figures of the last change, one variant per line: id, worlds, events, random schedules.
 const FILE: &str = "sim-tests/variants.tsv";
@@ -43,6 +46,31 @@ fn every_variant_is_found_within_its_budget_and_the_documents_say_how() {
 fn the_canary_is_found_in_its_first_event_and_in_the_first_random_schedule() {
     let caught = hunt::hunt(&CANARY).expect("a search that misses it sees nothing");
     assert_eq!((caught.events, caught.schedules), (1, 1), "{caught:?}");
+}
+
+/// The shipping rules, called a variant, where they do what its oracle forbids: a restart ends lanes.
+const SHIPPING: Entry = Entry {
+    id: "SHIPPING",
+    oracles: &[Oracle::Lasting],
+    lasting: true,
+    faults_max: 1,
+    build: || Arc::new(Node::new),
+    ..CANARY
+};
+
+#[test]
+fn finding_that_shipping_rules_show_is_refused() {
+    let escape = hunt::hunt(&SHIPPING).expect_err("the shipping rules are no variant");
+    let Escape::Control { oracle, .. } = escape else { panic!("{escape}") };
+    assert_eq!(oracle, "Lasting");
+}
+
+#[test]
+fn seldom_found_variants_have_controls_that_hold() {
+    for entry in mutants::SELDOM {
+        let (_, states) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
+        hunt::control(entry, states).unwrap_or_else(|shown| panic!("{}: {shown}", entry.id));
+    }
 }
 
 /// These take what the rules ignore, and pruning leaves out what the rules ignore: they are for

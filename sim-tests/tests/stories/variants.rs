@@ -107,6 +107,16 @@ fn three_nodes_that_answer_in_turn_wait_in_a_circle() {
 }
 
 #[test]
+fn failed_call_ends_lane_that_its_peer_has_raised() {
+    shows("SO-2");
+}
+
+#[test]
+fn lost_acknowledgement_ends_lane_when_ready_is_answered_once() {
+    shows("SO-5");
+}
+
+#[test]
 fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
     for faults in 0..3 {
         let explorer = Explorer {

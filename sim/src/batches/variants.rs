@@ -37,6 +37,12 @@ impl TransferEntry {
             ..self.scenario.setup(self.faults_max)
         })
     }
+
+    /// Its negative control: the same world, with the rules that ship.
+    pub fn control(&self) -> TransferWorld {
+        let setup = self.scenario.setup(self.faults_max);
+        TransferWorld::new(TransferSetup { faults: self.faults, ..setup })
+    }
 }
 
 /// Every broken variant of transfers.
