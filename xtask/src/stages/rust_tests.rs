@@ -60,10 +60,28 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let run = move |deadline| {
         let mut command = cargo(project.root(), STORIES);
         command.envs([CHECKED]);
-        command.envs(nightly.then_some((NIGHTLY, "1")));
-        judged(&run_command(modest(command), project.scratch().join("explorer.log"), deadline))
+        if nightly {
+            // Tests that pass print only then.
+            command.env(NIGHTLY, "1").args(["--", "--show-output"]);
+        }
+        let log = project.scratch().join("explorer.log");
+        let finished = run_command(modest(command), log, deadline);
+        with_bounds(judged(&finished), &finished.output())
     };
     vec![Step::new("explorer", run)]
+}
+
+/// Adds to the note of a run the explorations in it that ended at their bound.
+fn with_bounds(outcome: Outcome, output: &str) -> Outcome {
+    let rests: Vec<&str> =
+        output.lines().filter(|line| line.starts_with("not exhausted: ")).collect();
+    match outcome {
+        Outcome::Passed(note) if !rests.is_empty() => {
+            let count = rests.len();
+            Outcome::Passed(format!("{note}; {count} explorations {}", rests.join("; ")))
+        }
+        outcome => outcome,
+    }
 }
 
 /// The seeded tests twice: what they print must not differ.
@@ -171,6 +189,17 @@ mod tests {
             test result: ok. 40 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n";
         assert_eq!(count(output), 43);
         assert_eq!(count("no tests\n"), 0);
+    }
+
+    #[test]
+    fn explorations_that_ended_at_their_bound_are_counted_and_named() {
+        let output = "---- a stdout ----\nnot exhausted: A K=1, 5 worlds, up to 3 events\n\n\
+            ---- b stdout ----\nnot exhausted: B K=2, 6 worlds, up to 4 events\n";
+        let passed = || Outcome::Passed("2 tests".to_owned());
+        let note = "2 tests; 2 explorations not exhausted: A K=1, 5 worlds, up to 3 events; \
+                    not exhausted: B K=2, 6 worlds, up to 4 events";
+        assert_eq!(with_bounds(passed(), output), Outcome::Passed(note.to_owned()));
+        assert_eq!(with_bounds(passed(), "2 tests\n"), passed());
     }
 
     #[test]
