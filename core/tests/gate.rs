@@ -29,8 +29,9 @@ mod on_threads {
         assert_eq!(gate.enter().expect("it is open again").generation(), 2);
     }
 
+    /// A poster past the limit is refused, and the lane goes on undisturbed.
     #[test]
-    fn one_poster_more_than_the_limit_is_turned_away_and_disturbs_nothing() {
+    fn poster_past_the_limit_is_refused() {
         let gate = LaneGate::new();
         gate.open().expect("a new gate opens");
         let mut inside: Vec<_> =

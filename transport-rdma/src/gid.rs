@@ -222,8 +222,9 @@ mod tests {
         GidEntry { index, address: address.parse().unwrap(), kind, interface: 2 }
     }
 
+    /// The IPv4 address is chosen, and the reason names the alternatives.
     #[test]
-    fn the_ipv4_address_is_chosen_and_the_reason_names_what_was_passed_over() {
+    fn ipv4_gid_is_preferred_with_a_reason() {
         let table = [
             entry(0, "fe80::1", GidKind::RoceV1),
             entry(1, "fe80::1", GidKind::RoceV2),
@@ -271,8 +272,9 @@ mod tests {
         assert_eq!(choose_gid(&table, GidWanted::Index(1)).unwrap().entry, table[1]);
     }
 
+    /// A requested GID index must hold a usable address.
     #[test]
-    fn a_place_of_the_table_that_is_asked_for_must_hold_an_address_that_can_be_used() {
+    fn requested_gid_index_must_be_usable() {
         let table =
             [entry(0, "fe80::1", GidKind::RoceV1), entry(1, "::ffff:10.0.0.1", GidKind::RoceV2)];
         assert_eq!(choose_gid(&table, GidWanted::Index(1)).unwrap().entry.index, 1);
@@ -282,8 +284,9 @@ mod tests {
         }
     }
 
+    /// A device that connects over IPv4 alone is not reached at another address.
     #[test]
-    fn a_device_that_connects_over_ipv4_alone_is_not_reached_at_another_address() {
+    fn ipv4_only_device_needs_an_ipv4_peer() {
         use crate::profile::ERDMA_COMPAT;
         let table =
             [entry(0, "fe80::1", GidKind::RoceV2), entry(1, "2001:db8::1", GidKind::RoceV2)];

@@ -328,8 +328,9 @@ mod tests {
         assert!(erdma(Some(true), 16).to_string().contains("0x1ded:0x107f, compat_mode=Y"));
     }
 
+    /// Software devices are recognised by parent and kind, whatever lies below.
     #[test]
-    fn software_devices_are_told_by_their_parent_and_kind_whatever_lies_below() {
+    fn software_devices_are_recognised() {
         let software = |node_type| Identity {
             node_type,
             parent: "eth0".to_owned(),
@@ -342,8 +343,9 @@ mod tests {
         assert_eq!(name(&without_parent), "siw");
     }
 
+    /// iWARP and EFA are refused with a reason, and all other devices connect.
     #[test]
-    fn iwarp_and_efa_are_refused_with_a_reason_and_everything_else_connects() {
+    fn iwarp_and_efa_are_refused_with_a_reason() {
         let iwarp = Identity { node_type: NODE_RNIC, ..on_bus("i40e", 0x8086, 0x37d2) };
         assert_eq!(name(&iwarp), "iwarp");
         for profile in DEVICE_PROFILES {

@@ -95,9 +95,10 @@ impl Ending {
 mod tests {
     use super::*;
 
+    /// The first error of a queue pair is the cause, and all others are consequences.
     #[cfg(feature = "verbs")]
     #[test]
-    fn one_error_of_a_queue_pair_is_the_first_and_all_others_are_its_consequences() {
+    fn first_error_of_a_queue_pair_is_the_cause() {
         let ends = |statuses: &[u32]| {
             let mut broken = false;
             statuses.iter().map(|status| Ending::of(*status, &mut broken)).collect::<Vec<_>>()

@@ -90,8 +90,9 @@ mod tests {
         assert_eq!(read.unwrap(), 4);
     }
 
+    /// Fruitless polling backs off for longer each time and resumes once it pays.
     #[tokio::test(start_paused = true)]
-    async fn looking_in_vain_is_left_off_for_longer_each_time_and_resumed_once_it_pays() {
+    async fn fruitless_polling_backs_off() {
         let look = Look::default();
         let mut looks = 0;
         for _ in 0..1_000 {

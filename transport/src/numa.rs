@@ -47,8 +47,9 @@ mod tests {
     use crate::Memory;
     use std::path::Path;
 
+    /// Touched memory lies on a NUMA node, and empty memory on none.
     #[test]
-    fn memory_that_was_written_lies_on_a_node_and_memory_of_no_bytes_on_none() {
+    fn touched_memory_has_a_numa_node() {
         let memory = Memory::zeroed(1 << 20).unwrap();
         assert_eq!(memory.whole().numa_node(), None, "no page is there yet");
         memory.copy_in(0, &vec![1; 1 << 20]).unwrap();

@@ -18,8 +18,9 @@ struct Connection {
     answered: Vec<u8>,
 }
 
+/// Every recorded connection has a known kind and re-encodes to its own bytes.
 #[test]
-fn every_recorded_connection_is_of_a_known_kind_and_survives_its_own_wire() {
+fn recorded_connections_survive_a_round_trip() {
     let mut kinds = BTreeMap::new();
     for connection in recorded() {
         let kind = match &*connection.name {
@@ -47,8 +48,9 @@ fn every_recorded_connection_is_of_a_known_kind_and_survives_its_own_wire() {
     assert_eq!(counted, expected);
 }
 
+/// The answer to a recorded handshake equals a released node's, byte for byte.
 #[test]
-fn a_recorded_handshake_is_answered_byte_by_byte_as_a_released_node_answered() {
+fn recorded_handshake_gets_the_released_answer() {
     for name in ["rdma-write64", "rdma-write-then-reverse", "rdma-notify"] {
         let [request, ready] = ["02", "03"].map(|number| find(&format!("{name}-{number}")));
         let reply = plain(&request.answered);
@@ -59,8 +61,9 @@ fn a_recorded_handshake_is_answered_byte_by_byte_as_a_released_node_answered() {
     }
 }
 
+/// A requester of an older release gets the same reply.
 #[test]
-fn a_requester_of_an_older_release_is_answered_with_the_same_reply() {
+fn older_requester_gets_the_same_reply() {
     let recorded = find("rdma-write64-02");
     let reply = plain(&recorded.answered);
     let path = reply.from.clone().expect("a reply names its sender");
@@ -83,8 +86,9 @@ fn a_requester_of_an_older_release_is_answered_with_the_same_reply() {
     }
 }
 
+/// Notifications and probes are answered with the recorded bytes.
 #[test]
-fn notifications_and_probes_are_answered_with_the_recorded_bytes() {
+fn notifications_and_probes_get_recorded_bytes() {
     for name in ["tcp-notify-03", "rdma-notify-04"] {
         let recorded = find(name);
         let said = Notification::decode(text_of(&recorded.asked)).unwrap();
@@ -100,8 +104,9 @@ fn notifications_and_probes_are_answered_with_the_recorded_bytes() {
     }
 }
 
+/// Recorded etcd entries have the keys that handfast uses, and encode to the same values.
 #[test]
-fn recorded_etcd_entries_have_our_keys_and_encode_to_the_same_values() {
+fn recorded_etcd_entries_encode_to_the_same_values() {
     let text = include_str!("../golden/etcd-keys.json");
     let entries: Vec<BTreeMap<String, String>> = serde_json::from_str(text).unwrap();
     let entries: BTreeMap<_, _> =

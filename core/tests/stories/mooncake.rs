@@ -14,8 +14,9 @@ fn null_is_a_node_that_has_nothing_to_say_and_not_a_broken_one() {
     assert_eq!(Message::decode(NULL_ANSWER), Err(MessageError::Null));
 }
 
+/// A segment descriptor at its limits decodes; one past any limit is refused.
 #[test]
-fn a_segment_descriptor_at_its_limits_is_read_and_one_past_any_of_them_is_refused() {
+fn descriptor_past_any_limit_is_refused() {
     let whole = segment();
     assert_eq!(SegmentDescriptor::decode(&whole.encode()), Ok(whole.clone()));
     type Change = fn(&mut SegmentDescriptor);
@@ -45,8 +46,9 @@ fn a_segment_descriptor_at_its_limits_is_read_and_one_past_any_of_them_is_refuse
     }
 }
 
+/// A matrix of another shape is ignored, and the descriptor decodes.
 #[test]
-fn a_matrix_of_another_shape_is_passed_over_and_the_descriptor_is_read() {
+fn matrix_of_another_shape_is_ignored() {
     let whole = segment().encode();
     let shape = r#"[[],["rxe0"]]"#;
     assert!(whole.contains(shape));
@@ -56,8 +58,9 @@ fn a_matrix_of_another_shape_is_passed_over_and_the_descriptor_is_read() {
     }
 }
 
+/// Buffers up to the limit fit into a frame; one more is refused.
 #[test]
-fn as_many_buffers_as_the_limit_fit_into_a_frame_and_one_more_is_refused() {
+fn buffers_up_to_the_limit_fit_into_a_frame() {
     let buffer = BufferDescriptor {
         addr: 1 << 46,
         length: 1 << 20,
@@ -73,8 +76,9 @@ fn as_many_buffers_as_the_limit_fit_into_a_frame_and_one_more_is_refused() {
     assert_eq!(SegmentDescriptor::decode(&many.encode()), Err(SegmentError::Field("buffers")));
 }
 
+/// A descriptor of an older release lacks the version and means version one.
 #[test]
-fn a_descriptor_of_an_older_release_says_less_and_means_version_one() {
+fn older_descriptor_means_version_one() {
     let text = r#"{"buffers":[],"name":"10.0.0.7:1","protocol":"tcp","tcp_data_port":16344}"#;
     let old = SegmentDescriptor::decode(text).unwrap();
     assert!(old.offers_tcp());
@@ -112,8 +116,9 @@ fn hostile_texts_are_errors_of_a_few_words() {
     }
 }
 
+/// A notification at its limits is accepted; one byte more is refused.
 #[test]
-fn a_notification_at_its_limits_is_taken_and_one_byte_more_is_not() {
+fn notification_past_its_limit_is_refused() {
     let whole = Notification {
         name: "n".repeat(NOTIFICATION_NAME_BYTES_MAX),
         message: "m".repeat(NOTIFICATION_MESSAGE_BYTES_MAX),
@@ -128,8 +133,9 @@ fn a_notification_at_its_limits_is_taken_and_one_byte_more_is_not() {
     assert!(!Notification::rejected().is_accepted());
 }
 
+/// Keys contain the cluster; a name with a slash has its own prefix.
 #[test]
-fn keys_have_the_cluster_in_them_and_names_with_a_slash_lie_elsewhere() {
+fn keys_contain_the_cluster() {
     let (plain, cluster) = (Keys::new("").unwrap(), Keys::new("east").unwrap());
     assert_eq!(plain.segment("a:1"), "mooncake/ram/a:1");
     assert_eq!(plain.segment("ssd/a:1"), "mooncake/ssd/a:1");

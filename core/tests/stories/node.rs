@@ -26,8 +26,9 @@ fn one_side_opens_and_both_are_established_towards_each_other() {
     pair.assert_paired();
 }
 
+/// Both sides open at once and use the queue pairs that they announced.
 #[test]
-fn both_open_at_once_and_use_the_queue_pairs_they_already_announced() {
+fn simultaneous_open_uses_announced_queue_pairs() {
     let mut pair = Pair::new();
     pair.tell(0, Input::Open(path(1)));
     pair.tell(1, Input::Open(path(0)));
@@ -52,8 +53,9 @@ fn a_restarted_peer_takes_its_name_back_by_proof() {
     assert_eq!(pair.events[0].iter().filter(|event| restarted(event)).count(), 1);
 }
 
+/// A delayed request of a dead incarnation leaves the live pair alone.
 #[test]
-fn a_delayed_request_of_a_dead_incarnation_leaves_the_live_pair_alone() {
+fn delayed_request_of_dead_incarnation_changes_nothing() {
     let mut pair = Pair::new();
     pair.tell(1, Input::Open(path(0)));
     pair.step();
@@ -68,8 +70,9 @@ fn a_delayed_request_of_a_dead_incarnation_leaves_the_live_pair_alone() {
     pair.assert_paired();
 }
 
+/// A peer that never answers is reported after a bounded number of attempts.
 #[test]
-fn a_peer_that_never_answers_is_reported_after_a_bounded_number_of_attempts() {
+fn silent_peer_is_reported_after_bounded_attempts() {
     let mut pair = Pair::new();
     pair.tell(0, Input::Open(path(1)));
     for _ in 0..100 {

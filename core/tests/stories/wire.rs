@@ -87,8 +87,9 @@ fn a_frame_at_the_limit_passes_and_one_byte_more_is_refused() {
     assert_eq!(decode_frame(&frame, 2), Err(FrameError::TooLong { length: 3, limit: 2 }));
 }
 
+/// Lengths of zero and 2^63 are refused before any allocation.
 #[test]
-fn lengths_of_zero_and_two_to_the_sixty_three_are_refused_before_any_allocation() {
+fn absurd_lengths_are_refused_before_allocation() {
     assert_eq!(frame_length([0; 8], FRAME_BYTES_MAX), Err(FrameError::Empty));
     let huge = (1u64 << 63).to_le_bytes();
     assert!(matches!(frame_length(huge, usize::MAX), Err(FrameError::TooLong { .. })));
@@ -105,8 +106,9 @@ fn http_and_tls_bytes_are_refused_by_their_length_field() {
     }
 }
 
+/// Every refusal reason survives the wire, and a request may echo.
 #[test]
-fn every_refusal_reason_survives_the_wire_and_a_request_may_echo() {
+fn refusal_reasons_survive_the_wire() {
     for reason in [
         RefusalReason::Gone,
         RefusalReason::Superseded,
@@ -135,8 +137,9 @@ fn every_truncation_of_a_message_is_an_error_and_never_a_panic() {
     }
 }
 
+/// A reply without an echo and a refusal without a reason are refused.
 #[test]
-fn a_reply_without_echo_and_a_refusal_without_reason_are_refused() {
+fn reply_without_echo_is_refused() {
     let mut reply = message(Op::Reply);
     reply.echo = None;
     assert_eq!(Message::decode(&reply.encode()), Err(MessageError::Field("echo")));
@@ -154,8 +157,9 @@ fn more_queue_pairs_than_the_limit_are_refused() {
     assert_eq!(Message::decode(&request.encode()), Err(MessageError::Field("qp_num")));
 }
 
+/// A segment descriptor survives the wire; a hostile one is refused.
 #[test]
-fn a_segment_descriptor_survives_the_wire_and_a_hostile_one_is_refused() {
+fn segment_descriptor_survives_the_wire() {
     let whole = descriptor();
     assert_eq!(NodeDescriptor::decode(&whole.encode()), Ok(whole.clone()));
 
@@ -174,8 +178,9 @@ fn a_segment_descriptor_survives_the_wire_and_a_hostile_one_is_refused() {
     assert_eq!(NodeDescriptor::decode(&many.encode()), Err(DescriptorError::Field("regions")));
 }
 
+/// A descriptor without transports comes from a node with TCP alone.
 #[test]
-fn a_descriptor_without_transports_is_of_a_node_that_knows_tcp_alone() {
+fn descriptor_without_transports_means_tcp() {
     let plain = NodeDescriptor {
         transports: Transports::default(),
         devices: vec![],
@@ -189,8 +194,9 @@ fn a_descriptor_without_transports_is_of_a_node_that_knows_tcp_alone() {
     assert_eq!(NodeDescriptor::decode(&text), Ok(plain));
 }
 
+/// A node announces that it takes further calls, or omits the flag.
 #[test]
-fn a_node_says_that_it_takes_further_calls_or_says_nothing_of_it() {
+fn further_calls_flag_is_optional() {
     let plain = descriptor();
     assert!(!plain.encode().contains("keep"));
     let keeping = NodeDescriptor { keep: true, ..descriptor() };
@@ -202,8 +208,9 @@ fn a_node_says_that_it_takes_further_calls_or_says_nothing_of_it() {
     assert_eq!(SegmentDescriptor::decode(&text), SegmentDescriptor::decode(&plain.encode()));
 }
 
+/// Transports of a later version are ignored, and devices have limits.
 #[test]
-fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
+fn unknown_transports_are_ignored() {
     let known =
         NodeDescriptor { transports: Transports { tcp: false, rdma: true }, ..descriptor() };
     let later = known.encode().replace(r#"["rdma"]"#, r#"["pigeon","rdma"]"#);
@@ -233,8 +240,9 @@ fn transports_of_a_later_version_are_ignored_and_devices_have_limits() {
     assert_eq!(NodeDescriptor::decode(&many.encode()), refused);
 }
 
+/// Memory locations and the device matrix survive the wire up to their limits.
 #[test]
-fn where_memory_is_and_which_devices_are_near_it_is_told_up_to_the_limits() {
+fn locations_and_matrix_survive_up_to_limits() {
     let matrix = |location: String| {
         let nics = Nics { preferred: vec!["rxe0".into()], available: vec![] };
         Some([(location, nics)].into_iter().collect::<PriorityMatrix>())
@@ -258,8 +266,9 @@ fn where_memory_is_and_which_devices_are_near_it_is_told_up_to_the_limits() {
     assert_eq!(told, NodeDescriptor { matrix: None, ..most }, "one of another shape is none");
 }
 
+/// The descriptor of a node with a data port has every field of a recorded one.
 #[test]
-fn a_node_with_a_data_port_says_to_mooncake_nodes_all_that_a_recorded_one_says() {
+fn data_port_descriptor_matches_the_recording() {
     let port = DataPort { host: "10.0.0.1".into(), port: 15_001 };
     let whole = NodeDescriptor { data_port: Some(port), ..descriptor() };
     assert_eq!(NodeDescriptor::decode(&whole.encode()), Ok(whole.clone()));

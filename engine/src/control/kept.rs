@@ -119,8 +119,9 @@ mod tests {
         once.await
     }
 
+    /// One connection too many closes the one idle for longest.
     #[tokio::test(start_paused = true)]
-    async fn one_connection_too_many_closes_the_one_that_is_idle_for_longest() {
+    async fn excess_connection_closes_the_longest_idle() {
         let kept = Kept::new();
         let mut far: Vec<DuplexStream> = Vec::new();
         for number in 0..=KEPT_MAX {

@@ -150,8 +150,9 @@ mod tests {
         assert_eq!((kept.len(), kept[0].peer()), (FALLBACKS_KEPT, Some("0")));
     }
 
+    /// The first caller without RDMA is reported; a peer that we open to is reported by name.
     #[test]
-    fn of_callers_without_rdma_the_first_is_told_of_and_one_we_open_to_is_told_of_by_name() {
+    fn callers_without_rdma_are_reported_once() {
         let fallbacks = Fallbacks::new();
         (0..3).for_each(|n| fallbacks.tell_of_one(reason(&format!("client-{n}"))));
         fallbacks.tell(reason("10.0.0.7:7411"));

@@ -80,8 +80,9 @@ mod tests {
         TransportError { side, call, code: 0, detail: "it broke".into() }
     }
 
+    /// A lane's error has the class that its rail's policy uses, and names it.
     #[test]
-    fn an_error_of_a_lane_has_the_class_that_its_rail_is_treated_by_and_says_so() {
+    fn lane_error_has_the_class_of_its_rail() {
         for (error, class, words) in [
             (lane(Side::Local, "completion"), FailureClass::LocalPort, "our side, local port"),
             (lane(Side::Peer, "completion"), FailureClass::PeerRail, "the peer's side, peer rail"),
@@ -98,8 +99,9 @@ mod tests {
         }
     }
 
+    /// A passed deadline has the class of the earlier failure, if there was one.
     #[test]
-    fn a_deadline_that_passed_has_the_class_of_what_failed_before_and_else_none() {
+    fn deadline_has_the_class_of_the_earlier_failure() {
         let late = |first: Option<TransportError>| {
             let report = BatchReport {
                 outcome: BatchOutcome::TimedOut,

@@ -269,8 +269,9 @@ mod tests {
         ]
     }
 
+    /// Every error leads to a page more specific than the last resort.
     #[test]
-    fn every_error_leads_to_a_page_that_says_more_than_the_last_resort() {
+    fn every_error_has_a_specific_page() {
         let mut seen = BTreeSet::new();
         for cause in causes() {
             let error = Error::local(Stage::Handshake, cause);
@@ -282,8 +283,9 @@ mod tests {
         assert!(seen.len() > 20, "{seen:?}");
     }
 
+    /// A peer lost to a refusal leads to the handshake's page.
     #[test]
-    fn a_peer_that_is_given_up_for_a_refusal_leads_to_the_handshakes_page() {
+    fn refusal_leads_to_the_handshake_page() {
         let lost = |reason, detail: &str| {
             let words = Failure::Refused(Refusal { reason, detail: detail.into() }).to_string();
             let error = transport(Side::Peer, "handshake", 0, &words);
@@ -296,8 +298,9 @@ mod tests {
         assert_eq!(of_cause(Stage::Transfer, &silent), ids::PEER_LOST);
     }
 
+    /// The system's error explains a failed listen.
     #[test]
-    fn the_words_of_the_system_tell_why_an_address_cannot_be_listened_at() {
+    fn system_error_explains_a_failed_listen() {
         let of = |text: &str| of_cause(Stage::Listen, &Cause::Bind(text.into()));
         assert_eq!(of("Address already in use (os error 98)"), ids::PORT_IN_USE);
         assert_eq!(of("Cannot assign requested address (os error 99)"), ids::NET_NOT_LOCAL);

@@ -206,8 +206,9 @@ mod tests {
         DeviceDescriptor { gid: String::new(), lid: 0, name: String::new() }
     }
 
+    /// A recorded request maps to the local path and is answered from the device it names.
     #[test]
-    fn a_recorded_request_is_taken_for_our_own_path_and_answered_from_the_device_it_named() {
+    fn recorded_request_maps_to_the_local_path() {
         let request = recorded("rdma-write64-02.c2s.bin");
         let own = path("10.0.0.1:16026@tcp");
         let (message, addressed) = received(&request, &own, &devices("rxe0")).unwrap();
@@ -225,8 +226,9 @@ mod tests {
         );
     }
 
+    /// A request for another device or node, or from a local path, is rejected.
     #[test]
-    fn a_request_for_another_device_or_node_or_from_a_path_of_ours_is_rejected() {
+    fn request_for_another_device_is_rejected() {
         let request = recorded("rdma-write64-02.c2s.bin");
         for (own, device) in [("10.0.0.1:16026@tcp", "rxe1"), ("10.0.0.1:16027@tcp", "rxe0")] {
             assert_eq!(received(&request, &path(own), &devices(device)), Err(NOT_OURS.to_owned()));
@@ -237,8 +239,9 @@ mod tests {
         assert!(received("null", &path("10.0.0.1:16026@tcp"), &devices("rxe0")).is_err());
     }
 
+    /// A request for the second device maps to another path and is answered from that device.
     #[test]
-    fn a_request_for_our_second_device_is_of_another_path_and_answered_from_that_device() {
+    fn request_for_second_device_has_its_own_path() {
         let request = recorded("rdma-write64-02.c2s.bin");
         let own = path("10.0.0.1:16026@tcp");
         let (message, addressed) = received(&request, &own, &devices("rxe7 rxe0")).unwrap();

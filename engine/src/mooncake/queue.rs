@@ -159,8 +159,9 @@ mod tests {
         }
     }
 
+    /// Work for a lane that has ended is not done on the next.
     #[test]
-    fn what_was_meant_for_a_lane_that_has_ended_is_not_done_on_the_next() {
+    fn work_of_an_ended_lane_stays_off_the_next() {
         let queue = Queue::default();
         queue.open(FIRST);
         queue.close();

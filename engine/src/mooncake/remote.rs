@@ -84,8 +84,9 @@ mod tests {
         {"name":"c","gid":"fe:02","lid":8}],"name":"10.0.0.1:12001","protocol":"rdma",
         "priority_matrix":{"cpu:0":[["b"],["c"]],"cpu:1":[["b"],["c"]]}}"#;
 
+    /// Lanes lead to the nearest working device, and buffers have its keys.
     #[test]
-    fn lanes_lead_to_the_working_device_that_is_near_most_and_buffers_have_its_keys() {
+    fn lane_uses_nearest_working_device() {
         let (path, node) = describe_registered(&descriptor(TWO_DEVICES), "h:1").unwrap();
         assert_eq!(path.to_string(), "10.0.0.1:12001@b");
         let told: Vec<_> =

@@ -245,8 +245,9 @@ mod tests {
         })
     }
 
+    /// The table holds every path between two nodes with eight devices each, and no more.
     #[tokio::test]
-    async fn as_many_paths_to_a_mooncake_node_are_known_as_two_nodes_with_eight_devices_have() {
+    async fn paths_to_a_mooncake_node_are_bounded() {
         let registry = registry();
         let target = |nic: &str| {
             let path = NicPath::parse(&format!("h:1@{nic}")).unwrap();

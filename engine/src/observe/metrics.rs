@@ -300,8 +300,9 @@ mod tests {
         assert_eq!(read(&counts.restarts), 1);
     }
 
+    /// A refusal counts under its reason on either side; other answers do not.
     #[test]
-    fn a_refusal_is_counted_by_its_reason_on_either_side_and_other_answers_are_none() {
+    fn refusals_are_counted_by_reason() {
         let (meters, peer) = (Meters::default(), path("a"));
         let counts = meters.peer(&peer);
         let mut message = Message {
@@ -326,8 +327,9 @@ mod tests {
         assert_eq!(counts.refusals_sent.iter().map(read).sum::<u64>(), REASONS.len() as u64);
     }
 
+    /// Peers past the limit share a row, and strangers get none.
     #[test]
-    fn peers_past_the_limit_are_counted_together_and_strangers_make_no_row() {
+    fn peers_past_the_limit_share_a_row() {
         let meters = Meters::new(2);
         for name in ["a", "b", "c", "d"] {
             meters.on_lane_up(Lifecycle(u64::from(name.as_bytes()[0])), &path(name));

@@ -57,8 +57,9 @@ mod tests {
     use super::Mute;
     use handfast_core::{Duration, Instant};
 
+    /// Unanswered work adds up over withdrawals, and an answer clears it.
     #[test]
-    fn works_withdrawn_one_after_the_other_add_up_and_an_answer_clears_them() {
+    fn withdrawn_work_adds_up_until_an_answer() {
         let mut mute = Mute::new(Duration(10));
         assert!(!mute.give_up(Instant(1_000)), "no work, no wait");
         for round in 0..3 {

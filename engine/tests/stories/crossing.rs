@@ -21,8 +21,9 @@ async fn distant_owner() -> Owner {
 const ROUNDS: u64 = 200;
 const BYTES: usize = 20_000;
 
+/// Two nodes that open at once agree on one lane and leave nothing behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_nodes_that_open_at_once_agree_on_one_lane_and_leave_nothing_behind() {
+async fn simultaneous_open_agrees_on_one_lane() {
     let a = distant_owner().await;
     let mut ports = BTreeSet::from([a.port()]);
     let mut crossed = 0;
@@ -71,7 +72,7 @@ async fn meet(node: &Owner, peer: &Owner, barrier: &tokio::sync::Barrier, round:
 
 /// What older engines fail by: here it is an everyday thing, counted, and told to who asks for it.
 #[tokio::test]
-async fn nodes_that_open_at_once_say_so_and_one_after_the_other_has_nothing_to_say() {
+async fn crossing_opens_are_reported() {
     let log = Log::default();
     let _kept = log.keep();
     let (a, b) = (distant_owner().await, distant_owner().await);

@@ -118,8 +118,9 @@ async fn named(name: &str, table: &Arc<Table>) -> Named {
     Named { engine, memory, served }
 }
 
+/// Nodes find each other by name, with entries equal to Mooncake's.
 #[tokio::test]
-async fn nodes_find_each_other_by_name_and_their_entries_are_those_of_mooncake() {
+async fn nodes_find_each_other_by_name() {
     let table = Arc::<Table>::default();
     let owner = named("kv-7", &table).await;
     assert_eq!(table.keys(), ["mooncake/ram/kv-7", "mooncake/rpc_meta/kv-7"]);
@@ -147,8 +148,9 @@ async fn nodes_find_each_other_by_name_and_their_entries_are_those_of_mooncake()
     user.close().await;
 }
 
+/// A segment follows its node to the address of its restart.
 #[tokio::test]
-async fn a_segment_finds_its_node_again_that_restarted_elsewhere_under_its_name() {
+async fn segment_follows_a_node_that_moved() {
     let table = Arc::<Table>::default();
     let first = named("kv-7", &table).await;
     let user = user_of(&table).await;
@@ -170,8 +172,9 @@ async fn a_segment_finds_its_node_again_that_restarted_elsewhere_under_its_name(
     second.engine.close().await;
 }
 
+/// A published move is followed before a transfer fails.
 #[tokio::test]
-async fn a_node_that_a_store_says_has_moved_is_found_again_before_a_transfer_fails() {
+async fn published_move_is_followed_before_a_failure() {
     let table = Arc::new(Table::watched());
     let first = named("kv-7", &table).await;
     let user = user_of(&table).await;
@@ -197,8 +200,9 @@ async fn a_node_that_a_store_says_has_moved_is_found_again_before_a_transfer_fai
     second.engine.close().await;
 }
 
+/// Without the store lanes go on and opens by name fail; both work once it returns.
 #[tokio::test]
-async fn lanes_go_on_without_the_store_opens_fail_by_name_and_all_is_well_when_it_is_back() {
+async fn store_outage_keeps_lanes_and_fails_opens() {
     let table = Arc::<Table>::default();
     let owner = named("kv-7", &table).await;
     let user = user_of(&table).await;

@@ -78,8 +78,9 @@ fn client_hello() -> Vec<u8> {
     bytes
 }
 
+/// Hostile bytes are counted by their kind, and service goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_arrives_at_the_port_is_counted_for_what_it_is_and_service_goes_on() {
+async fn hostile_bytes_are_counted_and_service_goes_on() {
     let owner = cautious_owner().await;
     let deep = "[".repeat(900_000);
     type Count = fn(&Counters) -> u64;
@@ -216,8 +217,9 @@ async fn a_replayed_handshake_does_not_disturb_the_lane_that_is() {
     assert_eq!(owner.engine.counters().life_cycle.published, 1, "the lane is the first");
 }
 
+/// Thousands of idle connections cost few descriptors and no peer its service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_idle_connections_cost_few_descriptors_and_no_peer_its_service() {
+async fn idle_connections_cost_no_peer_its_service() {
     const IDLE: usize = 2_000;
     let owner = cautious_owner().await;
     let served = user().await;
@@ -322,8 +324,9 @@ async fn opening_to_what_is_no_node_names_what_it_is() {
     assert_eq!(error.cause(), &Cause::Silent { timeout_ms: 200 });
 }
 
+/// A node with a valid descriptor and an invalid handshake is given up with the cause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_describes_itself_well_and_then_speaks_nonsense_is_given_up_with_the_cause() {
+async fn nonsense_after_a_descriptor_is_a_typed_failure() {
     let buffer = r#"{"addr":4096,"length":1000,"name":"cache"}"#;
     let region = r#"{"key":"0000000000000001","readable":true,"writable":true}"#;
     let incarnation = "0123456789abcdef0123456789abcdef";

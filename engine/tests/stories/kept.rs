@@ -19,8 +19,9 @@ const AT_ONCE: Duration = Duration::from_millis(400);
 const METADATA: u8 = 1;
 const HANDSHAKE: u8 = 0;
 
+/// A first transfer takes two connections: one for all calls, one for the lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_transfer_takes_two_connections_one_for_all_calls_and_one_for_the_lane() {
+async fn first_transfer_takes_two_connections() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, 20_000).await;
     let user = user().await;
@@ -50,8 +51,9 @@ fn kinds(relay: &Relay) -> Vec<Vec<u8>> {
     relay.beginnings().iter().map(kinds).collect()
 }
 
+/// A kept connection that has ended is replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kept_connection_that_ended_meanwhile_is_replaced_by_a_fresh_one() {
+async fn ended_kept_connection_is_replaced() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, 20_000).await;
     for seed in 0..10 {
@@ -126,8 +128,9 @@ async fn port_with(mishap: Mishap, port: u16) -> (String, Arc<Mutex<Vec<(u32, Ve
     (address.await, heard)
 }
 
+/// A message without a byte of an answer is sent once more and opens one lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_without_one_byte_of_an_answer_goes_out_once_more_and_opens_one_lane() {
+async fn unanswered_message_is_sent_once_more() {
     for mishap in [Mishap::Lost, Mishap::Answered] {
         let mut fastest = PATIENCE;
         for _ in 0..5 {
@@ -157,8 +160,9 @@ async fn write_through(mishap: Mishap) -> Duration {
     took
 }
 
+/// The life cycle decides about a partly answered message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_that_was_answered_in_part_is_left_to_the_life_cycle() {
+async fn partly_answered_message_is_not_repeated() {
     let owner = Owner::start(20_000).await;
     let (address, heard) = port_with(Mishap::Torn, owner.port()).await;
     let user = user().await;
@@ -172,8 +176,9 @@ async fn a_message_that_was_answered_in_part_is_left_to_the_life_cycle() {
     user.close().await;
 }
 
+/// A peer that restarts between look-up and transfer is found again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_restarts_between_look_up_and_transfer_is_found_again() {
+async fn restart_between_lookup_and_transfer_is_found() {
     let owner = Owner::start(20_000).await;
     let address = owner.engine.address().to_owned();
     let user = user().await;
@@ -235,8 +240,9 @@ async fn a_mooncake_node_takes_one_call_and_is_not_held() {
     user.close().await;
 }
 
+/// The connection to a node that announces no further calls is not kept.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_does_not_say_it_takes_more_calls_is_not_held_either() {
+async fn connection_without_further_calls_is_not_kept() {
     let owner = Owner::start(100).await;
     let mut asking = TcpStream::connect(owner.engine.address()).await.unwrap();
     asking.write_all(&encode_frame(FrameKind::Metadata, "{}")).await.unwrap();
@@ -250,8 +256,9 @@ async fn a_node_that_does_not_say_it_takes_more_calls_is_not_held_either() {
     user.close().await;
 }
 
+/// Unused kept connections yield their places and close in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_nobody_uses_make_room_and_are_closed_in_time() {
+async fn unused_kept_connections_close_in_time() {
     const PLACES: usize = 4;
     let limits = EngineLimits { control_connections_max: PLACES, ..EngineLimits::default() };
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits);
@@ -283,8 +290,9 @@ async fn connections_that_nobody_uses_make_room_and_are_closed_in_time() {
     user.close().await;
 }
 
+/// A look-up on another runtime keeps no connection that ends with that runtime.
 #[test]
-fn a_look_up_on_another_runtime_keeps_no_connection_that_ends_with_it() {
+fn lookup_on_another_runtime_keeps_no_connection() {
     let (theirs, ours) = (runtime(), runtime());
     let relay = theirs.block_on(Relay::start());
     let owner = theirs.block_on(Owner::start_behind(&relay, 20_000));

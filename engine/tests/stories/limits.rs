@@ -154,8 +154,9 @@ async fn one_peer_too_many_is_refused_and_the_known_ones_go_on() {
     write_and_check(&first, &one.memory, 64, 2).await;
 }
 
+/// At the limit of lanes the longest idle one is evicted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_the_limit_of_lanes_the_one_that_was_idle_for_longest_makes_way() {
+async fn lane_limit_evicts_the_longest_idle() {
     let owners = [Owner::start(64).await, Owner::start(64).await, Owner::start(64).await];
     let user = limited(|limits| limits.lanes_max = 2).start().await.unwrap();
     let mut segments = Vec::new();
@@ -179,8 +180,9 @@ async fn at_the_limit_of_lanes_the_one_that_was_idle_for_longest_makes_way() {
     user.close().await;
 }
 
+/// One lane too many is refused with the limit while none is idle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_lane_too_many_is_refused_with_the_limit_for_as_long_as_none_is_idle() {
+async fn excess_lane_is_refused_while_none_is_idle() {
     let relay = Relay::start().await;
     let busy = Owner::start_behind(&relay, 64).await;
     let other = Owner::start(64).await;
@@ -203,8 +205,9 @@ async fn one_lane_too_many_is_refused_with_the_limit_for_as_long_as_none_is_idle
     write_and_check(&second, &other.memory, 64, 3).await;
 }
 
+/// An owner at its limit of lanes serves callers in turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
+async fn owner_at_lane_limit_serves_callers_in_turn() {
     let small = limited(|limits| limits.lanes_max = 1).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 10_000).await;
     let users = [user().await, user().await, user().await];
@@ -219,8 +222,9 @@ async fn an_owner_at_its_limit_of_lanes_lets_callers_in_one_after_the_other() {
     assert!(began.elapsed() >= 5 * Duration::from_millis(250), "each has its lane for a while");
 }
 
+/// With more callers than lanes each gets its turn, at a bounded rate of evictions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_more_callers_than_lanes_each_gets_its_turn_and_lanes_change_hands_so_often_at_most() {
+async fn lanes_rotate_among_callers_at_a_bounded_rate() {
     let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 10_000).await;
     let until = tokio::time::Instant::now() + Duration::from_millis(2_000);
@@ -244,8 +248,9 @@ async fn of_more_callers_than_lanes_each_gets_its_turn_and_lanes_change_hands_so
     assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }
 
+/// An owner evicts the lane of an idle peer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_lets_the_lane_make_way_on_which_its_peer_does_nothing() {
+async fn owner_evicts_the_lane_of_an_idle_peer() {
     let small = limited(|limits| limits.lanes_max = 2).listen("127.0.0.1:0");
     let owner = Owner::start_from(small, 64).await;
     let [busy, idle, new] = [user().await, user().await, user().await];
@@ -270,9 +275,9 @@ async fn an_owner_lets_the_lane_make_way_on_which_its_peer_does_nothing() {
     assert_eq!(busy.counters().life_cycle.published, 1, "its lane went on");
 }
 
+/// A caller that arrives before registration waits for it, within the limit of a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_calls_before_the_segments_are_there_waits_for_them_and_not_longer_than_a_call_may_take()
- {
+async fn early_caller_waits_for_segments_within_its_call() {
     let builder = Engine::builder().listen("127.0.0.1:0").calls_wait();
     let owner = builder.start().await.unwrap();
     let name = format!("{}/late", owner.address());
@@ -294,8 +299,9 @@ async fn who_calls_before_the_segments_are_there_waits_for_them_and_not_longer_t
     Engine::builder().listen(&port).start().await.unwrap();
 }
 
+/// A connection past the bound displaces the oldest without a whole frame.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_past_the_bound_displaces_the_oldest_that_said_nothing_whole() {
+async fn excess_connection_displaces_the_oldest_silent() {
     let builder = limited(|limits| limits.control_connections_max = 2).listen("127.0.0.1:0");
     let owner = Owner::start_from(builder, 20_000).await;
     let connect = || TcpStream::connect(owner.engine.address());
@@ -314,8 +320,9 @@ async fn a_connection_past_the_bound_displaces_the_oldest_that_said_nothing_whol
     serves_a_new_peer(&owner, 1).await;
 }
 
+/// A call ends at its timeout, and a listener cannot take a port in use.
 #[tokio::test]
-async fn a_call_ends_when_its_time_is_up_and_a_listener_cannot_have_a_taken_port() {
+async fn call_times_out_and_taken_port_is_refused() {
     let mute = port_that(|stream| async move {
         tokio::time::sleep(PATIENCE).await;
         drop(stream);

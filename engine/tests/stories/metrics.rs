@@ -216,8 +216,9 @@ async fn other_questions_are_refused_and_a_crowd_makes_room() {
     until("the port is free", || std::net::TcpListener::bind(address).is_ok()).await;
 }
 
+/// A metrics port in use is an error, and so is an invalid one.
 #[tokio::test]
-async fn a_port_that_cannot_be_had_is_an_error_and_so_is_one_that_is_none() {
+async fn unusable_metrics_port_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap().to_string();
     for (address, words) in [(at.as_str(), "in use"), ("here", "no HOST:PORT")] {

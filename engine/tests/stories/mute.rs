@@ -9,8 +9,9 @@ use tokio::time::{Instant, timeout};
 
 const MIB: usize = 1 << 20;
 
+/// An unresponsive peer costs its own transfers their deadline and no other peer anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mute_peer_costs_its_own_transfers_their_deadline_and_nobody_else_anything() {
+async fn unresponsive_peer_delays_only_its_transfers() {
     let relay = Relay::start().await;
     let muted = Owner::start_behind(&relay, 64 * MIB).await;
     let lively = Owner::start(MIB).await;
@@ -56,8 +57,9 @@ async fn a_mute_peer_costs_its_own_transfers_their_deadline_and_nobody_else_anyt
     next.unwrap_or_else(|_| panic!("no word {:?} after", resumed.elapsed())).unwrap();
 }
 
+/// A peer that lost power is reached in its next incarnation, although no lane broke.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_lost_its_power_is_reached_in_its_next_run_though_no_lane_broke() {
+async fn power_loss_without_a_reset_is_recovered() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;
     let user = user().await;
@@ -73,8 +75,9 @@ async fn a_peer_that_lost_its_power_is_reached_in_its_next_run_though_no_lane_br
     assert!(user.warm(&[owner.engine.address()]).await.is_empty());
 }
 
+/// Lanes that break at once are not reopened without work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lanes_that_break_at_once_are_not_reopened_while_there_is_no_work() {
+async fn idle_lanes_that_break_stay_closed() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, MIB).await;
     let user = user().await;
@@ -192,8 +195,9 @@ async fn transfers_that_wait_for_one_descriptor_share_its_failure() {
     write_and_check(&segment, &owner.memory, 100, 2).await;
 }
 
+/// A transfer survives a reset connection and succeeds only behind the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transfer_survives_a_reset_connection_and_succeeds_only_behind_the_fence() {
+async fn transfer_survives_a_reset_behind_the_fence() {
     let relay = Relay::start().await;
     let owner = Owner::start_behind(&relay, 32 * MIB).await;
     let user = user().await;

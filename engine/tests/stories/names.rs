@@ -17,8 +17,9 @@ fn named(name: &str, listen: &str) -> handfast::Builder {
     Engine::builder().name(name).listen(listen)
 }
 
+/// The second of two live nodes with one name is a conflict, and the first goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_second_of_two_live_nodes_with_one_name_is_a_conflict_and_the_first_goes_on() {
+async fn second_node_with_a_name_is_a_conflict() {
     let first = Owner::start_from(named("twin", "127.0.0.1:0"), 4096).await;
     let second = Owner::start_from(named("twin", "127.0.0.1:0"), 4096).await;
     let user = user().await;
@@ -51,8 +52,9 @@ async fn a_node_that_bears_our_own_name_is_a_conflict() {
     assert_eq!(error.cause(), &Cause::NameConflict { first, second });
 }
 
+/// A node that took over an address under another name is found soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_took_over_an_address_under_another_name_is_found_soon() {
+async fn address_with_another_name_is_found_soon() {
     let alpha = Owner::start_from(named("alpha", "127.0.0.1:0"), 4096).await;
     let address = alpha.engine.address().to_owned();
     let user = user().await;
@@ -100,7 +102,7 @@ async fn called(node: &Engine, name: &str, run: u128, body: Body) -> Message {
 
 /// A restarted host of many a driver counts its queue pairs from the start.
 #[tokio::test]
-async fn a_restarted_peer_with_the_numbers_of_its_former_run_is_told_from_that_by_its_identity() {
+async fn reused_numbers_are_told_apart_by_identity() {
     let log = Log::default();
     let _kept = log.keep();
     let node = Owner::start_from(named("node", "127.0.0.1:0"), 4096).await;
@@ -127,8 +129,9 @@ async fn a_node_asked_under_a_wrong_name_refuses_and_says_its_own() {
     counted(&beta.engine, "it is counted", |now| now.life_cycle.refused == 1).await;
 }
 
+/// A node reaches itself under each of its addresses without a lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_reaches_itself_under_each_of_its_addresses_without_a_lane() {
+async fn node_reaches_itself_without_a_lane() {
     let owner = Owner::start_at("localhost:0", 4096).await;
     assert_eq!(owner.engine.name(), owner.engine.address(), "its address is its name");
     assert!(owner.engine.address().starts_with("localhost:"));

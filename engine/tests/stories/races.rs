@@ -106,8 +106,9 @@ async fn a_port_is_free_again_when_closing_returns() {
     }
 }
 
+/// An engine dropped during a transfer ends the transfer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_dropped_with_a_transfer_under_way_ends_the_transfer() {
+async fn dropped_engine_ends_its_transfers() {
     let owner = Owner::start(64 * MIB).await;
     let user = user().await;
     let block = pattern(64 * MIB, 1);
@@ -122,8 +123,9 @@ async fn an_engine_dropped_with_a_transfer_under_way_ends_the_transfer() {
     counted(&owner.engine, "the lane is gone", |counters| counters.lanes == 0).await;
 }
 
+/// Transfers around restarts of the peer all end, and the last succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transfers_around_restarts_of_the_peer_all_end_and_the_last_succeeds() {
+async fn transfers_around_restarts_all_end() {
     let mut owner = Owner::start(8 * MIB).await;
     let address = owner.engine.address().to_owned();
     let user = user().await;
@@ -186,8 +188,9 @@ async fn a_segment_registered_anew_under_its_name_is_found_again() {
     assert_eq!(segment.bytes(), 8192);
 }
 
+/// A checksum request that meets a new incarnation reports it, and the next succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_checksum_question_that_meets_a_new_run_says_so_and_the_next_is_answered() {
+async fn checksum_reports_a_restart_once() {
     let owner = Owner::start(4096).await;
     let address = owner.engine.address().to_owned();
     let user = user().await;
@@ -214,8 +217,9 @@ async fn an_engine_that_was_closed_says_so_to_everything() {
     assert_eq!(user.open(&owner.segment()).await.err().unwrap().cause(), &Cause::Closed);
 }
 
+/// A deadline is kept although the runtime that opened the segment has ended.
 #[test]
-fn a_deadline_is_kept_though_the_runtime_that_opened_the_segment_is_gone() {
+fn deadline_outlives_the_opening_runtime() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let lasting = runtime();
     let (relay, owner, user) = lasting.block_on(async {

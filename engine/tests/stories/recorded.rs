@@ -22,8 +22,9 @@ fn read(path: &Path) -> (Replayed, Vec<Edge>) {
     (replayed.unwrap_or_else(|error| panic!("{error}")), edges)
 }
 
+/// The surviving node records the peer's restart and the batch that failed with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_restarts_is_recorded_by_who_stays_and_the_batch_that_failed_with_it() {
+async fn restart_and_failed_batch_are_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("user.trace");
     let builder = Engine::builder().record(RecordOptions::new(&file));
@@ -65,8 +66,9 @@ async fn a_peer_that_restarts_is_recorded_by_who_stays_and_the_batch_that_failed
     assert_eq!(count(&|edge| matches!(edge, Edge::LaneUp(_))), 2);
 }
 
+/// A recording that cannot begin is a local error with its cure.
 #[tokio::test]
-async fn a_recording_that_cannot_be_begun_is_an_error_of_ours_with_the_cure() {
+async fn failed_recording_start_names_the_cure() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes");
     std::fs::write(&file, "mine").unwrap();

@@ -4,8 +4,9 @@ use crate::helpers::{Owner, content, pattern, user};
 use handfast::{BatchOutcome, Cause, Remote};
 use std::time::Duration;
 
+/// A restarted peer is reached again without a local restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_restarts_under_its_name_is_reached_again_without_a_restart_of_ours() {
+async fn restarted_peer_is_reached_again() {
     let owner = Owner::start(1 << 20).await;
     let address = owner.engine.address().to_owned();
     let user = user().await;
@@ -23,8 +24,9 @@ async fn a_peer_that_restarts_under_its_name_is_reached_again_without_a_restart_
     assert_eq!(content(&owner.memory, 64, 70_000), content(block.memory(), 0, 70_000));
 }
 
+/// A cancelled transfer reports its progress, and a dropped one disturbs no other.
 #[tokio::test]
-async fn a_cancelled_transfer_says_how_far_it_got_and_a_dropped_one_disturbs_nobody() {
+async fn cancelled_transfer_reports_its_progress() {
     let owner = Owner::start(64 << 20).await;
     let user = user().await;
     let segment = user.open(&owner.segment()).await.unwrap();

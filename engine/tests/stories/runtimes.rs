@@ -15,8 +15,9 @@ pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
+/// An engine whose runtime ends fails its waiters and frees its memory.
 #[test]
-fn an_engine_whose_runtime_ends_tells_who_waits_and_goes_with_its_memory() {
+fn ended_runtime_fails_waiters_and_frees_memory() {
     let (theirs, ours) = (runtime(), runtime());
     let relay = theirs.block_on(Relay::start());
     let owner = theirs.block_on(Owner::start_behind(&relay, 64 * MIB));
@@ -40,8 +41,9 @@ fn an_engine_whose_runtime_ends_tells_who_waits_and_goes_with_its_memory() {
     assert_eq!(block.holders(), 1, "nothing of what was under way holds it");
 }
 
+/// A thread outside the runtime is served and held to its deadline.
 #[test]
-fn a_thread_beside_the_runtime_is_served_and_held_to_its_deadline() {
+fn thread_outside_the_runtime_is_served() {
     let (theirs, ours) = (runtime(), runtime());
     let relay = theirs.block_on(Relay::start());
     let owner = theirs.block_on(Owner::start_behind(&relay, MIB));

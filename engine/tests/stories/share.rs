@@ -55,8 +55,9 @@ async fn half_open(engine: &Engine) -> u64 {
     lifecycles.by_state.get("announced").copied().unwrap_or(0)
 }
 
+/// A flood of half-open lanes from one peer is bounded and reclaimed, and others go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_half_open_lanes_of_one_peer_is_bounded_and_reclaimed_and_others_go_on() {
+async fn half_open_flood_is_bounded_and_reclaimed() {
     let owner = Owner::start_from(limited(4), 20_000).await;
     let begun = Instant::now();
     for nic in 0..40 {
@@ -86,8 +87,9 @@ async fn a_flood_of_half_open_lanes_of_one_peer_is_bounded_and_reclaimed_and_oth
     assert_eq!(owner.engine.counters().requests_past_share, 36);
 }
 
+/// A demand past the quota fails with the limit until there is capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_demand_past_the_share_fails_with_the_limit_until_there_is_room() {
+async fn demand_past_the_quota_fails_with_the_limit() {
     let owner = Owner::start(64).await;
     let user = limited(1).start().await.unwrap();
     let segment = user.open(&owner.segment()).await.unwrap();

@@ -192,8 +192,9 @@ fn two_nodes_transfer_and_a_seed_tells_the_same_story_twice() {
     assert!(traces.iter().any(|trace| *trace != traces[0]), "seeds make no difference");
 }
 
+/// A peer that crashes mid-transfer is lost, and its next incarnation is reached.
 #[test]
-fn a_peer_that_crashes_mid_transfer_is_lost_and_its_next_run_is_reached() {
+fn peer_crashed_mid_transfer_is_reached_again() {
     let mut remotes = Vec::new();
     for seed in 0..4 {
         let story = Story::new(seed);
@@ -233,8 +234,9 @@ fn a_peer_that_crashes_mid_transfer_is_lost_and_its_next_run_is_reached() {
     assert!(remotes.contains(&"indeterminate"), "never was anything on its way: {remotes:?}");
 }
 
+/// A peer that restarts before it is missed is known to have restarted.
 #[test]
-fn a_peer_that_is_back_before_it_is_missed_is_known_to_have_restarted() {
+fn quick_restart_is_recognised() {
     for seed in 0..4 {
         let story = Story::new(seed);
         let mut sim = story.sim();
@@ -263,8 +265,9 @@ fn a_peer_that_is_back_before_it_is_missed_is_known_to_have_restarted() {
     }
 }
 
+/// A partition costs one peer its deadlines and the others nothing.
 #[test]
-fn a_partition_costs_one_peer_its_deadlines_and_the_others_nothing() {
+fn partition_delays_only_one_peer() {
     for seed in 0..3 {
         let story = Story::new(seed);
         let mut sim = story.sim();
@@ -334,8 +337,9 @@ async fn tell_apart(near: &Segment, far: &Segment) -> Result<(), handfast::Error
     Ok(())
 }
 
+/// Nodes that open to each other at one instant end with one lane in every seed.
 #[test]
-fn nodes_that_open_to_each_other_at_one_instant_end_with_one_lane_in_every_seed() {
+fn simultaneous_open_ends_with_one_lane() {
     let mut crossed = 0;
     for seed in 0..24 {
         let story = Story::new(seed);

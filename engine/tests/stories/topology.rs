@@ -72,8 +72,9 @@ fn a_machine_of_two_sockets_prefers_what_is_near() {
     assert!(!inactive.active, "a NIC without an active port is listed and in no matrix");
 }
 
+/// Accelerators are listed by number, grouped by maker.
 #[test]
-fn accelerators_are_listed_by_number_and_those_of_one_maker_together() {
+fn accelerators_are_listed_by_maker_and_number() {
     let root = tempfile::tempdir().unwrap();
     for bus in 10..22 {
         gpu(root.path(), &format!("pci0000:{bus}/0000:{bus}:01.0"), 0);
@@ -86,8 +87,9 @@ fn accelerators_are_listed_by_number_and_those_of_one_maker_together() {
     assert_eq!(locations, expected);
 }
 
+/// An accelerator whose socket has no NIC takes the nearest one.
 #[test]
-fn an_accelerator_whose_socket_has_no_nic_takes_the_shortest_way() {
+fn accelerator_without_local_nic_takes_nearest() {
     let root = tempfile::tempdir().unwrap();
     gpu(root.path(), "pci0000:10/0000:10:01.0/0000:12:00.0", -1);
     nic(root.path(), "far", "pci0000:80/0000:80:01.0/0000:81:00.0", -1, "4: ACTIVE");
@@ -220,8 +222,9 @@ fn the_order_of_a_matrix_within_a_list_decides_nothing() {
     }
 }
 
+/// Local memory ranks NICs first, and the peer's among equally near ones.
 #[test]
-fn our_memory_decides_first_and_the_peers_among_nics_that_are_equally_near_to_it() {
+fn local_memory_ranks_before_remote() {
     let own = matrix(r#"{"cpu:0": [["a0", "a1"], ["a2"]]}"#);
     let peer = matrix(r#"{"cpu:0": [["b1"], ["b0"]], "cpu:1": [["b0"], ["b1"]]}"#);
     let mut pairs = vec![("a0", "b0"), ("a1", "b1"), ("a2", "b1"), ("a3", "b1")];
@@ -231,8 +234,9 @@ fn our_memory_decides_first_and_the_peers_among_nics_that_are_equally_near_to_it
     assert_eq!(pairs[..2], [("a0", "b0"), ("a1", "b1")], "memory elsewhere at the peer");
 }
 
+/// Memory at an unknown location is near to every listed NIC.
 #[test]
-fn memory_of_an_unknown_place_is_near_to_every_nic_that_is_listed() {
+fn memory_at_unknown_location_is_near_every_nic() {
     let own = matrix(r#"{"cpu:0": [["a0"], ["a1"]], "cpu:1": [["a1"], ["a0"]]}"#);
     for location in ["*", "cuda:3"] {
         let of = |nic| rank_at(&own, &own, [location, "*"], (nic, "a0"));
@@ -243,8 +247,9 @@ fn memory_of_an_unknown_place_is_near_to_every_nic_that_is_listed() {
     assert_eq!(rank_at(&wildcard, &own, ["cuda:3", "*"], ("a0", "a0")), 3);
 }
 
+/// A matrix restricted to some NICs keeps their order and drops empty locations.
 #[test]
-fn a_matrix_of_some_nics_keeps_their_order_and_no_place_without_any() {
+fn matrix_of_some_nics_keeps_their_order() {
     let all = matrix(r#"{"cpu:0": [["a", "b"], ["c"]], "cpu:1": [["c"], []]}"#);
     let some = all.of_nics(&["b".to_owned(), "a".to_owned()]);
     assert_eq!(some, matrix(r#"{"cpu:0": [["a", "b"], []]}"#));

@@ -13,8 +13,9 @@ fn unavailable() -> Option<RdmaUnavailable> {
     reason
 }
 
+/// Unavailable RDMA is an error that names cause and cure.
 #[tokio::test]
-async fn rdma_that_cannot_be_had_is_an_error_that_names_cause_and_cure() {
+async fn unavailable_rdma_names_cause_and_cure() {
     let Some(reason) = unavailable() else { return };
     let builder = Engine::builder().transport(TransportChoice::Rdma);
     let Err(error) = builder.start().await else { panic!("it started") };

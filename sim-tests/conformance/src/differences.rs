@@ -145,8 +145,9 @@ mod tests {
 
     const ALLOWED: &str = "difference slow\ncause: it is\ncause: slow\nat: one / A state\n";
 
+    /// An unlisted difference is found, and a listed one must occur.
     #[test]
-    fn a_difference_is_found_unless_it_is_allowed_and_then_it_must_be_there() {
+    fn unlisted_difference_is_found() {
         let simulated = recording("simulated", "RTS");
         let (equal, other) = (recording("6.1", "RTS"), recording("6.1", "ERR"));
         let allowed = parse(ALLOWED).unwrap();

@@ -45,8 +45,9 @@ fn applications_get_what_they_may_rely_on() {
     }
 }
 
+/// A lane that opens too early is found in a few events.
 #[test]
-fn a_lane_that_opens_too_early_is_noticed_in_a_handful_of_events() {
+fn early_lane_is_found_in_few_events() {
     let (why, transcript) = finds(Mutant::EstablishedOnFirstSight);
     assert!(why.contains("does not listen"), "{why}\n{transcript}");
     assert!(transcript.lines().count() <= PREAMBLE_LINES + 6, "{why}\n{transcript}");

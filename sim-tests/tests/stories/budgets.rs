@@ -22,8 +22,9 @@ const SCHEDULES_SLACK: u64 = 4;
 /// Smallest budget, for lucky seeds.
 const SCHEDULES_MIN: u64 = 64;
 
+/// Every variant is found within its budget, and the documents list how.
 #[test]
-fn every_variant_is_found_within_its_budget_and_the_documents_say_how() {
+fn every_variant_is_found_within_its_budget() {
     let caught = hunt::hunt_all();
     let escaped: Vec<String> = caught
         .iter()
@@ -42,8 +43,9 @@ fn every_variant_is_found_within_its_budget_and_the_documents_say_how() {
     assert_variants_are_documented(&caught, &kept);
 }
 
+/// The canary is found in its first event and in the first random schedule.
 #[test]
-fn the_canary_is_found_in_its_first_event_and_in_the_first_random_schedule() {
+fn canary_is_found_at_once() {
     let caught = hunt::hunt(&CANARY).expect("a search that misses it sees nothing");
     assert_eq!((caught.events, caught.schedules), (1, 1), "{caught:?}");
 }
@@ -77,8 +79,9 @@ fn seldom_found_variants_have_controls_that_hold() {
 /// worlds that are not pruned.
 const HIDDEN_BY_PRUNING: [&str; 3] = ["GEN-2", "SO-12", "TENT-5"];
 
+/// Reductions hide no variant except those that accept pruned messages.
 #[test]
-fn reductions_hide_no_variant_but_those_that_take_what_is_pruned() {
+fn reductions_hide_no_other_variant() {
     assert_eq!(hidden(false), [""; 0]);
     assert_eq!(hidden(true), HIDDEN_BY_PRUNING);
 }

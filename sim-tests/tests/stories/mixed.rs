@@ -10,20 +10,23 @@ use std::fmt::Write as _;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 400 } else { 4_000 };
 
+/// An open that crosses that of a node with a ready phase pairs both.
 #[test]
-fn an_open_that_crosses_that_of_a_node_with_a_ready_phase_pairs_both() {
+fn crossing_open_with_ready_phase_pairs_both() {
     explore(Scenario::NewAgainstReady);
 }
 
+/// A node that replaces its endpoint at every request is never trusted.
 #[test]
-fn a_node_that_replaces_its_endpoint_at_every_request_is_never_believed() {
+fn endpoint_replacing_node_is_never_trusted() {
     for scenario in [Scenario::NewToReplacing, Scenario::NewAgainstReplacing] {
         explore(scenario);
     }
 }
 
+/// A silent client blocks a listener for two nodes, and both connect in the end.
 #[test]
-fn a_client_that_says_nothing_keeps_two_nodes_from_a_listener_and_both_get_there() {
+fn silent_client_only_delays_two_openers() {
     explore(Scenario::TwoToOld);
 }
 
@@ -60,8 +63,9 @@ fn what_old_nodes_cost_without_a_fault_is_written_down() {
     assert_snapshot("mixed", &text);
 }
 
+/// A side that answers only in turn waits for ever on a legacy node that holds its lock.
 #[test]
-fn a_side_that_answers_a_node_which_holds_its_lock_only_in_turn_waits_for_ever() {
+fn answering_in_turn_deadlocks_with_a_legacy_lock() {
     let entry = mutants::find("H7-2").expect("a registered variant");
     let (found, _) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
     assert_snapshot(entry.name, &found.transcript);

@@ -19,8 +19,9 @@ fn a_second_rail_is_opened_beside_the_first() {
     }
 }
 
+/// One rail is closed or fails, and a restart of either node ends both.
 #[test]
-fn one_rail_is_closed_or_fails_and_a_restart_of_either_ends_both() {
+fn restart_ends_the_lanes_of_both_rails() {
     holds(Scenario::RailsUp, Scenario::RailsUp.setup(0));
     holds(Scenario::RailsUp, pruned(at_once(Scenario::RailsUp.setup(1))));
     if nightly() {

@@ -54,8 +54,9 @@ fn ending(case: &Case, backend: Backend, oracles: &[Oracle]) -> String {
     }
 }
 
+/// Recreated queue pairs reconnect on every device, and reset ones on three.
 #[test]
-fn queue_pairs_that_are_made_anew_reconnect_on_every_device_and_reset_ones_on_three() {
+fn recreated_queue_pairs_reconnect_everywhere() {
     let mut table = String::from(
         "device: made anew, at once; stepwise; only reset, by the fabric law; by its effect\n",
     );
@@ -73,8 +74,9 @@ fn queue_pairs_that_are_made_anew_reconnect_on_every_device_and_reset_ones_on_th
     assert_snapshot("reconnect", &table);
 }
 
+/// A connection torn down twice recovers on every device.
 #[test]
-fn a_connection_that_is_torn_down_twice_comes_back_on_every_device() {
+fn connection_torn_down_twice_recovers_everywhere() {
     // Without a connection manager nothing is connected on the one that is left out.
     for profile in PROFILES.into_iter().filter(|profile| profile.name != "erdma-standard") {
         assert_eq!(ending(&case(profile, Operations::AtOnce, 2), Backend::Shipping, &[]), "holds");

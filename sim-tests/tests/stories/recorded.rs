@@ -27,8 +27,9 @@ fn the_recorded_restart_is_drawn_as_it_was() {
     assert_snapshot("recorded-restart", &(few.join("\n") + "\n"));
 }
 
+/// A window shows its entries and the state before them.
 #[test]
-fn a_window_shows_the_entries_asked_for_and_what_was_there_before() {
+fn window_shows_its_entries_and_prior_state() {
     let whole = picture(None, 2_000);
     let end = whole.rows.len() as u64;
     let last = picture(None, 3);

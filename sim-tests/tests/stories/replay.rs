@@ -91,8 +91,9 @@ fn devices_and_traffic_are_a_part_of_a_line() {
     assert_eq!((bare, bare.to_string().as_str()), (Ground::BARE, "-"));
 }
 
+/// A finding on devices replays, shrinks and draws from its line.
 #[test]
-fn what_is_found_on_devices_replays_shrinks_and_is_drawn_from_its_line() {
+fn device_findings_replay_shrink_and_draw() {
     let swarm = Swarm {
         grounds: vec![Ground {
             random_psns: false,
@@ -206,8 +207,9 @@ fn the_longest_line_of_a_random_run_fits() {
     assert_eq!(line.parse::<Line>().expect("a line reads back").schedule, Schedule::Random(random));
 }
 
+/// A failing random run of any variant shrinks to a dozen events.
 #[test]
-fn a_failing_random_run_of_any_variant_shrinks_to_a_dozen_events() {
+fn random_failures_shrink_to_a_dozen_events() {
     for entry in mutants::ALL {
         let case = Case::of_variant(entry);
         let failing = (0..SEEDS_MAX).find_map(|seed| {
@@ -220,8 +222,9 @@ fn a_failing_random_run_of_any_variant_shrinks_to_a_dozen_events() {
     }
 }
 
+/// The original bug, found by any swarm, shrinks to six events.
 #[test]
-fn what_any_swarm_finds_of_the_original_bug_shrinks_to_six_events() {
+fn original_bug_shrinks_to_six_events() {
     let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
     let failing = (0..100).filter_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
     let mut shrunk = 0;

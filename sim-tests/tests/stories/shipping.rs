@@ -90,15 +90,17 @@ fn one_side_opens_while_the_other_is_restarted() {
     holds(Scenario::OpenAgainstRestart, setup);
 }
 
+/// A restarted node with two NICs has both lanes fenced.
 #[test]
-fn a_node_with_two_nics_is_restarted_and_both_lanes_to_it_are_fenced() {
+fn restart_of_two_nics_fences_both_lanes() {
     holds(Scenario::TwoNics, pruned(Scenario::TwoNics.setup(budget(1))));
     holds(Scenario::TwoNics, pruned(at_once(Scenario::TwoNics.setup(1))));
     holds_at_night(&apart(), Scenario::TwoNics, pruned(at_once(Scenario::TwoNics.setup(2))));
 }
 
+/// Handfast and legacy nodes pair in every order and use no unproven lane.
 #[test]
-fn nodes_of_ours_and_old_ones_pair_in_every_order_and_use_no_lane_unproven() {
+fn mixed_pairs_use_no_unproven_lane() {
     for scenario in [Scenario::NewToOld, Scenario::OldToNew, Scenario::NewAgainstOld] {
         holds(scenario, scenario.setup(budget(1)));
         holds(scenario, at_once(scenario.setup(budget(2))));
@@ -126,14 +128,16 @@ fn two_nodes_crowd_into_a_table_of_one() {
     holds(Scenario::Crowd, pruned(at_once(Scenario::Crowd.setup(budget(2)))));
 }
 
+/// Full tables of one entry leave nothing stuck or forgotten.
 #[test]
-fn tables_of_one_entry_are_full_and_nothing_is_stuck_or_forgotten() {
+fn full_tables_leave_nothing_stuck() {
     holds(Scenario::TightLimits, pruned(Scenario::TightLimits.setup(budget(1))));
     holds(Scenario::TightLimits, pruned(at_once(Scenario::TightLimits.setup(budget(2)))));
 }
 
+/// Worlds rebuilt from their paths give the figures of stored worlds.
 #[test]
-fn worlds_made_again_from_their_ways_give_the_figures_of_worlds_kept_whole() {
+fn rebuilt_worlds_match_stored_worlds() {
     for (scenario, faults) in reductions() {
         let figures = |whole_max| {
             let explorer = Explorer { whole_max, ..Explorer::default() };
@@ -145,8 +149,9 @@ fn worlds_made_again_from_their_ways_give_the_figures_of_worlds_kept_whole() {
     }
 }
 
+/// Dropping ignored and refused messages hides no pair of states and no transition.
 #[test]
-fn dropping_what_is_ignored_or_refused_hides_no_pair_of_states_and_no_transition() {
+fn pruning_hides_no_state_pair_or_transition() {
     for (scenario, faults) in reductions() {
         let reached = |setup: Setup| {
             let report = Explorer::default().explore(&scenario.begin(setup.clone()));
@@ -161,7 +166,7 @@ fn dropping_what_is_ignored_or_refused_hides_no_pair_of_states_and_no_transition
 
 /// What pairs of nodes do one after the other after the last fault is all they do in every order.
 #[test]
-fn pairs_that_go_on_one_after_the_other_reach_what_they_reach_in_every_order() {
+fn sequential_pairs_reach_every_interleaving() {
     let scenarios = [
         Scenario::Ring,
         Scenario::RingWithMute,

@@ -17,8 +17,9 @@ fn one_fault_of_any_kind_breaks_nothing() {
     }
 }
 
+/// A short exploration still separates the rules from broken variants.
 #[test]
-fn an_exploration_this_short_still_tells_the_rules_from_broken_ones() {
+fn short_exploration_still_finds_variants() {
     let build = Arc::new(|config| Node::with_mutant(config, Mutant::OfferedUnfenced));
     let scenario = Scenario::SimultaneousOpen;
     let ending = explore(Setup { build, ..scenario.setup(1) }, scenario);

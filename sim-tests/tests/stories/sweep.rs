@@ -47,8 +47,9 @@ fn seeds_break_no_oracle() {
     println!("{SEEDS} seeds, hash of their traces {hashes:032x}");
 }
 
+/// Each seed of a swarm draws its faults, granularity and scheduler, and breaks no oracle.
 #[test]
-fn seeds_of_a_swarm_draw_their_own_faults_grain_and_scheduler_and_break_no_oracle() {
+fn swarm_seeds_break_no_oracle() {
     let (swarm, mut coverage) = (Swarm::default(), Coverage::default());
     let (mut hashes, mut schedulers) = (0_u128, BTreeSet::new());
     for seed in 0..SEEDS {
@@ -98,8 +99,9 @@ fn every_transfer_of_a_fleet_ends_and_without_a_fault_well() {
     assert!((0..8).all(|site| world.node(site).lifecycles().count() > 2), "both NICs of each");
 }
 
+/// A fleet finds a broken backend, and the finding replays from one line.
 #[test]
-fn a_backend_that_is_wrong_is_found_out_by_a_fleet_and_replays_from_one_line() {
+fn fleet_finds_broken_backend_and_replays_it() {
     let swarm = Swarm { variant: mutants::find("WorkForgotten"), ..Swarm::fleet() };
     let found = (0..50).find_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
     let line: Line = found.expect("a transfer never ends").to_string().parse().expect("it reads");
@@ -108,8 +110,9 @@ fn a_backend_that_is_wrong_is_found_out_by_a_fleet_and_replays_from_one_line() {
     assert_eq!(violation.oracle, Oracle::Liveness, "{}", violation.detail);
 }
 
+/// Connecting on first sight storms where the shipping rule does not.
 #[test]
-fn wiring_on_first_sight_storms_where_the_shipping_rule_does_not() {
+fn connecting_on_first_sight_storms() {
     let average = |mutant: Option<Mutant>| {
         let (mut total, mut unsettled) = (0u64, 0u64);
         for seed in 0..500 {

@@ -85,8 +85,9 @@ fn transfers_end_well_without_a_fault_on_every_device() {
     }
 }
 
+/// Every device survives a restart, an error, and a lost, duplicated or late packet.
 #[test]
-fn every_device_survives_a_restart_an_error_and_a_lost_doubled_or_late_packet() {
+fn every_device_survives_packet_faults() {
     for profile in connectable() {
         for traffic in [Traffic::Write, Traffic::Read, Traffic::GivenUp] {
             holds(&case(traffic, profile, HARSH, 1));
@@ -116,8 +117,9 @@ fn a_write_survives_two_faults() {
     }
 }
 
+/// Faults of ports, addresses, paths, processes and steps are survived.
 #[test]
-fn ports_addresses_ways_stopped_processes_and_failed_steps_are_survived() {
+fn device_and_process_faults_are_survived() {
     for profile in connectable() {
         for traffic in [Traffic::Write, Traffic::Read] {
             holds(&case(traffic, profile, Faults::DEVICE, 1));
@@ -142,7 +144,7 @@ fn a_lane_that_cannot_be_had_is_reported_and_ends_the_transfer() {
 
 /// Rule H9. eRDMA has one status for all that a peer does, so there it is tried again, and ends.
 #[test]
-fn a_key_that_nobody_gave_is_reported_and_nothing_is_tried_again_where_the_device_tells() {
+fn forged_key_is_reported_and_not_retried() {
     for profile in connectable() {
         let case = case(Traffic::Forbidden, profile, Faults::NONE, 0);
         let tells = profile.statuses.remote_access.is_refused_access();
@@ -167,8 +169,9 @@ fn a_key_that_nobody_gave_is_reported_and_nothing_is_tried_again_where_the_devic
     }
 }
 
+/// Sequence numbers from zero admit a late write into a restarted process.
 #[test]
-fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process() {
+fn zero_psns_admit_late_writes() {
     for profile in connectable() {
         let mut case = case(Traffic::Write, profile, HARSH, 1);
         (case.ground.rebirth, case.ground.random_psns) = (Rebirth::Anew, false);
@@ -180,7 +183,7 @@ fn sequence_numbers_that_begin_at_zero_let_a_late_write_into_a_restarted_process
 /// A transfer machine prints numbers of lifecycles: compared by rank, two worlds were taken for one,
 /// and differed as soon as a lane came up.
 #[test]
-fn worlds_that_count_as_equal_are_so_where_sequence_numbers_begin_at_zero() {
+fn equal_fingerprints_are_equal_worlds() {
     let faults = Faults { lane_error: true, operation_failure: true, ..Faults::NONE };
     let mut case = case(Traffic::Write, &STRICT, faults, 2);
     (case.scenario, case.ground.random_psns) = (Scenario::SimultaneousOpen, false);
@@ -198,7 +201,7 @@ fn worlds_that_count_as_equal_are_so_where_sequence_numbers_begin_at_zero() {
 /// A limit of the device that no rule can lift: its flow is a function of addresses and numbers,
 /// and after a restart of the host both recur.
 #[test]
-fn on_erdma_a_late_write_gets_into_a_host_that_began_its_numbers_anew() {
+fn erdma_admits_late_write_after_host_restart() {
     let mut case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
     case.ground.rebirth = Rebirth::Anew;
     let (oracle, transcript) = found(&case);

@@ -12,13 +12,15 @@ use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, Wo
 use sim_tests::assert_snapshot;
 use std::sync::Arc;
 
+/// Replacing the endpoint on a request leaves both sides connected to dead queue pairs.
 #[test]
-fn replacing_the_endpoint_on_a_request_leaves_both_sides_wired_to_nobody() {
+fn replacing_on_request_strands_both_sides() {
     shows("SO-1");
 }
 
+/// A waiter that rebuilds the queue pair gets the answer for the old one.
 #[test]
-fn a_waiter_that_rebuilds_the_queue_pair_gets_the_answer_for_the_old_one() {
+fn rebuilding_waiter_gets_the_old_answer() {
     shows("GEN-1");
 }
 
@@ -51,13 +53,15 @@ fn two_messages_fenced_by_ordered_generation_disagree() {
     shows("PEER-18");
 }
 
+/// A side established on first sight publishes a lane before its peer has connected.
 #[test]
-fn a_side_established_on_first_sight_publishes_a_lane_that_nobody_has_wired() {
+fn first_sight_publishes_an_unconnected_lane() {
     shows("SO-4");
 }
 
+/// Reused lifecycle numbers let an old message pass for a new one.
 #[test]
-fn reused_lifecycle_numbers_let_an_old_message_pass_for_a_new_one() {
+fn reused_numbers_let_old_messages_pass() {
     shows("GEN-9");
 }
 
@@ -66,38 +70,45 @@ fn a_set_of_superseded_incarnations_locks_the_live_one_out() {
     shows("PEER-13");
 }
 
+/// With role assignment the higher side alone with data waits for ever.
 #[test]
-fn the_higher_side_alone_with_data_to_send_waits_for_the_lower_one_in_vain() {
+fn higher_side_alone_waits_for_ever() {
     shows("PEER-11");
 }
 
+/// A peer that connects before the earlier lane is gone can be hit by it.
 #[test]
-fn a_peer_that_may_wire_before_our_old_lane_is_gone_can_be_hit_by_it() {
+fn unfenced_offer_lets_an_old_lane_hit() {
     shows("H6-1");
 }
 
+/// A close without a quiesce cuts off the peer's outstanding work.
 #[test]
-fn a_close_that_asks_nobody_cuts_off_what_the_peer_has_under_way() {
+fn close_without_quiesce_cuts_off_peer_work() {
     shows("H11-1");
 }
 
+/// A lane to the other NIC of a restarted node still exists when the new one connects.
 #[test]
-fn a_lane_to_the_other_nic_of_a_reborn_node_is_still_there_when_the_new_one_is_wired() {
+fn other_nic_lane_outlives_a_restart() {
     shows("H6-2");
 }
 
+/// A lane over the other rail to a restarted node still exists when the new one connects.
 #[test]
-fn a_lane_over_the_other_rail_to_a_reborn_node_is_still_there_when_the_new_one_is_wired() {
+fn other_rail_lane_outlives_a_restart() {
     shows("H6-2-R");
 }
 
+/// A lane that comes up on another rail does not keep a write of the first from landing.
 #[test]
-fn a_lane_that_comes_up_on_another_rail_does_not_keep_a_write_of_the_first_from_landing() {
+fn lane_on_another_rail_is_no_fence() {
     shows("H12-1-R");
 }
 
+/// An unproven lane to a legacy node swallows posted writes.
 #[test]
-fn a_lane_to_an_old_node_that_is_not_proven_swallows_what_is_posted() {
+fn unproven_legacy_lane_swallows_writes() {
     shows("H13-1");
 }
 
@@ -106,18 +117,21 @@ fn three_nodes_that_answer_in_turn_wait_in_a_circle() {
     shows("H7-1");
 }
 
+/// A call that fails at its caller ends the lane that its peer has created.
 #[test]
 fn failed_call_ends_lane_that_its_peer_has_raised() {
     shows("SO-2");
 }
 
+/// A lost acknowledgement ends the lane when a ready is answered only once.
 #[test]
 fn lost_acknowledgement_ends_lane_when_ready_is_answered_once() {
     shows("SO-5");
 }
 
+/// Connecting on first sight keeps both sides in agreement as far as explored.
 #[test]
-fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored() {
+fn first_sight_keeps_agreement_where_explored() {
     for faults in 0..3 {
         let explorer = Explorer {
             liveness: false,
@@ -138,14 +152,15 @@ fn wiring_on_first_sight_keeps_both_sides_in_agreement_as_far_as_it_was_explored
     }
 }
 
+/// Connecting on first sight lets a lane in use hit one created later.
 #[test]
-fn wiring_on_first_sight_lets_a_lane_in_use_hit_one_that_was_born_later() {
+fn first_sight_lets_a_lane_hit_a_later_one() {
     shows("H3-1");
 }
 
 /// It takes more worlds than the budget of a registered variant.
 #[test]
-fn a_retry_that_repeats_an_old_echo_offers_the_lane_to_a_lifecycle_that_has_ended() {
+fn repeated_old_echo_offers_to_an_ended_lifecycle() {
     let explorer = Explorer {
         liveness: false,
         circles: false,

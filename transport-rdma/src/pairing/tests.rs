@@ -67,16 +67,18 @@ fn sides_that_fit_wire_the_first_lane() {
     assert_eq!(wired, Some((1, address("10.0.0.1"), address("10.0.0.2"))));
 }
 
+/// The side with both families uses the one that its peer has.
 #[test]
-fn the_side_that_has_both_families_goes_to_the_one_that_its_peer_has() {
+fn dual_family_side_follows_its_peer() {
     let wired = lanes_until_wired(&["10.0.0.1", "fd00::1"], &["fd00::2"]);
     assert_eq!(wired, Some((2, address("fd00::1"), address("fd00::2"))));
     let wired = lanes_until_wired(&["fe80::1"], &["2001:db8::2", "fe80::2", "10.0.0.2"]);
     assert_eq!(wired, Some((2, address("fe80::1"), address("fe80::2"))));
 }
 
+/// Two sides with two subnets in different order do not swap for ever.
 #[test]
-fn two_sides_of_two_subnets_in_different_order_do_not_change_places_for_ever() {
+fn address_choice_converges_across_subnets() {
     let (one, other) = (["10.0.0.1", "10.0.1.1"], ["10.0.1.2", "10.0.0.2"]);
     let (count, a, b) = lanes_until_wired(&one, &other).unwrap();
     assert!(count <= 3 && is_one_subnet(a, b), "{count} {a} {b}");
@@ -86,8 +88,9 @@ fn two_sides_of_two_subnets_in_different_order_do_not_change_places_for_ever() {
     assert_eq!((a, b), (address("10.0.9.1"), address("10.0.9.2")));
 }
 
+/// A failed address is retried once all have failed, and the reason says so.
 #[test]
-fn a_failed_address_is_tried_again_when_all_have_failed_and_the_reason_says_so() {
+fn failed_address_is_retried_after_all_failed() {
     let own = side(&["10.0.0.1", "10.0.1.1"]);
     let peer = address("192.168.0.9");
     let mut book = AddressBook::default();
@@ -131,8 +134,9 @@ fn the_kernel_tells_its_way_to_this_host_itself() {
     assert!(!KernelRoutes.reaches(&nobodys, peer), "an address that this host does not have");
 }
 
+/// A peer address known before the first lane is matched at once.
 #[test]
-fn an_address_that_was_seen_before_the_first_lane_is_fitted_at_once() {
+fn known_peer_address_is_matched_at_once() {
     let both = side(&["10.0.0.1", "fd00:1::1"]);
     let routes = Subnets(both.clone());
     let mut book = AddressBook::default();

@@ -149,8 +149,9 @@ mod tests {
     use rdma_sys::{ibv_async_event, ibv_event_type, ibv_mtu, ibv_wc_status};
     use std::mem::{align_of, offset_of, size_of};
 
+    /// Work requests and completions have the layout that libibverbs reads.
     #[test]
-    fn work_requests_and_completions_are_laid_out_as_the_library_reads_them() {
+    fn work_request_layout_matches_libibverbs() {
         assert_eq!((size_of::<ibv_send_wr>(), align_of::<ibv_send_wr>()), (128, 8));
         assert_eq!(offset_of!(ibv_send_wr, next), 8);
         assert_eq!(offset_of!(ibv_send_wr, sg_list), 16);

@@ -123,8 +123,9 @@ impl NicConfig {
 mod tests {
     use super::*;
 
+    /// A probe is given up after four times the device's own timeout, or a minute.
     #[test]
-    fn a_probe_is_given_up_after_four_times_the_devices_own_patience_or_a_minute() {
+    fn probe_timeout_follows_the_device() {
         use crate::profile::DEVICE_PROFILES;
         let profile = |name| **DEVICE_PROFILES.iter().find(|p| p.name == name).unwrap();
         let config = NicConfig { timeout_exponent: 14, retries: 6, ..NicConfig::new("any") };

@@ -97,8 +97,9 @@ fn rdma(request: &WorkRequest) -> super::binding::rdma_t {
 mod tests {
     use super::*;
 
+    /// Requests share a call up to its limit of bytes, and a longer one goes alone.
     #[test]
-    fn requests_go_together_up_to_the_bytes_of_a_call_and_a_longer_one_goes_alone() {
+    fn requests_are_batched_by_bytes() {
         let request = |length| WorkRequest {
             name: u64::from(length),
             direction: Direction::Read,

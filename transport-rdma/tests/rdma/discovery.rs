@@ -13,8 +13,9 @@ fn a_machine_without_rdma_support_has_no_devices() {
     assert_eq!(discover(root.path()).unwrap(), []);
 }
 
+/// Discovery lists a device with its driver, ports and addresses.
 #[test]
-fn a_device_is_told_with_its_driver_ports_and_the_addresses_that_are_set() {
+fn discovery_lists_driver_ports_and_addresses() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join(DEVICES_FOLDER).join("renamed0");
     put(&folder.join("ports/1/state"), "4: ACTIVE\n");

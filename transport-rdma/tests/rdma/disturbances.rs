@@ -36,8 +36,9 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
     assert!(other.bytes() == pattern(seed));
 }
 
+/// A link going down is reported, fails posted work, and is used again soon after it returns.
 #[test]
-fn a_link_that_goes_down_is_told_breaks_who_posts_and_is_used_again_soon_after_it_returns() {
+fn link_down_fails_posts_until_it_returns() {
     let wire = Wire::new(1);
     let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 1);
@@ -88,8 +89,9 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
     assert_eq!(one.told.failures(), []);
 }
 
+/// An address that leaves breaks its lanes, and new lanes find it at its new index.
 #[test]
-fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place() {
+fn moved_address_breaks_lanes_and_is_refound() {
     let wire = Wire::new(3);
     let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 1);
@@ -129,8 +131,9 @@ fn an_address_that_leaves_breaks_its_lanes_and_new_ones_find_it_at_its_new_place
     assert!(took < REPAIRED_WITHIN + LOOK_UP_MAX, "{took:?}");
 }
 
+/// A lane cut by one side takes no more work, and the other side's device reports it.
 #[test]
-fn a_lane_that_one_side_cuts_takes_nothing_more_and_the_other_hears_of_it_from_its_device() {
+fn cut_lane_is_reported_by_the_peers_device() {
     let wire = Wire::new(4);
     let (one, other) = sites_at(&wire, impatient);
     wire_lane(&one, &other, LANE, 2);
@@ -147,8 +150,9 @@ fn a_lane_that_one_side_cuts_takes_nothing_more_and_the_other_hears_of_it_from_i
     repair(&one, &other, Lifecycle(8), 5);
 }
 
+/// A NIC that is cut off disturbs no lane of the other.
 #[test]
-fn of_two_nics_the_one_that_is_cut_off_disturbs_no_lane_of_the_other() {
+fn cut_nic_leaves_the_other_undisturbed() {
     let (cut, whole) = (Wire::new(5), Wire::new(6));
     let (a, b) = sites_at(&cut, impatient);
     let (c, d) = sites_at(&whole, impatient);

@@ -11,8 +11,9 @@ use std::process::Command;
 const REMOTE_ACCESS_ERROR: i32 = 10;
 const RETRY_EXCEEDED: i32 = 12;
 
+/// Destroyed queue pairs of a peer are the first error, and the rest is flushed.
 #[test]
-fn a_peer_whose_queue_pairs_are_gone_is_the_first_error_and_the_rest_is_flushed() {
+fn destroyed_peer_is_the_first_error() {
     let impatient = NicConfig { retries: 1, ..config("rxe0") };
     let (one, other) = wired(impatient, config("rxe1"), 1);
     other.nic.retire(LANE).unwrap();
@@ -37,8 +38,9 @@ fn a_peer_whose_queue_pairs_are_gone_is_the_first_error_and_the_rest_is_flushed(
     assert_eq!((one.nic.lanes(), one.nic.counters().slices_abandoned), (0, 0));
 }
 
+/// A lane retired with work in flight ends every slice once and abandons none.
 #[test]
-fn a_lane_retired_with_work_in_flight_ends_every_slice_once_and_abandons_none() {
+fn retire_ends_every_slice_once() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     one.nic.bring_up(LANE, &[1, 2]).unwrap();
     // Until the peer wires, its NIC drops what comes, so everything stays in flight.
@@ -88,8 +90,9 @@ fn a_second_life_over_the_same_nics_starts_clean() {
     assert!(other.bytes() == pattern(3));
 }
 
+/// Five hundred queue pairs come and go, and the kernel keeps nothing.
 #[test]
-fn five_hundred_queue_pairs_come_and_go_and_the_kernel_keeps_nothing() {
+fn queue_pair_churn_leaks_nothing() {
     const LANES: u64 = 250;
     let mine = || resources_of_this_thread();
     assert_eq!(mine(), 0);

@@ -175,7 +175,7 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
 
 /// The experiment of `handfast smoke`, and when it is refused.
 #[test]
-fn only_an_idle_wired_lane_is_taken_through_reset_and_it_is_told_what_came_of_it() {
+fn reset_is_for_idle_connected_lanes_alone() {
     let wire = Wire::new(10);
     let (one, other) = sites_at(&wire, quick);
     let mine = one.nic.bring_up(LANE, &[0x0001_0000]).unwrap();

@@ -104,8 +104,9 @@ fn sides_of_different_families_meet_at_the_second_lane() {
     assert!(other.bytes() == pattern(8));
 }
 
+/// Packets have the traffic class of their sender and at most its MTU.
 #[test]
-fn packets_have_the_traffic_class_of_their_sender_and_are_no_longer_than_it_wants() {
+fn packets_have_traffic_class_and_mtu_of_sender() {
     let wire = Wire::new(11);
     let one = Site::new(NicConfig {
         traffic_class: 0x68,
@@ -152,8 +153,9 @@ fn both_sides_write_at_once_over_one_lane() {
     assert!(one.bytes() == other.bytes());
 }
 
+/// With fewer queue pairs on one side a lane uses those that both have.
 #[test]
-fn a_lane_of_fewer_queue_pairs_on_one_side_uses_those_that_both_have() {
+fn unequal_queue_pair_counts_use_the_fewer() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     let mine = one.nic.bring_up(LANE, &[1, 2, 3]).unwrap();
     let theirs = other.nic.bring_up(LANE, &[4]).unwrap();
@@ -165,8 +167,9 @@ fn a_lane_of_fewer_queue_pairs_on_one_side_uses_those_that_both_have() {
     assert!(other.bytes() == pattern(5));
 }
 
+/// A registration may outlive its NIC, and memory its registration.
 #[test]
-fn a_registration_may_outlive_its_nic_and_its_memory_the_registration() {
+fn registration_outlives_its_nic() {
     let site = Site::new(config("rxe0"));
     let Site { nic, registration, memory, .. } = site;
     drop(nic);
@@ -175,8 +178,9 @@ fn a_registration_may_outlive_its_nic_and_its_memory_the_registration() {
     memory.copy_in(0, &pattern(6)).unwrap();
 }
 
+/// Memory registered for relaxed ordering is written like any other.
 #[test]
-fn memory_registered_for_relaxed_ordering_is_written_all_the_same() {
+fn relaxed_ordering_memory_is_written() {
     let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
     let relaxed = RegisterOptions { relaxed_ordering: true };
     let memory = Memory::zeroed(4096).unwrap();
@@ -219,8 +223,9 @@ fn a_new_address_of_the_port_is_told() {
     assert!(site.nic.counters().events >= 1);
 }
 
+/// An address without an answer is the peer's failure and takes bounded time.
 #[test]
-fn an_address_where_nobody_answers_is_the_peers_failure_and_takes_bounded_time() {
+fn silent_address_fails_in_bounded_time() {
     let one = Site::new(config("rxe0"));
     let mut nobody = one.nic.bring_up(LANE, &[1]).unwrap();
     nobody.gid = "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:4d".to_owned();

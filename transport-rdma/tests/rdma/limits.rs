@@ -13,8 +13,9 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 
+/// A lane takes the slices that its queue pairs hold and returns the next.
 #[test]
-fn a_lane_takes_as_many_slices_as_its_queue_pairs_hold_and_gives_the_next_back() {
+fn full_lane_returns_the_next_slice() {
     let (one, other) = wired(NicConfig { depth: 4, ..config("rxe0") }, config("rxe1"), 2);
     // The peer is cut off, so that nothing ends meanwhile.
     other.nic.retire(LANE).unwrap();
@@ -41,8 +42,9 @@ fn lanes_are_made_up_to_the_limit_and_once_each() {
     assert_eq!(site.nic.lanes(), 2);
 }
 
+/// Queue pairs are created up to the limit, and the error names the count.
 #[test]
-fn queue_pairs_are_made_up_to_the_limit_and_the_error_says_how_many_there_are() {
+fn queue_pair_limit_error_names_the_count() {
     let site = Site::new(NicConfig { queue_pairs_max: 5, ..config("rxe0") });
     site.nic.bring_up(Lifecycle(1), &[1, 2, 3]).unwrap();
     let error = site.nic.bring_up(Lifecycle(2), &[1, 2, 3]).unwrap_err();
@@ -59,8 +61,9 @@ fn queue_pairs_are_made_up_to_the_limit_and_the_error_says_how_many_there_are() 
     site.nic.bring_up(Lifecycle(3), &[1, 2, 3]).unwrap();
 }
 
+/// Lanes fit into completion queues up to the limit, and again after a retire.
 #[test]
-fn lanes_have_room_in_completion_queues_up_to_the_limit_and_again_when_one_is_retired() {
+fn completion_queue_limit_is_freed_by_retire() {
     const DEPTH: u32 = 8;
     let small = NicConfig { completion_entries: DEPTH, depth: DEPTH, ..config("rxe0") };
     let site = Site::new(small);
@@ -78,8 +81,9 @@ fn lanes_have_room_in_completion_queues_up_to_the_limit_and_again_when_one_is_re
     assert_eq!(site.nic.load().completion_entries, entries);
 }
 
+/// A lane that needs more completions than the device can hold is refused.
 #[test]
-fn a_lane_that_needs_more_completions_than_the_device_can_hold_is_refused() {
+fn lane_past_the_cq_limit_is_refused() {
     let site = Site::new(NicConfig { depth: DEPTH_MAX, ..config("rxe0") });
     let error = site.nic.bring_up(LANE, &[1; 64]).unwrap_err();
     assert_eq!(error.limit.map(|limit| limit.limit), Some(NicLimit::CompletionEntries), "{error}");
@@ -89,10 +93,9 @@ fn a_lane_that_needs_more_completions_than_the_device_can_hold_is_refused() {
 
 /// Runs one test of this program by itself, where nothing more may be locked into memory.
 #[test]
-fn memory_beyond_what_may_be_locked_is_refused_with_the_limit_and_its_cure() {
+fn memlock_error_names_limit_and_cure() {
     const CHILD: &str = "HANDFAST_LITTLE_LOCKED_MEMORY";
-    const NAME: &str =
-        "limits::memory_beyond_what_may_be_locked_is_refused_with_the_limit_and_its_cure";
+    const NAME: &str = "limits::memlock_error_names_limit_and_cure";
     if std::env::var_os(CHILD).is_none() {
         let output = Command::new("prlimit")
             .args(["--memlock=262144:262144", "setpriv", "--bounding-set=-ipc_lock"])
@@ -174,7 +177,7 @@ fn memory_that_cannot_be_registered_is_told() {
 
 /// Soft-RoCE has no way to another device's memory.
 #[test]
-fn memory_of_other_devices_is_refused_where_the_driver_does_not_offer_it() {
+fn dma_buf_is_refused_without_driver_support() {
     let site = Site::new(config("rxe0"));
     assert!(!site.nic.offers_dmabuf());
     let file = std::fs::File::open("/dev/zero").unwrap();

@@ -36,8 +36,9 @@ fn the_peers_process_takes_no_part_and_need_not_be_in_rts() {
     assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
 }
 
+/// A packet before the peer is ready is dropped and resent.
 #[test]
-fn a_first_packet_before_the_peer_is_ready_is_dropped_and_sent_again() {
+fn early_packet_is_dropped_and_resent() {
     let mut duo = fresh(&STRICT);
     wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
     duo.write(1, 0, 8);
@@ -62,8 +63,9 @@ fn a_message_that_is_cut_half_way_leaves_its_first_packets() {
     assert_eq!(duo.at_b(2_048, 1_024), [0xbb; 1_024]);
 }
 
+/// Reordered packets wait for a retry, and duplicates do no harm.
 #[test]
-fn packets_that_overtake_wait_for_a_retry_and_doubles_do_no_harm() {
+fn reordered_packets_wait_for_a_retry() {
     let mut duo = connected(&STRICT);
     duo.write(1, 0, 2 * 1_024);
     duo.fabric.deliver(1);
@@ -106,8 +108,9 @@ fn a_stale_sequence_number_is_a_success_with_nothing_written() {
     }
 }
 
+/// A stale write completes with success once the responder has executed a later one.
 #[test]
-fn a_stale_write_is_a_success_once_the_responder_has_executed_a_later_one() {
+fn stale_write_succeeds_after_a_later_one() {
     let mut duo = fresh(&RXE);
     let (a, b) = (duo.a, duo.b);
     wire(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
@@ -125,8 +128,9 @@ fn a_stale_write_is_a_success_once_the_responder_has_executed_a_later_one() {
     assert_eq!(duo.at_b(0, 8), [0xbb; 8]);
 }
 
+/// A read with a lost response is answered again from present memory.
 #[test]
-fn a_read_whose_answer_was_lost_is_answered_again_from_memory_as_it_is() {
+fn lost_read_response_is_read_again() {
     for profile in connectable() {
         let mut duo = connected(profile);
         duo.post(duo.read_request(1, 0, 8)).expect("posted");
@@ -142,8 +146,9 @@ fn a_read_whose_answer_was_lost_is_answered_again_from_memory_as_it_is() {
     }
 }
 
+/// A stale read is answered from memory or dropped silently.
 #[test]
-fn a_stale_read_is_answered_from_memory_or_dropped_without_a_word() {
+fn stale_read_is_answered_or_dropped() {
     for profile in connectable().filter(|profile| profile.psn_source == PsnSource::Attributes) {
         let mut duo = fresh(profile);
         let (a, b) = (duo.a, duo.b);
@@ -183,8 +188,9 @@ fn sequence_numbers_go_round() {
     assert_eq!(duo.at_b(0, 3_000), [0xaa; 3_000]);
 }
 
+/// A stale queue pair writes into a successor of the same number without an error.
 #[test]
-fn a_stale_queue_pair_writes_into_a_reborn_neighbour_and_is_not_told() {
+fn stale_queue_pair_writes_into_a_successor() {
     let mut duo = connected(&STRICT);
     let stale = duo.a;
     duo.retire(duo.b);
@@ -233,8 +239,9 @@ fn late_write(profile: &'static Profile, psn_a: u32) -> Duo {
     duo
 }
 
+/// A late write lands in the next connection if its sequence number fits.
 #[test]
-fn a_late_write_lands_in_the_next_life_if_its_sequence_number_fits() {
+fn late_write_lands_if_its_psn_fits() {
     for profile in connectable() {
         let mut duo = late_write(profile, 1_000);
         duo.fabric.run();
@@ -246,8 +253,9 @@ fn a_late_write_lands_in_the_next_life_if_its_sequence_number_fits() {
     }
 }
 
+/// Fresh sequence numbers keep late writes out, except on devices that ignore them.
 #[test]
-fn fresh_sequence_numbers_keep_late_writes_out_except_where_they_are_ignored() {
+fn fresh_psns_keep_late_writes_out() {
     for profile in connectable() {
         let mut duo = late_write(profile, 0x0055_5555);
         duo.fabric.run();
@@ -259,8 +267,9 @@ fn fresh_sequence_numbers_keep_late_writes_out_except_where_they_are_ignored() {
     }
 }
 
+/// An acknowledgement does not complete an earlier read.
 #[test]
-fn an_acknowledgement_does_not_stand_for_the_bytes_of_an_earlier_read() {
+fn ack_does_not_complete_an_earlier_read() {
     let mut duo = connected(&STRICT);
     duo.post(duo.read_request(1, 64, 8)).expect("posted");
     duo.write(2, 0, 8);

@@ -42,15 +42,17 @@ fn second_life(profile: &'static Profile, again: Again) -> Result<(), String> {
     }
 }
 
+/// A destroyed and recreated connection works on every device.
 #[test]
-fn a_connection_that_is_destroyed_and_created_anew_works_on_every_device() {
+fn recreated_connection_works_on_every_device() {
     for profile in connectable() {
         assert_eq!(second_life(profile, Again::Destroy), Ok(()), "{}", profile.name);
     }
 }
 
+/// A connection that is only reset works on three devices of six.
 #[test]
-fn a_connection_that_is_only_reset_works_on_three_devices_of_six() {
+fn reset_connection_works_on_three_devices() {
     let found: Vec<(&str, Result<(), String>)> =
         connectable().map(|profile| (profile.name, second_life(profile, Again::Reset))).collect();
     let refused = Err("ibv_modify_qp(INIT) returned 22".to_owned());
@@ -127,8 +129,9 @@ fn reset_and_destroy_drop_outstanding_work_without_a_word() {
     }
 }
 
+/// Unpolled completions stay or go with their queue pair, by profile.
 #[test]
-fn completions_that_nobody_polled_stay_or_go_with_their_queue_pair() {
+fn unpolled_completions_follow_the_profile() {
     let finished = |profile| {
         let mut duo = connected(profile);
         (1..=3).for_each(|wr_id| duo.write(wr_id, 0, 8));
@@ -175,8 +178,9 @@ fn numbers_are_born_again_at_once_after_a_cycle_or_never() {
     assert_eq!(numbers(&ERDMA_COMPAT), [1, 2, 3, 4, 5, 6, 1]);
 }
 
+/// An old key fails until the device restarts its keys, and then it hits.
 #[test]
-fn an_old_key_fails_until_the_device_begins_anew_and_then_it_hits() {
+fn old_key_hits_after_a_device_restart() {
     for profile in connectable() {
         let mut duo = connected(profile);
         duo.fabric.deregister(duo.b.nic, duo.b.keys).expect("there");
@@ -189,8 +193,9 @@ fn an_old_key_fails_until_the_device_begins_anew_and_then_it_hits() {
     }
 }
 
+/// On eRDMA a stale peer that sent nothing cannot be distinguished from the right one.
 #[test]
-fn on_erdma_a_stale_peer_that_sent_nothing_cannot_be_told_from_the_right_one() {
+fn erdma_cannot_detect_a_stale_silent_peer() {
     for profile in connectable() {
         let mut duo = connected(profile);
         duo.fabric.crash(duo.b.nic, Rebirth::Anew);

@@ -104,8 +104,9 @@ fn a_refused_step_leaves_the_state_and_names_call_and_value() {
     assert_eq!(broken, [Law::Refused { nic: 0, state: QpState::Rts, code: 22 }]);
 }
 
+/// A step without a required attribute is refused, except by eRDMA.
 #[test]
-fn a_step_without_one_of_its_attributes_is_refused_except_by_erdma() {
+fn missing_attribute_is_refused_except_by_erdma() {
     type Forget = fn(&mut Attributes);
     let rtr: [Forget; 5] = [
         |given| given.path_mtu = None,
@@ -142,8 +143,9 @@ fn a_step_without_one_of_its_attributes_is_refused_except_by_erdma() {
     }
 }
 
+/// RTR checks GIDs and neighbours before it calls the driver.
 #[test]
-fn rtr_finds_out_about_gids_and_neighbours_before_the_driver_is_asked() {
+fn rtr_checks_gids_and_neighbours_first() {
     let code = |profile: &'static Profile, spoil: fn(&mut Duo, &mut AddressVector)| {
         let mut duo = in_state(profile, QpState::Init);
         let mut step = attributes(&duo, QpState::Init, QpState::Rtr);
@@ -240,8 +242,9 @@ fn a_send_before_rts_is_refused_or_kept_as_each_driver_does() {
     }
 }
 
+/// Receives are accepted from INIT on, and in RESET by lax providers.
 #[test]
-fn receives_are_taken_from_init_on_and_in_reset_by_lax_providers() {
+fn receives_are_accepted_from_init_on() {
     for profile in connectable() {
         let mut duo = fresh(profile);
         let result = duo.receive(1, 8).map_err(|error| error.code);
@@ -321,8 +324,9 @@ fn work_under_way_in_sqd_holds_soft_roce_there_until_an_error() {
     assert_eq!(duo.ends(duo.a), [(1, Status::Flushed)]);
 }
 
+/// Work posted in SQD waits for the next post on soft-RoCE, and for RTS elsewhere.
 #[test]
-fn what_was_posted_in_sqd_waits_for_the_next_post_on_soft_roce_and_for_rts_elsewhere() {
+fn work_posted_in_sqd_waits() {
     for profile in [&RXE, &STRICT] {
         let mut duo = connected(profile);
         duo.modify(duo.a, QpState::Sqd).expect("drained");
@@ -339,8 +343,9 @@ fn what_was_posted_in_sqd_waits_for_the_next_post_on_soft_roce_and_for_rts_elsew
     }
 }
 
+/// A receive posted in ERR is flushed at once, or with the next step to ERR.
 #[test]
-fn a_receive_posted_in_error_is_flushed_at_once_or_with_the_next_step_to_error() {
+fn late_receive_is_flushed_by_profile() {
     for profile in [&RXE, &STRICT] {
         let mut duo = connected(profile);
         duo.modify(duo.b, QpState::Err).expect("put in error");
@@ -352,8 +357,9 @@ fn a_receive_posted_in_error_is_flushed_at_once_or_with_the_next_step_to_error()
     }
 }
 
+/// Invalid attribute values are refused by drivers that check.
 #[test]
-fn values_that_no_attribute_has_are_refused_by_drivers_that_look() {
+fn invalid_values_are_refused_by_strict_drivers() {
     let step = |attributes: Attributes, profile| {
         let mut duo = fresh(profile);
         wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");

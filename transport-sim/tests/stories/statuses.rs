@@ -212,8 +212,9 @@ fn a_send_longer_than_the_receive_fails_on_both_sides() {
     }
 }
 
+/// A post with the local port down fails at once on soft-RoCE only.
 #[test]
-fn a_post_while_the_own_port_is_down_fails_at_once_on_soft_roce_only() {
+fn port_down_fails_posts_on_soft_roce_only() {
     for profile in connectable() {
         let (status, _) = outcome(profile, |duo| {
             duo.fabric.set_port(duo.a.nic, false);
@@ -248,8 +249,9 @@ fn five_writes_of_which_the_third_is_bad_end_in_order() {
     }
 }
 
+/// In ERR sends and receives are flushed in the order of posting.
 #[test]
-fn in_error_sends_and_receives_are_flushed_in_the_order_of_posting() {
+fn flushes_keep_the_order_of_posting() {
     for profile in connectable() {
         let mut duo = connected(profile);
         duo.fabric.cut(duo.a.nic, duo.b.nic);

@@ -61,8 +61,9 @@ fn who_waits_sends_and_receives_while_no_task_of_ours_runs() {
 /// Longer than a lane looks after bytes.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Answers that a task awaits after a pause are polled for each time.
 #[tokio::test]
-async fn answers_that_a_task_waits_for_after_a_pause_are_looked_for_each_time() {
+async fn answers_after_a_pause_are_polled_for() {
     const WRITES: u64 = 20;
     let a = node(2, Setup::default()).await;
     let mut peer = raw_peer(&a, 8).await;
@@ -107,8 +108,9 @@ async fn who_expects_answers_that_never_come_is_looked_for_ever_less() {
     a.retire().await;
 }
 
+/// A lane that breaks during a poll ends each slice and fails once.
 #[test]
-fn a_lane_that_breaks_while_somebody_waits_ends_each_slice_and_fails_once() {
+fn lane_broken_during_poll_fails_once() {
     let ours = still();
     let (a, peer) = ours.block_on(async {
         let a = node(2, Setup::default()).await;
@@ -151,8 +153,9 @@ fn who_waits_for_a_mute_peer_is_let_go() {
     assert_eq!(a.sink.ended_now(), [LaneCompletion::Released { slice, sent: Sent::All }]);
 }
 
+/// A retired lane reports nothing more to a polling thread.
 #[test]
-fn a_retired_lane_reports_nothing_more_although_somebody_attends() {
+fn retired_lane_reports_nothing_to_a_poller() {
     let runtime = running();
     for _ in 0..20 {
         let (a, b) = runtime.block_on(two_nodes(Setup::default()));

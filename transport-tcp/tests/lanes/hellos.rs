@@ -98,8 +98,9 @@ async fn hellos_under_way_are_bounded() {
     assert_eq!(reason(&answer), HelloRefusal::WrongToken as u16, "there is room again");
 }
 
+/// An early hello of a stranger does not spend the peer's token.
 #[tokio::test]
-async fn an_early_hello_of_a_stranger_does_not_cost_the_peer_its_token() {
+async fn forged_hello_does_not_spend_the_token() {
     let node = node(2, Setup::default()).await;
     node.transport.bring_up(LANE, TOKEN).unwrap();
     let stranger = Pair { incarnation: Incarnation(1), ..RAW };

@@ -80,8 +80,9 @@ async fn a_node_may_connect_to_itself() {
     assert_eq!(bytes_of(&target), bytes_of(&source));
 }
 
+/// A hello is answered before the local connect, and slices move after it.
 #[tokio::test]
-async fn a_hello_is_answered_before_our_own_wire_and_slices_move_after_it() {
+async fn early_hello_is_answered_before_connect() {
     let (a, b) = (node(1, Setup::default()).await, node(2, Setup::default()).await);
     let ours = a.transport.bring_up(LANE, 10).unwrap();
     let theirs = b.transport.bring_up(LANE, 20).unwrap();
@@ -97,8 +98,9 @@ async fn a_hello_is_answered_before_our_own_wire_and_slices_move_after_it() {
     moves_bytes(&a, &b).await;
 }
 
+/// A connection is not kept for ever for a connect that never comes.
 #[tokio::test]
-async fn a_connection_is_not_kept_for_ever_for_a_wire_that_does_not_come() {
+async fn unclaimed_connection_is_dropped() {
     let (a, b) = (node(1, Setup::default()).await, node(2, Setup::hello_ms(30)).await);
     a.transport.bring_up(LANE, 10).unwrap();
     let theirs = b.transport.bring_up(LANE, 20).unwrap();

@@ -122,8 +122,9 @@ async fn half_a_write(peer: &mut TcpStream, memory: &Memory, region: &Region) ->
     source
 }
 
+/// A region unregistered during a write gets no more bytes.
 #[tokio::test]
-async fn a_region_unregistered_in_the_middle_of_a_write_gets_no_more_bytes() {
+async fn unregistered_region_gets_no_more_bytes() {
     let node = node(2, Setup::default()).await;
     let mut peer = raw_peer(&node, 8).await;
     let (memory, region) = node.region(200_000, Access::READ_WRITE);
@@ -138,8 +139,9 @@ async fn a_region_unregistered_in_the_middle_of_a_write_gets_no_more_bytes() {
     assert_eq!(node.sink.failures(), 0);
 }
 
+/// A region unregistered during a read sends no more bytes.
 #[tokio::test]
-async fn a_region_unregistered_in_the_middle_of_a_read_sends_no_more_of_its_bytes() {
+async fn unregistered_region_sends_no_more_bytes() {
     let node = node(2, Setup::default()).await;
     let mut peer = raw_peer(&node, 8).await;
     let (memory, region) = node.region(SLICE_BYTES_MAX, Access::READ);
@@ -158,8 +160,9 @@ async fn a_region_unregistered_in_the_middle_of_a_read_sends_no_more_of_its_byte
     assert_eq!(RawFrame::receive(&mut peer).await, RawFrame::done(3, 1));
 }
 
+/// A peer that dies during a write leaves the bytes that it wrote.
 #[tokio::test]
-async fn a_peer_that_dies_in_the_middle_of_a_write_leaves_what_it_wrote() {
+async fn peer_dying_mid_write_leaves_its_bytes() {
     let node = node(2, Setup::default()).await;
     let mut peer = raw_peer(&node, 8).await;
     let (memory, region) = node.region(200_000, Access::READ_WRITE);

@@ -37,8 +37,9 @@ async fn a_write_that_was_not_started_was_not_sent() {
     assert_eq!(node.sink.ended_now(), released(third, Sent::All));
 }
 
+/// A half-sent write frees its memory and is still sent whole.
 #[tokio::test]
-async fn a_write_that_was_half_sent_frees_its_memory_and_is_still_sent_whole() {
+async fn half_sent_write_frees_its_memory() {
     let node = node(2, Setup::default()).await;
     let mut peer = raw_peer(&node, 8).await;
     let (_, region) = node.region(64, Access::READ);

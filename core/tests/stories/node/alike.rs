@@ -118,8 +118,9 @@ fn a_fingerprint_tells_apart_what_acts_differently() {
     assert_eq!(different.len(), histories.len());
 }
 
+/// Fingerprints differ for queue pairs with other numbers or addresses.
 #[test]
-fn a_fingerprint_tells_queue_pairs_of_other_numbers_and_addresses_apart() {
+fn fingerprint_separates_numbers_and_addresses() {
     let plain = Body::default();
     let bodies = [
         plain.clone(),

@@ -20,8 +20,9 @@ fn requests_end_with_the_lifecycle_and_then_with_the_demand() {
     assert!(matches!(solo.events.last(), Some(Event::OpenFailed { failure: Failure::Silent, .. })));
 }
 
+/// Waiters that open during a call share its attempt and its requests.
 #[test]
-fn waiters_that_open_while_a_call_is_out_share_its_attempt_and_its_requests() {
+fn waiters_share_the_outstanding_attempt() {
     let limits = Limits { requests_max: 2, ..Limits::default() };
     let mut solo = Solo::new(limits);
     for _ in 0..5 {
@@ -49,8 +50,9 @@ fn readies_that_nobody_acknowledges_end_the_lifecycle() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
 }
 
+/// A full table of lifecycles refuses requests as busy and fails a demand.
 #[test]
-fn a_full_table_of_lifecycles_refuses_as_busy_and_fails_a_demand() {
+fn full_lifecycle_table_refuses_and_fails_demand() {
     let mut solo = Solo::new(Limits { lifecycles_max: 1, ..Limits::default() });
     solo.tell(Input::Open(far(1)));
     solo.operate_all();
@@ -112,8 +114,9 @@ fn a_demand_ends_after_its_lifecycles_have_failed_in_a_row() {
     assert_eq!(solo.node.poll_timeout(), None);
 }
 
+/// A retire that keeps failing is reported, and the lane stays a fence.
 #[test]
-fn a_retire_that_keeps_failing_is_reported_and_the_lane_stays_a_fence() {
+fn failing_retire_is_reported_and_keeps_the_fence() {
     let mut solo = Solo::new(Limits { retires_max: 2, ..Limits::default() });
     let own = solo.wire_towards(1, 10, 1);
     solo.tell(Input::Close(far(1)));

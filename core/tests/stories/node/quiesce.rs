@@ -22,8 +22,9 @@ fn a_close_drains_asks_and_then_retires() {
     assert_eq!(solo.events.last(), Some(&ended(own, Failure::Closed)));
 }
 
+/// A connected side asks before it retires, since its peer may have published the lane.
 #[test]
-fn a_side_that_has_wired_asks_before_it_retires_since_its_peer_may_have_published() {
+fn connected_side_quiesces_before_retiring() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.wire_towards(1, 10, 1);
     solo.take_calls();
@@ -57,8 +58,9 @@ fn both_ask_at_once_and_both_agree() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
 }
 
+/// A quiesce of a stale pair is refused as gone and changes nothing.
 #[test]
-fn a_quiesce_of_a_pair_that_is_not_current_is_gone_and_changes_nothing() {
+fn stale_quiesce_is_gone_and_changes_nothing() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
     solo.call(message(Op::Quiesce, 1, 10, 9, Some(own)));
@@ -68,8 +70,9 @@ fn a_quiesce_of_a_pair_that_is_not_current_is_gone_and_changes_nothing() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
 }
 
+/// A peer that never consents is abandoned after a bounded number of attempts.
 #[test]
-fn a_peer_that_never_consents_is_left_after_a_bounded_number_of_attempts() {
+fn peer_without_consent_is_left_after_attempts() {
     let mut solo = Solo::new(Limits { quiesces_max: 2, ..Limits::default() });
     let own = solo.establish(1, 10, 1);
     solo.tell(Input::Close(far(1)));
@@ -143,8 +146,9 @@ fn requests_and_readies_about_a_lane_on_its_way_out_are_busy() {
     assert_eq!(solo.node.counters().rejected, 4, "nothing else has changed");
 }
 
+/// A lane reopened while it retires comes up at once.
 #[test]
-fn a_lane_opened_again_while_it_is_being_retired_comes_back_at_once() {
+fn lane_reopened_during_retire_comes_up_at_once() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
     solo.tell(Input::Close(far(1)));
@@ -170,8 +174,9 @@ fn a_full_table_lets_an_idle_lane_make_way_for_a_demand() {
     assert_eq!(solo.node.lifecycles().next().map(|(_, _, peer, _)| peer.clone()), Some(far(2)));
 }
 
+/// A request at a full table is refused as busy and triggers one eviction.
 #[test]
-fn a_request_that_finds_the_table_full_is_busy_and_sets_off_one_eviction() {
+fn request_at_full_table_triggers_one_eviction() {
     let mut solo = Solo::new(Limits { lifecycles_max: 1, ..Limits::default() });
     let own = solo.establish(1, 10, 1);
     solo.tell(Input::Release(far(1)));
@@ -182,8 +187,9 @@ fn a_request_that_finds_the_table_full_is_busy_and_sets_off_one_eviction() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Draining));
 }
 
+/// A wait for capacity that never comes ends with the name of the limit.
 #[test]
-fn a_wait_for_room_that_does_not_come_ends_with_the_name_of_the_limit() {
+fn wait_for_capacity_ends_with_the_limit() {
     let mut solo = Solo::new(Limits { lifecycles_max: 1, ..Limits::default() });
     solo.establish(1, 10, 1);
     solo.tell(Input::Release(far(1)));

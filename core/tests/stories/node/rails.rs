@@ -18,8 +18,9 @@ fn lanes(two: &Two, side: usize) -> Vec<String> {
     paths
 }
 
+/// A rail's path names both NICs, the peer's first.
 #[test]
-fn a_rail_is_named_by_both_nics_and_each_side_sees_its_peers_first() {
+fn rail_path_names_both_nics() {
     let there = over(1, "rxe1", "rxe0");
     assert_eq!(there.to_string(), "b:2@rxe1~rxe0");
     assert_eq!(there.rail(), Some(("rxe1", "rxe0")));

@@ -6,8 +6,9 @@ use handfast_core::node::{Limits, StateKind};
 use handfast_core::transport::{OperationKind, Outcome};
 use handfast_core::wire::Op;
 
+/// A ready establishes a connected side and is acknowledged each time it comes.
 #[test]
-fn a_ready_establishes_who_has_wired_and_is_acknowledged_as_often_as_it_comes() {
+fn repeated_ready_is_acknowledged_each_time() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.wire_towards(1, 10, 1);
     for _ in 0..2 {
@@ -20,7 +21,7 @@ fn a_ready_establishes_who_has_wired_and_is_acknowledged_as_often_as_it_comes() 
 }
 
 #[test]
-fn a_ready_that_comes_before_we_have_wired_is_acknowledged_when_we_have() {
+fn early_ready_is_acknowledged_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
     solo.operate_all();

@@ -22,8 +22,9 @@ fn a_protection_or_configuration_error_never_reconnects() {
     }
 }
 
+/// A refusal by configuration, protection or name conflict is final.
 #[test]
-fn a_refusal_by_configuration_protection_or_name_conflict_is_final() {
+fn permanent_refusals_are_final() {
     for reason in
         [RefusalReason::Configuration, RefusalReason::Protection, RefusalReason::NameConflict]
     {
@@ -50,8 +51,9 @@ fn a_failure_of_our_own_port_is_tried_again_after_a_pause() {
     assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Raising));
 }
 
+/// An incarnation proven on one NIC ends the earlier lanes of all NICs.
 #[test]
-fn an_incarnation_proven_on_one_nic_ends_the_lanes_of_the_other_nics() {
+fn proven_incarnation_ends_lanes_of_all_nics() {
     let mut solo = Solo::new(Limits::default());
     let first = solo.wire_towards(1, 10, 1);
     let second = solo.wire(nic(1, 2), 10, 2);
@@ -72,8 +74,9 @@ fn an_incarnation_proven_on_one_nic_ends_the_lanes_of_the_other_nics() {
     assert_eq!(solo.take_answers(Op::Reply), 1);
 }
 
+/// An echo of a lifecycle older than the proof on another NIC proves nothing.
 #[test]
-fn an_echo_of_a_lifecycle_older_than_the_proof_of_another_nic_proves_nothing() {
+fn echo_older_than_another_proof_proves_nothing() {
     let mut solo = Solo::new(Limits::default());
     let mut early = request(1, 10, 1);
     early.from = nic(1, 2);
@@ -123,8 +126,9 @@ fn an_echo_that_was_asked_for_is_repeated_until_it_is_answered() {
     assert_eq!(solo.take_calls()[0].echo, Some(asked.sender), "the echo may have been lost");
 }
 
+/// The end of an operation that no lane waits for changes nothing.
 #[test]
-fn the_end_of_an_operation_that_nobody_waits_for_changes_nothing() {
+fn unexpected_operation_end_changes_nothing() {
     let fresh = || Solo::new(Limits::default());
     let opened = || {
         let mut solo = fresh();

@@ -38,8 +38,9 @@ fn a_reply_is_taken_once_and_from_the_peer_that_was_asked() {
     solo.assert_ignores(own, [reply(), message(Op::Reply, 1, 10, 2, Some(own))]);
 }
 
+/// The next lifecycle ignores an answer to one that has ended.
 #[test]
-fn an_answer_to_a_lifecycle_that_has_ended_is_not_taken_by_the_next() {
+fn answer_to_ended_lifecycle_is_ignored() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
     solo.operate_all();
@@ -77,8 +78,9 @@ fn only_the_peer_that_was_asked_consents_to_the_end_of_a_lane() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
 }
 
+/// An echo is requested once per pair, and never for an older one.
 #[test]
-fn an_echo_is_asked_for_once_per_pair_and_never_for_an_older_one() {
+fn echo_is_requested_once_per_pair() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
     solo.operate_all();
@@ -90,8 +92,9 @@ fn an_echo_is_asked_for_once_per_pair_and_never_for_an_older_one() {
     assert!(solo.take_calls().is_empty());
 }
 
+/// A lifecycle is offered to one incarnation; another has to prove itself.
 #[test]
-fn a_lifecycle_is_offered_to_one_run_and_another_has_to_prove_itself() {
+fn lifecycle_is_offered_to_one_incarnation() {
     let mut solo = Solo::new(Limits::default());
     solo.call(request(1, 10, 1));
     solo.operate_all();
@@ -102,8 +105,9 @@ fn a_lifecycle_is_offered_to_one_run_and_another_has_to_prove_itself() {
     assert!(solo.take_calls().is_empty(), "who was only asked does not ask");
 }
 
+/// A superseded incarnation that proves to be alive is a name conflict.
 #[test]
-fn a_run_that_was_superseded_and_proves_that_it_lives_bears_a_name_of_another() {
+fn superseded_but_live_incarnation_is_a_conflict() {
     let mut solo = Solo::new(Limits::default());
     solo.establish(1, 10, 1);
     solo.call(request(1, 11, 1));
@@ -134,8 +138,9 @@ fn an_open_of_a_lane_that_is_there_already_raises_no_other() {
     assert!(solo.take_calls().is_empty());
 }
 
+/// A local failure refuses waiting requests as busy and not as gone.
 #[test]
-fn a_failure_of_our_own_refuses_who_waits_as_busy_and_not_as_gone() {
+fn local_failure_refuses_as_busy() {
     let mut solo = Solo::new(Limits::default());
     solo.call(request(1, 10, 1));
     solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
@@ -143,8 +148,9 @@ fn a_failure_of_our_own_refuses_who_waits_as_busy_and_not_as_gone() {
     assert_eq!((solo.node.counters().refused, solo.node.counters().rejected), (1, 0));
 }
 
+/// Forgetting a NIC keeps the state of the peer's other NICs.
 #[test]
-fn a_nic_that_is_forgotten_takes_along_nothing_that_is_known_of_the_others() {
+fn forgotten_nic_keeps_the_others() {
     let mut solo = Solo::new(Limits { peers_max: 2, ..Limits::default() });
     solo.tell(Input::Open(nic(1, 1)));
     solo.tell(Input::Close(nic(1, 1)));

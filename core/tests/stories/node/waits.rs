@@ -18,8 +18,9 @@ const TIMING: Timing = Timing {
     backoff: millis(50),
 };
 
+/// Each retry waits twice as long, up to six doublings, plus at most half of it as jitter.
 #[test]
-fn each_retry_waits_twice_as_long_up_to_six_times_and_up_to_half_as_long_again() {
+fn retry_wait_doubles_with_jitter() {
     let mut asking = patient();
     asking.tell(Input::Open(far(1)));
     asking.operate_all();
@@ -33,8 +34,10 @@ fn each_retry_waits_twice_as_long_up_to_six_times_and_up_to_half_as_long_again()
     assert_waits_double(&mut quiescing, TimerKind::QuiesceRetry, TIMING.quiesce_retry, |_| {});
 }
 
+/// Each pause after a failure is twice as long, up to six doublings, plus at most half of it as
+/// jitter.
 #[test]
-fn each_pause_after_a_failure_is_twice_as_long_up_to_six_times_and_up_to_half_as_long_again() {
+fn backoff_doubles_with_jitter() {
     let mut raising = patient();
     raising.tell(Input::Open(far(1)));
     let fail_to_raise = |solo: &mut Solo| {
@@ -51,8 +54,9 @@ fn each_pause_after_a_failure_is_twice_as_long_up_to_six_times_and_up_to_half_as
     assert_waits_double(&mut retiring, TimerKind::RetireRetry, TIMING.backoff, fail_to_retire);
 }
 
+/// A failed call is repeated after a short pause instead of the whole wait.
 #[test]
-fn a_call_that_failed_is_made_again_after_a_short_pause_and_not_after_the_whole_wait() {
+fn failed_call_is_repeated_after_a_short_pause() {
     let mut solo = patient();
     solo.tell(Input::Open(far(1)));
     solo.operate_all();
@@ -63,8 +67,9 @@ fn a_call_that_failed_is_made_again_after_a_short_pause_and_not_after_the_whole_
     assert!((millis(50).0..=millis(75).0).contains(&wait.0), "{wait:?}");
 }
 
+/// Waits for operations, drains, half-open lanes and capacity last exactly as configured.
 #[test]
-fn operations_drains_halves_and_room_are_waited_for_exactly_as_long_as_configured() {
+fn waits_last_exactly_as_configured() {
     let mut solo = patient();
     solo.tell(Input::Open(far(1)));
     let operation = Some((TIMING.operation, TimerKind::Operation));

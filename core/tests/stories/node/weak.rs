@@ -7,8 +7,9 @@ use handfast_core::wire::{Body, Op, PlainMessage, RefusalReason};
 use handfast_core::{Event, Input, NicPath, Pair};
 use std::collections::BTreeSet;
 
+/// A reply without the handfast key leads to a ready and a probe, and only then to a weak lane.
 #[test]
-fn a_reply_without_our_key_leads_to_a_ready_and_a_proof_and_only_then_to_a_weak_lane() {
+fn legacy_reply_needs_ready_and_probe() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
     solo.operate(OperationKind::Wire, |_| Outcome::Wired);
@@ -22,8 +23,9 @@ fn a_reply_without_our_key_leads_to_a_ready_and_a_proof_and_only_then_to_a_weak_
     assert_eq!(solo.node.counters().published, 1);
 }
 
+/// A lane whose probe fails ends, and the next one has fresh numbers.
 #[test]
-fn a_lane_that_cannot_be_proven_ends_and_the_next_one_has_fresh_numbers() {
+fn unproven_lane_ends_and_next_has_fresh_numbers() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
     assert_eq!(solo.skips, [0], "nothing is known of the peer at first");
@@ -35,8 +37,9 @@ fn a_lane_that_cannot_be_proven_ends_and_the_next_one_has_fresh_numbers() {
     assert!(solo.skips[1] > 0, "{:?}", solo.skips);
 }
 
+/// A legacy request is answered once the local side is connected.
 #[test]
-fn a_request_without_our_key_is_answered_when_our_side_has_wired() {
+fn legacy_request_is_answered_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
     let numbered = || Body { psns: vec![3, 4], ..queue_pairs(&[1, 2]) };
@@ -53,8 +56,9 @@ fn a_request_without_our_key_is_answered_when_our_side_has_wired() {
     assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Weak));
 }
 
+/// A requester that sends no GID and knows no ready is probed at once.
 #[test]
-fn a_requester_that_sends_no_gid_and_knows_no_ready_is_proven_at_once() {
+fn requester_without_gid_is_probed_at_once() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], None));
     solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
@@ -63,8 +67,9 @@ fn a_requester_that_sends_no_gid_and_knows_no_ready_is_proven_at_once() {
     assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Proving));
 }
 
+/// A repeated request with the same queue pairs after posted work means a restarted peer.
 #[test]
-fn who_asks_again_with_the_same_queue_pairs_after_work_was_posted_was_born_again() {
+fn repeated_legacy_request_after_work_is_a_restart() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.pair_plainly();
     solo.call_plainly(plain(&[5, 6], Some(false)));
@@ -73,8 +78,9 @@ fn who_asks_again_with_the_same_queue_pairs_after_work_was_posted_was_born_again
     assert!(*solo.skips.last().unwrap() > 0);
 }
 
+/// Fresh numbers skip one to sixteen, and every distance occurs.
 #[test]
-fn fresh_numbers_are_one_to_sixteen_further_on_and_every_distance_occurs() {
+fn fresh_numbers_skip_one_to_sixteen() {
     let mut solo = Solo::new(Limits::default());
     solo.pair_plainly();
     for _ in 0..200 {
@@ -87,8 +93,9 @@ fn fresh_numbers_are_one_to_sixteen_further_on_and_every_distance_occurs() {
     assert_eq!((solo.skips.len(), distances), (201, (1..=16).collect()));
 }
 
+/// A ready for other queue pairs is rejected and changes nothing.
 #[test]
-fn a_ready_for_other_queue_pairs_is_rejected_and_changes_nothing() {
+fn ready_for_other_queue_pairs_is_rejected() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.pair_plainly();
     solo.call_plainly(plain(&[5, 7], Some(true)));
@@ -96,8 +103,9 @@ fn a_ready_for_other_queue_pairs_is_rejected_and_changes_nothing() {
     assert_eq!(solo.node.state_of(own), Some(StateKind::Weak));
 }
 
+/// A legacy request does not end a lane of a proven incarnation.
 #[test]
-fn a_request_without_our_key_does_not_end_a_lane_of_a_run_that_has_proven_itself() {
+fn legacy_request_keeps_a_proven_lane() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
     solo.call_plainly(plain(&[5, 6], Some(false)));
@@ -105,8 +113,9 @@ fn a_request_without_our_key_does_not_end_a_lane_of_a_run_that_has_proven_itself
     assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
 }
 
+/// A peer that restarts with the handfast key proves itself and takes over.
 #[test]
-fn a_peer_that_comes_back_with_our_key_proves_itself_and_takes_over() {
+fn upgraded_peer_proves_itself_and_takes_over() {
     let mut solo = Solo::new(Limits::default());
     let weak = solo.pair_plainly();
     solo.call(request(1, 10, 1));
@@ -120,8 +129,9 @@ fn a_peer_that_comes_back_with_our_key_proves_itself_and_takes_over() {
     assert_eq!(solo.take_answers(Op::Reply), 1);
 }
 
+/// A weak lane closes without a quiesce, which its peer does not understand.
 #[test]
-fn a_weak_lane_is_closed_without_asking_a_peer_that_would_not_understand() {
+fn weak_lane_closes_without_quiesce() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.pair_plainly();
     solo.take_calls();
@@ -132,8 +142,9 @@ fn a_weak_lane_is_closed_without_asking_a_peer_that_would_not_understand() {
     assert!(solo.take_calls().is_empty());
 }
 
+/// A lane connected to a legacy node closes without a quiesce.
 #[test]
-fn a_lane_that_is_wired_towards_a_node_without_our_key_is_closed_without_asking() {
+fn connecting_weak_lane_closes_without_quiesce() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
     solo.operate(OperationKind::Wire, |_| Outcome::Wired);
@@ -144,8 +155,9 @@ fn a_lane_that_is_wired_towards_a_node_without_our_key_is_closed_without_asking(
     assert!(solo.take_calls().is_empty());
 }
 
+/// A reply that crosses a request is answered with a ready and proves nothing yet.
 #[test]
-fn a_reply_that_crosses_a_request_is_answered_with_a_ready_and_proves_nothing_yet() {
+fn crossing_legacy_reply_proves_nothing_yet() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
     solo.operate_all();
@@ -161,7 +173,7 @@ fn a_reply_that_crosses_a_request_is_answered_with_a_ready_and_proves_nothing_ye
 }
 
 #[test]
-fn a_ready_that_comes_before_we_have_wired_is_acknowledged_when_we_have() {
+fn early_ready_is_acknowledged_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
     solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
@@ -175,8 +187,9 @@ fn a_ready_that_comes_before_we_have_wired_is_acknowledged_when_we_have() {
     assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Proving));
 }
 
+/// A legacy request gets the same answer until work is posted, and only from its own sender.
 #[test]
-fn a_request_is_answered_as_before_until_something_was_posted_and_only_to_who_asked_it() {
+fn legacy_answer_repeats_until_work_is_posted() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
     solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
@@ -224,8 +237,9 @@ fn a_reply_of_or_to_somebody_else_is_no_handshake() {
     }
 }
 
+/// A known legacy node gets a request once no earlier lane to it is left.
 #[test]
-fn a_node_known_to_have_no_key_is_asked_when_no_earlier_lane_to_it_is_left() {
+fn legacy_request_waits_for_earlier_lanes() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.pair_plainly();
     solo.take_calls();
@@ -241,8 +255,9 @@ fn a_node_known_to_have_no_key_is_asked_when_no_earlier_lane_to_it_is_left() {
     assert_eq!(calls.iter().map(|call| call.op).collect::<Vec<_>>(), [Op::Request]);
 }
 
+/// A legacy request does not wait for an incarnation that was only offered a lane.
 #[test]
-fn a_request_without_our_key_waits_for_no_run_that_was_only_offered_a_lane() {
+fn legacy_request_ignores_offered_lanes() {
     let mut solo = Solo::new(Limits::default());
     solo.call(request(1, 10, 1));
     solo.operate_all();
@@ -251,8 +266,9 @@ fn a_request_without_our_key_waits_for_no_run_that_was_only_offered_a_lane() {
     assert!(solo.take_plain_answers()[0].rejected.is_some(), "that run may have wired");
 }
 
+/// A failed lane of a handfast incarnation does not block a legacy node.
 #[test]
-fn a_lane_of_a_run_with_our_key_that_has_failed_keeps_no_old_node_away() {
+fn failed_lane_does_not_block_a_legacy_node() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.establish(1, 10, 1);
     solo.tell(Input::LaneFailed { lifecycle: own, error: Solo::error() });
@@ -274,8 +290,9 @@ fn an_idle_weak_lane_makes_way() {
     assert_eq!(solo.node.lifecycles().next().map(|(_, _, peer, _)| peer.clone()), Some(far(2)));
 }
 
+/// A success without queue pairs comes from a node that speaks no handshake.
 #[test]
-fn a_success_without_queue_pairs_is_a_node_that_speaks_no_handshake() {
+fn success_without_queue_pairs_is_no_handshake() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
     solo.operate_all();

@@ -56,15 +56,17 @@ fn what_is_reported_of_bytes_is_so_and_stays_so() {
     }
 }
 
+/// A lane that counts as fenced too early is found in a few moves.
 #[test]
-fn a_lane_that_counts_as_fenced_too_early_is_noticed_in_a_handful_of_moves() {
+fn early_fence_is_found_in_few_moves() {
     let (why, moves) = finds(Broken::FencedWhenDown);
     assert!(why.contains("after it was over"), "{why}\n{moves:#?}");
     assert!(moves.len() <= 6, "{why}\n{moves:#?}");
 }
 
+/// Sent bytes that count as unsent are found in a few moves.
 #[test]
-fn bytes_that_count_as_never_sent_are_noticed_in_a_handful_of_moves() {
+fn sent_bytes_called_unsent_are_found_in_few_moves() {
     let (why, moves) = finds(Broken::NeverSent);
     assert!(why.contains("untouched") || why.contains("after it was over"), "{why}\n{moves:#?}");
     assert!(moves.len() <= 6, "{why}\n{moves:#?}");

@@ -14,8 +14,9 @@ const SMALL: TransferLimits = TransferLimits {
     lanes_max: 3,
 };
 
+/// Every attempt and every batch has its own id, in reused slots too.
 #[test]
-fn every_attempt_and_every_batch_has_a_name_of_its_own_in_slots_used_again() {
+fn reused_slots_have_fresh_ids() {
     let mut bench = Bench::with_lanes(SMALL, 1, 1);
     let (mut batches, mut attempts) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..100 {
@@ -42,8 +43,9 @@ fn an_attempt_is_awaited_until_it_is_answered() {
     assert!(!bench.transfers.awaits(post.slice), "its slice waits, and will have another name");
 }
 
+/// Fingerprints differ exactly where behaviour differs.
 #[test]
-fn a_fingerprint_tells_apart_what_acts_differently_and_nothing_else() {
+fn fingerprint_equals_behaviour() {
     let histories: [fn(&mut Bench); 17] = [
         |_| {},
         |bench| bench.up(1, 1),

@@ -51,8 +51,9 @@ fn lanes_of_one_rank_take_turns() {
     assert_eq!(lanes(&bench.take_posts()), [1, 3, 1, 3]);
 }
 
+/// Slices that wait for a full lane delay none that another lane is near to.
 #[test]
-fn what_waits_for_a_full_lane_delays_nothing_that_another_lane_is_near_to() {
+fn full_lane_delays_only_its_own_slices() {
     let (first, second) = (Affinity::of(&[0, 1]), Affinity::of(&[1, 0]));
     let mut bench = with_rails(2, 2);
     let large = submit(&mut bench, &[(write(100), first), (write(20), second)]);
@@ -100,8 +101,9 @@ fn a_far_lane_is_left_as_soon_as_a_near_one_is_up() {
     assert_eq!(bench.take_post().lane, 3);
 }
 
+/// Bytes that cannot be cut yet keep no waiting slice from a lane.
 #[test]
-fn bytes_that_cannot_be_cut_yet_keep_no_waiting_slice_from_a_lane() {
+fn uncut_bytes_do_not_block_waiting_slices() {
     let limits = TransferLimits { slices_per_lane_max: 2, lanes_max: 2, ..LIMITS };
     let (near, far) = (Affinity::of(&[0, 1]), Affinity::of(&[1, 0]));
     let mut bench = Bench::with_lanes(limits, 2, 2);

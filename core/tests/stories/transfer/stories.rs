@@ -65,8 +65,9 @@ fn a_lane_is_wanted_once_until_something_changes() {
     assert_eq!(bench.wants, 4, "the peer was lost");
 }
 
+/// A write whose fence is lost fails, although another lane has written it.
 #[test]
-fn a_write_whose_fence_is_lost_fails_though_another_lane_has_written_it() {
+fn write_with_lost_fence_fails() {
     let mut bench = Bench::with_lanes(SMALL, 2, 4);
     let batch = bench.submit(&[write(5)]);
     let first = bench.take_post();
@@ -99,8 +100,9 @@ fn a_read_whose_lane_fails_succeeds_on_another_at_once() {
     assert_eq!(bench.report(batch).first_error, Some(Arc::new(error(1))));
 }
 
+/// A retried write is no success before the old lane is fenced.
 #[test]
-fn a_write_tried_again_is_no_success_before_the_old_lane_is_fenced() {
+fn retried_write_succeeds_only_behind_the_fence() {
     let (mut bench, batch) = withheld_write(SMALL);
     bench.lane_down(1, 1);
     assert!(!bench.has_ended(batch), "drained here is not fenced there");
@@ -128,8 +130,9 @@ fn a_fence_may_come_before_the_lane_is_drained_here() {
     assert_eq!(bench.transfers.load().lanes, 1);
 }
 
+/// A withheld write times out with every byte moved and the remote indeterminate.
 #[test]
-fn a_withheld_write_times_out_with_every_byte_and_an_indeterminate_peer() {
+fn withheld_write_times_out_indeterminate() {
     let (mut bench, batch) = withheld_write(SMALL);
     bench.lane_down(1, 1);
     bench.time(100);
@@ -147,8 +150,9 @@ fn a_withheld_write_is_given_up_with_its_peer() {
     assert_eq!(bench.report(batch).outcome, outcome);
 }
 
+/// A slice that was provably not sent waits for no fence and is not charged.
 #[test]
-fn a_slice_that_was_provably_not_sent_waits_for_no_fence_and_is_charged_nothing() {
+fn unsent_slice_needs_no_fence_and_no_charge() {
     let limits = TransferLimits { retries_max: 0, ..SMALL };
     let mut bench = Bench::with_lanes(limits, 1, 4);
     let batch = bench.submit(&[write(5)]);
@@ -163,8 +167,9 @@ fn a_slice_that_was_provably_not_sent_waits_for_no_fence_and_is_charged_nothing(
     assert_eq!(bench.transfers.counters().retries, 0);
 }
 
+/// A slice that exhausts its retries fails its batch with its first failure.
 #[test]
-fn a_slice_that_fails_once_more_than_allowed_fails_its_batch_with_its_first_failure() {
+fn exhausted_slice_fails_batch_with_first_cause() {
     let mut bench = Bench::new(SMALL);
     let batch = bench.submit(&[read(5)]);
     for failure in 0..=2 {
@@ -180,8 +185,9 @@ fn a_slice_that_fails_once_more_than_allowed_fails_its_batch_with_its_first_fail
     assert_eq!(bench.transfers.counters().retries, 2);
 }
 
+/// A slice released half sent is charged with the lane's failure.
 #[test]
-fn a_slice_given_back_half_sent_is_charged_with_what_ended_the_lane() {
+fn half_sent_slice_is_charged_with_lane_cause() {
     let limits = TransferLimits { retries_max: 0, ..SMALL };
     let mut bench = Bench::with_lanes(limits, 2, 4);
     let batch = bench.submit(&[write(5)]);
@@ -215,8 +221,9 @@ fn slices_lost_with_their_lanes_are_never_charged() {
     assert_eq!(bench.transfers.counters().flushes, 20);
 }
 
+/// A refused slice ends its batch once the other slices are released.
 #[test]
-fn a_refused_slice_ends_its_batch_when_the_others_are_given_back() {
+fn refused_slice_ends_batch_after_releases() {
     let mut bench = Bench::with_lanes(SMALL, 1, 2);
     let batch = bench.submit(&[write(10), write(10), write(10)]);
     let posts = bench.take_posts();
@@ -235,8 +242,9 @@ fn a_refused_slice_ends_its_batch_when_the_others_are_given_back() {
     assert_eq!(bench.take_post().lane, 1, "the lane is as good as before");
 }
 
+/// A cancelled batch drops queued slices and withdraws posted ones.
 #[test]
-fn a_cancelled_batch_drops_what_is_queued_and_asks_for_what_is_posted() {
+fn cancelled_batch_drops_queued_withdraws_posted() {
     let mut bench = Bench::with_lanes(SMALL, 1, 2);
     let batch = bench.submit(&[write(20), write(10)]);
     let posts = bench.take_posts();
@@ -255,8 +263,9 @@ fn a_cancelled_batch_drops_what_is_queued_and_asks_for_what_is_posted() {
     assert_eq!(bench.take_post().lane, 1, "an answer to a withdrawal says nothing of the lane");
 }
 
+/// A slice that completes before its withdrawal is polled is not withdrawn.
 #[test]
-fn what_is_answered_before_the_withdrawal_is_polled_is_not_withdrawn() {
+fn completed_slice_is_not_withdrawn() {
     let mut bench = Bench::with_lanes(SMALL, 1, 2);
     let batch = bench.submit(&[read(5)]);
     let post = bench.take_post();
@@ -267,8 +276,9 @@ fn what_is_answered_before_the_withdrawal_is_polled_is_not_withdrawn() {
     assert_eq!(bench.report(batch).requests, [RequestStatus::Complete]);
 }
 
+/// An unposted batch is cancelled at once, and the next one is served.
 #[test]
-fn a_batch_that_was_never_posted_is_cancelled_at_once_and_the_next_is_served() {
+fn unposted_batch_is_cancelled_at_once() {
     let mut bench = Bench::new(SMALL);
     let first = bench.submit(&[write(5), read(5)]);
     let second = bench.submit(&[read(6)]);
@@ -366,8 +376,9 @@ fn a_late_answer_to_an_earlier_attempt_changes_nothing() {
     assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
 }
 
+/// The id of an attempt survives the round trip through a work request.
 #[test]
-fn the_name_of_an_attempt_survives_the_way_through_a_work_request() {
+fn slice_id_survives_a_work_request() {
     let mut bench = Bench::with_lanes(SMALL, 1, 1);
     let batch = bench.submit(&[read(5)]);
     let post = bench.take_post();
@@ -376,8 +387,9 @@ fn the_name_of_an_attempt_survives_the_way_through_a_work_request() {
     assert!(bench.has_ended(batch));
 }
 
+/// A lane holds at most its depth and at most the limit.
 #[test]
-fn a_lane_holds_no_more_than_its_depth_and_no_more_than_the_limit() {
+fn lane_holds_at_most_its_depth_and_the_limit() {
     let mut bench = Bench::with_lanes(SMALL, 1, 3);
     bench.submit(&[read(100)]);
     assert_eq!(bench.take_posts().len(), 3);
@@ -448,8 +460,9 @@ fn a_span_may_reach_the_last_address_and_not_past_it() {
     assert_eq!(bench.take_posts().len(), 2, "what was accepted can be posted");
 }
 
+/// A lane past the limit is refused; lanes that owe a fence count.
 #[test]
-fn one_lane_more_than_the_limit_is_not_accepted_and_a_fence_owed_counts() {
+fn lane_limit_counts_owed_fences() {
     let (mut bench, batch) = withheld_write(SMALL);
     bench.lane_down(1, 1);
     bench.lane_up(3, 1).expect("two are known");

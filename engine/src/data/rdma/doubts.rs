@@ -73,8 +73,9 @@ mod tests {
         NicPath { node: name(&format!("peer-{number:05}")), nic: name("tcp") }
     }
 
+    /// The third failed lane in a row suspends RDMA to a peer for a while.
     #[test]
-    fn a_peer_is_given_up_at_the_third_lane_that_failed_and_for_a_while() {
+    fn third_failed_lane_suspends_rdma() {
         let doubts = Doubts::default();
         let now = Instant(5);
         assert!(!doubts.on_failed(&peer(1), now) && !doubts.on_failed(&peer(1), now));

@@ -105,8 +105,9 @@ mod tests {
         NicPath { node: name(node), nic: name("tcp") }
     }
 
+    /// A step blocked in the kernel delays no other peer; steps of its own peer wait in order.
     #[tokio::test]
-    async fn a_peer_whose_step_the_kernel_holds_delays_no_other_and_its_own_wait_in_order() {
+    async fn blocked_step_delays_only_its_own_peer() {
         let steps = Steps::start("rxe0").unwrap();
         let (let_go, held) = channel::<()>();
         let peer_held = peer("silent");

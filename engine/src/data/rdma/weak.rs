@@ -119,15 +119,17 @@ mod tests {
         Body { queue_pairs: queue_pairs.to_vec(), gid: "fe:01".to_owned(), ..Body::default() }
     }
 
+    /// Attributes that a Mooncake node omits get the values it configures.
     #[test]
-    fn what_a_mooncake_node_leaves_unsaid_is_what_its_queue_pairs_are_set_to() {
+    fn omitted_attributes_get_mooncake_defaults() {
         let body = complete(announced(&[17, 18])).unwrap();
         assert_eq!((body.psns, body.mtu, body.rd_atomic), (vec![0, 0], 4096, 16));
         assert_eq!((body.queue_pairs, &*body.gid), (vec![17, 18], "fe:01"));
     }
 
+    /// Another number of queue pairs is refused, and the error says how to configure that node.
     #[test]
-    fn another_number_of_queue_pairs_is_refused_and_the_error_says_how_to_run_that_node() {
+    fn wrong_queue_pair_count_names_the_cure() {
         for queue_pairs in [&[17][..], &[17, 18, 19]] {
             let error = complete(announced(queue_pairs)).unwrap_err();
             assert_eq!((error.side, error.call), (Side::Configuration, "wire"));

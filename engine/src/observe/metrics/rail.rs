@@ -85,8 +85,9 @@ mod tests {
         BatchReport { outcome, requests: Vec::new(), first_error: None, submitted, finished }
     }
 
+    /// A success counts with its bytes and time, a failure without.
     #[test]
-    fn what_succeeds_is_counted_with_its_bytes_and_time_and_what_fails_alone() {
+    fn success_counts_bytes_and_time() {
         let rail = Rail::default();
         for nanos in [0, 20_000, 40_000, u64::MAX - 1_000] {
             rail.on_finished(Direction::Write, 4096, &report(BatchOutcome::Success, nanos));

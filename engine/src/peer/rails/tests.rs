@@ -56,8 +56,9 @@ fn two_up(with_tcp: bool) -> Rails {
     rails
 }
 
+/// A demand opens every rail, and no TCP lane while one works.
 #[test]
-fn a_demand_opens_every_rail_and_tcp_is_left_out_while_one_works() {
+fn demand_opens_every_rail_and_no_tcp() {
     let mut rails = two_up(true);
     rails.on_down(at(1), Lifecycle(1), Some(&cut()));
     assert_eq!(acts(&mut rails), [open(0)], "it is opened again at once");
@@ -66,8 +67,9 @@ fn a_demand_opens_every_rail_and_tcp_is_left_out_while_one_works() {
     assert_eq!(acts(&mut rails), []);
 }
 
+/// A rail that fails its probe pauses for longer each time and returns by itself.
 #[test]
-fn a_rail_that_fails_its_probe_is_left_alone_longer_each_time_and_returns_by_itself() {
+fn failed_probe_doubles_the_pause() {
     let mut rails = two_up(true);
     let mut now = at(1);
     rails.on_down(now, Lifecycle(1), Some(&cut()));
@@ -94,8 +96,9 @@ fn a_rail_that_fails_its_probe_is_left_alone_longer_each_time_and_returns_by_its
     assert_eq!(rails.rails[0].failures, 1);
 }
 
+/// A local port is retried after the shortest pause, however often it failed.
 #[test]
-fn a_port_of_ours_is_tried_again_after_the_shortest_pause_however_often() {
+fn local_port_retries_after_the_shortest_pause() {
     let mut rails = two_up(false);
     rails.on_down(at(1), Lifecycle(1), Some(&error(Side::Local, "completion")));
     let mut now = at(1);
@@ -109,8 +112,9 @@ fn a_port_of_ours_is_tried_again_after_the_shortest_pause_however_often() {
     }
 }
 
+/// With no working rail lanes run over TCP, with the reason, until a rail returns.
 #[test]
-fn where_no_rail_works_lanes_run_over_tcp_with_the_reason_and_make_way_when_one_returns() {
+fn tcp_replaces_failed_rails_until_one_returns() {
     let mut rails = two_up(true);
     rails.on_down(at(1), Lifecycle(1), Some(&cut()));
     assert_eq!(acts(&mut rails), [open(0)]);
@@ -132,8 +136,9 @@ fn where_no_rail_works_lanes_run_over_tcp_with_the_reason_and_make_way_when_one_
     assert_eq!(acts(&mut rails), [], "the way over TCP is not wanted back");
 }
 
+/// The last rail is retried at once, and the demand fails after a bounded number of times.
 #[test]
-fn the_only_rail_left_is_tried_at_once_and_the_demand_fails_after_a_bounded_number_of_times() {
+fn last_rail_is_retried_a_bounded_number_of_times() {
     let mut rails = two_up(false);
     rails.on_down(at(1), Lifecycle(1), Some(&cut()));
     rails.on_down(at(1), Lifecycle(2), Some(&cut()));
@@ -160,8 +165,9 @@ fn the_only_rail_left_is_tried_at_once_and_the_demand_fails_after_a_bounded_numb
     assert_eq!(acts(&mut rails), [open(0), open(1)], "the next demand tries all");
 }
 
+/// An unreachable process fails the demand and blames no rail.
 #[test]
-fn a_process_that_takes_no_calls_loses_the_demand_and_blames_no_rail() {
+fn unreachable_process_blames_no_rail() {
     let mut rails = rails(2, true);
     rails.demand();
     acts(&mut rails);
@@ -175,8 +181,9 @@ fn a_process_that_takes_no_calls_loses_the_demand_and_blames_no_rail() {
     assert_eq!(rails.on_up(at(2), &plan(0).path, Lifecycle(1)), Verdict::Use);
 }
 
+/// A final error disables a rail; with all disabled the demand fails.
 #[test]
-fn a_final_error_puts_a_rail_out_of_use_and_all_of_them_lose_the_demand() {
+fn final_error_disables_a_rail() {
     let mut rails = rails(2, false);
     rails.demand();
     acts(&mut rails);
@@ -192,8 +199,9 @@ fn a_final_error_puts_a_rail_out_of_use_and_all_of_them_lose_the_demand() {
     assert_eq!(acts(&mut rails), [Act::Lost(wrong)]);
 }
 
+/// The intended end of a lane blames no rail, and work reopens it.
 #[test]
-fn a_lane_that_was_to_end_blames_nobody_and_comes_back_with_work() {
+fn intended_end_blames_no_rail() {
     let mut rails = two_up(true);
     rails.set_busy(false);
     rails.on_down(at(1), Lifecycle(1), None);
@@ -203,8 +211,9 @@ fn a_lane_that_was_to_end_blames_nobody_and_comes_back_with_work() {
     assert_eq!(rails.on_up(at(1), &plan(0).path, Lifecycle(3)), Verdict::Use);
 }
 
+/// Every NIC of the side with more has a rail, and NICs of one name are paired.
 #[test]
-fn every_nic_of_the_side_with_more_has_a_rail_and_those_of_one_name_are_together() {
+fn every_nic_of_the_larger_side_has_a_rail() {
     let names = |ours: &[&str], theirs: &[&str]| -> Vec<String> {
         plan_rails(&node(), ours, theirs).iter().map(|plan| plan.path.nic.to_string()).collect()
     };

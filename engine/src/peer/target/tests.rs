@@ -151,8 +151,9 @@ async fn ends(transfer: Transfer) -> Error {
     tokio::time::timeout(patience, transfer).await.expect("it waits for nothing").unwrap_err()
 }
 
+/// A write that moved to another rail succeeds once its first rail reopens.
 #[tokio::test]
-async fn a_write_that_moved_to_another_rail_succeeds_when_its_first_rail_is_opened_again() {
+async fn moved_write_succeeds_once_its_rail_reopens() {
     let mut story = Story::new(true);
     let transfer = story.write_of_which_a_slice_moved();
     story.target.on_lane_down(FIRST, silent(), true);
@@ -162,8 +163,9 @@ async fn a_write_that_moved_to_another_rail_succeeds_when_its_first_rail_is_open
     assert_eq!(story.fences_lost(), 0);
 }
 
+/// A write whose first rail cannot reopen fails as indeterminate, with the failure's class.
 #[tokio::test]
-async fn a_write_whose_first_rail_cannot_be_opened_again_fails_as_indeterminate_with_the_class() {
+async fn moved_write_fails_when_its_rail_stays_down() {
     let mut story = Story::new(true);
     let transfer = story.write_of_which_a_slice_moved();
     story.target.on_lane_down(FIRST, silent(), true);
@@ -199,8 +201,9 @@ async fn a_rail_that_does_not_answer_its_probe_loses_the_proof_too() {
     assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
 }
 
+/// A lane that never finishes its retire fails the batches that wait for its proof.
 #[tokio::test]
-async fn a_lane_that_does_not_come_to_its_end_fails_what_waits_for_its_proof() {
+async fn stuck_retire_fails_waiting_batches() {
     let story = Story::new(true);
     let transfer = story.write_of_which_a_slice_moved();
     let cause = TransportError { call: "retire", ..device_gone() };
@@ -210,8 +213,9 @@ async fn a_lane_that_does_not_come_to_its_end_fails_what_waits_for_its_proof() {
     assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
 }
 
+/// Without rails a lane that never finishes its retire is waited for.
 #[tokio::test]
-async fn without_rails_a_lane_that_does_not_come_to_its_end_is_waited_for() {
+async fn stuck_retire_without_rails_is_awaited() {
     let story = Story::new(false);
     let transfer = story.write(10);
     let [posted] = story.plane.take()[..] else { panic!("one slice") };

@@ -15,8 +15,9 @@ use tokio::time::timeout;
 
 const MIB: usize = 1 << 20;
 
+/// Answers to recorded data connections equal a released node's, byte for byte.
 #[tokio::test]
-async fn recorded_data_connections_are_answered_byte_by_byte_as_a_released_node_answered() {
+async fn recorded_data_connections_get_recorded_answers() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden");
     for name in [
         "tcp-write64-02",
@@ -86,8 +87,9 @@ fn rebase(asked: &mut [u8], open: &Open, past_the_end: bool) -> Vec<(usize, Vec<
     written
 }
 
+/// A range not wholly inside one open segment is refused, and no byte changes.
 #[tokio::test]
-async fn bytes_that_are_not_all_in_one_open_segment_are_refused_and_nothing_is_touched() {
+async fn range_outside_a_segment_is_refused() {
     let open = Open::start(MooncakeOptions::default(), 4096).await;
     let closed = Memory::zeroed(4096).unwrap();
     let readable = Memory::zeroed(4096).unwrap();
@@ -158,8 +160,9 @@ async fn a_segment_that_goes_while_bytes_come_takes_no_more_of_them() {
     open.engine.close().await;
 }
 
+/// A segment dropped during a read ends the connection with no stray byte.
 #[tokio::test]
-async fn a_segment_that_goes_while_it_is_read_ends_the_connection_without_a_word_among_its_bytes() {
+async fn segment_dropped_during_read_ends_connection() {
     let open = Open::start(MooncakeOptions::default(), 64 * MIB).await;
     open.memory.copy_in(0, &vec![0xaa; 64 * MIB]).unwrap();
     let mut peer = open.connect().await;
@@ -172,8 +175,9 @@ async fn a_segment_that_goes_while_it_is_read_ends_the_connection_without_a_word
     open.engine.close().await;
 }
 
+/// A reader that stalls is closed equally soon for long and short answers.
 #[tokio::test]
-async fn a_peer_that_takes_nothing_of_a_long_answer_is_closed_as_soon_as_one_of_a_short_one() {
+async fn stalled_reader_is_closed_for_any_answer_length() {
     let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
     let open = Open::start(hasty, 64 * MIB).await;
     let mut peer = open.connect().await;
@@ -183,8 +187,9 @@ async fn a_peer_that_takes_nothing_of_a_long_answer_is_closed_as_soon_as_one_of_
     open.engine.close().await;
 }
 
+/// A peer stalled within a request is closed; one between requests is not.
 #[tokio::test]
-async fn peers_that_stop_within_a_request_are_closed_and_those_between_two_are_not() {
+async fn peer_stalled_within_a_request_is_closed() {
     let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
     let open = Open::start(hasty, MIB).await;
     let mut idle = open.connect().await;
@@ -212,8 +217,9 @@ async fn peers_that_stop_within_a_request_are_closed_and_those_between_two_are_n
     open.engine.close().await;
 }
 
+/// The oldest connection between requests yields its place; one within a request does not.
 #[tokio::test]
-async fn the_oldest_connection_between_requests_makes_room_and_one_within_does_not() {
+async fn connection_between_requests_yields_its_place() {
     let few = MooncakeOptions { connections_max: 2, ..MooncakeOptions::default() };
     let open = Open::start(few, 4096).await;
     let mut within = begun(&open).await;

@@ -24,8 +24,9 @@ const BYTES: usize = 8 << 20;
 /// Where the memory of played nodes lies.
 const BASE: u64 = 0x7f00_0000_0000;
 
+/// Bytes round-trip in both versions and in pieces of any size.
 #[tokio::test]
-async fn bytes_go_there_and_back_in_both_versions_and_in_pieces_of_any_size() {
+async fn bytes_round_trip_in_both_versions() {
     for version in [1, 2] {
         let node = Node::start(version, well_behaved).await;
         let user = user(MooncakeOptions::default()).await;
@@ -48,8 +49,9 @@ async fn bytes_go_there_and_back_in_both_versions_and_in_pieces_of_any_size() {
     }
 }
 
+/// The whole address space is a segment, and its owner knows its bounds.
 #[tokio::test]
-async fn the_whole_address_space_is_a_segment_and_its_owner_knows_its_bounds() {
+async fn whole_address_space_is_a_segment() {
     let node = Node::start(2, well_behaved).await;
     let user = user(MooncakeOptions::default()).await;
     let absolute = user.open(&format!("{}/absolute", node.address)).await.unwrap();
@@ -89,8 +91,9 @@ async fn a_node_that_is_starting_and_one_without_tcp_are_told_apart() {
     user.close().await;
 }
 
+/// Version one under a descriptor of version two is detected.
 #[tokio::test]
-async fn a_node_that_speaks_version_one_under_a_descriptor_of_version_two_is_found_out() {
+async fn version_mismatch_with_descriptor_is_detected() {
     let node = Node::start(2, async |mut peer: Peer, store: Store| {
         let request = DataRequest::decode(peer.take().await);
         let old = DataRequest { version: ProtocolVersion::One, ..request };
@@ -105,8 +108,9 @@ async fn a_node_that_speaks_version_one_under_a_descriptor_of_version_two_is_fou
     user.close().await;
 }
 
+/// A write whose connection breaks is not repeated, and its error states what is known.
 #[tokio::test]
-async fn a_write_whose_connection_breaks_is_never_sent_again_and_its_end_says_what_is_known() {
+async fn broken_write_is_not_repeated() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| {
         let request = DataRequest::decode(peer.take().await);
         let mut half = vec![0; request.bytes as usize / 2];
@@ -172,8 +176,9 @@ async fn a_node_that_answers_nothing_is_given_up_in_the_stated_time() {
     user.close().await;
 }
 
+/// A node that stalls within its bytes is given up in the stated time.
 #[tokio::test]
-async fn a_node_that_stops_within_its_bytes_is_given_up_in_the_stated_time() {
+async fn node_stalled_within_its_bytes_is_given_up() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| {
         let _ = DataRequest::decode(peer.take().await);
         peer.0.write_all(&DataStatus::Done.encode()).await.unwrap();
@@ -188,8 +193,9 @@ async fn a_node_that_stops_within_its_bytes_is_given_up_in_the_stated_time() {
     user.close().await;
 }
 
+/// A deadline at once ends a transfer that waits for an unresponsive node.
 #[tokio::test]
-async fn a_deadline_ends_a_transfer_that_waits_for_a_mute_node_at_once() {
+async fn deadline_ends_wait_for_unresponsive_node() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
     let (user, segment) = open(&node, MooncakeOptions::default()).await;
     let block = pattern(BYTES, 1);
@@ -201,8 +207,9 @@ async fn a_deadline_ends_a_transfer_that_waits_for_a_mute_node_at_once() {
     user.close().await;
 }
 
+/// A node has the stated time for its answer, independent of other limits.
 #[tokio::test]
-async fn a_node_has_the_time_for_its_answer_that_is_stated_whatever_the_other_limits_are() {
+async fn answer_timeout_is_independent_of_other_limits() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
     let timing = EngineTiming { lane_mute_timeout_ms: 100, ..EngineTiming::default() };
     let options = MooncakeOptions {
@@ -218,8 +225,9 @@ async fn a_node_has_the_time_for_its_answer_that_is_stated_whatever_the_other_li
     user.close().await;
 }
 
+/// A segment loses its node and finds it again.
 #[tokio::test]
-async fn a_node_that_is_gone_is_lost_and_found_again_by_the_same_segment() {
+async fn segment_finds_its_node_after_an_outage() {
     let mut node = Node::start(2, well_behaved).await;
     let (user, segment) = open(&node, MooncakeOptions::default()).await;
     let block = pattern(4096, 1);
@@ -238,8 +246,9 @@ async fn a_node_that_is_gone_is_lost_and_found_again_by_the_same_segment() {
     user.close().await;
 }
 
+/// A Mooncake node is found in a store, also after it restarted elsewhere.
 #[tokio::test]
-async fn a_mooncake_node_is_found_in_a_store_and_again_when_it_restarted_elsewhere() {
+async fn mooncake_node_is_found_after_it_moved() {
     let table = Arc::<Table>::default();
     let mut node = Node::start(2, well_behaved).await;
     node.publish(&table);
@@ -322,8 +331,9 @@ async fn a_connection_that_was_refused_for_a_while_is_made_later() {
     serving.iter().for_each(JoinHandle::abort);
 }
 
+/// A refusal by a version-one node names its possible causes.
 #[tokio::test]
-async fn a_refusal_by_a_node_of_version_one_is_told_for_what_it_may_be() {
+async fn version_one_refusal_names_its_possible_causes() {
     let node = Node::start(1, well_behaved).await;
     let user = user(MooncakeOptions::default()).await;
     let absolute = user.open(&format!("{}/absolute", node.address)).await.unwrap();
@@ -334,8 +344,9 @@ async fn a_refusal_by_a_node_of_version_one_is_told_for_what_it_may_be() {
     user.close().await;
 }
 
+/// A checksum that cannot be had is refused before any byte is read.
 #[tokio::test]
-async fn a_checksum_that_cannot_be_had_is_refused_before_anything_is_read() {
+async fn unavailable_checksum_is_refused_early() {
     let node = Node::start(2, well_behaved).await;
     let limits = EngineLimits { checksum_bytes_max: 1_000, ..EngineLimits::default() };
     let builder = Engine::builder().limits(limits).mooncake(MooncakeOptions::default());

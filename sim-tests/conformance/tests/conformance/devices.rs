@@ -6,8 +6,9 @@ use handfast_transport_sim::verbs::{DuplicateRead, PROFILES, PsnSource};
 /// Devices that no lane can use are not simulated, except for the mode that users meet.
 const NOT_SIMULATED: [&str; 3] = ["siw", "iwarp", "efa"];
 
+/// The profiles of the simulator and of the backend agree.
 #[test]
-fn the_profiles_of_the_simulator_and_of_the_backend_say_the_same() {
+fn simulator_and_backend_profiles_agree() {
     for real in DEVICE_PROFILES {
         let Some(simulated) = PROFILES.iter().find(|profile| profile.name == real.name) else {
             assert!(NOT_SIMULATED.contains(&real.name), "{} is not simulated", real.name);

@@ -48,8 +48,9 @@ fn every_scenario_can_be_played_and_shows_what_it_showed() {
     assert_kept(&folder().join("simulated.txt"), &simulated().to_string());
 }
 
+/// The simulated device matches recorded kernels except for the listed differences.
 #[test]
-fn the_simulated_device_shows_what_kernels_showed_but_for_the_differences_that_are_written_down() {
+fn simulated_device_matches_recorded_kernels() {
     let kernels = kernels();
     assert!(!kernels.is_empty());
     let findings = findings(&simulated(), &kernels, &differences());

@@ -72,8 +72,9 @@ impl World {
     }
 }
 
+/// A lane without further use is evicted; lanes in use stay.
 #[test]
-fn a_lane_that_nobody_came_back_to_makes_way_and_the_used_ones_stay() {
+fn unused_lane_is_evicted_first() {
     let mut world = World::default();
     let [one, two, three] = [1, 2, 3].map(|number| world.up(number));
     world.pass(300);
@@ -106,8 +107,9 @@ fn where_all_were_used_those_that_are_used_now_stay() {
     assert_eq!(world.choose(), Choice::Evict(one, peer(1)), "somebody has to");
 }
 
+/// A use before the hold time ends does not protect the lane later.
 #[test]
-fn a_use_of_before_the_lane_could_be_chosen_at_all_is_no_sign_later() {
+fn early_use_does_not_protect_later() {
     let mut world = World::default();
     let one = world.up(1);
     world.pass(30);
@@ -121,8 +123,9 @@ fn a_use_of_before_the_lane_could_be_chosen_at_all_is_no_sign_later() {
     assert_eq!(world.choose(), Choice::Evict(two, peer(2)));
 }
 
+/// A busy lane stays, and a recently used one stays for its hold time.
 #[test]
-fn a_lane_with_work_stays_and_one_that_was_used_lately_stays_for_a_while() {
+fn busy_and_recent_lanes_stay() {
     let mut world = World::default();
     let [one, two] = [1, 2].map(|number| world.up(number));
     assert_eq!(world.choose(), Choice::Wait(at(250)), "both have just come up");
@@ -136,8 +139,9 @@ fn a_lane_with_work_stays_and_one_that_was_used_lately_stays_for_a_while() {
     assert_eq!(world.choose(), Choice::Evict(one, peer(1)));
 }
 
+/// A returning peer holds its lane for longer each time, up to a second.
 #[test]
-fn a_peer_that_keeps_coming_back_keeps_its_lane_for_longer_each_time_up_to_a_second() {
+fn returning_peer_gets_a_longer_hold() {
     let mut world = World::default();
     for hold in [250, 500, 1_000, 1_000] {
         let (lane, up) = (world.up(1), world.now);
