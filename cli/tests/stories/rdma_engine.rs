@@ -3,10 +3,10 @@
 //! These run after those of the program, which look at every NIC there is where they name none.
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server, skipped, until};
-use crate::wires::{Wire, run};
+use crate::wires::Wire;
 use handfast::{
-    Access, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Remote,
-    RequestStatus, Segment, Span, TransportChoice,
+    Access, Builder, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Remote,
+    RequestStatus, Segment, Span, Transfer, TransportChoice,
 };
 use rustix::process::Signal;
 use std::fs;
@@ -18,8 +18,8 @@ use tokio::time::timeout;
 const BYTES: usize = 4 * MIB as usize;
 /// Takes a device of software longer than a short deadline.
 const LARGE: usize = 24 * MIB as usize;
-/// Fits into what a queue pair takes at once.
-const FEW: usize = 32 << 10;
+/// Of a throttled wire, in megabits per second: [`BYTES`] take eight seconds.
+const SLOW_MBIT: u32 = 4;
 /// Of memory that nobody but a story and its spans hold.
 const ONLY_HERE: usize = 1;
 /// What a machine whose processors are emulated and shared adds to a wait.
@@ -41,7 +41,7 @@ pub(crate) fn guest() -> bool {
 }
 
 /// A wire for one story alone, where it can be told.
-fn wire(number: u32) -> Option<Wire> {
+pub(crate) fn wire(number: u32) -> Option<Wire> {
     guest().then(|| Wire::new(number))
 }
 
@@ -51,14 +51,28 @@ pub(crate) async fn start_at(device: &str) -> RecordedEngine {
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
-async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> RecordedEngine {
+fn builder(wire: &Wire, side: u32, address: Option<&str>) -> Builder {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
     let rdma = RdmaOptions { devices: vec![wire.device(side)], address, ..RdmaOptions::default() };
     // Long enough for a device that has given a silent peer up.
     let timing = EngineTiming { close_timeout_ms: 5_000, ..EngineTiming::default() };
-    let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing);
+    Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
+}
+
+async fn start(wire: &Wire, side: u32, address: Option<&str>, listens: bool) -> RecordedEngine {
+    let builder = builder(wire, side, address);
     let listen = format!("{}:0", wire.ip(side));
     RecordedEngine::start(if listens { builder.listen(&listen) } else { builder }).await
+}
+
+/// A node at side 0 with 32 KiB under way on a lane at most, which take a throttled wire less than a
+/// tenth of a second: a write that is given up ends long before its lane would be ended for it.
+async fn start_shallow(wire: &Wire) -> RecordedEngine {
+    let builder = builder(wire, 0, None).adjust(|limits, _| {
+        limits.slice_bytes_max = 8 << 10;
+        limits.lane_depth = 4;
+    });
+    RecordedEngine::start(builder).await
 }
 
 /// A node at the far end of a wire that serves one segment.
@@ -98,30 +112,16 @@ async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u
 
 /// Packets that came to a NIC until now.
 pub(crate) fn packets(device: &str) -> u64 {
-    counted(device, "rcvd_pkts")
-}
-
-/// Packets that it sent.
-fn sent_packets(device: &str) -> u64 {
-    counted(device, "sent_pkts")
-}
-
-fn counted(device: &str, counter: &str) -> u64 {
     let counters = format!("/sys/class/infiniband/{device}/ports/1/hw_counters");
     // Else the kernel shows what it read up to ten milliseconds ago.
     fs::write(format!("{counters}/lifespan"), "0").unwrap();
-    fs::read_to_string(format!("{counters}/{counter}")).unwrap().trim().parse().unwrap()
+    fs::read_to_string(format!("{counters}/rcvd_pkts")).unwrap().trim().parse().unwrap()
 }
 
-/// Submits a write that takes a while, and waits until some of it has arrived.
-async fn under_way(
-    segment: &Segment,
-    span: &Span,
-    wire: &Wire,
-    limit: Duration,
-) -> handfast::Transfer {
+/// Submits a write, and waits until some of it has arrived.
+async fn under_way(segment: &Segment, span: &Span, wire: &Wire) -> Transfer {
     let before = packets(&wire.device(1));
-    let transfer = segment.write(span, 0).deadline(limit).submit().await.unwrap();
+    let transfer = segment.write(span, 0).deadline(PATIENCE).submit().await.unwrap();
     until("packets arrive", || packets(&wire.device(1)) > before + 16);
     transfer
 }
@@ -144,32 +144,31 @@ fn cause(ended: Result<impl Sized, Error>) -> Cause {
     }
 }
 
+/// A write that is cancelled, dropped or late ends once, releases its memory last and costs no lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_last_and_costs_no_lane()
- {
+async fn given_up_write_releases_memory_and_keeps_its_lane() {
     let Some(wire) = wire(1) else { return };
-    let (owner, user) = (Owner::start(&wire, None).await, start(&wire, 0, None, false).await);
+    let (owner, user) = (Owner::start(&wire, None).await, start_shallow(&wire).await);
     let segment = owner.opened_by(&user).await;
     write_and_check(&segment, &owner, BYTES, 1).await;
     let block = pattern(BYTES, 2);
     let prepared = user.prepare(&block.whole()).await.unwrap();
     let held = block.holders();
 
-    let cancelled = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+    let throttle = wire.throttle(0, SLOW_MBIT);
+    let cancelled = under_way(&segment, &block.whole(), &wire).await;
     cancelled.cancel();
-    assert_eq!(cause(timeout(SLACK, cancelled).await.unwrap()), Cause::Cancelled);
+    assert_eq!(cause(timeout(PATIENCE, cancelled).await.unwrap()), Cause::Cancelled);
     assert_eq!(block.holders(), held, "nothing reads it after the end");
 
-    drop(under_way(&segment, &block.whole(), &wire, PATIENCE).await);
+    drop(under_way(&segment, &block.whole(), &wire).await);
     until("the memory is free", || block.holders() == held);
 
-    // Less than it takes, and more than it takes to begin.
-    let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(2));
-    let late = timeout(SLACK, late.submit().await.unwrap()).await.unwrap();
+    let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+    let late = timeout(PATIENCE, late.submit().await.unwrap()).await.unwrap();
     assert_eq!(cause(late), Cause::DeadlinePassed);
     assert_eq!(block.holders(), held);
-
-    held_until_the_device_is_done(&segment, &block, &wire).await;
+    drop(throttle);
 
     // Longer than a slice that is wanted back may take before its lane is ended for it.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
@@ -182,29 +181,32 @@ async fn what_is_cancelled_dropped_or_late_over_rdma_ends_once_frees_its_memory_
     user.close().await;
 }
 
-/// On a wire that takes longer than it takes to give a write up, and less than the device waits for
-/// an answer in all.
-async fn held_until_the_device_is_done(segment: &Segment, block: &Memory, wire: &Wire) {
-    let interface = wire.interface(0);
-    run(&format!("tc qdisc add dev {interface} root netem delay 150ms"));
-    let few = block.span(0, FEW).unwrap();
-    let held = block.holders();
+/// No slice ends on a wire that loses everything, until its lane is ended for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_held_until_the_device_is_done_with_it() {
+    let Some(wire) = wire(18) else { return };
+    let (owner, user) = (Owner::start(&wire, None).await, start_shallow(&wire).await);
+    let segment = owner.opened_by(&user).await;
+    let block = pattern(BYTES, 2);
+    let _prepared = user.prepare(&block.whole()).await.unwrap();
     for dropped in [false, true] {
-        let before = sent_packets(&wire.device(0));
-        let transfer = segment.write(&few, 0).deadline(PATIENCE).submit().await.unwrap();
-        until("packets leave", || sent_packets(&wire.device(0)) > before + 4);
+        write_and_check(&segment, &owner, BYTES, 1).await;
+        let held = block.holders();
+        let throttle = wire.throttle(0, SLOW_MBIT);
+        let transfer = under_way(&segment, &block.whole(), &wire).await;
+        throttle.lose_all();
         if dropped {
             drop(transfer);
-            assert!(block.holders() > held, "what was dropped is held as well");
+            assert!(block.holders() > held, "the device still reads what was dropped");
             until("the memory is free", || block.holders() == held);
         } else {
             transfer.cancel();
             assert!(block.holders() > held, "the device still reads it");
-            assert_eq!(cause(timeout(SLACK, transfer).await.unwrap()), Cause::Cancelled);
+            assert_eq!(cause(timeout(PATIENCE, transfer).await.unwrap()), Cause::Cancelled);
             assert_eq!(block.holders(), held);
         }
     }
-    run(&format!("tc qdisc del dev {interface} root"));
+    user.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -314,7 +316,7 @@ async fn no_byte_of_a_write_that_was_given_up_lands_after_its_fence_though_the_s
     // The device's own time for it is none of the write's.
     let _prepared = user.prepare(&block.whole()).await.unwrap();
     server.process.stop();
-    let given_up = under_way(&segment, &block.whole(), &wire, PATIENCE).await;
+    let given_up = under_way(&segment, &block.whole(), &wire).await;
     given_up.cancel();
     let error = given_up.await.unwrap_err();
     let remote = error.remote();
