@@ -38,8 +38,8 @@ const COMMAND: &str = "handfast";
 /// asked for: what they depend on is then built once, with the features that they add up to.
 const VERBS: [&str; 3] = ["--workspace", "--features", "verbs"];
 /// Stories of the program and of the engine in one guest, by what their names contain.
-const ONE_HOST: [&str; 6] =
-    ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_rails::", "--skip", FLEET];
+const ONE_HOST: [&str; 7] =
+    ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
 /// Those with released nodes as peers. Their names contain one of the above, and two of them at once
 /// want more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";

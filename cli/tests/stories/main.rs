@@ -31,6 +31,8 @@ mod rdma_engine;
 #[cfg(feature = "verbs")]
 mod rdma_limits;
 #[cfg(feature = "verbs")]
+mod rdma_loss;
+#[cfg(feature = "verbs")]
 mod rdma_rails;
 #[cfg(feature = "verbs")]
 mod reborn;
