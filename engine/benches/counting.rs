@@ -1,5 +1,5 @@
-//! What counting costs on the smallest transfers: batches of one write of 4 KiB, counted and not in
-//! turns. Beside `recording`, whose way of measuring this is.
+//! Cost of counting for the smallest transfers: batches of one write of 4 KiB, with and without
+//! counters in turns. Measured like `recording`.
 #![allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "it measures time")]
 
 #[path = "turns/mod.rs"]

@@ -1,4 +1,4 @@
-//! What recording costs on the smallest transfers: with a recording and without in turns.
+//! Cost of recording for the smallest transfers, with and without a recording in turns.
 #![allow(clippy::disallowed_types, clippy::float_arithmetic, reason = "it measures time")]
 
 #[path = "turns/mod.rs"]

@@ -30,7 +30,7 @@ pub(crate) struct OwnedFrame {
     pub(crate) text: String,
 }
 
-/// Why no frame was read.
+/// Failures to read a frame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     /// The connection ended before the first byte.

@@ -1,9 +1,9 @@
-//! Nodes of the Mooncake Transfer Engine as peers: over its TCP data protocol, and its handshake over
-//! RDMA.
+//! Nodes of the Mooncake Transfer Engine as peers: over its TCP data protocol, and its handshake
+//! over RDMA.
 //!
-//! They have no key of ours and no incarnation. Over TCP a run of one is known by the addresses it
-//! publishes, and its memory by absolute addresses; over RDMA by the path of a device, and by keys.
-//! `docs/compatibility.md` tells what that costs.
+//! They have no handfast key and no incarnation. Over TCP an incarnation is identified by the
+//! addresses it publishes, and its memory by absolute addresses; over RDMA by the path of a device,
+//! and by keys. `docs/compatibility.md` describes the consequences.
 
 mod exchange;
 mod handshake;
@@ -42,10 +42,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses. Over
-/// TCP alone: over RDMA each buffer has a key of its own.
+/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses. TCP
+/// only; over RDMA each buffer has its own key.
 pub const ABSOLUTE: &str = "absolute";
-/// What the name of a buffer of a Mooncake node begins with; its place in the descriptor follows.
+/// Prefix of the name of a Mooncake node's buffer, before its index in the descriptor.
 pub(crate) const BUFFER: &str = "buffer-";
 
 /// The links of an engine without the network's type.
@@ -57,14 +57,14 @@ pub(crate) trait Links: Send + Sync {
         call_address: &str,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
-    /// Every target that somebody holds.
+    /// Every target still referenced.
     fn targets(&self) -> Vec<Arc<Target>>;
 
     /// Ends every link and waits until none touches memory.
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
-/// What every link needs.
+/// Shared context of all links.
 pub(crate) struct LinksParts<N> {
     pub(crate) net: N,
     pub(crate) options: MooncakeOptions,
@@ -77,7 +77,7 @@ pub(crate) struct LinksParts<N> {
     pub(crate) counts: Arc<Counts>,
 }
 
-/// A run of a Mooncake node, as far as it can be told from another: name, calls, data, version.
+/// Identity of a Mooncake node's incarnation: name, call address, data address, version.
 type Identity = (String, String, String, ProtocolVersion);
 
 /// The links there are. When this is dropped they end.
@@ -113,8 +113,8 @@ impl<N: Net> LinkTable<N> {
         Ok(target)
     }
 
-    /// How long a link may stay without an answer: as every lane, and long enough for the slowest
-    /// request that is still waited for, from its connection to its answer.
+    /// Longest time of a link without an answer: that of every lane, and enough for the slowest
+    /// pending request from its connection to its answer.
     fn lane_mute(&self) -> Duration {
         let LinksParts { options, limits, connect_timeout_ms, lane_mute, .. } = &self.parts;
         let request_ms = options.request_ms(u64::from(limits.slice_bytes_max));

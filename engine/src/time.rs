@@ -37,7 +37,7 @@ impl Clock for TokioClock {
     }
 
     fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        // A year is as good as never, and the runtime's clock has a range of its own.
+        // A year is as good as never, and the runtime's clock has a limited range.
         let far = std::time::Duration::from_secs(86_400 * 365);
         let left = std::time::Duration::from_nanos(at.0.saturating_sub(self.now().0));
         Box::pin(tokio::time::sleep(left.min(far)))

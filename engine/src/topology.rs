@@ -1,8 +1,8 @@
-//! Which NIC is near which memory: discovery from `/sys`, Mooncake's `nic_priority_matrix`, and how
-//! near a pair of NICs is to memory on both sides. Transfers over several NICs follow it.
+//! NICs near to memory: discovery from `/sys`, Mooncake's `nic_priority_matrix`, and the rank of
+//! NIC pairs by the memory on both sides. Transfers over several NICs follow it.
 //!
-//! NICs are resolved by name, never by a place in somebody's list: the two sides of a connection
-//! list theirs in different orders, and a NIC that is out of service shifts every place after it.
+//! NICs are identified by name, never by an index: the two sides of a connection list theirs in
+//! different orders, and a failed NIC shifts every index after it.
 
 mod location;
 mod machine;

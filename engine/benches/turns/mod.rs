@@ -36,7 +36,7 @@ pub(crate) async fn measure(what: &str, plain: &Engine, changed: &Engine, pairs:
     let mut plain_nanos = Vec::new();
     for pair in 0..pairs {
         let mut took = [[Duration::ZERO; 2]; 2];
-        // Whoever comes first does so every other time.
+        // The order alternates.
         for side in [pair % 2, 1 - pair % 2] {
             took[side] = writes(&segments[side], &block).await;
         }
@@ -53,7 +53,7 @@ pub(crate) async fn measure(what: &str, plain: &Engine, changed: &Engine, pairs:
     );
 }
 
-/// How long some writes take, by the clock and by processor time.
+/// Wall and processor time of some writes.
 async fn writes(segment: &Segment, block: &Memory) -> [Duration; 2] {
     let (began, processor) = (Instant::now(), processor_time());
     for _ in 0..WRITES {

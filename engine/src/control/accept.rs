@@ -14,10 +14,10 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tracing::{debug, warn};
 
-/// Told to stop by the end of its sender.
+/// Resolves when its sender is dropped.
 pub(crate) type Stop = oneshot::Receiver<()>;
 
-/// A port whose connections are served by a task of its own.
+/// A port with a serving task.
 pub(crate) struct Listening {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -31,14 +31,14 @@ impl Listening {
         Self { stop, task: tokio::spawn(serving(stopped)) }
     }
 
-    /// As [`Listening::start`], and serves nobody before `calls` says so.
+    /// Like [`Listening::start`], but serves no connection before `calls` is true.
     pub(crate) fn start_when<F: Future<Output = ()> + Send + 'static>(
         mut calls: watch::Receiver<bool>,
         serving: impl FnOnce(Stop) -> F + Send + 'static,
     ) -> Self {
         Self::start(|mut stop| async move {
             let taken = tokio::select! {
-                // Where nobody is left to say so, the end is near.
+                // Without a sender left the engine is ending.
                 said = calls.wait_for(|taken| *taken) => said.is_ok(),
                 _ = &mut stop => false,
             };
@@ -123,7 +123,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     tasks.shutdown().await;
 }
 
-/// Whether the end of another connection would help.
+/// Closing another connection would help.
 fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     code.is_some_and(|code| {

@@ -1,4 +1,4 @@
-//! What a node answers to the frames of its control channel.
+//! Answers to the frames of the control channel.
 
 use crate::api::engine::nic_path;
 use crate::control::{Answer, Answerer, OwnedFrame};
@@ -28,7 +28,7 @@ pub(crate) struct Answers {
     pub(crate) name: NodeName,
     pub(crate) incarnation: Incarnation,
     pub(crate) address: String,
-    /// What peers may use.
+    /// Transports announced to peers.
     pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
@@ -36,15 +36,15 @@ pub(crate) struct Answers {
     checksums_waiting: AtomicUsize,
     pub(crate) checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
-    /// Where Mooncake nodes reach our memory.
+    /// The data port for Mooncake nodes.
     pub(crate) data_port: Option<DataPort>,
-    /// Whether they reach it at all, over that port or over RDMA.
+    /// Mooncake nodes can reach memory, over that port or over RDMA.
     pub(crate) is_open: bool,
-    /// What Mooncake nodes tell; absent where they are not spoken to.
+    /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
 }
 
-/// What answers are made of.
+/// Context of answers.
 pub(crate) struct AnswersParts {
     pub(crate) name: NodeName,
     pub(crate) incarnation: Incarnation,
@@ -94,14 +94,14 @@ impl Answers {
         }
     }
 
-    /// What is told to whoever does not speak our protocol. Where Mooncake nodes are served they
-    /// would take every region of it for one that is reached by its address.
+    /// The descriptor for callers that do not speak the handfast protocol. Where Mooncake nodes are
+    /// served, they would take each of its regions for one reached by address.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
         self.describe(self.regions.describe(reach))
     }
 
-    /// What is told to a Mooncake node: of both transports the one that it has.
+    /// The descriptor for a Mooncake node: of both transports the one that it has.
     fn describe_to(&self, asking: Option<SegmentDescriptor>) -> NodeDescriptor {
         let mut descriptor = self.describe_openly();
         if self.offer.transports.rdma && asking.is_some_and(|asking| asking.offers_rdma()) {
@@ -152,7 +152,7 @@ impl Answers {
         Some(answered(answer.await.ok()?, addressed).encode())
     }
 
-    /// Keeps a notification, if there is somebody who may take it and room.
+    /// Keeps a notification if the inbox exists and has room.
     fn notification(&self, text: &str) -> Option<String> {
         let inbox = self.inbox.as_ref()?;
         let kept = Notification::decode(text).is_ok_and(|notification| inbox.put(notification));
@@ -168,7 +168,8 @@ impl Answers {
 
     async fn metadata(&self, text: &str) -> Answer {
         let asked = NodeDescriptor::decode(text);
-        // A Mooncake node asks with its own descriptor, which has no key of ours and no question.
+        // A Mooncake node asks with its own descriptor, which has neither a handfast key nor a
+        // question.
         let mut descriptor = match asked {
             Ok(_) => self.describe(self.regions.describe(Reach::ByKey)),
             Err(_) => self.describe_to(SegmentDescriptor::decode(text).ok()),

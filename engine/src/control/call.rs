@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// How a call failed.
+/// Failures of a call.
 #[derive(Debug)]
 pub(crate) enum CallError {
     /// The name does not resolve.
@@ -73,7 +73,7 @@ fn connect_cause(error: &io::Error) -> Cause {
     }
 }
 
-/// Calls of ours, and the connections that are kept between them.
+/// Outgoing calls, and connections kept between them.
 pub(crate) struct Calls<N: Net> {
     net: N,
     timeout_ms: u64,
@@ -98,13 +98,13 @@ impl<N: Net> Calls<N> {
         Arc::new(Self { net, timeout_ms, runtime, kept, look: Look::default() })
     }
 
-    /// Whether a connection that is made now can be kept: those of another runtime end with it, and
-    /// move only while that runs.
+    /// A new connection can be kept: one of another runtime ends with that runtime and moves only
+    /// while it runs.
     pub(crate) fn may_keep(&self) -> bool {
         Handle::try_current().is_ok_and(|current| current.id() == self.runtime.id())
     }
 
-    /// Asks over a connection of its own. Cancel-safe: the connection is closed.
+    /// Asks over a dedicated connection. Cancel-safe: the connection is closed.
     pub(crate) async fn ask(
         &self,
         address: &str,
@@ -117,12 +117,12 @@ impl<N: Net> Calls<N> {
         Ok(Answered { text: frame.text, keep: Box::new(move || kept.put(&address, stream)) })
     }
 
-    /// Sends a handshake message over a connection that was kept, and is again, or else one of its
-    /// own. Cancel-safe: the connection is closed.
+    /// Sends a handshake message over a kept connection, which is kept again, or else a new one.
+    /// Cancel-safe: the connection is closed.
     ///
-    /// A connection that was kept may have been closed by the peer meanwhile. If it ends without one
-    /// byte of an answer the message is sent once more, on a fresh one: it may arrive twice then, as
-    /// any message of the handshake may (rules H1 and H4; the explorer's calls do).
+    /// The peer may have closed a kept connection meanwhile. If it ends without a byte of an
+    /// answer, the message is sent once more on a new one. It may then arrive twice, as any
+    /// handshake message may (rules H1 and H4; the explorer duplicates calls).
     pub(crate) async fn hand_over(
         &self,
         address: &str,

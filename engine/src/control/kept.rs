@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// Connections kept at once; past it the one that is idle for longest is closed.
 pub(super) const KEPT_MAX: usize = 64;
-/// How long one is kept without a call. A handshake follows the look-up of its peer at once where
-/// there is something to transfer, and where not it soon costs more than it saves. Far less than the
-/// peer keeps it ([`super::listener::KEPT_TIMEOUT`]), so that a call does not meet its end.
+/// Longest idle time of a kept connection. A handshake with work follows its look-up at once;
+/// otherwise the connection soon costs more than it saves. Far below the peer's limit
+/// ([`super::listener::KEPT_TIMEOUT`]), so that a call does not meet its end.
 pub(super) const KEPT_IDLE: Duration = Duration::from_secs(1);
 
 struct Spare<S> {
@@ -25,7 +25,7 @@ struct Spare<S> {
 /// The oldest first.
 struct State<S> {
     spares: VecDeque<Spare<S>>,
-    /// Whether there is a task that closes what is idle for too long.
+    /// A task closes idle connections.
     tended: bool,
     closed: bool,
 }
@@ -62,7 +62,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
                 let place = state.spares.iter().rposition(|spare| spare.address == address)?;
                 state.spares.remove(place)?
             };
-            // Nothing was asked, so whatever comes is its end.
+            // With no call pending any byte means the end.
             let mut byte = [0];
             let silent = poll_fn(|context| {
                 let mut buffer = ReadBuf::new(&mut byte);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-    /// Whether our end of the connection was closed.
+    /// The local end of the connection was closed.
     async fn is_closed(far: &mut DuplexStream) -> bool {
         let mut byte = [0];
         let once = poll_fn(|context| {
@@ -151,7 +151,7 @@ mod tests {
         assert!(is_closed(&mut far_one).await && !is_closed(&mut far_two).await);
         tokio::time::sleep(KEPT_IDLE).await;
         assert!(is_closed(&mut far_two).await);
-        // What is kept later is looked after as well.
+        // Connections kept later are looked after as well.
         let (three, mut far_three) = duplex(8);
         kept.put("three:1", three);
         assert_eq!(far_three.read(&mut [0]).await.unwrap(), 0);

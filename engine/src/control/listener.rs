@@ -20,17 +20,17 @@ pub(crate) struct ListenerLimits {
     /// Connections that are not lanes yet, at once. The oldest that has said nothing whole
     /// makes room.
     pub(crate) connections_max: usize,
-    /// How long a connection may take to say what it wants, and to take its answer.
+    /// Time for a connection to send its request and to take its answer.
     pub(crate) call_timeout: Duration,
     /// Pause after accept failed, which usually means that descriptors ran out.
     pub(crate) accept_pause: Duration,
 }
 
-/// How long a connection that takes further calls is kept without one. It makes room before that if
-/// need be.
+/// Longest idle time of a connection that takes further calls. It yields its place earlier if
+/// needed.
 pub(super) const KEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a frame is answered with.
+/// The answer to a frame.
 pub(crate) struct Answer {
     /// Of the same kind.
     pub(crate) text: String,
@@ -51,7 +51,7 @@ pub(crate) trait Answerer: Send + Sync + 'static {
     fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<Answer>> + Send;
 }
 
-/// Why a connection ended without a call.
+/// Reasons for a connection to end without a call.
 #[derive(Debug, thiserror::Error)]
 enum Ending {
     #[error("too slow")]
@@ -113,7 +113,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
     .await;
 }
 
-/// What the connections of a port share.
+/// Shared state of a port's connections.
 struct Port<N: Net, A> {
     transport: TcpTransport<N>,
     answerer: Arc<A>,
@@ -140,7 +140,7 @@ async fn handle<N: Net, A: Answerer>(
     };
     let mut kept = false;
     loop {
-        // Whoever said something whole is answered, and makes room for nobody.
+        // A client with a complete frame is answered and never displaced.
         quiet.store(false, Ordering::Relaxed);
         let kind = frame.kind;
         let Some(answer) = port.answerer.answer(frame).await else { return Ok(()) };

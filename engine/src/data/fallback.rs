@@ -20,12 +20,12 @@ impl Fallback {
         Self(reason)
     }
 
-    /// Whose doing it is, as far as this side can tell.
+    /// The side at fault, as far as this side can see.
     pub fn side(&self) -> Side {
         self.0.side()
     }
 
-    /// Where on the road RDMA was given up.
+    /// The stage at which RDMA was given up.
     pub fn stage(&self) -> Stage {
         self.0.stage()
     }
@@ -35,12 +35,12 @@ impl Fallback {
         self.0.peer_address()
     }
 
-    /// Why.
+    /// The cause.
     pub fn cause(&self) -> &Cause {
         self.0.cause()
     }
 
-    /// What to do about it, in one sentence.
+    /// The cure, in one sentence.
     pub fn cure(&self) -> &'static str {
         self.0.hint().unwrap_or("choose `--transport tcp` if TCP is meant")
     }
@@ -64,7 +64,7 @@ impl fmt::Display for Fallback {
     }
 }
 
-/// What was given up so far, and who wants to know.
+/// Fallbacks so far, and their subscribers.
 #[derive(Clone)]
 pub(crate) struct Fallbacks {
     kept: Arc<Mutex<VecDeque<Fallback>>>,
@@ -76,7 +76,7 @@ impl Fallbacks {
         Self { kept: Arc::default(), told: broadcast::Sender::new(FALLBACKS_KEPT) }
     }
 
-    /// Remembers and tells, unless it is known already.
+    /// Records and reports a fallback, unless it is already known.
     pub(crate) fn tell(&self, reason: Error) {
         self.tell_unless(reason, Fallback::is_same);
     }
@@ -101,11 +101,11 @@ impl Fallbacks {
             kept.push_back(fallback.clone());
         }
         tracing::warn!(%fallback, "a fallback");
-        // Nobody need listen.
+        // No receivers is fine.
         let _ = self.told.send(fallback);
     }
 
-    /// RDMA works for a peer again: what is told next of it is news.
+    /// RDMA works for a peer again: the next fallback is reported again.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn forget(&self, peer: &str) {
         self.lock().retain(|known| known.peer() != Some(peer));

@@ -17,7 +17,7 @@ pub(crate) struct Regions {
     pub(crate) table: Arc<RegionTable>,
     named: Mutex<Vec<Named>>,
     regions_max: usize,
-    /// Told of every change.
+    /// Notified of every change.
     pub(crate) changed: Arc<Notify>,
 }
 
@@ -28,7 +28,7 @@ struct Named {
     /// As the RDMA device knows it.
     registered: Option<Arc<LocalRegion>>,
     reach: Reach,
-    /// Where its memory is, if anybody knows.
+    /// Location of its memory, if known.
     location: Option<Location>,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct ServedRegion {
     /// As the RDMA device knows it.
     pub(crate) registered: Option<Arc<LocalRegion>>,
     pub(crate) reach: Reach,
-    /// Where its memory is, if the user said so.
+    /// Location of its memory, if the user gave one.
     pub(crate) location: Option<Location>,
 }
 
-/// What a peer must know to reach a region.
+/// Requirements for a peer to reach a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Its key.
@@ -52,7 +52,7 @@ pub(crate) enum Reach {
     ByAddress,
 }
 
-/// Why bytes named by their address alone cannot be reached.
+/// Failures to reach bytes by address alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReachError {
     #[error("{length} bytes at {address:#x} are in no region that may be reached by address")]
@@ -61,10 +61,9 @@ pub(crate) enum ReachError {
     Region(#[from] RegionError),
 }
 
-/// Memory that peers may reach until this is dropped. A transfer under way then ends early on the
-/// peer's side. The piece of it that is being copied at that moment is still copied, so who reuses
-/// the bytes at once waits until nobody holds the memory (`Memory::holders`); it stays mapped until
-/// then.
+/// Memory that peers may reach until this is dropped. A running transfer then ends early on the
+/// peer's side. The piece being copied at that moment is still copied, so reuse the bytes only once
+/// [`Memory::holders`](crate::Memory::holders) shows no holder; the memory stays mapped until then.
 pub struct Registration {
     regions: Arc<Regions>,
     name: Arc<str>,

@@ -1,4 +1,4 @@
-//! One request of ours on one data connection.
+//! One outgoing request on one data connection.
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped};
@@ -14,12 +14,12 @@ use std::io;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What broke where it is the connection.
+/// Name of the connection in errors.
 const CONNECTION: &str = "data connection";
-/// How long a status may take that says why the sending side broke.
+/// Time for a late status that explains a broken send.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How a request ended that did not end well.
+/// Failures of a request.
 #[derive(Debug)]
 pub(super) enum Failed {
     /// The peer refused the bytes named; it closes the connection.
@@ -57,7 +57,7 @@ impl From<MemoryError> for Failed {
     }
 }
 
-/// A data connection of ours.
+/// An outgoing data connection.
 pub(super) struct Connection<S: Stream> {
     pub(super) source: Source<S>,
     sink: Sink<S>,
@@ -76,7 +76,7 @@ impl<S: Stream> Connection<S> {
         self.sink.start();
     }
 
-    /// How much of the last request was handed to the system.
+    /// Part of the last request that was handed to the system.
     pub(super) fn sent(&self, posting: &Posting) -> Sent {
         let body = if posting.direction == Direction::Write { posting.span.len() } else { 0 };
         match self.sink.taken {
@@ -154,7 +154,7 @@ impl<S: Stream> Connection<S> {
         if !proof.map_err(|_| silent("the proof of a write", limit_ms))?? {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        // Which byte it is says nothing: others may write there too.
+        // The byte itself means nothing: others may write there too.
         Ok(())
     }
 
@@ -188,7 +188,7 @@ async fn status<S: Stream>(source: &mut Source<S>, limit_ms: u64) -> Result<(), 
     }
 }
 
-/// What a status means that comes before the body was sent whole.
+/// Meaning of a status before the whole body was sent.
 fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
     match word {
         Ok(true) => match DataStatus::decode(frame) {
@@ -210,7 +210,7 @@ fn foreign(detail: String) -> Failed {
     Failed::Broken(TransportError { side: Side::Peer, call: "data status", code: 0, detail })
 }
 
-/// What is known of an end that version 1 has no words for.
+/// The failure that version 1 cannot express.
 fn unsaid(failed: Failed) -> Failed {
     match failed {
         Failed::Broken(mut error) if error.call == CONNECTION => {

@@ -1,9 +1,8 @@
-//! The RDMA handshake with Mooncake nodes, where it enters and leaves the life cycle (rule H13).
+//! The RDMA handshake with Mooncake nodes at the edge of the life cycle (rule H13).
 //!
-//! A node of ours has one path whatever its devices; a Mooncake node addresses a device, and is
-//! addressed by one. In the life cycle our own path is the only one we have. Which device of ours a
-//! lane runs over is told by the peer's path there: `NODE@DEVICE` over our first, and
-//! `NODE@DEVICE>OURS` over another.
+//! A handfast node has one path for all its devices; a Mooncake node addresses a device, and is
+//! addressed by one. The life cycle knows a single local path. The peer's path names the local
+//! device of a lane: `NODE@DEVICE` for the first, and `NODE@DEVICE>OURS` for another.
 
 use crate::api::engine::NIC;
 use crate::control::exchange;
@@ -17,10 +16,10 @@ use handfast_core::{NicPath, NodeName};
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
 
-/// Between a device of a Mooncake node and one of ours that is not our first.
+/// Separates a device of a Mooncake node from a local one other than the first.
 const BETWEEN_DEVICES: char = '>';
 
-/// Whether a path is a Mooncake node's, which has the name of a device where ours have one word.
+/// The path is a Mooncake node's, which names a device.
 pub(crate) fn is_theirs(path: &NicPath) -> bool {
     path.nic.as_str() != NIC && path.rail().is_none()
 }
@@ -51,13 +50,13 @@ fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<Ni
     Some(NicPath { nic, ..path.clone() })
 }
 
-/// Why a call of a Mooncake node is answered without the life cycle.
+/// Rejection of a call that never enters the life cycle.
 const NOT_OURS: &str = "Invalid argument: peer nic path inconsistency";
 
-/// A call of a Mooncake node as the life cycle takes it, and the path that it was addressed to.
+/// A Mooncake node's call in the terms of the life cycle, and the path that it addressed.
 ///
 /// # Errors
-/// Why it is rejected.
+/// The reason for a rejection.
 pub(crate) fn received(
     text: &str,
     own: &NicPath,
@@ -77,19 +76,19 @@ pub(crate) fn received(
     }
 }
 
-/// An answer of ours as a Mooncake node reads it that called `addressed`.
+/// An answer as the Mooncake node that called `addressed` reads it.
 pub(crate) fn answered(answer: PlainMessage, addressed: NicPath) -> PlainMessage {
     let to = answer.to.as_ref().map(known_there);
     PlainMessage { from: answer.from.map(|_| addressed), to, ..answer }
 }
 
-/// Which of our devices a path names, by its place.
+/// Index of the local device that a path names.
 fn place_of(path: &NicPath, own: &NicPath, devices: &[DeviceDescriptor]) -> Option<usize> {
     let named = |device: &DeviceDescriptor| device.name == path.nic.as_str();
     devices.iter().position(named).filter(|_| path.node == own.node)
 }
 
-/// What calls to Mooncake nodes need.
+/// Context of calls to Mooncake nodes.
 pub(crate) struct Theirs {
     own: NicPath,
     devices: Vec<DeviceDescriptor>,
@@ -110,7 +109,7 @@ impl Theirs {
         Self { own, devices, directory, descriptor: text, timeout_ms }
     }
 
-    /// A call of ours as it is sent: to a Mooncake node from a device, to one of its.
+    /// The text of an outgoing call; to a Mooncake node both paths name devices.
     pub(crate) fn text(&self, message: &Message) -> String {
         match self.own_on(&message.to).filter(|_| is_theirs(&message.to)) {
             Some(from) => {
@@ -126,10 +125,10 @@ impl Theirs {
         Some(NicPath { nic: NodeName::new(ours).ok()?, ..self.own.clone() })
     }
 
-    /// What a Mooncake node answered to a call of ours to `asked`, as the life cycle takes it.
+    /// A Mooncake node's answer to a call to `asked`, in the terms of the life cycle.
     ///
     /// # Errors
-    /// When the text is no answer.
+    /// The text is no answer.
     pub(crate) fn answer(&self, text: &str, asked: &NicPath) -> Result<PlainMessage, MessageError> {
         let message = PlainMessage::decode(text)?;
         let (there, here) = (known_there(asked), self.own_on(asked));
@@ -139,11 +138,11 @@ impl Theirs {
         Ok(PlainMessage { from, to, ..message })
     }
 
-    /// What a Mooncake node announced, with its address looked up in its descriptor where it
-    /// announced none, as releases before 0.3.11 do. Takes as long as a call may.
+    /// A Mooncake node's announcement, with the address from its descriptor if it announced none,
+    /// as releases before 0.3.11 do. Takes at most the time of a call.
     ///
     /// # Errors
-    /// What stood in the way of the descriptor, or that the device is not in it.
+    /// The descriptor is out of reach, or lacks the device.
     pub(crate) async fn with_address<N: Net>(
         &self,
         net: &N,
@@ -186,7 +185,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What a released node sent to another, `10.0.0.1:16026` with the device rxe0.
+    /// A request of a released node to another, `10.0.0.1:16026` with the device rxe0.
     fn recorded(name: &str) -> String {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden");
         let bytes = fs::read(golden.join(name)).unwrap();

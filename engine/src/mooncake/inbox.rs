@@ -4,7 +4,7 @@ use handfast_core::mooncake::Notification;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What came and was not taken.
+/// Received notifications, until the application takes them.
 pub(crate) struct Inbox {
     kept: Mutex<VecDeque<Notification>>,
     kept_max: usize,

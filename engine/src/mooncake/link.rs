@@ -1,9 +1,9 @@
-//! The data connections to one run of a Mooncake node, as one lane of its target.
+//! The data connections to one incarnation of a Mooncake node, as one lane of its target.
 //!
-//! Nobody there acknowledges that an old connection is gone: what was sent on one may be written
-//! after it broke. So a write is never tried again behind its caller's back. A break with a write
-//! under way ends every batch for the peer, with what is known of its memory; reads, and writes of
-//! which nothing was sent, move to the next lane.
+//! A Mooncake node never acknowledges that an old connection is gone: bytes sent on it may be
+//! written after it broke. A write is therefore never retried silently. A break during a write ends
+//! every batch for the peer, with the known state of its memory; reads and unsent writes move to
+//! the next lane.
 
 use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
@@ -24,10 +24,10 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, info};
 
-/// What a link needs.
+/// Parts of a link.
 pub(super) struct LinkParts<N> {
     pub(super) net: N,
-    /// Where the peer takes data.
+    /// The peer's data address.
     pub(super) address: String,
     pub(super) version: ProtocolVersion,
     pub(super) options: MooncakeOptions,
@@ -76,13 +76,13 @@ pub(super) struct Link<N: Net> {
 
 /// Lanes in a row that may end without one answer before the peer is given up.
 const LANES_UNANSWERED_MAX: u32 = 3;
-/// Pause before a worker that could not connect tries again, while others of its lane can go on. It
-/// doubles each time, for as long as the lane lives.
+/// Pause of a worker after a failed connect, while others of its lane go on. It doubles each time,
+/// for the life of the lane.
 const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest such pause.
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How a worker ended.
+/// Reasons for a worker to exit.
 enum WorkerEnd {
     /// Its connection broke under a request.
     Broken(TransportError),
@@ -90,16 +90,16 @@ enum WorkerEnd {
     Unconnected(TransportError),
 }
 
-/// How a lane ended.
+/// Reasons for a lane to end.
 enum End {
     Broken(TransportError),
-    /// Nobody needs it any more.
+    /// The lane is no longer needed.
     Unwanted,
     /// The engine is closed.
     Stopped,
 }
 
-/// However the task ends, whoever waits is told: the runtime that it runs on may end before them.
+/// Runs on every exit of the task, including the end of its runtime, so no waiter is left behind.
 impl<N: Net> Drop for Link<N> {
     fn drop(&mut self) {
         self.queue.close();
@@ -196,7 +196,7 @@ impl<N: Net> Link<N> {
     }
 
     async fn end(&self, lane: Lifecycle, mut workers: Workers<N>, end: &End) {
-        // Once no worker runs nothing touches memory of ours.
+        // Once no worker runs, nothing touches local memory.
         workers.tasks.shutdown().await;
         let (unsent, writing) = self.queue.close();
         let cause = match end {
@@ -234,7 +234,7 @@ struct Workers<N: Net> {
     /// Those that could not connect and are not replaced yet.
     missing: usize,
     pause: Duration,
-    /// When the next of them is replaced.
+    /// Time to replace the next of them.
     retry_at: Option<Instant>,
 }
 
@@ -263,7 +263,7 @@ impl<N: Net> Workers<N> {
             tokio::select! {
                 Some(worker) = self.tasks.join_next() => {
                     if worker.as_ref().is_err_and(JoinError::is_cancelled) {
-                        // Nobody ends a worker alone: the runtime ends, and this task with it.
+                        // No single worker is stopped: the runtime ends, and this task with it.
                         std::future::pending::<()>().await;
                     }
                     let died = |error: JoinError| WorkerEnd::Broken(broken(error.to_string()));
@@ -297,8 +297,8 @@ async fn pause_until(at: Option<Instant>) {
     }
 }
 
-/// Serves postings on one connection until it breaks under one of them. A connection that ends
-/// between two of them is made anew for the next.
+/// Serves postings on one connection until it breaks during one of them. A connection that ends
+/// between two is replaced for the next.
 async fn work<N: Net>(
     parts: Arc<LinkParts<N>>,
     queue: Arc<Queue>,
@@ -323,7 +323,7 @@ async fn work<N: Net>(
             None => {
                 let unsent = || LaneCompletion::Released { slice, sent: Sent::None };
                 tokio::select! {
-                    // What is asked back is not begun any more.
+                    // A withdrawn posting must not begin.
                     biased;
                     // An error means that the lane is ending, and this task with it.
                     _ = &mut cancelled => {

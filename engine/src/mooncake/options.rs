@@ -1,4 +1,4 @@
-//! How a node speaks to Mooncake nodes.
+//! Options for communication with Mooncake nodes.
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::mooncake::ProtocolVersion;
@@ -10,11 +10,11 @@ pub const LANES_PER_PEER_MAX: usize = 16;
 /// the wait for progress.
 const BYTES_PER_MS_MIN: u64 = 64;
 
-/// How a node speaks to nodes of the Mooncake Transfer Engine. Without these options it takes
-/// nothing from them and opens none of them.
+/// Options for nodes of the Mooncake Transfer Engine. Without them the node accepts no such peers
+/// and opens none.
 ///
-/// Their TCP data protocol knows no keys: whoever reaches the data port may read and write every
-/// segment that was registered for it.
+/// Their TCP data protocol has no keys: any client of the data port may read and write every
+/// segment registered for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MooncakeOptions {
     /// The port that takes data, at the host that is listened at; 0 takes any free one.
@@ -25,12 +25,12 @@ pub struct MooncakeOptions {
     pub lanes_per_peer: usize,
     /// Highest version of the data protocol to ask a peer for.
     pub version_max: ProtocolVersion,
-    /// How long a peer may take to answer a request that was sent whole, in milliseconds.
+    /// Time for the answer to a completely sent request, in milliseconds.
     pub status_timeout_ms: u64,
-    /// How long a request may stand still while its bytes move, and how much longer they may take
-    /// in all than at 64 KB/s, in milliseconds.
+    /// Longest stall of a request while its bytes move, and allowance on top of the time at 64
+    /// KB/s, in milliseconds.
     pub progress_timeout_ms: u64,
-    /// Notifications kept until somebody takes them; what comes past it is rejected.
+    /// Notifications kept until taken; further ones are rejected.
     pub notifications_max: usize,
 }
 
@@ -49,13 +49,13 @@ impl Default for MooncakeOptions {
 }
 
 impl MooncakeOptions {
-    /// How long that many bytes may take in all, in milliseconds.
+    /// Time for moving that many bytes, in milliseconds.
     pub(super) fn moving_ms(&self, bytes: u64) -> u64 {
         self.progress_timeout_ms.saturating_add(bytes / BYTES_PER_MS_MIN)
     }
 
-    /// How long a request of that many bytes may take from its first byte to its answer, in
-    /// milliseconds: the header and the bytes, and the status between or after them.
+    /// Time for a request of that many bytes from its first byte to its answer, in milliseconds:
+    /// header, bytes and status.
     pub(super) fn request_ms(&self, bytes: u64) -> u64 {
         let moving_ms = self.moving_ms(0).saturating_add(self.moving_ms(bytes));
         moving_ms.saturating_add(self.status_timeout_ms)

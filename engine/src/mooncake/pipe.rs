@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 /// A wait longer than any: thirty years. Clocks have no room for much more.
 const PROGRESS_MS_MAX: u64 = 1_000_000_000_000;
 
-/// Why bytes of a request do not move any more.
+/// Reasons for the bytes of a request to stop.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stopped {
     #[error("no byte moved for {limit_ms} ms")]
@@ -19,7 +19,7 @@ pub(super) enum Stopped {
     Io(#[from] io::Error),
 }
 
-/// How long each piece of a request may be waited for.
+/// Timeout of each piece of a request.
 #[derive(Clone, Copy)]
 struct Patience(Duration);
 
@@ -103,7 +103,7 @@ impl<S: Stream> Source<S> {
 
     /// Waits until the stream has ended, broken, or says something unasked.
     pub(super) async fn ended(&mut self) {
-        // What is said unasked is nothing to go on with either.
+        // Unsolicited bytes end the connection too.
         let _ = self.some(None, &mut [0]).await;
     }
 

@@ -1,4 +1,4 @@
-//! What waits for a data connection, and what is on one.
+//! Postings that wait for a data connection or are on one.
 
 use handfast_core::Lifecycle;
 use handfast_transport::Direction;
@@ -31,7 +31,7 @@ struct Active {
     cancel: oneshot::Sender<()>,
 }
 
-/// Where a posting was when it was asked back.
+/// State of a posting when it was withdrawn.
 pub(super) enum Withdrawn {
     /// Nothing of it was sent, and nothing will be.
     Unsent,
@@ -44,8 +44,8 @@ impl Queue {
         self.lock().open = Some(lane);
     }
 
-    /// Takes postings, or forgets them if their lane has ended: whoever posts may have been held up
-    /// since it wanted to, and what is tried again on a later lane must not be done twice.
+    /// Takes postings, or drops them if their lane has ended: a delayed caller must not execute
+    /// twice a posting that was retried on a later lane.
     pub(super) fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         let mut state = self.lock();
         if state.open == Some(lane) {
@@ -89,7 +89,7 @@ impl Queue {
         let direction = posting.direction;
         state.active.insert(posting.slice, Active { direction, cancel });
         if !state.waiting.is_empty() {
-            // One word may stand for several postings.
+            // One wake-up may cover several postings.
             self.wake.notify_one();
         }
         Some((posting, cancelled))
@@ -114,7 +114,7 @@ impl Queue {
         state.answered |= state.active.remove(&slice).is_some();
     }
 
-    /// Whether the peer answered anything since this was asked.
+    /// The peer answered since the last call.
     pub(super) fn take_answered(&self) -> bool {
         std::mem::take(&mut self.lock().answered)
     }

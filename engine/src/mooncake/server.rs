@@ -18,14 +18,14 @@ use tracing::debug;
 
 /// Bytes moved between two looks at the table of regions.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// What is still taken of a refused write, so that its status is not lost with the connection.
+/// Bytes of a refused write still received, so that its status is not lost with the connection.
 const DISCARDED_BYTES_MAX: usize = 4 << 20;
-/// How long that may take.
+/// Timeout of that.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a connection ended before its peer closed it.
+/// Reasons to close a connection before its peer does.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("a request did not go on within {0} ms")]
@@ -45,7 +45,7 @@ impl From<Stopped> for End {
     }
 }
 
-/// What every connection needs.
+/// Shared context of all connections.
 pub(crate) struct DataServer {
     pub(crate) regions: Arc<Regions>,
     pub(crate) counts: Arc<Counts>,

@@ -1,4 +1,4 @@
-//! What the task that drives the life cycle is told.
+//! Commands to the driver's task.
 
 use crate::observe::metrics::Lifecycles;
 use handfast_core::node::CallFailure;
@@ -13,19 +13,19 @@ pub(crate) enum Command {
     Open { path: NicPath, incarnation: Incarnation, address: String },
     /// A peer called; the answer goes to `reply`.
     CallReceived { message: Message, reply: oneshot::Sender<Message> },
-    /// A call of ours was answered.
+    /// A peer answered a call.
     CallAnswered(Message),
     /// A Mooncake node called; the answer goes to `reply`.
     PlainCallReceived { message: PlainMessage, reply: oneshot::Sender<PlainMessage> },
-    /// A call of ours was answered by a Mooncake node.
+    /// A Mooncake node answered a call.
     PlainCallAnswered { lifecycle: Lifecycle, message: PlainMessage },
-    /// A call of ours failed.
+    /// A call failed.
     CallFailed { lifecycle: Lifecycle, failure: CallFailure },
     /// An operation ended.
     OperationDone { id: OperationId, outcome: Outcome },
-    /// A lane broke, or is mute.
+    /// A lane broke, or is unresponsive.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
-    /// Somebody asks which lifecycles there are.
+    /// Lists the lifecycles.
     ListLifecycles { reply: oneshot::Sender<Lifecycles> },
     /// The recording needs the node's state to go on.
     BeginSegment,
@@ -41,9 +41,9 @@ pub(crate) enum Command {
     Shutdown { done: Option<oneshot::Sender<()>> },
 }
 
-/// The way to the driver. The queue itself has no limit because its writers are limited: calls by
-/// `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by one per
-/// peer until the machine asks again, questions by `connections_max` of whoever asks.
+/// Sender of commands to the driver. The queue itself is unbounded because its writers are bounded:
+/// calls by `control_connections_max`, operations and lane edges by `lifecycles_max`, demands by
+/// one per peer until the machine asks again, questions by the `connections_max` of each server.
 #[derive(Clone)]
 pub(crate) struct Commands(mpsc::UnboundedSender<Command>);
 

@@ -1,5 +1,5 @@
-//! Where nodes find each other through a metadata store: what we publish of ourselves, and what we
-//! look up of others. The entries are Mooncake's.
+//! Discovery through a metadata store: publication of the local node, and look-up of others. The
+//! entries are Mooncake's.
 
 use crate::control::answer::Answers;
 use crate::error::{Cause, Error, Stage};
@@ -18,15 +18,15 @@ pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// Which store, and whose entries in it.
+/// A metadata store, and the cluster of its entries.
 #[derive(Clone)]
 pub struct MetadataOptions {
     /// The store.
     pub store: Arc<dyn Store>,
     /// Part of every key, as `MC_METADATA_CLUSTER_ID` is; empty for none.
     pub cluster_id: String,
-    /// How often a node that lives publishes again, so that a store which forgot it knows it again,
-    /// in milliseconds.
+    /// Interval between publications, so that a store that lost the entry regains it, in
+    /// milliseconds.
     pub publish_interval_ms: u64,
 }
 
@@ -43,9 +43,9 @@ impl fmt::Debug for MetadataOptions {
     }
 }
 
-/// What a store says of a node.
+/// Entries of a node in a store.
 pub(crate) enum Found {
-    /// A node of ours takes calls there; it is asked itself.
+    /// Call address of a handfast node, which is asked for its descriptor.
     Ours(String),
     /// A Mooncake node, and where it takes calls.
     Theirs(Box<SegmentDescriptor>, String),
@@ -94,7 +94,7 @@ impl Directory {
         }
     }
 
-    /// Where a node takes calls, as the store says; `None` if it says nothing.
+    /// The published call address of a node, if any.
     pub(crate) async fn published_at(
         &self,
         name: &str,
@@ -113,7 +113,7 @@ impl Directory {
         key.strip_prefix(&self.keys.rpc_meta(""))
     }
 
-    /// Where a node takes calls, looked up by its name.
+    /// The call address of a node, looked up by name.
     pub(crate) async fn call_address(&self, name: &str) -> Result<String, Error> {
         match self.look_up(name).await? {
             Found::Ours(address) | Found::Theirs(_, address) => Ok(address),
@@ -134,7 +134,7 @@ impl Directory {
         self.store.put(&self.keys.segment(name), &descriptor).await.map_err(failed)
     }
 
-    /// Publishes whatever changes, and now and then, until the engine is gone.
+    /// Publishes every change, and periodically, until the engine is gone.
     pub(crate) async fn keep_published(self: Arc<Self>, answers: Weak<Answers>) {
         let mut pause = RETRY_MIN;
         loop {

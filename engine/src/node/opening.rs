@@ -1,11 +1,11 @@
-//! How long the steps take that lead to a lane.
+//! Duration of the steps that create a lane.
 
 use handfast_core::{Instant, Lifecycle};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long it took to bring a lane up, step by step: what a first transfer waits for beside the
-/// look-up of its peer, the registration of its memory and its own bytes.
+/// Duration of each step that creates a lane. A first transfer also waits for the look-up of its
+/// peer, the registration of its memory and its own bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneOpening {
     /// Making what the lane needs here: queue pairs, or a place for a connection.

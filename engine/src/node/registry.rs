@@ -1,4 +1,4 @@
-//! Which targets and lanes there are.
+//! Tables of targets and lanes.
 
 use crate::api::engine::nic_path;
 use crate::data::plane::Plane;
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
 
-/// Most runs of one peer that are known at once. One is alive; others are held by transfers and
-/// segments of before a restart.
+/// Most incarnations of one peer at once. One is alive; transfers and segments from before a
+/// restart hold the others.
 pub(crate) const RUNS_MAX: usize = 8;
-/// Most paths to one Mooncake node that are known at once, each a device of its and one of ours: as
-/// many as two nodes with eight devices have.
+/// Most paths to one Mooncake node, each a remote and a local device: those of two nodes with eight
+/// devices each.
 pub(crate) const THEIR_PATHS_MAX: usize = crate::RAILS_MAX * crate::RAILS_MAX;
 
-/// Which target each published lane belongs to.
+/// The target of each published lane.
 pub(crate) struct LaneTable {
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Target>>>,
     commands: Commands,
@@ -60,9 +60,9 @@ impl LaneTable {
     }
 }
 
-/// What is left to be ended when nobody drives the engine any more: in order, after it was closed, or
-/// because the runtime that it was started on has ended. Lanes lead to targets and targets to lanes,
-/// so that neither would ever be freed otherwise; and transfers may be awaited on another runtime.
+/// Ends everything left once the driver is gone, either in order after a close, or because its
+/// runtime ended. Lanes refer to targets and targets to lanes, so neither would ever be freed
+/// otherwise; and transfers may be awaited on another runtime.
 pub(crate) struct Leftovers {
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) registry: Arc<Registry>,
@@ -101,7 +101,7 @@ impl LaneSink for LaneTable {
     }
 }
 
-/// What every target needs.
+/// Context of every target.
 pub(crate) struct RegistryParts {
     pub(crate) plane: Arc<dyn Plane>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -115,8 +115,8 @@ pub(crate) struct RegistryParts {
     pub(crate) counts: Option<Arc<Counts>>,
 }
 
-/// The targets by node, whatever NICs it has. More than one run of a peer is known only around a
-/// restart.
+/// The targets by node, for all its NICs. More than one incarnation of a peer is known only around
+/// a restart.
 pub(crate) struct Registry {
     parts: RegistryParts,
     targets: Mutex<BTreeMap<NodeName, Vec<Arc<Target>>>>,
@@ -147,7 +147,8 @@ impl Registry {
             }
         }
         let known = targets.entry(path.node.clone()).or_default();
-        // Devices of a Mooncake node have keys of their own, and no incarnation tells its runs apart.
+        // Devices of a Mooncake node have their own keys, and no incarnation separates its
+        // restarts.
         let leads_there = |target: &&Arc<Target>| {
             target.incarnation() == incarnation && (!is_theirs(path) || target.path() == path)
         };
@@ -206,7 +207,7 @@ impl Registry {
     }
 }
 
-/// Forgets targets that nobody holds and nothing happens on.
+/// Forgets idle targets without references.
 fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
     targets.retain(|_, known| {
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());

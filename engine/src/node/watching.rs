@@ -1,4 +1,4 @@
-//! What a metadata store tells of peers: that one takes calls elsewhere, or nowhere.
+//! Changes of peers in a metadata store: another call address, or none.
 
 use crate::mooncake::Links;
 use crate::node::directory::{Directory, RETRY_MAX, RETRY_MIN};

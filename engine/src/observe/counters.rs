@@ -1,4 +1,4 @@
-//! What happened, counted.
+//! Counters of an engine.
 
 use crate::observe::metrics::Meters;
 use handfast_core::node::Counters as LifeCycleCounters;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Counters {
     /// Lanes that are up, or retiring after they were.
     pub lanes: usize,
-    /// Idle lanes that were asked to make way for another at a limit.
+    /// Idle lanes evicted for another at a limit.
     pub lanes_evicted: u64,
     /// Connections to our port that were closed to make room for a newer one.
     pub connections_shed: u64,
@@ -24,11 +24,11 @@ pub struct Counters {
     pub connections_ended: u64,
     /// Connections that spoke a well-known other protocol.
     pub connections_foreign: u64,
-    /// Frames refused: bad lengths, unknown types, types that are not served, text that is none.
+    /// Frames refused: bad lengths, unknown or unserved types, invalid text.
     pub frames_refused: u64,
     /// Handshake messages that could not be decoded.
     pub messages_refused: u64,
-    /// Requests that came after one of ours to the same peer, before either had led to a lane.
+    /// Requests that crossed an outstanding one to the same peer, before either led to a lane.
     pub requests_crossed: u64,
     /// Requests of peers that had as many lanes as one may have (`lanes_per_peer_max`).
     pub requests_past_share: u64,
@@ -137,7 +137,7 @@ impl Counters {
     }
 }
 
-/// What happened at the data port for Mooncake nodes.
+/// Counters of the data port for Mooncake nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataPortCounters {
     /// Requests whose header came whole.

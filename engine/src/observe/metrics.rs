@@ -1,7 +1,7 @@
-//! What happens with each peer, counted always: handshakes, refusals, lanes, bytes and times.
+//! Metrics per peer, always on: handshakes, refusals, lanes, bytes and times.
 //!
-//! Life-cycle counts are made by the driver's task, those of transfers once per batch, from readings
-//! of the clock that the batch needs anyway. Nothing is counted per slice.
+//! The driver's task counts the life cycle. Transfers count once per batch, from clock readings
+//! that the batch needs anyway. Nothing counts per slice.
 
 mod cause;
 mod endpoint;
@@ -82,7 +82,7 @@ pub(crate) struct PeerMeters {
     /// Writes that may still land and of which nothing will tell, each once for each lane.
     pub(crate) fences_lost: AtomicU64,
     rails: [OnceLock<Arc<Rail>>; Carrier::ALL.len()],
-    /// What goes over lanes that have a pair of NICs of their own.
+    /// Bytes per pair of NICs.
     pub(crate) pairs: NicPairs,
 }
 
@@ -115,12 +115,12 @@ pub(crate) struct Meters {
     pub(crate) refused: AtomicU64,
 }
 
-/// What the driver's task alone changes.
+/// State of the driver's task alone.
 #[derive(Default)]
 struct Lanes {
     /// Those that are up, or were and have not ended.
     up: BTreeMap<Lifecycle, Arc<PeerMeters>>,
-    /// How the last lane of those ended who have none since.
+    /// Causes of the last lane's end, for peers without a lane since.
     ends: BTreeMap<NicPath, Cause>,
 }
 
@@ -142,8 +142,8 @@ impl Meters {
         }
     }
 
-    /// The counts of a peer that we opened to, or to whom a lane is up. Past the limit the common
-    /// ones: whoever calls us under ever new names fills no memory.
+    /// The metrics of a peer with a demand or a lane. Past the limit peers share one row, so that a
+    /// caller with ever new names fills no memory.
     pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
         let mut peers = self.lock();
         if let Some(known) = peers.get(path) {
@@ -155,7 +155,7 @@ impl Meters {
         peers.entry(path.clone()).or_default().clone()
     }
 
-    /// The counts of whoever it is, who need not be known.
+    /// The metrics of any sender, known or not.
     fn known(&self, path: &NicPath) -> Arc<PeerMeters> {
         self.lock().get(path).unwrap_or(&self.other).clone()
     }
@@ -184,7 +184,7 @@ impl Meters {
             }
             Event::PeerRestarted { peer, .. } => {
                 count(&self.known(peer).restarts);
-                // Whatever its lanes end with, this is why.
+                // The restart is the cause, whatever error its lanes end with.
                 self.lanes().note_end(peer, Cause::PeerRestarted);
             }
             Event::OpenFailed { peer, .. } => count(&self.known(peer).opens_failed),
@@ -217,7 +217,7 @@ impl Meters {
         }
     }
 
-    /// A call of ours was answered.
+    /// A peer answered a call.
     pub(crate) fn on_answer_received(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
             count(&self.known(&message.from).refusals_received[reason]);

@@ -1,4 +1,4 @@
-//! Where memory lies.
+//! Locations of memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,16 +6,16 @@ use std::str::FromStr;
 /// Most regions that the name of a striped buffer may list.
 pub const SEGMENT_REGIONS_MAX: usize = 1_024;
 
-/// Where memory lies, as buffers are named in Mooncake's descriptors.
+/// Location of memory, in the form of Mooncake's descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// Nobody knows: `*`.
+    /// Unknown: `*`.
     Anywhere,
     /// The memory of a NUMA node: `cpu:0`.
     Numa(u32),
     /// The memory of an accelerator, such as `cuda:0` or `hip:1`.
     Accelerator {
-        /// What the runtime of the accelerator is called.
+        /// Name of the accelerator's runtime.
         runtime: String,
         /// The number that the runtime gives it.
         index: u32,

@@ -1,4 +1,4 @@
-//! What `/sys` tells of NUMA nodes, NICs and accelerators.
+//! NUMA nodes, NICs and accelerators, from `/sys`.
 
 use super::location::Location;
 use handfast_core::mooncake::{Nics, PriorityMatrix};
@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 /// Most PCI functions and NUMA nodes that are looked at; servers have a few hundred functions.
 pub const PCI_DEVICES_MAX: usize = 16_384;
 
-/// Distance of memory on the same NUMA node, and what is assumed of another where the firmware
-/// tells nothing (ACPI specification, table SLIT: 10 is local; Linux falls back to 20).
+/// Distance of memory on the same NUMA node, and the assumed one of another without firmware data
+/// (ACPI specification, table SLIT: 10 is local; Linux falls back to 20).
 const LOCAL_DISTANCE: u32 = 10;
 const REMOTE_DISTANCE: u32 = 20;
 
@@ -59,9 +59,9 @@ pub struct Nic {
 /// An accelerator with memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// The location of its memory, such as `cuda:0`. Numbered by PCI address, as CUDA does where
-    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID` is set. Graphics that are part of an AMD processor take a
-    /// number too, as display functions of that vendor.
+    /// The location of its memory, such as `cuda:0`. Numbered by PCI address, as in CUDA with
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`. Integrated graphics of an AMD processor take a number too,
+    /// as display functions of that vendor.
     pub location: String,
     /// Its PCI address.
     pub pci: String,
@@ -72,10 +72,10 @@ pub struct Gpu {
     way: Vec<String>,
 }
 
-/// What a machine is made of, as far as the way of bytes is concerned.
+/// The parts of a machine that data paths depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// By number. One where the kernel tells of none.
+    /// By number; one if the kernel reports none.
     pub nodes: Vec<NumaNode>,
     /// By name.
     pub nics: Vec<Nic>,
@@ -92,11 +92,11 @@ pub enum MachineError {
     /// NUMA nodes or PCI functions.
     #[error("the machine's {what} cannot be listed, reading {path} failed: {error}", path = .path.display())]
     Listing {
-        /// What was to be listed.
+        /// The objects to list.
         what: &'static str,
-        /// What could not be read.
+        /// The unreadable path.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
 }
@@ -112,10 +112,9 @@ impl Machine {
         Ok(Self { nodes: nodes(root)?, nics, gpus: gpus(root)? })
     }
 
-    /// Which NICs to prefer for memory at each location: those on the same NUMA node; for an
-    /// accelerator, of those on its NUMA node the ones with the shortest way over PCI, of all where
-    /// none is on its node. The others follow, near ones first. NICs without an active port are
-    /// left out.
+    /// Preferred NICs for memory at each location: those on the same NUMA node; for an accelerator
+    /// those of them with the shortest PCI path, or of all NICs if none is on its node. The others
+    /// follow, near ones first. NICs without an active port are left out.
     pub fn matrix(&self) -> PriorityMatrix {
         let mut matrix = PriorityMatrix::default();
         for node in &self.nodes {
@@ -155,7 +154,7 @@ impl Machine {
         self.nodes.len() == 1
     }
 
-    /// The distance between NUMA nodes; of what nobody knows the place of, that of a remote one.
+    /// The distance between NUMA nodes; that of a remote one for an unknown node.
     fn distance(&self, from: Option<u32>, to: Option<u32>) -> u32 {
         let place = |number| self.nodes.iter().position(|node| Some(node.number) == number);
         let known = place(from).zip(place(to));
@@ -170,8 +169,8 @@ impl Gpu {
     }
 }
 
-/// PCI links between two devices, up to the switch or root that they share and down again. Without
-/// one, the way leads through processors, whatever the depth of both.
+/// PCI links between two devices, up to their common switch or root and down again. Without one the
+/// path leads through processors, at any depth of both.
 fn steps(one: &[String], other: &[String]) -> usize {
     match one.iter().zip(other).take_while(|(one, other)| one == other).count() {
         0 => usize::MAX,
@@ -207,7 +206,7 @@ fn nodes(root: &Path) -> Result<Vec<NumaNode>, MachineError> {
 
 fn nic(root: &Path, device: &Device) -> Nic {
     let folder = root.join(DEVICES_FOLDER).join(&device.name).join("device");
-    // A software device has no function of its own; the interface below it may have one.
+    // A software device has no PCI function; the interface below it may have one.
     let parent = root.join("sys/class/net").join(&device.identity.parent).join("device");
     let below = !device.identity.parent.is_empty() && !folder.exists();
     let folder = if below { parent } else { folder };

@@ -1,9 +1,9 @@
-//! How near a pair of NICs is to the two ends of a transfer.
+//! Distance of a pair of NICs from the two ends of a transfer.
 
 use super::location::Location;
 use handfast_core::mooncake::{Nearness, PriorityMatrix};
 
-/// Where bytes go from and to, and what is known of the NICs on both sides.
+/// The locations of a transfer's two ends, and the matrices of both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
     /// Our matrix.
@@ -17,9 +17,9 @@ pub struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// The rank of a NIC of ours and one of the peer's, by their names: 0 if both are preferred at
-    /// their end, 8 if neither is listed there. What is nearer to our memory comes first; among NICs
-    /// of ours that are equally near the peer's memory decides. A pure function of its arguments.
+    /// The rank of a local and a remote NIC, by name: 0 if both are preferred at their end, 8 if
+    /// neither is listed there. Distance from local memory comes first; among equally near local
+    /// NICs the peer's memory decides. A pure function of its arguments.
     pub fn rank(&self, own_nic: &str, peer_nic: &str) -> u8 {
         let of = |matrix: &PriorityMatrix, location: &Location, nic: &str| match matrix
             .nearness(&location.to_string(), nic)

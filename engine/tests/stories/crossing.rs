@@ -70,7 +70,7 @@ async fn meet(node: &Owner, peer: &Owner, barrier: &tokio::sync::Barrier, round:
     met.await.unwrap_or_else(|_| panic!("round {round} does not end"))
 }
 
-/// What older engines fail by: here it is an everyday thing, counted, and told to who asks for it.
+/// Simultaneous opens are ordinary: they are counted, and reported on request.
 #[tokio::test]
 async fn crossing_opens_are_reported() {
     let log = Log::default();

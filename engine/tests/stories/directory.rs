@@ -18,7 +18,7 @@ use tokio::time::timeout;
 pub(crate) struct Table {
     pub(crate) entries: Mutex<BTreeMap<String, String>>,
     pub(crate) down: AtomicBool,
-    /// Who is told of changes; `None` in one that cannot tell.
+    /// Subscribers to changes; `None` for a store that cannot notify.
     watched: Option<broadcast::Sender<Change>>,
 }
 
@@ -41,7 +41,7 @@ impl Table {
         Self { watched: Some(broadcast::Sender::new(16)), ..Self::default() }
     }
 
-    /// Tells, if this is watched by anybody.
+    /// Notifies the subscribers, if any.
     fn tell(&self, change: Change) {
         self.watched.as_ref().map(|watched| watched.send(change));
     }
@@ -181,7 +181,7 @@ async fn published_move_is_followed_before_a_failure() {
     let segment = user.open("kv-7/cache").await.unwrap();
     write_and_check(&segment, &first.memory, 1_000, 1).await;
     let entry = table.entries.lock().unwrap()["mooncake/rpc_meta/kv-7"].clone();
-    // What is published again says nothing new, nor does what is no entry of a node.
+    // Neither a repeated publication nor a foreign entry is news.
     table.put("mooncake/rpc_meta/kv-7", &entry).await.unwrap();
     table.put("mooncake/rpc_meta/kv-8", "{").await.unwrap();
     table.remove("mooncake/rpc_meta/kv-8").await.unwrap();

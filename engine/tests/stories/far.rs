@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-/// What whoever connected says, and what is answered, each take so long.
+/// Delays bytes of the connecting side and of the answers by this much.
 #[derive(Clone)]
 pub(crate) struct Distant(pub(crate) Duration);
 
@@ -42,7 +42,7 @@ impl Net for Distant {
 pub(crate) struct Far {
     stream: TcpStream,
     distance: Duration,
-    /// What was moved last was a part of a question.
+    /// The last bytes belonged to a request.
     asked: bool,
     under_way: Option<Pin<Box<Sleep>>>,
 }

@@ -63,7 +63,7 @@ pub(crate) async fn user() -> Engine {
     Engine::builder().start().await.unwrap()
 }
 
-/// A user that gives mute lanes and calls up soon.
+/// A user with short timeouts for calls and unresponsive lanes.
 pub(crate) async fn hasty_user(call_timeout_ms: u64, lane_mute_timeout_ms: u64) -> Engine {
     let timing = EngineTiming { call_timeout_ms, lane_mute_timeout_ms, ..EngineTiming::default() };
     Engine::builder().timing(timing).start().await.unwrap()
@@ -160,7 +160,7 @@ where
     address
 }
 
-/// What a [`Relay`] does with bytes and connections.
+/// Treatment of bytes and connections in a [`Relay`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mood {
     /// Bytes pass.
@@ -180,7 +180,7 @@ pub(crate) struct Relay {
     beginnings: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// How much of each connection is remembered.
+/// Bytes remembered of each connection.
 const BEGINNING_BYTES: usize = 4096;
 
 impl Relay {
@@ -229,13 +229,13 @@ impl Relay {
         self.mood.send_modify(|mood| mood.resets += 1);
     }
 
-    /// Lets every connection there is lead to nobody, without a word to either end, as when the
-    /// power fails; new ones are relayed.
+    /// Stops relaying on every present connection without closing it, as in a power failure; new
+    /// ones are relayed.
     pub(crate) fn cut(&self) {
         self.mood.send_modify(|mood| mood.cuts += 1);
     }
 
-    /// How each connection so far began.
+    /// First bytes of each connection so far.
     pub(crate) fn beginnings(&self) -> Vec<Vec<u8>> {
         self.beginnings.lock().unwrap().clone()
     }

@@ -68,7 +68,7 @@ async fn ended_kept_connection_is_replaced() {
     assert_eq!(owner.engine.counters().life_cycle.published, 10, "one lane for each");
 }
 
-/// What befalls the second call over a first connection.
+/// Faults of the second call over a first connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mishap {
     /// The peer never sees it.
@@ -196,8 +196,8 @@ async fn restart_between_lookup_and_transfer_is_found() {
     user.close().await;
 }
 
-/// A node that serves one connection at a time and takes one call over it, as Mooncake nodes do, and
-/// tells how long each connection stayed open after its answer.
+/// A node that serves one connection at a time and takes one call over it, as Mooncake nodes do.
+/// Records the time each connection stayed open after its answer.
 async fn one_call_node(answer: String) -> (String, Arc<Mutex<Vec<Duration>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -242,8 +242,7 @@ async fn lanes_rotate_among_callers_at_a_bounded_rate() {
     }
     let done = timeout(PATIENCE, callers.join_all()).await.unwrap();
     assert!(done.iter().all(|writes| *writes > 0), "{done:?}");
-    // Two lanes at a time, for 0.25, 0.25, 0.5, 0.5 and then 1 s each, and whoever waits at the end
-    // waits 4 s.
+    // Two lanes at a time, for 0.25, 0.25, 0.5, 0.5 and then 1 s each; the last caller waits 4 s.
     let evicted = owner.engine.counters().lanes_evicted;
     assert!((2..=2 * 9).contains(&evicted), "{evicted}");
 }

@@ -1,4 +1,4 @@
-//! What nodes on this thread write to their log, and what `explain` makes of it.
+//! The log of nodes on this thread, and the findings of `explain` in it.
 
 use handfast_diagnosis::explain::explain;
 use std::io::{self, Write};
@@ -10,8 +10,8 @@ use tracing::{Dispatch, Level};
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
-/// Where there is but one subscriber, tracing asks that of the thread that meets an event first, which
-/// may have none, and takes its answer for everybody's. With two it asks both.
+/// With a single subscriber tracing caches the interest of the first thread that meets an event,
+/// which may have none. With two it asks both.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::default()));
 
 impl Log {

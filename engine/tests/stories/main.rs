@@ -1,4 +1,4 @@
-//! What users of the engine see, on sockets of this machine and in a simulated network.
+//! Tests of the engine's users, on local sockets and in a simulated network.
 
 mod crossing;
 mod directory;

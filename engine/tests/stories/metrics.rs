@@ -1,4 +1,4 @@
-//! What an engine tells of itself.
+//! Metrics and state of an engine.
 
 use crate::helpers::{Owner, PATIENCE, pattern, until, user, write_and_check};
 use handfast::{Engine, EngineState, METERED_PEERS_MAX, STATE_SCHEMA};
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 const STATE_FORM: &str = include_str!("../../../docs/schema/state.txt");
 const METRICS: &str = include_str!("../../../docs/schema/metrics.txt");
 
-/// An owner that tells of itself.
+/// An owner with a metrics port.
 async fn telling_owner() -> Owner {
     let builder = Engine::builder().name("owner").listen("127.0.0.1:0").metrics("127.0.0.1:0");
     Owner::start_from(builder, 1 << 20).await
@@ -38,7 +38,7 @@ async fn some_transfers(user: &Engine, owner: &Owner) {
     let long = pattern(1 << 20, 4);
     let transfer = segment.write(&long.whole(), 0).submit().await.unwrap();
     transfer.cancel();
-    // Where the machine is fast it is done already.
+    // On a fast machine it may be done already.
     let _ = transfer.await;
 }
 
@@ -126,7 +126,7 @@ fn check_form(state: &str) -> Value {
     let mut found = BTreeSet::new();
     form(&state, "", &mut found);
     let described = STATE_FORM.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
-    // What stands in the document after a kind is for people.
+    // The text after a kind is for people.
     let described = described.map(|line| line.split("  ").next().unwrap().to_owned());
     let described: BTreeSet<String> = described.collect();
     let unknown: Vec<_> = found.difference(&described).collect();

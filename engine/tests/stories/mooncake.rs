@@ -50,7 +50,7 @@ impl Peer {
         DataStatus::decode(self.take().await).unwrap()
     }
 
-    /// What comes until the connection ends.
+    /// All bytes until the connection ends.
     async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         // A reset is an end as well.

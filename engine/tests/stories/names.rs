@@ -68,7 +68,7 @@ async fn address_with_another_name_is_found_soon() {
         while let Err(error) = segment.write(&block, 0).await {
             let text = error.to_string();
             assert!(text.contains("this is beta@tcp, not alpha@tcp"), "{text}");
-            // The peer refused, and its reason is known by no page of its own.
+            // The peer refused for a reason without its own page.
             assert_eq!(error.diagnosis_id(), ids::HS_FAILED);
             let told = format!("{text} [{}]", error.diagnosis_id());
             let first = explain(&told).first.expect("it is known");
@@ -81,7 +81,7 @@ async fn address_with_another_name_is_found_soon() {
     write_and_check(&segment, &beta.memory, 100, 2).await;
 }
 
-/// What a node answers to a stranger's request.
+/// A node's answer to a stranger's request.
 async fn called(node: &Engine, name: &str, run: u128, body: Body) -> Message {
     let message = Message {
         op: Op::Request,

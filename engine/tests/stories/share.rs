@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-/// How long an announced lane waits to be echoed (`Timing::half_open`).
+/// Time an announced lane waits for its echo (`Timing::half_open`).
 const HALF_OPEN: Duration = Duration::from_secs(5);
 
 fn limited(lanes_per_peer_max: usize) -> handfast::Builder {
@@ -22,8 +22,8 @@ fn limited(lanes_per_peer_max: usize) -> handfast::Builder {
     Engine::builder().listen("127.0.0.1:0").limits(limits)
 }
 
-/// What `engine` answers to the request of a node for a lane over one of its NICs. Nobody says
-/// anything more of that lane.
+/// The answer of `engine` to a node's request for a lane over one of its NICs. The lane stays half
+/// open.
 async fn ask(engine: &Engine, node: &str, nic: u64) -> Message {
     let name = |text: &str| NodeName::new(text).unwrap();
     let message = Message {

@@ -54,8 +54,7 @@ impl Entropy for Seeded {
     }
 }
 
-/// What the hosts of one simulation share: its seed, how many nodes were started, and how far the
-/// story is.
+/// Shared state of one simulation's hosts: its seed, the number of nodes started, and its progress.
 #[derive(Clone)]
 struct Story {
     seed: u64,
@@ -286,7 +285,7 @@ fn partition_delays_only_one_peer() {
             told.turn(3);
             told.wait_for(4).await;
             let repaired = Instant::now();
-            // The lane is dead for good: it is found mute and paired anew.
+            // The lane is dead: the watchdog ends it, and the pair reconnects.
             while let Err(error) = far_write(&far, 300).await {
                 assert_eq!(error.cause(), &Cause::DeadlinePassed);
                 assert!(repaired.elapsed() < Duration::from_secs(5), "no new lane");
@@ -368,7 +367,7 @@ async fn meet(story: Story, crossings: &AtomicU64, host: &str, peer: &str) -> En
     round_trip(&segment, 30 * KIB, 7).await?;
     story.chapter.fetch_add(1, Ordering::Relaxed);
     story.wait_for(4).await;
-    // What is superseded has had its time to go.
+    // A superseded incarnation has had its time to end.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let counters = node.counters();
     assert_eq!(counters.lanes, 1, "{counters:?}");

@@ -1,4 +1,4 @@
-//! Which NIC is near which memory, and which pairs of NICs are near to what a transfer moves.
+//! NICs near to memory, and NIC pairs near to both ends of a transfer.
 
 use handfast::topology::{
     Ends, Location, MATRIX_BYTES_MAX, MATRIX_NICS_MAX, Machine, MatrixError, PriorityMatrix,
@@ -9,8 +9,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-/// Two sockets; a NIC and a GPU behind one switch on each, and a second NIC on the first socket at
-/// a root port of its own.
+/// Two sockets, each with a NIC and a GPU behind one switch, and a second NIC on the first socket
+/// at its own root port.
 fn two_sockets() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let at = root.path();
@@ -212,7 +212,7 @@ fn rank_at(
     Ends { own, own_location, peer, peer_location }.rank(own_nic, peer_nic)
 }
 
-/// What is near is known by its name: who lists NICs in another order means the same ones (TOPO-2).
+/// NICs are identified by name: a list in another order means the same (TOPO-2).
 #[test]
 fn the_order_of_a_matrix_within_a_list_decides_nothing() {
     let own = matrix(r#"{"cpu:0": [["a0"], []]}"#);

@@ -1,4 +1,4 @@
-//! Moving bytes, and being told clearly why not.
+//! Moving bytes, and clear errors.
 
 use crate::helpers::{Owner, content, failed_open, pattern, user};
 use handfast::{Access, Cause, Direction, Memory, Stage};

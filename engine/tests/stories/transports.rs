@@ -1,10 +1,9 @@
-//! What lanes run over, where no RDMA can be had. Where it can, the program's stories in the guest
-//! tell it.
+//! Choice of a transport without RDMA. With RDMA the program's tests in the guest cover it.
 
 use crate::helpers::{Owner, pattern, user};
 use handfast::{Access, Carrier, Cause, Engine, RdmaUnavailable, Side, Stage, TransportChoice};
 
-/// Why there is no RDMA here, if there is none.
+/// The reason for missing RDMA, if it is missing.
 fn unavailable() -> Option<RdmaUnavailable> {
     let reason = handfast_transport_rdma::availability().err();
     if reason.is_none() {

@@ -1,4 +1,4 @@
-//! Why a lifecycle ended, in one word.
+//! Causes of a lifecycle's end, in one word.
 
 use handfast_core::node::{CallFailure, Failure};
 

@@ -1,4 +1,4 @@
-//! The port where an engine tells of itself: `/metrics` and `/state`.
+//! HTTP server of `/metrics` and `/state`.
 
 use super::{View, prometheus};
 use crate::control::accept::{Places, Stop, accept};
@@ -20,12 +20,12 @@ use tracing::debug;
 
 /// Connections at once; past it the oldest is closed.
 const CONNECTIONS_MAX: usize = 16;
-/// From a connection to the end of its only answer.
+/// Limit from a connection to the end of its only answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 8 << 10;
 
-/// What is told, and where that is counted.
+/// The served documents and the counters of requests.
 pub(crate) struct MetricsServer {
     pub(crate) view: Arc<View>,
     pub(crate) counts: Arc<Counts>,

@@ -1,4 +1,4 @@
-//! The counts of what goes between a NIC of ours and one of a peer's, where there are several.
+//! Counters per pair of NICs, with several of them.
 
 use super::read;
 use handfast_core::transfer::Moved;
@@ -15,7 +15,7 @@ pub const NIC_PAIRS_METERED_MAX: usize = 2 * crate::RAILS_MAX;
 pub(crate) struct NicPair {
     /// Lanes that came up.
     pub(crate) lanes: AtomicU64,
-    /// Bytes of slices that were acknowledged, whatever became of their batch.
+    /// Bytes of acknowledged slices, independent of their batch's outcome.
     pub(crate) written: AtomicU64,
     pub(crate) read: AtomicU64,
 }

@@ -9,9 +9,9 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::time::Duration;
 
-/// What the text is, for whoever asks over HTTP.
+/// Content type of the text.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What stands for the peers that are not counted one by one. Names of peers have an `@`.
+/// Label of the peers that share a row. Names of peers contain an `@`.
 const OTHER: &str = "other";
 
 /// The page for one moment.

@@ -8,10 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Sub-buckets of each power of two, as a power of two: a time is known to an eighth.
 const GROUPING_POWER: u8 = 3;
-/// Times are told apart up to this power of two.
+/// Largest power of two in the histograms.
 const MAX_POWER: u8 = 37;
-/// The longest time that a histogram tells apart, in nanoseconds: two minutes and more. What takes
-/// longer is counted as that.
+/// Upper end of the histograms, in nanoseconds: more than two minutes. Longer times count as this.
 pub const LATENCY_MAX_NS: u64 = (1 << MAX_POWER) - 1;
 
 static CONFIG: LazyLock<Config> =
@@ -42,13 +41,13 @@ impl Default for Way {
 }
 
 impl Way {
-    /// How long batches took, in nanoseconds.
+    /// Durations of batches, in nanoseconds.
     pub(crate) fn latency(&self) -> Histogram {
         self.latency.load()
     }
 }
 
-/// What goes over one kind of lane between us and a peer, as we asked for it.
+/// Counters of one transport to a peer, for local requests.
 #[derive(Default)]
 pub(crate) struct Rail {
     pub(crate) writes: Way,
@@ -56,7 +55,7 @@ pub(crate) struct Rail {
 }
 
 impl Rail {
-    /// A batch has ended. One with requests of both directions is counted with those of its first.
+    /// A batch finished. One with both directions counts under that of its first request.
     pub(crate) fn on_finished(&self, direction: Direction, bytes: u64, report: &BatchReport) {
         let way = match direction {
             Direction::Write => &self.writes,

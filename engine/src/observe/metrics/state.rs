@@ -18,13 +18,13 @@ pub const LIFECYCLES_LISTED_MAX: usize = 4_096;
 /// Counts by the name of a cause, of a reason or of a state; what is 0 is left out.
 pub type ByCause = BTreeMap<&'static str, u64>;
 
-/// What an engine is and did, at one moment. Its parts are read one after the other, so that counts
-/// which belong together may differ by what happened meanwhile.
+/// A snapshot of an engine. Its parts are read one after another, so related counts may differ
+/// slightly.
 #[derive(Clone, Debug, Serialize)]
 pub struct EngineState {
     /// [`STATE_SCHEMA`].
     pub schema: u32,
-    /// Who it is.
+    /// Identity.
     pub node: NodeState,
     /// Lanes that are up, or retiring after they were.
     pub lanes: usize,
@@ -42,18 +42,18 @@ pub struct EngineState {
     pub(crate) named: Vec<Named>,
 }
 
-/// Who an engine is.
+/// Identity of an engine.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeState {
     /// Its name.
     pub name: String,
     /// This run of it, in hexadecimal digits.
     pub incarnation: String,
-    /// Where it takes calls; empty if nowhere.
+    /// Call address; empty without one.
     pub address: String,
     /// Its version of handfast.
     pub version: &'static str,
-    /// What lanes may run over, the preferred one first.
+    /// Transports of its lanes, the preferred one first.
     pub carriers: Vec<&'static str>,
     /// RDMA devices in use.
     pub devices: Vec<String>,
@@ -64,11 +64,11 @@ pub struct NodeState {
 /// The lifecycles of an engine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LifecyclesState {
-    /// How many there are in each state. Those that retire are not gone yet.
+    /// Number in each state. Retiring ones are not gone yet.
     pub by_state: ByCause,
     /// The oldest of them, at most [`LIFECYCLES_LISTED_MAX`].
     pub listed: Vec<LifecycleState>,
-    /// How many more there are.
+    /// Number of lifecycles left out.
     pub left_out: usize,
 }
 
@@ -77,7 +77,7 @@ pub struct LifecyclesState {
 pub struct LifecycleState {
     /// Its number in this run of the engine.
     pub lifecycle: u64,
-    /// Where it stands.
+    /// State.
     pub state: &'static str,
     /// To whom, `node@nic`.
     pub peer: String,
@@ -87,7 +87,7 @@ pub struct LifecycleState {
     pub remote_lifecycle: Option<u64>,
 }
 
-/// What happened with a peer.
+/// Metrics of a peer.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PeerState {
     /// Lanes that came up.
@@ -116,14 +116,14 @@ pub struct PeerState {
     pub batches_without_lane: u64,
     /// Lanes whose writes may still land, and nothing will tell.
     pub fences_lost: u64,
-    /// What went over lanes, as we asked for it, by what they run over.
+    /// Local requests by transport.
     pub rails: BTreeMap<&'static str, RailState>,
-    /// What went over each pair of NICs, `own-peer`, where there are several of them; at most
+    /// Local requests by pair of NICs, `own-peer`, with several of them; at most
     /// [`NIC_PAIRS_METERED_MAX`](crate::NIC_PAIRS_METERED_MAX).
     pub nics: BTreeMap<String, NicPairState>,
 }
 
-/// What went between a NIC of ours and one of a peer's, as we asked for it.
+/// Local requests over one pair of NICs.
 #[derive(Clone, Debug, Serialize)]
 pub struct NicPairState {
     /// Ours.
@@ -132,13 +132,13 @@ pub struct NicPairState {
     pub peer: String,
     /// Lanes that came up.
     pub lanes: u64,
-    /// Bytes that were acknowledged to the peer, whatever became of their batch.
+    /// Acknowledged bytes, independent of their batch's outcome.
     pub written_bytes: u64,
     /// Bytes that came from it.
     pub read_bytes: u64,
 }
 
-/// What went over lanes of one kind to a peer.
+/// Metrics of one transport to a peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct RailState {
     /// To the peer.
@@ -156,14 +156,14 @@ pub struct WayState {
     pub batches: u64,
     /// Batches that did not.
     pub failed: u64,
-    /// How long the batches took that succeeded.
+    /// Durations of successful batches.
     pub latency: LatencyState,
 }
 
 /// Times from submission to the end, in nanoseconds, each to an eighth; 0 without any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatencyState {
-    /// How many there are.
+    /// Number of batches.
     pub count: u64,
     /// The time that half of them did not exceed.
     pub p50_ns: u64,
@@ -177,7 +177,8 @@ pub struct LatencyState {
     pub max_ns: u64,
     /// All together.
     pub sum_ns: u64,
-    /// How many took at most so long, and longer than the one before says; longer ones are left out.
+    /// Batches of at most this duration and longer than the previous bound; longer ones are left
+    /// out.
     #[serde(skip)]
     pub(crate) buckets: Vec<(u64, u64)>,
 }

@@ -17,10 +17,10 @@ use handfast_transport_tcp::TcpCounters;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// How long the driver has to list its lifecycles. It answers between two commands.
+/// Time for the driver to list its lifecycles. It answers between two commands.
 const LIST_TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// What the state is read from.
+/// Sources of the snapshot.
 pub(crate) struct ViewParts {
     pub(crate) answers: Arc<Answers>,
     pub(crate) lanes: Arc<LaneTable>,
@@ -30,7 +30,7 @@ pub(crate) struct ViewParts {
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
 }
 
-/// What everybody may ask an engine about itself.
+/// Source of an engine's snapshots.
 pub(crate) struct View {
     parts: ViewParts,
 }
@@ -45,7 +45,7 @@ impl View {
         answers.counts.snapshot(lanes.len(), tcp_counters(), transport.nic_counters())
     }
 
-    /// What lanes may run over, the preferred one first.
+    /// Transports of its lanes, the preferred one first.
     pub(crate) fn carriers(&self) -> impl Iterator<Item = Carrier> + use<> {
         let Transports { tcp, rdma } = self.parts.answers.offer.transports;
         let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
@@ -97,11 +97,11 @@ impl View {
     }
 }
 
-/// What the driver answers.
+/// The driver's answer.
 pub(crate) type Lifecycles = LifecyclesState;
 
 impl LifecyclesState {
-    /// Lists the lifecycles of a node to whoever asked, who may have stopped waiting.
+    /// Sends the lifecycles of a node to the requester, which may have stopped waiting.
     pub(crate) fn tell(node: &Node, reply: oneshot::Sender<Self>) {
         if !reply.is_closed() {
             let _ = reply.send(Self::of(node));

@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 const BYTES: usize = 8 << 20;
-/// Where the memory of played nodes lies.
+/// First address of a played node's memory.
 const BASE: u64 = 0x7f00_0000_0000;
 
 /// Bytes round-trip in both versions and in pieces of any size.
@@ -409,7 +409,7 @@ async fn well_behaved(mut peer: Peer, store: Store) {
     }
 }
 
-/// What the data connections of a node share.
+/// Shared state of a node's data connections.
 #[derive(Clone)]
 struct Store {
     memory: Arc<Mutex<Vec<u8>>>,
@@ -418,7 +418,7 @@ struct Store {
 }
 
 impl Store {
-    /// Answers one request; false if it was the last of its connection.
+    /// Answers one request; false after the last of its connection.
     async fn answer(&self, peer: &mut Peer, request: DataRequest) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let length = request.bytes as usize;
@@ -446,7 +446,7 @@ impl Store {
     }
 }
 
-/// What a node with one buffer tells of itself.
+/// Descriptor of a node with one buffer.
 fn descriptor(port: u16, version: u32) -> String {
     format!(
         r#"{{"buffers":[{{"addr":{BASE},"length":{BYTES},"name":"n"}}],"name":"n","protocol":"tcp","tcp_data_port":{port},"tcp_proto_version":{version}}}"#,
