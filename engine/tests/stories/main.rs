@@ -2,6 +2,7 @@
 
 mod crossing;
 mod directory;
+mod examples;
 mod far;
 mod helpers;
 mod hostile;
