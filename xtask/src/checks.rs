@@ -2,6 +2,7 @@
 
 pub(crate) mod core_source;
 pub(crate) mod graph;
+pub(crate) mod links;
 pub(crate) mod program;
 pub(crate) mod texts;
 

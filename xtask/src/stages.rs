@@ -6,7 +6,7 @@ mod sanitizer;
 
 pub(crate) use rust_tests::{NIGHTLY, judged};
 
-use crate::checks::{core_source, graph, program, texts};
+use crate::checks::{core_source, graph, links, program, texts};
 use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary};
@@ -207,6 +207,7 @@ fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             program::without_variants(project, nightly, deadline)
         }),
         Step::new("texts", |_| texts::check(project.root())),
+        Step::new("links", |_| links::check(project.root())),
     ]
 }
 
