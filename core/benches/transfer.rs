@@ -1,4 +1,4 @@
-//! What a slice costs the transfer machine: batches of 32 requests of 4 KiB, one slice each, from
+//! Cost of a slice in the transfer machine: batches of 32 requests of 4 KiB, one slice each, from
 //! submission to report, with every completion a success.
 
 #![allow(clippy::disallowed_types, reason = "a benchmark reads the clock")]

@@ -4,7 +4,7 @@ use crate::identity::Lifecycle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a derived number is used for; part of the derivation, so that uses never share a value.
+/// Purpose of a derived number; part of the derivation, so that uses never share a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Purpose {
     RetryJitter = 1,

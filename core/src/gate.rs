@@ -1,9 +1,8 @@
 //! The gate between the threads that post on a lane and the one that retires it.
 //!
-//! A poster enters, posts, and leaves; whoever retires the lane revokes the gate, then waits until
-//! nobody is inside, and only then destroys what was posted on. One word holds it all, because the
-//! question "revoked, and nobody inside" must have one answer: with two words a poster could be
-//! let in between the two looks.
+//! A poster enters, posts, and leaves. The retiring thread revokes the gate, waits until it is
+//! empty, and only then destroys the lane. One word holds the whole state, because "revoked and
+//! empty" must be one atomic question: with two words a poster could enter between two loads.
 
 #[cfg(not(core_loom))]
 use core::sync::atomic::AtomicU64;
@@ -30,13 +29,13 @@ impl LaneGate {
     /// Most posters inside at a time.
     pub const POSTERS_MAX: u32 = POSTERS_MASK as u32;
 
-    /// A gate that nobody can enter before [`LaneGate::open`].
+    /// A gate closed until [`LaneGate::open`].
     #[cfg(not(core_loom))]
     pub const fn new() -> Self {
         Self { word: AtomicU64::new(REVOKED) }
     }
 
-    /// A gate that nobody can enter before [`LaneGate::open`].
+    /// A gate closed until [`LaneGate::open`].
     #[cfg(core_loom)]
     pub fn new() -> Self {
         Self { word: AtomicU64::new(REVOKED) }
@@ -85,16 +84,16 @@ impl LaneGate {
         }
     }
 
-    /// Lets nobody in any more, and returns whether nobody was inside. Revoking again is harmless.
+    /// Closes the gate to further posters, and returns whether it is empty. Idempotent.
     pub fn revoke(&self) -> bool {
-        // A read-modify-write loses no entry and no exit that happens meanwhile; a load and a
-        // store would. Acquire, because with nobody inside the caller may destroy at once, so it
-        // must see the posts as `is_drained` does.
+        // A read-modify-write loses no concurrent entry or exit; a load and a store would. Acquire,
+        // because with an empty gate the caller may destroy at once, so it must see the posts as
+        // `is_drained` does.
         self.word.fetch_or(REVOKED, Ordering::Acquire) & POSTERS_MASK == 0
     }
 
-    /// Whether the gate is revoked and nobody is inside. Once true it stays so until it is opened,
-    /// and everything posters did inside happened before.
+    /// The gate is revoked and empty. Stays true until it is opened, and everything that posters
+    /// did inside happened before.
     pub fn is_drained(&self) -> bool {
         // Acquire pairs with the Release of every exit: what changed the word after an exit was a
         // read-modify-write, so this load synchronizes with all exits and not with the last alone.
@@ -121,7 +120,7 @@ pub struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// Which lane of this place was entered; to compare with the one the poster meant.
+    /// Generation of the entered lane, to compare with the one that the poster meant.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -129,8 +128,8 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        // Release: the post happens before whoever sees this exit. The count cannot run below
-        // zero, since each ticket is one entry and is dropped once.
+        // Release: the post happens before any load that sees this exit. The count cannot
+        // underflow, since each ticket is one entry and is dropped once.
         self.gate.word.fetch_sub(1, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is who: names, incarnations, lifecycles, and the pair that makes a connection.
+//! Identities: node names, incarnations, lifecycles, pairs.
 //!
 //! Queue-pair numbers, GIDs, keys and clocks identify nothing (rule H1): a restarted process gets
 //! the same ones again.
@@ -47,7 +47,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// Why a text is not a node or NIC name.
+/// Errors of a text as a node or NIC name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text is empty.
@@ -72,9 +72,9 @@ const BETWEEN_NICS: char = '~';
 
 /// One NIC of one node, written `node@nic` on the wire.
 ///
-/// Between two nodes with several NICs there may be several lanes, each over a *rail*: one NIC of
-/// either. It is named by both, the NIC of the node whose path it is first, as in
-/// `node@mlx5_1~mlx5_0`, so that each rail is an endpoint of its own and all of them are one node's.
+/// Two nodes with several NICs may have several lanes, each over a *rail*: one NIC of either side.
+/// Its path names both, the addressed node's NIC first, as in `node@mlx5_1~mlx5_0`, so each rail is
+/// a separate endpoint of one node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NicPath {
     /// The node that owns the NIC.
@@ -90,10 +90,10 @@ impl NicPath {
         Ok(Self { node: NodeName::new(node)?, nic: NodeName::new(nic)? })
     }
 
-    /// The path of `node` over the rail between its NIC `theirs` and our NIC `ours`.
+    /// The path of `node` over the rail between its NIC `theirs` and the local NIC `ours`.
     ///
     /// # Errors
-    /// Why one of the names is none. A NIC of a rail has no `~` in its name.
+    /// Either name is invalid. A NIC of a rail has no `~` in its name.
     pub fn over_rail(node: &NodeName, theirs: &str, ours: &str) -> Result<Self, NameError> {
         let plain = |nic: &str| match nic.contains(BETWEEN_NICS) {
             true => Err(NameError::ForbiddenCharacter),
@@ -109,7 +109,7 @@ impl NicPath {
         self.nic.as_str().split_once(BETWEEN_NICS)
     }
 
-    /// What the node with the path `own` is called by whom this path leads to.
+    /// The path by which the node at this path names the one at `own`.
     pub fn seen_from(&self, own: &NicPath) -> Self {
         let rail = self.rail().map(|(theirs, ours)| Self::over_rail(&own.node, ours, theirs));
         rail.and_then(Result::ok).unwrap_or_else(|| own.clone())
@@ -138,7 +138,8 @@ impl fmt::Debug for NicPath {
 pub struct Incarnation(pub u128);
 
 impl Incarnation {
-    /// Of a node that has none: an existing Mooncake node (rule H13). No node of ours draws it.
+    /// The incarnation of a legacy Mooncake node, which has none (rule H13). No handfast node draws
+    /// it.
     pub const UNKNOWN: Self = Self(0);
 
     /// Thirty-two lower-case hexadecimal digits, as on the wire.
@@ -179,8 +180,8 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What stands for a node without our key: its list of queue pairs, which a later life of it
-    /// may have again (rule H13). FNV-1a over the numbers.
+    /// Identifies a legacy node by its list of queue pairs, which a later incarnation may have
+    /// again (rule H13). FNV-1a over the numbers.
     pub fn weak(queue_pairs: &[u32]) -> Self {
         let bytes = queue_pairs.iter().flat_map(|number| number.to_le_bytes());
         let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
@@ -189,8 +190,8 @@ impl Pair {
         Self { incarnation: Incarnation::UNKNOWN, lifecycle: Lifecycle(digest) }
     }
 
-    /// Whether it stands for a node without our key. Both PSNs of such a pair are 0, and path MTU
-    /// and outstanding reads are the transport's defaults.
+    /// Identifies a legacy node. Both PSNs of such a pair are 0, and path MTU and outstanding reads
+    /// are the transport's defaults.
     pub fn is_weak(self) -> bool {
         self.incarnation == Incarnation::UNKNOWN
     }

@@ -1,8 +1,8 @@
-//! What nodes of the Mooncake Transfer Engine say to each other apart from the handshake: segment
-//! descriptors, notifications, probes, the entries of metadata stores, and the TCP data protocol.
+//! Messages of the Mooncake Transfer Engine apart from the handshake: segment descriptors,
+//! notifications, probes, the entries of metadata stores, and the TCP data protocol.
 //!
-//! Formats are those of the released engine, seen in recorded bytes (`core/tests/golden`). Nothing
-//! here has a key of ours.
+//! Formats are those of the released engine, seen in recorded bytes (`core/tests/golden`). None
+//! contains the handfast key.
 
 mod data;
 mod matrix;
@@ -31,11 +31,11 @@ pub use store::{CLUSTER_ID_BYTES_MAX, Keys, KeysError, RpcMeta, RpcMetaError};
 use alloc::string::String;
 use serde::Serialize;
 
-/// What a node answers that has nothing to say yet, or to nobody: it is starting, or its descriptor
-/// is in a metadata store.
+/// Answer of a node with nothing to say yet or to this caller: it is starting, or its descriptor is
+/// in a metadata store.
 pub const NULL_ANSWER: &str = "null\n";
 
-/// Whether a node answered that it has nothing to say.
+/// A node answered that it has nothing to say.
 pub fn is_null(text: &str) -> bool {
     text.trim() == "null"
 }

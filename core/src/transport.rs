@@ -1,8 +1,8 @@
-//! What the core asks of a transport, and what a transport tells the core.
+//! Operations that the core requests of a transport, and their outcomes.
 //!
-//! Queue-pair operations are few and coarse, asynchronous, and each happens at most once per
-//! lifecycle: a queue pair is wired at most once in its life and never reset. A transport holds
-//! no policy; it reports where a step failed and leaves the decision to the node.
+//! Queue-pair operations are few, coarse and asynchronous. Each happens at most once per lifecycle:
+//! a queue pair is connected at most once in its life and never reset. A transport holds no policy;
+//! it reports the failed step and leaves the decision to the node.
 
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::wire::Body;
@@ -53,7 +53,7 @@ pub enum Operation {
         local: Pair,
         /// The peer's pair, which has echoed ours (rule H3).
         remote: Pair,
-        /// What the peer announced about its queue pairs.
+        /// The peer's announcement of its queue pairs.
         body: Body,
     },
     /// Have a read answered, of one byte of the peer's or of none, over each queue pair of
@@ -92,7 +92,7 @@ impl Operation {
     }
 }
 
-/// How an operation ended.
+/// Outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Outcome {
     /// The queue pairs exist; `Body` is what a message announces about them.
@@ -109,14 +109,14 @@ pub enum Outcome {
     Failed(TransportError),
 }
 
-/// Which side a failure is charged to (rule H9: local failures are never the peer's).
+/// The side charged with a failure (rule H9: local failures are never the peer's).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// Our device, port, memory or configuration.
     Local,
     /// The peer, or the way to it.
     Peer,
-    /// How the two are set up, so that trying again changes nothing: reported, no retry.
+    /// The configuration of both sides, so a retry changes nothing: reported, no retry.
     Configuration,
     /// An access that is not allowed: reported, no retry.
     Protection,
@@ -126,12 +126,12 @@ pub enum Side {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 #[error("{call} failed: {detail}")]
 pub struct TransportError {
-    /// Who is to blame as far as the transport can tell.
+    /// The side at fault, as far as the transport can see.
     pub side: Side,
     /// The call or step that failed, such as `connect` or `ibv_modify_qp(RTR)`.
     pub call: &'static str,
     /// Its return value or errno; 0 where there is none.
     pub code: i32,
-    /// What happened, in words.
+    /// Description of the failure.
     pub detail: String,
 }

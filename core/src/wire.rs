@@ -1,4 +1,4 @@
-//! The control wire: Mooncake's frame and connection descriptor, with one key of ours inside.
+//! The control wire: Mooncake's frame and connection descriptor, with one additional key.
 //! `docs/wire.md` is the complete schema.
 
 mod frame;

@@ -144,8 +144,8 @@ mod in_every_order {
         explore(|| FlawedGate::new(Flaw::LeavesRelaxed));
     }
 
-    /// Two posters post once each while a third thread revokes. A cell stands for what each
-    /// posts on: loom fails the run if its destruction and a post are not ordered.
+    /// Two posters post once each while a third thread revokes. Each posts on a cell: loom fails
+    /// the run if its destruction and a post are not ordered.
     fn explore<G: Gate>(new: impl Fn() -> G + Send + Sync + 'static) {
         loom::model(move || {
             let gate = Arc::new(new());

@@ -1,8 +1,8 @@
-//! The TCP data protocol: whoever connects names an address, and reads or writes there.
+//! The TCP data protocol: a client names an address, and reads or writes there.
 //!
-//! A connection carries one request after the other. Version 1 has no status: a write is never
-//! acknowledged, and a refusal is a closed connection. Version 2, asked for by a bit of the
-//! opcode, has a status frame before what is read and after what was written.
+//! A connection carries one request after another. Version 1 has no status: a write is never
+//! acknowledged, and a refusal is a closed connection. Version 2, selected by a bit of the opcode,
+//! has a status frame before read bytes and after written ones.
 
 use crate::transfer::Direction;
 
@@ -17,7 +17,7 @@ const WRITE: u8 = 1;
 /// The high half of a status frame.
 const MAGIC: u32 = 0x4d43_5456;
 
-/// Which version of the protocol a request is in. Each request chooses.
+/// Version of the protocol, chosen per request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProtocolVersion {
     /// Without status frames: releases before 0.3.12.
@@ -29,11 +29,11 @@ pub enum ProtocolVersion {
 /// The header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataRequest {
-    /// Which way the bytes go, seen from who asks.
+    /// Direction from the client's point of view.
     pub direction: Direction,
     /// The version it is in.
     pub version: ProtocolVersion,
-    /// How many bytes; a receiver refuses zero.
+    /// Length in bytes; a receiver refuses zero.
     pub bytes: u64,
     /// First byte, in the addresses of who is asked.
     pub address: u64,
@@ -80,7 +80,7 @@ pub enum DataStatus {
     Refused,
 }
 
-/// Why bytes are not a status frame.
+/// Errors of a status frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DataStatusError {
     /// The high half is another: the peer streams data at once, as version 1 does.

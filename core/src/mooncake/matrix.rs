@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-/// The location that stands for memory of which nothing is known: every NIC is preferred there.
-/// It is made up on reading and never published (Mooncake's `src/topology.cpp`).
+/// The location of memory without a known one: every NIC is preferred there. Readers synthesise it,
+/// and it is never published (Mooncake's `src/topology.cpp`).
 pub const WILDCARD: &str = "*";
 
 /// Longest text that is read as a matrix.
@@ -35,7 +35,7 @@ impl Nics {
         self.preferred.iter().chain(&self.available).map(String::as_str)
     }
 
-    /// How many there are.
+    /// Number of locations.
     pub fn len(&self) -> usize {
         self.preferred.len() + self.available.len()
     }
@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for Nics {
     }
 }
 
-/// How near a NIC is to memory.
+/// Distance of a NIC from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nearness {
     /// It is to be preferred.
@@ -95,7 +95,7 @@ pub enum MatrixError {
     Location {
         /// The location.
         location: String,
-        /// What is wrong with its value.
+        /// Error in its value.
         problem: &'static str,
     },
     /// More locations than [`MATRIX_LOCATIONS_MAX`].
@@ -107,7 +107,7 @@ impl PriorityMatrix {
     /// Reads the JSON form: `{"cpu:0": [["mlx5_0"], ["mlx5_1"]], …}`.
     ///
     /// # Errors
-    /// What is wrong with the text, and where.
+    /// The first error in the text, and its position.
     pub fn parse(text: &str) -> Result<Self, MatrixError> {
         if text.len() > MATRIX_BYTES_MAX {
             return Err(MatrixError::TooLong(text.len()));
@@ -145,7 +145,7 @@ impl PriorityMatrix {
         self.locations.get(location).cloned().unwrap_or_else(|| self.all())
     }
 
-    /// How near a NIC is to memory at a location, or to any where that is not listed.
+    /// Distance of a NIC from memory at a location, or at [`WILDCARD`] if that is not listed.
     pub fn nearness(&self, location: &str, nic: &str) -> Nearness {
         let has = |names: &[String]| names.iter().any(|name| name == nic);
         let listed = self.locations.get(location).or_else(|| self.locations.get(WILDCARD));
@@ -182,7 +182,7 @@ impl PriorityMatrix {
         self.locations.iter().map(|(location, nics)| (location.as_str(), nics))
     }
 
-    /// What [`WILDCARD`] stands for: as it is listed, else every NIC once, all preferred.
+    /// NICs of [`WILDCARD`]: the listed ones, or every NIC once, all preferred.
     fn all(&self) -> Nics {
         if let Some(listed) = self.locations.get(WILDCARD) {
             return listed.clone();

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub const NOTIFICATION_NAME_BYTES_MAX: usize = 1 << 10;
 /// Longest message of a notification, in bytes. Mooncake has no limit but that of the frame.
 pub const NOTIFICATION_MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// What a probe asks.
+/// Text of a probe.
 pub const PROBE_QUESTION: &str = "{}\n";
-/// What a probe is answered.
+/// Answer to a probe.
 pub const PROBE_ANSWER: &str = "{\"status\":\"success\"}\n";
 /// The message of an answer that accepts.
 const ACCEPTED: &str = "success";
@@ -22,12 +22,12 @@ pub struct Notification {
     /// Its name.
     #[serde(default)]
     pub name: String,
-    /// What it says.
+    /// Text.
     #[serde(default, rename = "notify_msg")]
     pub message: String,
 }
 
-/// Why a text is not a notification.
+/// Errors of a notification's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotificationError {
     /// Not JSON, or a key of the wrong type.
@@ -36,7 +36,7 @@ pub enum NotificationError {
     /// A text exceeds its limit.
     #[error("the notification's {field} of {bytes} bytes exceeds {limit}")]
     TooLong {
-        /// Which.
+        /// The field.
         field: &'static str,
         /// Its length.
         bytes: usize,
@@ -86,7 +86,7 @@ impl Notification {
         Self::default()
     }
 
-    /// Whether an answer accepts.
+    /// The answer accepts.
     pub fn is_accepted(&self) -> bool {
         !self.message.is_empty()
     }

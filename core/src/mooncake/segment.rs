@@ -19,7 +19,7 @@ const TCP: &str = "tcp";
 /// The name of RDMA among them.
 const RDMA: &str = "rdma";
 
-/// What a node offers: one protocol, or several where it was built for that.
+/// Protocols of a node: one, or several for a node built with several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Protocols {
@@ -37,7 +37,7 @@ impl Default for Protocols {
 }
 
 impl Protocols {
-    /// Whether the protocol is among them.
+    /// The protocol is one of them.
     pub fn has(&self, name: &str) -> bool {
         match self {
             Self::One(protocol) => protocol == name,
@@ -46,7 +46,8 @@ impl Protocols {
     }
 }
 
-/// What a Mooncake node says of itself and its memory, keys in the sorted order of its writer.
+/// A Mooncake node's description of itself and its memory, with keys in the sorted order of its
+/// writer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentDescriptor {
     /// Its memory.
@@ -57,16 +58,16 @@ pub struct SegmentDescriptor {
     pub devices: Vec<DeviceDescriptor>,
     /// Its name, by which stores and NIC paths know it.
     pub name: String,
-    /// Which devices are near which memory; with RDMA devices. One of another shape is passed over,
-    /// as released nodes do.
+    /// NICs near to memory; with RDMA devices only. A malformed one is ignored, as in released
+    /// nodes.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "matrix")]
     pub priority_matrix: Option<PriorityMatrix>,
-    /// What it offers.
+    /// Offered protocols.
     pub protocol: Protocols,
     /// The name in NIC paths, where it is another than `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma_server_name: Option<String>,
-    /// The host of its TCP data port; absent before 0.3.13, where calls go to the same host.
+    /// Host of its TCP data port; absent before 0.3.13, which means the host of its calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_data_host: Option<String>,
     /// Its TCP data port, 0 for none.
@@ -75,7 +76,7 @@ pub struct SegmentDescriptor {
     /// Highest version of the TCP data protocol it speaks; absent: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_proto_version: Option<u32>,
-    /// When it was published, for people.
+    /// Time of publication, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
 }
@@ -93,7 +94,7 @@ pub struct BufferDescriptor {
     /// Over RDMA where the memory is, over TCP the owner's name.
     #[serde(default)]
     pub name: String,
-    /// What it is offered over, where a node has several protocols.
+    /// Protocol of the buffer, on a node with several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// The keys that peers present, one for each device; none where peers may not reach it.
@@ -101,7 +102,7 @@ pub struct BufferDescriptor {
     pub rkey: Vec<u32>,
 }
 
-/// Why a text is no segment descriptor of a Mooncake node.
+/// Errors of a text as a Mooncake node's segment descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
     /// The node has nothing to say: it is starting, or publishes to a metadata store alone.
@@ -134,12 +135,12 @@ impl SegmentDescriptor {
         to_line(self)
     }
 
-    /// Whether bytes may be reached over TCP.
+    /// Its memory is reachable over TCP.
     pub fn offers_tcp(&self) -> bool {
         self.protocol.has(TCP) && self.tcp_data_port != 0
     }
 
-    /// Whether bytes may be reached over RDMA.
+    /// Its memory is reachable over RDMA.
     pub fn offers_rdma(&self) -> bool {
         self.protocol.has(RDMA)
     }
@@ -152,7 +153,7 @@ impl SegmentDescriptor {
         }
     }
 
-    /// Where its TCP data port is: at the host it names, or else at `call_host`, which takes its
+    /// Address of its TCP data port: at the named host, or else at `call_host`, the host of its
     /// calls.
     pub fn tcp_data_address(&self, call_host: &str) -> String {
         let named = self.tcp_data_host.as_deref().filter(|host| !host.is_empty());
@@ -200,7 +201,7 @@ impl SegmentDescriptor {
     }
 }
 
-/// Whether a matrix of a descriptor is within its limits.
+/// A descriptor's matrix is within its limits.
 pub(crate) fn is_bounded(matrix: &PriorityMatrix) -> bool {
     let row = |(location, nics): (&str, &Nics)| {
         location.len() <= TEXT_BYTES_MAX

@@ -1,4 +1,4 @@
-//! What is kept in a metadata store: keys, and where a node takes calls.
+//! Entries of a metadata store: keys, and call addresses of nodes.
 
 use super::to_line;
 use crate::wire::from_object;
@@ -15,7 +15,7 @@ pub struct Keys {
     prefix: String,
 }
 
-/// Why a text cannot be part of a key.
+/// Errors of a text as a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// It is too long.
@@ -32,7 +32,7 @@ pub enum KeysError {
 }
 
 impl Keys {
-    /// The keys of the cluster with that id; an empty one stands for none.
+    /// The keys of a cluster; an empty id means no cluster.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -47,19 +47,19 @@ impl Keys {
         Ok(Self { prefix: format!("mooncake/{cluster_id}{separator}") })
     }
 
-    /// Where the descriptor of a node is. A name with a slash says itself below what it lies.
+    /// Key of a node's descriptor. A name with a slash contains its own prefix.
     pub fn segment(&self, node: &str) -> String {
         let below = if node.contains('/') { "" } else { "ram/" };
         format!("{}{below}{node}", self.prefix)
     }
 
-    /// Where it is said at which address a node takes calls.
+    /// Key of a node's call address.
     pub fn rpc_meta(&self, node: &str) -> String {
         format!("{}rpc_meta/{node}", self.prefix)
     }
 }
 
-/// Where a node takes calls.
+/// Call address of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RpcMeta {
     /// Its host, by address or name; an IPv6 address without brackets.
@@ -68,7 +68,7 @@ pub struct RpcMeta {
     pub rpc_port: u16,
 }
 
-/// Why a text does not say where a node takes calls.
+/// Errors of a text as a call address entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcMetaError {
     /// Not JSON, a key missing or of the wrong type.

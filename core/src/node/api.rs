@@ -7,7 +7,7 @@ use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, TransportError};
 use crate::wire::{Message, PlainMessage, Refusal};
 
-/// How a node is set up. Everything it ever draws at random derives from `seed`.
+/// Configuration of a node. All its randomness derives from `seed`.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// Our NIC, and with it our name.
@@ -29,7 +29,7 @@ pub struct Limits {
     pub peers_max: usize,
     /// Lifecycles that exist at once, retiring ones included.
     pub lifecycles_max: usize,
-    /// Calls one lifecycle holds unanswered while an operation of ours runs.
+    /// Unanswered calls that one lifecycle holds during an operation.
     pub answers_held_max: usize,
     /// Requests sent in one lifecycle before it ends.
     pub requests_max: u32,
@@ -67,13 +67,13 @@ pub struct Timing {
     pub ready_retry: Duration,
     /// How long an announced lifecycle without demand of ours waits to be echoed.
     pub half_open: Duration,
-    /// How long an operation of our own transport may take.
+    /// Time limit of an operation of the transport.
     pub operation: Duration,
     /// First wait for the answer to a quiesce.
     pub quiesce_retry: Duration,
-    /// How long work that is posted on a lane may take to end once the lane is to be retired.
+    /// Time for the posted work of a lane to end before the lane retires.
     pub drain: Duration,
-    /// How long a demand waits for room in the table of lifecycles.
+    /// Time that a demand waits for capacity in the table of lifecycles.
     pub room: Duration,
     /// First pause before reopening after a failed lifecycle.
     pub backoff: Duration,
@@ -98,10 +98,10 @@ impl Default for Timing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallToken(pub u64);
 
-/// How an outgoing call failed.
+/// Failures of an outgoing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CallFailure {
-    /// Nobody listens at the address.
+    /// The address refuses connections.
     Refused,
     /// The name does not resolve, or there is no route.
     Unreachable,
@@ -111,51 +111,50 @@ pub enum CallFailure {
     Broken,
 }
 
-/// What a node can be told.
+/// Inputs of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The application wants a lane to this NIC of a peer.
     Open(NicPath),
     /// The application no longer wants one; what exists ends (rule H11).
     Close(NicPath),
-    /// The application has no work for this NIC; what exists stays, and makes way when room is
-    /// needed.
+    /// The application has no work for this NIC; its lane stays, and may be evicted.
     Release(NicPath),
     /// A peer called.
     CallReceived {
         /// Returned with the answer.
         token: CallToken,
-        /// What it said.
+        /// The message.
         message: Message,
     },
-    /// A call of ours was answered.
+    /// A peer answered a call.
     CallAnswered(Message),
     /// A node without our key called (rule H13).
     PlainCallReceived {
         /// Returned with the answer.
         token: CallToken,
-        /// What it said.
+        /// The message.
         message: PlainMessage,
     },
-    /// A call of ours was answered by a node without our key (rule H13).
+    /// A legacy node answered a call (rule H13).
     PlainCallAnswered {
         /// The lifecycle that called.
         lifecycle: Lifecycle,
         /// The answer.
         message: PlainMessage,
     },
-    /// A call of ours failed; whether it took effect is unknown.
+    /// A call failed; its effect is unknown.
     CallFailed {
         /// The lifecycle that called.
         lifecycle: Lifecycle,
-        /// How.
+        /// The failure.
         failure: CallFailure,
     },
     /// An operation ended.
     OperationDone {
-        /// Which.
+        /// The operation.
         id: OperationId,
-        /// How.
+        /// The outcome.
         outcome: Outcome,
     },
     /// A published lane saw its first error.
@@ -167,7 +166,7 @@ pub enum Input {
     },
 }
 
-/// What a node wants done.
+/// Outputs of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Call the peer that `message.to` names.
@@ -203,7 +202,7 @@ pub enum Output {
     Event(Event),
 }
 
-/// Why an attempt or a demand failed.
+/// Causes of a failed attempt or demand.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
 pub enum Failure {
     /// The peer could not be called.
@@ -218,7 +217,7 @@ pub enum Failure {
     /// The peer did not answer in the bounded number of attempts.
     #[error("the peer did not answer")]
     Silent,
-    /// Nobody echoed an announced lifecycle in time.
+    /// No peer echoed an announced lifecycle in time.
     #[error("the announced queue pairs were not echoed in time")]
     HalfOpen,
     /// Our transport did not finish an operation in time.
@@ -236,10 +235,10 @@ pub enum Failure {
     /// The peer asked for it to be retired.
     #[error("the peer retired the lane")]
     Quiesced,
-    /// What was posted on it did not end in time.
+    /// Posted work did not end in time.
     #[error("what was posted did not end in time")]
     DrainOverdue,
-    /// A bound of ours is reached.
+    /// A local bound is reached.
     #[error("the limit '{0}' is reached")]
     Limit(&'static str),
 }
@@ -258,9 +257,9 @@ pub enum Event {
     Ended {
         /// The peer.
         peer: NicPath,
-        /// Which.
+        /// The lifecycle.
         lifecycle: Lifecycle,
-        /// Why.
+        /// The cause.
         failure: Failure,
     },
     /// Another incarnation of the peer has proven that it lives (rule H5).
@@ -277,7 +276,7 @@ pub enum Event {
     RetireFailed {
         /// The peer.
         peer: NicPath,
-        /// Which.
+        /// The lifecycle.
         lifecycle: Lifecycle,
         /// The last error.
         error: TransportError,
@@ -287,7 +286,7 @@ pub enum Event {
     RetireOverdue {
         /// The peer.
         peer: NicPath,
-        /// Which.
+        /// The lifecycle.
         lifecycle: Lifecycle,
     },
     /// A lane was to be retired with the peer's consent and none came in the bounded number of
@@ -295,7 +294,7 @@ pub enum Event {
     RetireForced {
         /// The peer.
         peer: NicPath,
-        /// Which.
+        /// The lifecycle.
         lifecycle: Lifecycle,
     },
     /// An idle peer made room in the table of peers.
@@ -303,13 +302,14 @@ pub enum Event {
         /// The peer.
         peer: NicPath,
     },
-    /// A lifecycle changed its state in a way that `TRANSITIONS` does not declare: an error of ours.
+    /// A lifecycle changed its state in a way that `TRANSITIONS` does not declare: a bug in the
+    /// node.
     Undeclared {
-        /// Which.
+        /// The lifecycle.
         lifecycle: Lifecycle,
         /// Its state before.
         from: Option<StateKind>,
-        /// What happened.
+        /// The trigger.
         trigger: Trigger,
     },
     /// Two incarnations of one name have both proven life (rule H5).
@@ -323,7 +323,7 @@ pub enum Event {
     },
 }
 
-/// What happened, counted; left out of fingerprints.
+/// Counters since the start; left out of fingerprints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages ignored because they concern no current pair (rule H4).
@@ -336,7 +336,7 @@ pub struct Counters {
     pub published: u64,
     /// Lifecycles ended.
     pub ended: u64,
-    /// State changes that no row of `TRANSITIONS` declares: errors of ours.
+    /// State changes that no row of `TRANSITIONS` declares: bugs in the node.
     pub undeclared: u64,
     /// One bit per row of `TRANSITIONS` that was taken.
     pub transitions: u128,
@@ -357,7 +357,7 @@ pub enum TimerKind {
     Backoff,
     /// The pause before retiring once more is over.
     RetireRetry,
-    /// What was posted on a lane that is to be retired is overdue.
+    /// The posted work of a retiring lane is overdue.
     Drain,
     /// The answer to a quiesce is overdue.
     QuiesceRetry,

@@ -14,8 +14,8 @@ use core::hash::{Hash, Hasher};
 /// The renaming must keep the order of those between the same two nodes, since the protocol compares
 /// their numbers; it never compares lifecycles towards different nodes.
 pub trait Ranks {
-    /// The rank of a pair's lifecycle among those of its incarnation, towards the same node, that the
-    /// world knows; no two lifecycles of an incarnation have the same.
+    /// The rank of a pair's lifecycle among those of its incarnation and peer node that the world
+    /// knows; unique within an incarnation.
     fn rank(&self, pair: Pair) -> u64;
 }
 

@@ -7,10 +7,10 @@ use crate::time::Instant;
 use crate::wire::{Body, Message};
 use alloc::vec::Vec;
 
-/// Where a lifecycle stands. `docs/handshake.md` lists the transitions.
+/// State of a lifecycle. `docs/handshake.md` lists the transitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum State {
-    /// BringUp is under way; the number is known to nobody else.
+    /// BringUp is under way; no peer knows the number yet.
     Raising,
     /// The queue pairs exist and may have been announced; no peer has echoed them.
     Announced(Announcement),
@@ -28,20 +28,20 @@ pub(super) enum State {
     Weak { remote: Pair },
     /// To be retired: revoked here, and what we had posted is to end first (rule H11).
     Draining { remote: Pair, cause: Failure },
-    /// Nothing of ours is outstanding; the peer is asked for the same (rule H11).
+    /// No local work is outstanding; the peer is asked for the same (rule H11).
     Quiescing { remote: Pair, cause: Failure, quiesces: u32 },
     /// Retire is under way, for the given time.
     Retiring { remote: Option<Pair>, attempts: u32 },
 }
 
-/// What has been said about queue pairs that nobody has echoed.
+/// The announcement of queue pairs before any echo.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Announcement {
     /// Requests sent.
     pub(super) requests: u32,
     /// The only pair that was answered with a reply, and may have wired towards them (rule H6).
     pub(super) offered: Option<Pair>,
-    /// What the peer wants echoed before it answers with a reply (rule H5).
+    /// The pair to echo before the peer replies (rule H5).
     pub(super) prove: Option<Pair>,
 }
 
@@ -108,7 +108,7 @@ impl State {
     }
 }
 
-/// An incoming call that waits for an operation of ours (rule H7), and is then taken again.
+/// An incoming call that waits for a local operation (rule H7), and is then handled again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Held {
     pub(super) token: CallToken,

@@ -1,4 +1,4 @@
-//! What is known of peers: demands per NIC, and per node name the incarnation that holds it.
+//! Peers: demands per NIC, and per node name the incarnation that holds it.
 
 use super::api::{Event, Failure};
 use super::lane::{Lane, State, StateKind};
@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 /// Incarnations remembered per name after they were superseded; for `NameConflict` reports only.
 const SUPERSEDED_MAX: usize = 4;
 
-/// The incarnation that holds a name, and the first lifecycle of ours issued after it did.
+/// The incarnation that holds a name, and the first local lifecycle issued after it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Live {
     pub(super) incarnation: Incarnation,
     pub(super) since: Lifecycle,
 }
 
-/// What is known of one NIC of a peer.
+/// State of one NIC of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     pub(super) wanted: bool,
@@ -25,10 +25,10 @@ pub(super) struct Peer {
     pub(super) first_failure: Option<Failure>,
     /// The lifecycle that the peer has echoed.
     pub(super) bound: Option<Lifecycle>,
-    /// The last pair of the peer that echoed us: neither it nor an earlier one of that incarnation
-    /// may be wired to another lifecycle of ours, since it may have wired already.
+    /// The last pair of the peer that echoed a local lifecycle. Neither it nor an earlier one of
+    /// that incarnation may be connected to another lifecycle, since it may be connected already.
     pub(super) last: Option<Pair>,
-    /// The one lifecycle that waits for an echo, whoever asks.
+    /// The one lifecycle that waits for an echo, of any sender.
     pub(super) open: Option<Lifecycle>,
     pub(super) backoff: Option<Instant>,
     /// It spoke without our key when it last spoke (rule H13).
@@ -37,27 +37,27 @@ pub(super) struct Peer {
     pub(super) room: Option<Instant>,
 }
 
-/// What is known of one node name, all its NICs together: they live and die as one process.
+/// State of one node name, with all its NICs: they live and die as one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) live: Option<Live>,
     pub(super) superseded: Vec<Incarnation>,
-    /// Every lifecycle of ours towards it, retiring ones included.
+    /// Every local lifecycle towards it, retiring ones included.
     pub(super) lanes: Vec<Lifecycle>,
 }
 
-/// Whether an echo proves that its sender holds the name.
+/// Result of checking whether an echo proves its sender to hold the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// It holds the name.
     Holds,
-    /// It was superseded and is alive: two processes bear one name.
+    /// It was superseded and is alive: two processes share a name.
     Conflict,
     /// The echoed lifecycle was issued before another incarnation proved itself: no proof.
     Stale,
 }
 
-/// What stands between a peer and the leave to wire towards one of our lifecycles.
+/// Obstacles between a peer and the permission to connect to a local lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fence {
     /// Nothing.
@@ -69,7 +69,7 @@ pub(super) enum Fence {
 }
 
 impl Node {
-    /// Whether the table of peers has or can make room; an idle peer makes way for a new one.
+    /// The table of peers has or can free a slot; an idle peer yields to a new one.
     pub(super) fn admit(&mut self, path: &NicPath) -> bool {
         if self.peers.contains_key(path) || self.peers.len() < self.config.limits.peers_max {
             return true;
@@ -93,7 +93,7 @@ impl Node {
         true
     }
 
-    /// What an echo of `lifecycle` by `remote` proves (rule H5).
+    /// The proof in an echo of `lifecycle` by `remote` (rule H5).
     pub(super) fn judge(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Proof {
         let Some(name) = self.names.get(&path.node) else { return Proof::Holds };
         match name.live {
@@ -137,8 +137,8 @@ impl Node {
         }
     }
 
-    /// What stands between `remote` and `lifecycle`: lanes of ours to the same NIC, and lanes to
-    /// any NIC of another incarnation (rule H6).
+    /// Obstacles between `remote` and `lifecycle`: local lanes to the same NIC, and lanes to any
+    /// NIC of another incarnation (rule H6).
     pub(super) fn fence(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Fence {
         let Some(name) = self.names.get(&path.node) else { return Fence::Clear };
         let earlier = |number: &&Lifecycle| {
@@ -167,7 +167,7 @@ impl Node {
         Some((bound, self.lanes.get(&bound)?.state.remote()?))
     }
 
-    /// Whom the open lifecycle was offered to by a reply.
+    /// The pair that a reply offered the open lifecycle to.
     pub(super) fn offered(&self, lifecycle: Lifecycle) -> Option<Pair> {
         match &self.lanes.get(&lifecycle)?.state {
             State::Announced(announcement) => announcement.offered,

@@ -1,7 +1,7 @@
-//! The polite end of a lane (rule H11), and who makes way when the table of lifecycles is full.
+//! Graceful shutdown of a lane (rule H11), and eviction from a full table of lifecycles.
 //!
 //! One-sided work of the peer on a lane is invisible here, so the lane is not destroyed under it:
-//! first our own work ends, then the peer is asked, stops, lets its work end and says so.
+//! first local work ends, then the peer is asked, stops, drains and acknowledges.
 
 use super::api::{Event, Failure, Output, TimerKind};
 use super::lane::{Held, State, StateKind};
@@ -43,7 +43,7 @@ impl Node {
         self.outputs.push_back(Output::Operate(Operation::Drain { lifecycle }));
     }
 
-    /// Nothing of ours is outstanding: a peer that has asked is answered, any other is asked.
+    /// No local work is outstanding: a peer that has asked is answered, any other is asked.
     pub(super) fn on_drained(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Draining { remote, cause } = &lane.state else { return };
@@ -129,8 +129,8 @@ impl Node {
         }
     }
 
-    /// The lifecycle that a quiesce is about: the one it echoes, if that is bound to the sender or
-    /// was offered to it and to nobody later.
+    /// The lifecycle of a quiesce: the one it echoes, if that is bound to the sender, or was
+    /// offered to it and to no later pair.
     fn quiesced(&self, message: &Message) -> Option<Lifecycle> {
         let echo = message.echo.filter(|echo| echo.incarnation == self.config.incarnation)?;
         let lane = self.lanes.get(&echo.lifecycle).filter(|lane| lane.peer == message.from)?;
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// Whether a lifecycle is on its way out. One whose retire has failed or is overdue may stay.
+    /// A lifecycle is about to free its slot. One whose retire has failed or is overdue may stay.
     pub(super) fn room_is_coming(&self) -> bool {
         self.lanes.values().any(|lane| lane.state.kind().is_ending() && lane.timer.is_some())
     }

@@ -6,7 +6,7 @@ use super::lane::{State, StateKind};
 use super::machine::Node;
 use crate::identity::Lifecycle;
 
-/// What moves a lifecycle from one state to another.
+/// Triggers of a state change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trigger {
     /// A demand or a request needs queue pairs.
@@ -27,9 +27,9 @@ pub enum Trigger {
     Refused,
     /// The bounded number of attempts brought no answer.
     Silent,
-    /// Nobody echoed it in time.
+    /// No peer echoed it in time.
     HalfOpen,
-    /// An operation of ours is overdue.
+    /// A local operation is overdue.
     Overdue,
     /// A newer lifecycle or incarnation took its place.
     Superseded,
@@ -43,7 +43,7 @@ pub enum Trigger {
     Listed,
     /// Bytes flow to a node without our key.
     Proven,
-    /// What we had posted has ended.
+    /// Posted local work has ended.
     Drained,
     /// The peer has nothing outstanding on it either.
     Agreed,
@@ -58,7 +58,7 @@ pub enum Trigger {
 pub struct Transition {
     /// Before.
     pub from: Option<StateKind>,
-    /// What happens.
+    /// The trigger.
     pub trigger: Trigger,
     /// After.
     pub to: Option<StateKind>,

@@ -1,8 +1,8 @@
-//! Towards an existing Mooncake node, which has no key of ours (rule H13).
+//! Handshake with a legacy Mooncake node, which has no handfast key (rule H13).
 //!
-//! It echoes nothing and has no incarnation, so the list of its queue pairs is all that tells one
-//! of its lives from another. Whoever is asked wires before it replies, and nothing is usable
-//! before bytes have been seen to go there and back.
+//! It echoes nothing and has no incarnation, so only the list of its queue pairs separates its
+//! incarnations. The passive side connects before it replies, and no lane is usable before a probe
+//! has been answered.
 
 use super::api::{CallToken, Failure, Output, TimerKind};
 use super::lane::{State, StateKind};
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 /// Most queue pairs skipped to make numbers fresh.
 const SKIP_MAX: u64 = 16;
 
-/// A call of a node without our key that waits for an operation of ours.
+/// A legacy call that waits for a local operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PlainCall {
     pub(super) token: CallToken,
@@ -52,8 +52,9 @@ impl Node {
     fn on_plain_request(&mut self, now: Instant, path: &NicPath, call: PlainCall) {
         let remote = Pair::weak(&call.message.body.queue_pairs);
         let bound = self.bound(path);
-        // Once something was posted on a lane, its peer has no reason to ask again: whoever lists
-        // the same queue pairs now has been born again with their numbers, and expects ours fresh.
+        // Once work was posted on a lane, its peer has no reason to ask again: a request with the
+        // same queue pairs now comes from a restarted node with the same numbers, and expects fresh
+        // local ones.
         let posted = |own: &Lifecycle| {
             matches!(self.state_of(*own), Some(StateKind::Proving | StateKind::Weak))
         };
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    /// Who was answered says that it has wired; who was asked waits to be told.
+    /// The answered side announces that it is connected; the passive side waits for that.
     fn send_plain_ready(&mut self, now: Instant, lifecycle: Lifecycle) {
         if self.lanes.get(&lifecycle).is_some_and(|lane| lane.answered_plainly) {
             self.send_ready(now, lifecycle);
@@ -255,16 +256,16 @@ impl Node {
         self.outputs.push_back(Output::Publish { local, remote, peer });
     }
 
-    /// How many queue pairs a new lifecycle skips, so that its numbers are not those of an earlier
-    /// run, which a node without our key could not tell from this.
+    /// Queue pairs that a new lifecycle skips, so that its numbers differ from those of an earlier
+    /// incarnation, which a legacy node cannot tell from this one.
     pub(super) fn numbers_to_skip(&self, lifecycle: Lifecycle, path: &NicPath) -> u32 {
         let plain = self.peers.get(path).is_some_and(|peer| peer.plain);
         let drawn = derive(self.config.seed, lifecycle, Purpose::FreshNumbers, 0) % SKIP_MAX;
         if plain { u32::try_from(drawn).unwrap_or(0) + 1 } else { 0 }
     }
 
-    /// Whether a request may go out: to a node without our key it is leave to wire, so that no
-    /// earlier lane of ours may remain (rule H6).
+    /// A request may go out. To a legacy node it is a permission to connect, so no earlier local
+    /// lane may remain (rule H6).
     pub(super) fn leave_to_ask(&self, lifecycle: Lifecycle) -> bool {
         let Some(lane) = self.lanes.get(&lifecycle) else { return false };
         let plain = self.peers.get(&lane.peer).is_some_and(|peer| peer.plain);
@@ -316,7 +317,7 @@ impl Node {
         }
     }
 
-    /// What calls without our key waited for has happened, or the lifecycle has ended.
+    /// Releases held legacy calls, once their operation or their lifecycle has ended.
     pub(super) fn release_plain(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let ended = lane.state.kind() == StateKind::Retiring;

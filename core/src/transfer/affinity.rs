@@ -1,4 +1,4 @@
-//! Which lanes a slice had better go over: its memory is nearer to some rails than to others.
+//! Lane affinity: rails ranked by their distance from a slice's memory.
 
 use super::batch::{OF_PLACE, UNCUT};
 use super::fingerprint::hash_list;
@@ -6,19 +6,20 @@ use super::slab::List;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
-/// Rails between two nodes that are told apart; a lane over another is as far as can be.
+/// Rails between two nodes with a rank of their own; any further one has the worst.
 pub const RAILS_RANKED_MAX: usize = 8;
-/// Affinities told apart at once; bytes of one more go over any lane. Two nodes with eight NICs and as
-/// many places for memory each have sixty-four pairs of places, and far fewer that rank rails alike.
+/// Distinct affinities at once; a request past the limit uses any lane. Two nodes with eight NICs
+/// and eight memory locations each have sixty-four pairs of locations, and far fewer that rank
+/// rails alike.
 pub const AFFINITIES_MAX: usize = 64;
 
 const RANK_BITS: u32 = 4;
 /// Of a rail that is as far as can be.
 const RANK_MAX: u8 = (1 << RANK_BITS) - 1;
 
-/// How near the two ends of a request are to each rail: a slice goes over a usable lane of the lowest
-/// rank, those of equal rank taking turns, and waits while these are full. Others are taken as soon as
-/// none of these is usable.
+/// Rank of each rail for a request's two ends. A slice uses a usable lane of the lowest rank, equal
+/// ranks in turn, and waits while these are full. Other lanes serve it only while none of these is
+/// usable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Affinity(u32);
 
@@ -51,7 +52,7 @@ impl Affinity {
     }
 }
 
-/// What waits for a lane that is near.
+/// Slices and bytes that wait for a near lane.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     pub(super) affinity: Affinity,
@@ -71,12 +72,11 @@ impl Queue {
     }
 }
 
-/// What waits for lanes, by affinity. They take turns, so that full lanes near the bytes of one delay
-/// no other.
+/// Waiting slices and bytes by affinity. Queues take turns, so full lanes near one delay no other.
 #[derive(Clone, Debug)]
 pub(super) struct Queues {
     all: Vec<Queue>,
-    /// Whose turn it is.
+    /// The next queue in turn.
     turn: usize,
 }
 

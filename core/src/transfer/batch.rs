@@ -20,7 +20,7 @@ pub(super) const OF_PLACE: usize = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Progress {
     pub(super) request: Request,
-    /// Where its slices wait for a lane.
+    /// Queue of its waiting slices.
     pub(super) queue: QueueIndex,
     /// Bytes moved and acknowledged.
     pub(super) bytes: u64,
@@ -42,11 +42,11 @@ pub(super) struct Batch {
     pub(super) slices: List<OF_BATCH>,
     pub(super) debts: BTreeSet<Debt>,
     pub(super) deadline: Option<Instant>,
-    /// How it will end, once that is decided: it only waits for its posted slices then.
+    /// The decided outcome: from then on the batch only waits for its posted slices.
     pub(super) outcome: Option<BatchOutcome>,
     pub(super) submitted: Instant,
     first_error: Option<Arc<TransportError>>,
-    /// What no slice was cut for, a share for each queue.
+    /// Bytes not yet cut into slices, one share per queue.
     pub(super) shares: Vec<u32>,
 }
 
@@ -85,7 +85,7 @@ impl Batch {
         }
     }
 
-    /// Whether every byte is in a slice, or was.
+    /// Every byte is or was in a slice.
     pub(super) fn is_cut(&self) -> bool {
         self.shares.is_empty()
     }
@@ -138,14 +138,14 @@ impl Batch {
 }
 
 impl Share {
-    /// What is to be cut of a batch for one queue; `None` if that is nothing.
+    /// The share of a batch in one queue; `None` if it is empty.
     pub(super) fn new(batch: u32, requests: &[Progress], queue: QueueIndex) -> Option<Self> {
         let mut share = Self { batch, queue, next_request: 0, next_offset: 0, link: Link::LOOSE };
         share.skip(requests);
         (!share.is_cut(requests)).then_some(share)
     }
 
-    /// Whether every byte is in a slice, or was.
+    /// Every byte is or was in a slice.
     pub(super) fn is_cut(&self, requests: &[Progress]) -> bool {
         self.next_request as usize == requests.len()
     }
@@ -185,7 +185,7 @@ impl Linked<UNCUT> for Share {
     }
 }
 
-/// Which bytes of which request a slice moves.
+/// The bytes of a request that a slice moves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) request: u32,
@@ -193,7 +193,7 @@ pub(super) struct Piece {
     pub(super) length: u32,
 }
 
-/// Where a slice is.
+/// State of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// To be tried again.

@@ -1,4 +1,4 @@
-//! What the machine does about each input.
+//! Transitions of the machine, one per input.
 
 use super::batch::{Debt, OF_BATCH, Place};
 use super::machine::Transfers;
@@ -177,7 +177,7 @@ impl Transfers {
         }
     }
 
-    /// Whether anything of an undecided batch waits for something but the answer to a post.
+    /// An undecided batch waits for something other than the completion of a post.
     fn is_waiting(&self, slot: u32) -> bool {
         let batch = &self.batches[slot];
         if batch.outcome.is_some() {

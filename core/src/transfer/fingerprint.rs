@@ -8,7 +8,7 @@ use super::types::SliceId;
 use core::hash::{Hash, Hasher};
 
 impl Transfers {
-    /// Whether an attempt is posted, as far as the machine knows, and its answer awaited.
+    /// An attempt is posted, and its completion awaited.
     pub fn awaits(&self, slice: SliceId) -> bool {
         let slot = self.slices.find(slice.0);
         slot.is_some_and(|slot| matches!(self.slices[slot].place, Place::Posted(_)))

@@ -25,9 +25,9 @@ pub(super) struct Lane {
     pub(super) fenced: bool,
     /// It is drained and gone.
     pub(super) down: bool,
-    /// The number of its rail.
+    /// Number of its rail.
     pub(super) rail: Option<u8>,
-    /// What was moved over it and not told yet; left out of fingerprints.
+    /// Bytes moved over it and not reported yet; left out of fingerprints.
     pub(super) moved: Moved,
     /// It has not failed, so slices may be posted on it.
     usable: bool,
@@ -76,7 +76,7 @@ impl Lanes {
         self.slab.len()
     }
 
-    /// Whether a lane is there that slices may be posted on, with room or without.
+    /// A usable lane exists, full or not.
     pub(super) fn any_usable(&self) -> bool {
         self.usable > 0
     }
@@ -183,7 +183,7 @@ impl Lanes {
         }
     }
 
-    /// Forgets the lane if it is down and nobody waits for its fence.
+    /// Forgets the lane if it is down and no batch waits for its fence.
     pub(super) fn forget_if_settled(&mut self, slot: u32) {
         let lane = &self.slab[slot];
         if lane.down && lane.debtors.is_empty() {

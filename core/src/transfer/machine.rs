@@ -85,7 +85,7 @@ impl Transfers {
         self.check_batch(now, requests, deadline)?;
         let max = self.limits.batches_max;
         let too_many = SubmitError::TooManyBatches { max };
-        // Reports nobody polled count as well, or they could pile up without a bound.
+        // Unpolled reports count as well, or they would accumulate without a bound.
         let full = self.batches.len() as usize + self.finished.len() >= max as usize;
         if full || (self.shares.room() as usize) < AFFINITIES_MAX {
             return Err(too_many);
@@ -232,23 +232,23 @@ impl Transfers {
         self.counters
     }
 
-    /// Slices posted on a lane and not yet answered or given back; 0 for a lane nobody knows.
+    /// Slices posted on a lane and neither completed nor released; 0 for an unknown lane.
     pub fn posted_on(&self, lane: Lifecycle) -> u32 {
         self.lanes.find(lane).map_or(0, |slot| self.lanes[slot].posted())
     }
 
-    /// What was moved over a lane since this was asked last; to be asked before the lane is down.
+    /// Bytes moved over a lane since the last call; to be called before the lane is down.
     pub fn take_moved(&mut self, lane: Lifecycle) -> Moved {
         let slot = self.lanes.find(lane);
         slot.map(|slot| core::mem::take(&mut self.lanes[slot].moved)).unwrap_or_default()
     }
 
-    /// Whether a batch waits for the lane's fence: what it wrote there may still land.
+    /// A batch waits for the lane's fence: its write there may still land.
     pub fn owes_fence(&self, lane: Lifecycle) -> bool {
         self.lanes.find(lane).is_some_and(|slot| !self.lanes[slot].debtors.is_empty())
     }
 
-    /// What is held right now.
+    /// Present load.
     pub fn load(&self) -> TransferLoad {
         TransferLoad {
             batches: self.batches.len(),
@@ -303,7 +303,7 @@ impl Transfers {
         Some(slot)
     }
 
-    /// Where a slice waits for a lane.
+    /// Queue of a waiting slice.
     pub(super) fn queue_of(&self, slot: u32) -> QueueIndex {
         let Slice { batch, piece, .. } = &self.slices[slot];
         self.batches[*batch].requests[piece.request as usize].queue

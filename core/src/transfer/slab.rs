@@ -18,8 +18,8 @@ struct Entry<T> {
     value: Option<T>,
 }
 
-/// Values in numbered slots. Inside the machine a slot number is enough; what leaves it is a key,
-/// which also names the slot's generation and so goes stale when the slot is used anew.
+/// Values in numbered slots. Inside the machine a slot number is enough; outside it a key also
+/// contains the slot's generation, and goes stale when the slot is reused.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<Entry<T>>,
@@ -40,7 +40,7 @@ impl<T> Slab<T> {
         self.len() >= self.slots_max
     }
 
-    /// How many values more it takes.
+    /// Free slots.
     pub(super) fn room(&self) -> u32 {
         self.slots_max - self.len()
     }

@@ -19,8 +19,8 @@ pub struct TransferLimits {
     pub batches_max: u32,
     /// Most requests in one batch.
     pub requests_per_batch_max: u32,
-    /// How often a slice is tried again after a failure that is charged to it, before its batch
-    /// fails. A slice that was flushed, or provably not sent, is not charged.
+    /// Retries of a slice for failures charged to it, before its batch fails. A flushed slice, or
+    /// one provably not sent, is not charged.
     pub retries_max: u32,
     /// Most lanes that are up, or down with a batch waiting for their fence.
     pub lanes_max: u32,
@@ -67,7 +67,7 @@ impl SliceId {
     }
 }
 
-/// Which way the bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
     /// From the peer to us.
@@ -76,7 +76,7 @@ pub enum Direction {
     Write,
 }
 
-/// Where bytes are on our side.
+/// A range on the local side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalSpan {
     /// The registered region.
@@ -85,10 +85,10 @@ pub struct LocalSpan {
     pub offset: u64,
 }
 
-/// Where bytes are on the peer's side.
+/// A range on the peer's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteSpan {
-    /// What the peer announced for the region.
+    /// Key that the peer announced for the region.
     pub key: u64,
     /// First byte, in the peer's addresses.
     pub address: u64,
@@ -97,30 +97,30 @@ pub struct RemoteSpan {
 /// Bytes to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request {
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
     /// Our side.
     pub local: LocalSpan,
     /// The peer's side.
     pub remote: RemoteSpan,
-    /// How many; zero is complete at once.
+    /// Length in bytes; zero completes at once.
     pub length: u64,
 }
 
-/// What to post on a lane: a piece of a request.
+/// The part of a request to post on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Work {
-    /// Which way.
+    /// Direction.
     pub direction: Direction,
     /// Our side.
     pub local: LocalSpan,
     /// The peer's side.
     pub remote: RemoteSpan,
-    /// How many bytes; never zero.
+    /// Length in bytes; never zero.
     pub length: u32,
 }
 
-/// How a posted slice completed. However it did, the attempt touches local memory no more.
+/// Completion of a posted slice. In every case the attempt touches local memory no more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionStatus {
     /// Every byte was moved and acknowledged.
@@ -133,7 +133,7 @@ pub enum CompletionStatus {
     Flushed,
 }
 
-/// How much of a released slice was sent.
+/// Sent part of a released slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sent {
     /// Provably no byte.
@@ -144,14 +144,14 @@ pub enum Sent {
     All,
 }
 
-/// What happened.
+/// Inputs of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TransferInput {
     /// A lane is usable. Lanes to a new incarnation come after [`TransferInput::PeerRestarted`].
     LaneUp {
         /// The lane.
         lane: Lifecycle,
-        /// How many slices it holds at a time.
+        /// Most slices posted at a time.
         depth: u32,
     },
     /// A lane is drained and gone: every slice not yet reported is released by this, a post still
@@ -160,7 +160,7 @@ pub enum TransferInput {
     LaneDown {
         /// The lane.
         lane: Lifecycle,
-        /// Why it ended. It is also the failure of the slices the lane gave back half sent.
+        /// Cause of the end. Also the failure of slices that the lane released half sent.
         cause: TransportError,
     },
     /// Nothing more is to be posted on a lane; what is posted goes on.
@@ -172,7 +172,7 @@ pub enum TransferInput {
     Completion {
         /// The attempt.
         slice: SliceId,
-        /// How.
+        /// The completion.
         status: CompletionStatus,
     },
     /// A posted slice was given back without a completion, and local memory is free of it: the
@@ -181,21 +181,21 @@ pub enum TransferInput {
     Released {
         /// The attempt.
         slice: SliceId,
-        /// How much of it may have reached the peer.
+        /// The part that may have reached the peer.
         sent: Sent,
     },
     /// The peer was given up. Every batch fails that waits for a lane or for a fence; one with
     /// every remaining slice posted goes on, because its lane may still answer.
     PeerLost {
-        /// Why.
+        /// The cause.
         cause: TransportError,
     },
-    /// The peer is proven to run anew: its old memory, keys and lanes are gone. Every batch fails,
-    /// the lanes there are count as fenced, and nothing more is posted on them.
+    /// The peer is proven to have restarted: its old memory, keys and lanes are gone. Every batch
+    /// fails, present lanes count as fenced, and nothing more is posted on them.
     PeerRestarted,
     /// Nothing posted on the lane can land any more, because the peer acknowledged its retirement
     /// or is proven to have restarted. May come before or after [`TransferInput::LaneDown`], and
-    /// for a lane nobody waits for.
+    /// for a lane without waiting batches.
     LaneFenced {
         /// The lane.
         lane: Lifecycle,
@@ -206,12 +206,12 @@ pub enum TransferInput {
     FenceLost {
         /// The lane.
         lane: Lifecycle,
-        /// Why.
+        /// The cause.
         cause: TransportError,
     },
 }
 
-/// What to do. Drain to `None` after every call.
+/// Outputs of the machine. Drain to `None` after every call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TransferOutput {
     /// Post a slice on a lane.
@@ -220,7 +220,7 @@ pub enum TransferOutput {
         lane: Lifecycle,
         /// The attempt, for the completion to name.
         slice: SliceId,
-        /// What to move.
+        /// The bytes to move.
         work: Work,
     },
     /// Give a posted slice back, promptly: answer with its completion or release. A slice whose
@@ -238,12 +238,12 @@ pub enum TransferOutput {
     Finished {
         /// The batch.
         batch: BatchId,
-        /// How.
+        /// The report.
         report: BatchReport,
     },
 }
 
-/// Why a batch failed.
+/// Cause of a batch's failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Cause {
     /// A protection or range error.
@@ -260,7 +260,7 @@ pub enum Cause {
     PeerRestarted,
 }
 
-/// How a batch ended.
+/// Outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BatchOutcome {
     /// Every byte is where it should be, and nothing of an earlier attempt can still land.
@@ -273,7 +273,7 @@ pub enum BatchOutcome {
     Cancelled,
 }
 
-/// What is known of the peer's memory after a write that did not complete.
+/// State of the peer's memory after an incomplete write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Remote {
     /// No byte of the write reached it, nor will.
@@ -284,7 +284,7 @@ pub enum Remote {
     Indeterminate,
 }
 
-/// How one request of a batch ended.
+/// Outcome of one request of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestStatus {
     /// Every byte was moved, and nothing of an earlier attempt can still land.
@@ -298,7 +298,7 @@ pub enum RequestStatus {
     WriteIncomplete {
         /// Bytes written and acknowledged.
         bytes: u64,
-        /// What is known of the peer's memory.
+        /// State of the peer's memory.
         remote: Remote,
     },
 }
@@ -306,19 +306,19 @@ pub enum RequestStatus {
 /// The end of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BatchReport {
-    /// How it ended.
+    /// Outcome.
     pub outcome: BatchOutcome,
     /// Each request's end, in the order of submission.
     pub requests: Vec<RequestStatus>,
     /// The first error any slice met, recovered from or not; a flush alone is none.
     pub first_error: Option<Arc<TransportError>>,
-    /// When it was submitted.
+    /// Time of submission.
     pub submitted: Instant,
-    /// When it ended.
+    /// Time of the end.
     pub finished: Instant,
 }
 
-/// Why a batch was not accepted. Nothing changed.
+/// Reasons to refuse a batch. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
     /// There is nothing to do.
@@ -327,7 +327,7 @@ pub enum SubmitError {
     /// More requests than [`TransferLimits::requests_per_batch_max`].
     #[error("{count} requests in a batch are too many: at most {max} are allowed")]
     TooManyRequests {
-        /// How many there were.
+        /// Number of requests.
         count: usize,
         /// The limit.
         max: u32,
@@ -342,7 +342,7 @@ pub enum SubmitError {
     /// A span runs past the last address.
     #[error("request {request} runs past the end of the address space")]
     SpanOverflow {
-        /// Which request, counted from zero.
+        /// Index of the request.
         request: usize,
     },
     /// The deadline is not in the future.
@@ -350,7 +350,7 @@ pub enum SubmitError {
     DeadlinePassed,
 }
 
-/// Why an input was not accepted. Nothing changed.
+/// Reasons to refuse an input. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
     /// As many lanes as [`TransferLimits::lanes_max`] are up or owe a fence.
@@ -374,7 +374,7 @@ pub enum InputError {
     },
 }
 
-/// What happened so far, in numbers.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TransferCounters {
     /// Slices posted, tries again included.
@@ -396,7 +396,7 @@ pub struct Moved {
     pub read: u64,
 }
 
-/// What is held right now.
+/// Present load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TransferLoad {
     /// Batches not finished.

@@ -9,7 +9,7 @@ pub const FRAME_BYTES_DEFAULT_MAX: usize = 1 << 20;
 /// Largest limit that may be configured: Mooncake's ceiling of 128 MiB (`MC_HANDSHAKE_MAX_LENGTH`).
 pub const FRAME_BYTES_MAX: usize = 128 << 20;
 
-/// What a frame carries.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// A connection descriptor: the handshake.
@@ -39,13 +39,13 @@ impl FrameKind {
 /// A decoded frame that borrows its JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What the text is.
+    /// Kind of the text.
     pub kind: FrameKind,
     /// JSON text, as received, usually ending in a line feed.
     pub text: &'a str,
 }
 
-/// Why bytes are not a frame.
+/// Errors of a frame's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length field is zero.

@@ -89,7 +89,7 @@ struct KeyRefusal {
     reason: RefusalReason,
 }
 
-/// What a message is for (rule H2, and quiesce and retired of H11).
+/// Purpose of a message (rule H2, and quiesce and retired of H11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -109,7 +109,7 @@ pub enum Op {
     Refuse,
 }
 
-/// Why a message was refused. The receiver's duty per reason is rule H10.
+/// Reason for a refusal. Rule H10 gives the receiver's duty for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalReason {
@@ -125,7 +125,7 @@ pub enum RefusalReason {
     Configuration,
     /// The peer may not do this.
     Protection,
-    /// Two live processes bear one name.
+    /// Two live processes share a name.
     NameConflict,
     /// Lanes to another incarnation of the sender exist: ask again, echoing the refusing pair.
     Unproven,
@@ -136,7 +136,7 @@ pub enum RefusalReason {
 pub struct Refusal {
     /// The machine-readable reason.
     pub reason: RefusalReason,
-    /// What the refusing side saw, at most 512 bytes.
+    /// Observation of the refusing side, at most 512 bytes.
     pub detail: String,
 }
 
@@ -165,7 +165,7 @@ pub struct Body {
 /// A message between two handfast nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Message {
-    /// What it is for.
+    /// Purpose.
     pub op: Op,
     /// The sending NIC.
     pub from: NicPath,
@@ -181,7 +181,7 @@ pub struct Message {
     pub refusal: Option<Refusal>,
 }
 
-/// Why a descriptor is not a message of ours.
+/// Errors of a connection descriptor as a handfast message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// Not JSON, or a key of the wrong type; what was found, at most 512 bytes of it.
@@ -190,7 +190,7 @@ pub enum MessageError {
     /// `null`: the peer is starting, or takes no handshakes.
     #[error("the peer has no answer yet: it is starting, or takes no handshakes")]
     Null,
-    /// No key of ours: a Mooncake node.
+    /// The handfast key is missing: a Mooncake node.
     #[error("the peer sent no 'handfast' key: it is a Mooncake node or a TCP-only one")]
     NoKey,
     /// The peer requires features this version lacks.
@@ -199,9 +199,9 @@ pub enum MessageError {
     /// A NIC path is not one.
     #[error("the descriptor's '{key}' is unusable: {error}")]
     Path {
-        /// Which key.
+        /// The key.
         key: &'static str,
-        /// What is wrong.
+        /// The error.
         error: NameError,
     },
     /// A field of our key is out of range or missing for its op.
@@ -229,7 +229,7 @@ impl Message {
         if descriptor.qp_num.len() > QUEUE_PAIRS_MAX || key.psn.len() > QUEUE_PAIRS_MAX {
             return Err(MessageError::Field("qp_num"));
         }
-        // What a node keeps of a peer has a bound, or a flood of messages fills its memory.
+        // Everything a node retains of a peer is bounded, or a flood of messages fills its memory.
         let texts = [
             ("address", key.address.as_deref(), NodeName::BYTES_MAX),
             ("token", key.token.as_deref(), SHORT_TEXT_BYTES_MAX),
@@ -344,8 +344,8 @@ fn parse_pair(
     Ok(Pair { incarnation, lifecycle: Lifecycle(lifecycle) })
 }
 
-/// Reads a JSON object; the error is what was found, at most 512 bytes of it. A list would do for
-/// the decoder, its elements in the order of the fields, and for nobody else.
+/// Reads a JSON object; the error quotes at most 512 bytes. The decoder would also accept a list of
+/// the fields in order, which no other reader does.
 pub(crate) fn from_object<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     if !text.trim_start().starts_with('{') {
         return Err("it is no JSON object".to_string());

@@ -1,4 +1,5 @@
-//! What an existing Mooncake node says: the connection descriptor without our key (rule H13).
+//! Messages of a legacy Mooncake node: the connection descriptor without the handfast key (rule
+//! H13).
 
 use super::message::{
     DETAIL_BYTES_MAX, Descriptor, MessageError, QUEUE_PAIRS_MAX, SHORT_TEXT_BYTES_MAX, truncated,
@@ -19,7 +20,7 @@ pub struct PlainMessage {
     pub body: Body,
     /// Absent: the sender does not know the ready phase. True: this is the ready message.
     pub ready: Option<bool>,
-    /// Why the call is rejected, at most 512 bytes.
+    /// Reason for a rejection, at most 512 bytes.
     pub rejected: Option<String>,
 }
 
@@ -82,7 +83,7 @@ impl PlainMessage {
         Self { rejected, ..Self::default() }
     }
 
-    /// What a node without our key reads in a message of ours.
+    /// The part of a handfast message that a legacy node reads.
     pub fn of(message: &Message) -> Self {
         let body = &message.body;
         Self {

@@ -18,7 +18,7 @@ pub const DEVICES_PUBLISHED_MAX: usize = 64;
 /// Longest name of a device, in bytes; the kernel allows 63.
 pub const DEVICE_NAME_BYTES_MAX: usize = 64;
 
-/// What a node tells whoever asks: who it is, and which of its memory may be reached.
+/// A node's public description: its identity, and its reachable memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeDescriptor {
     /// The node's name.
@@ -27,24 +27,24 @@ pub struct NodeDescriptor {
     pub incarnation: Incarnation,
     /// `host:port` of its control channel; empty if it takes no calls.
     pub address: String,
-    /// What its lanes may run over.
+    /// Transports of its lanes.
     pub transports: Transports,
     /// Its RDMA devices.
     pub devices: Vec<DeviceDescriptor>,
-    /// Which of them are near which memory, if it says so.
+    /// NICs near to memory, if announced.
     pub matrix: Option<PriorityMatrix>,
     /// Its regions, in the order of their registration.
     pub regions: Vec<RegionDescriptor>,
     /// A question about the bytes of a region, or its answer.
     pub checksum: Option<Checksum>,
-    /// Where Mooncake nodes reach its memory, if they may.
+    /// Data port for Mooncake nodes, if any.
     pub data_port: Option<DataPort>,
     /// In a question: more calls may follow over the same connection. In the answer to such a one:
     /// they are taken.
     pub keep: bool,
 }
 
-/// Where a node takes Mooncake's TCP data protocol.
+/// A port for Mooncake's TCP data protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataPort {
     /// The host; an IPv6 address without brackets.
@@ -53,7 +53,7 @@ pub struct DataPort {
     pub port: u16,
 }
 
-/// What the lanes of a node may run over.
+/// Transports of a node's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
     /// Over TCP.
@@ -89,7 +89,7 @@ pub struct Checksum {
     pub key: u64,
     /// First byte, in the owner's addresses.
     pub address: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
     /// Absent in the question; the checksum, or why there is none.
     pub answer: Option<Result<u32, String>>,
@@ -100,24 +100,24 @@ pub struct Checksum {
 pub struct RegionDescriptor {
     /// Its name, unique within the node.
     pub name: String,
-    /// What a transfer over TCP must present.
+    /// Key for access over TCP.
     pub key: u64,
-    /// What a transfer over RDMA must present, for each of the node's devices; empty where the
-    /// region is registered with none.
+    /// Keys for access over RDMA, one per device of the node; empty for a region without
+    /// registrations.
     pub remote_keys: Vec<u32>,
     /// First byte, in the owner's addresses.
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Whether peers may read it.
+    /// Peers may read it.
     pub readable: bool,
-    /// Whether peers may write it.
+    /// Peers may write it.
     pub writable: bool,
-    /// Where its memory is, such as `cpu:0`, as the matrix names places; absent if nobody knows.
+    /// Location of its memory, such as `cpu:0`, in the names of the matrix; absent if unknown.
     pub location: Option<String>,
 }
 
-/// Why a text is not a segment descriptor of ours.
+/// Errors of a text as a handfast segment descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
     /// `null`: the node has nothing to say yet.
@@ -126,7 +126,7 @@ pub enum DescriptorError {
     /// Not JSON, or a key of the wrong type.
     #[error("the segment descriptor is malformed: {0}")]
     Malformed(String),
-    /// No key of ours.
+    /// The handfast key is missing.
     #[error("the node '{0}' is no handfast node: its descriptor has no 'handfast' key")]
     NoKey(String),
     /// The peer requires features this version lacks.
@@ -152,13 +152,12 @@ struct Wire {
     handfast: Option<WireKey>,
     #[serde(default)]
     name: String,
-    /// Which devices are near which memory, in the words of Mooncake nodes alone: they find no
-    /// device without it.
+    /// NICs near to memory, for Mooncake nodes alone, which find no device without it.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
     priority_matrix: Option<PriorityMatrix>,
     #[serde(default)]
     protocol: Protocols,
-    /// Always empty: NIC paths have the node's name. Released nodes write it beside a data port.
+    /// Always empty: NIC paths contain the node's name. Released nodes write it with a data port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rdma_server_name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -375,7 +374,7 @@ fn checksum(wire: WireChecksum) -> Result<Checksum, DescriptorError> {
     Ok(Checksum { key, address: wire.address, bytes: wire.bytes, answer })
 }
 
-/// What a peer chose, as much of it as an error may carry.
+/// The part of a peer's text that an error may quote.
 fn short(text: String) -> String {
     truncated(text, DETAIL_BYTES_MAX)
 }

@@ -67,8 +67,8 @@ fn older_requester_gets_the_same_reply() {
     let recorded = find("rdma-write64-02");
     let reply = plain(&recorded.answered);
     let path = reply.from.clone().expect("a reply names its sender");
-    // What was not there yet: the ready phase before 0.3.12, the GID before 0.3.11, and in the
-    // oldest release of all the type byte.
+    // Fields missing in older releases: the ready phase before 0.3.12, the GID before 0.3.11, and
+    // the type byte in the oldest release.
     let text = text_of(&recorded.asked).to_owned();
     let no_ready = text.replace(r#""ready_ack":false,"#, "");
     let gid = plain(&recorded.asked).body.gid;
@@ -146,7 +146,7 @@ fn check_control(connection: &Connection) -> &'static str {
     }
 }
 
-/// Walks the requests of a data connection beside their answers.
+/// Walks the requests of a data connection together with their answers.
 fn check_data(connection: &Connection) {
     let name = &connection.name;
     let (mut asked, mut answered) = (&*connection.asked, &*connection.answered);

@@ -1,4 +1,4 @@
-//! What Mooncake nodes say apart from the handshake: limits, hostile texts, random values.
+//! Mooncake messages apart from the handshake: limits, hostile texts, random values.
 
 use handfast_core::mooncake::*;
 use handfast_core::transfer::Direction;

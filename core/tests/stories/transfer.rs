@@ -1,4 +1,4 @@
-//! Transfers to one peer: stories, and random runs beside a small model.
+//! Transfers to one peer: tests by hand, and random runs against a small model.
 
 mod bytes;
 mod model;

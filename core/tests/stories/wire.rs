@@ -204,7 +204,7 @@ fn further_calls_flag_is_optional() {
     assert_eq!(NodeDescriptor::decode(&text), Ok(keeping));
     let wrong = text.replace(r#""keep":true"#, r#""keep":1"#);
     assert!(matches!(NodeDescriptor::decode(&wrong), Err(DescriptorError::Malformed(_))));
-    // Mooncake nodes heed no key of ours.
+    // Mooncake nodes ignore the handfast key.
     assert_eq!(SegmentDescriptor::decode(&text), SegmentDescriptor::decode(&plain.encode()));
 }
 

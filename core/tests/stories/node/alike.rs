@@ -1,5 +1,5 @@
-//! Random inputs, hostile ones included: a node is a function of what it was told, states that have
-//! one fingerprint act as one, and no input leads past a limit.
+//! Random inputs, hostile ones included: a node is a function of its inputs, states with equal
+//! fingerprints act alike, and no input exceeds a limit.
 
 use super::solo::far;
 use handfast_core::node::{CallFailure, CallToken, Limits, Ranks, Timing};
@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hasher};
 
 const RUN: Incarnation = Incarnation(1);
 
-/// What happens; own lifecycles by their distance from the first that matters.
+/// A step; local lifecycles by their distance from the first relevant one.
 #[derive(Clone, Debug)]
 pub(super) enum Move {
     Open(u8),
@@ -30,7 +30,7 @@ pub(super) enum Move {
     Timer(Index),
 }
 
-/// A message as a peer, or somebody else, may send it.
+/// A message as a peer or a stranger may send it.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     op: Op,
@@ -288,7 +288,7 @@ impl Told {
         self.drain()
     }
 
-    /// What it wants done, as if no lifecycle had been used up before.
+    /// Its outputs, with lifecycles numbered from the first relevant one.
     fn drain(&mut self) -> Vec<Output> {
         let mut outputs = Vec::new();
         while let Some(output) = self.node.poll_output() {

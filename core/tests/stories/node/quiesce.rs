@@ -1,4 +1,4 @@
-//! The polite end of a lane, and who makes way.
+//! Graceful shutdown of a lane, and eviction.
 
 use super::solo::{Solo, far, message, request};
 use handfast_core::node::{CallFailure, Failure, Limits, StateKind, TimerKind};

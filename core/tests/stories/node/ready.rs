@@ -1,4 +1,4 @@
-//! Who says that it has wired, and what that establishes (rule H3).
+//! Ready messages and the establishment they bring (rule H3).
 
 use super::solo::{Solo, far, message};
 use handfast_core::Input;

@@ -1,4 +1,4 @@
-//! What is reported instead of tried again, and what one NIC's news means for the others.
+//! Reports instead of retries, and the effect of one NIC's news on the others.
 
 use super::solo::{Solo, far, message, nic, request};
 use handfast_core::node::{Failure, Limits, StateKind};

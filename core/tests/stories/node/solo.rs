@@ -61,7 +61,7 @@ impl Solo {
         self.tell(Input::CallReceived { token: CallToken(0), message });
     }
 
-    /// How far away the earliest timer is.
+    /// Time until the earliest timer.
     pub(crate) fn wait(&self) -> Option<(Duration, TimerKind)> {
         let (at, kind) = self.node.poll_timeout()?;
         Some((Duration(at.0 - self.now.0), kind))
@@ -185,7 +185,7 @@ pub(crate) fn request(peer: u8, run: u128, lifecycle: u64) -> Message {
     message(Op::Request, peer, run, lifecycle, None)
 }
 
-/// A message of run `run` of a peer that echoes a lifecycle of ours.
+/// A message of incarnation `run` of a peer that echoes a local lifecycle.
 pub(crate) fn message(
     op: Op,
     peer: u8,

@@ -1,4 +1,4 @@
-//! How long each wait is (rule H8).
+//! Durations of waits (rule H8).
 
 use super::solo::{Solo, far, request};
 use handfast_core::Input;
@@ -91,7 +91,7 @@ fn waits_last_exactly_as_configured() {
     assert_eq!(full.wait(), Some((TIMING.room, TimerKind::Room)));
 }
 
-/// Lets every try fail; `fail` is what has to happen beside time.
+/// Fails every attempt; `fail` performs the failure apart from time.
 fn assert_waits_double(
     solo: &mut Solo,
     kind: TimerKind,

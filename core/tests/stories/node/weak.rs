@@ -1,4 +1,4 @@
-//! Towards existing Mooncake nodes, which have no key of ours.
+//! Handshakes with legacy Mooncake nodes.
 
 use super::solo::{Solo, far, message, request};
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, TimerKind};

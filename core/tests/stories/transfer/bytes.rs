@@ -1,5 +1,5 @@
-//! Random runs beside an application and a network that know bytes and nothing else: what was
-//! submitted, how it ended, which bytes arrived, and which arrive when all was over.
+//! Random runs against an application and a network that track only bytes: those submitted, their
+//! outcome, those that arrived, and those that arrive after the end.
 
 use super::random::pick;
 use super::*;
@@ -35,12 +35,12 @@ enum Move {
     PeerRestarted,
 }
 
-/// A machine that is told something else than what happened: what breaks T2 and H12.
+/// Wrong inputs to the machine that break T2 and H12.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Broken {
     /// A lane counts as fenced as soon as it is down.
     FencedWhenDown,
-    /// What was given back counts as never sent.
+    /// Released slices count as never sent.
     NeverSent,
 }
 
@@ -101,11 +101,11 @@ struct Carried {
     work: Work,
 }
 
-/// What the application knows of a request.
+/// The application's view of a request.
 #[derive(Debug)]
 struct Asked {
     request: Request,
-    /// How many times each byte arrived.
+    /// Arrivals of each byte.
     arrived: Vec<u32>,
     /// Its end said that no byte arrives any more.
     over: bool,
@@ -120,7 +120,7 @@ struct Run {
     asked: BTreeMap<u32, Asked>,
     batches: BTreeMap<BatchId, Vec<u32>>,
     posted: BTreeMap<SliceId, Carried>,
-    /// Nobody answers for these any more, and they may arrive.
+    /// Postings without an owner that may still arrive.
     astray: Vec<Carried>,
     lanes: Vec<u64>,
     ended_lanes: Vec<u64>,

@@ -1,11 +1,11 @@
-//! What transfers mean, byte by byte, without a thought for speed.
+//! The meaning of transfers, byte by byte, regardless of speed.
 
 use super::*;
 use handfast_core::transfer::{BatchOutcome, Cause, Remote, RequestStatus, TransferLoad};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Where the regions of the peer begin: remote addresses are local offsets and this.
+/// First address of the peer's regions: remote addresses are local offsets plus this.
 const REMOTE_BASE: u64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +18,7 @@ enum Byte {
     Done,
 }
 
-/// Which slice of a batch: the request, and the offset in it.
+/// A slice of a batch: the request, and the offset in it.
 type Place = (usize, usize);
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Model {
         }
     }
 
-    /// A request in a region of its own, so that a posted slice tells what it belongs to.
+    /// A request in a region of its own, which identifies a posted slice.
     pub(super) fn request(region: u32, direction: Direction, length: u64) -> Request {
         let remote = RemoteSpan { key: u64::from(region), address: REMOTE_BASE };
         Request { direction, local: LocalSpan { region, offset: 0 }, remote, length }
@@ -106,7 +106,7 @@ impl Model {
         on_lane.map(|(id, _)| *id).collect()
     }
 
-    /// How many batches may still succeed.
+    /// Batches that may still succeed.
     pub(super) fn undecided(&self) -> u32 {
         self.batches.values().filter(|batch| batch.decided.is_none()).count() as u32
     }
@@ -360,7 +360,7 @@ impl Model {
         assert_eq!(transfers.poll_timeout(), undecided.filter_map(|batch| batch.deadline).min());
     }
 
-    /// How a batch has to end, if it has to.
+    /// The required end of a batch, if any.
     fn expected_end(&self, id: BatchId) -> Option<(BatchOutcome, Vec<RequestStatus>)> {
         let batch = &self.batches[&id];
         let requests: Vec<_> = batch.parts.iter().map(Part::status).collect();

@@ -1,4 +1,4 @@
-//! What attempts, batches and states of the machine are known by.
+//! Ids of attempts and batches, and fingerprints of the machine.
 
 use super::*;
 use handfast_core::transfer::TransferCounters;
@@ -100,7 +100,7 @@ impl Bench {
         self.lane_up(lane, depth).expect("there is room for the lane");
     }
 
-    /// Posts the first slice on a lane of its own, and answers it.
+    /// Posts the first slice on a lane of its own, and completes it.
     fn post(&mut self, requests: &[Request], answer: Option<CompletionStatus>) {
         self.up(1, 1);
         self.submit(requests);

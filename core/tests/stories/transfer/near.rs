@@ -146,7 +146,7 @@ fn equal_ranks_are_no_affinity_and_large_ones_are_the_largest() {
 #[test]
 fn one_affinity_more_than_the_limit_goes_over_any_lane() {
     let mut bench = with_rails(2, 4);
-    // Beside the one that is none.
+    // In addition to the default one.
     let several = (1..AFFINITIES_MAX as u8).map(|rank| Affinity::of(&[1 + rank / 15, rank % 15]));
     let mut known: Vec<Affinity> = several.collect();
     known.retain(|affinity| *affinity != Affinity::ANY);
@@ -168,7 +168,7 @@ fn one_affinity_more_than_the_limit_goes_over_any_lane() {
     assert_eq!(lanes(&bench.take_posts()).iter().filter(|lane| **lane == 1).count(), 2);
 }
 
-/// What lanes do while a batch is under way.
+/// Steps of lanes during a batch.
 #[derive(Clone, Debug)]
 enum Step {
     Answer(bool),
@@ -187,7 +187,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
 
-    /// Reads, which owe no fence: each byte is moved once, whatever is near and whatever fails.
+    /// Reads, which owe no fence: each byte moves once, for any affinity and any failure.
     #[test]
     fn every_byte_is_moved_once_whatever_is_near(
         requests in vec((0u64..60, vec(0u8..3, 0..4)), 1..12),

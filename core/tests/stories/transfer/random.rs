@@ -1,4 +1,4 @@
-//! Random runs: the machine does what the model says, whatever happens.
+//! Random runs: the machine agrees with the model.
 
 use super::model::Model;
 use super::*;
@@ -157,7 +157,7 @@ impl Run {
         self.answered.push(slice);
     }
 
-    /// No two errors are alike, so that a report tells which one it kept.
+    /// Every error is distinct, so that a report shows which one it kept.
     fn next_error(&mut self) -> TransportError {
         self.names += 1;
         error(self.names as i32)
