@@ -1,7 +1,8 @@
-//! Sixteen lanes that share a completion queue beside sixteen with one each, in turns:
-//! `cargo xtask guest -- target/release/examples/shared_queue [PAIRS]`.
+//! Sixteen lanes that share a completion queue against sixteen with one each, in turns: `cargo
+//! xtask guest -- target/release/examples/shared_queue [PAIRS]`.
 //!
-//! Every lane keeps four writes of a packet outstanding, so that completions are most of the work.
+//! Every lane keeps four writes of one packet outstanding, so that completions are most of the
+//! work.
 
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;

@@ -1,11 +1,11 @@
-//! Our writes and reads beside perftest's, on two NICs of one machine, in turns. In the guest, which
-//! has `ib_write_bw` and `ib_read_bw`: `cargo xtask guest -- target/release/examples/speed
-//! [PAIRS [write|read]]`.
+//! Writes and reads against perftest's, on two NICs of one machine, in turns. In the guest, which
+//! has `ib_write_bw` and `ib_read_bw`: `cargo xtask guest -- target/release/examples/speed [PAIRS
+//! [write|read]]`.
 //!
 //! Both keep the same number of requests outstanding on one queue pair with the same path MTU, post
-//! and look for completions on one thread, and do not sleep there. In an emulated guest only the
-//! ratio says anything. Beside it stands how often either's device asked again for what it had asked
-//! for, as soft-RoCE does when packets are lost or overtake each other.
+//! and poll for completions on one thread, and do not sleep. In an emulated guest only the ratio
+//! means anything. The output also counts repeated requests of either device, as soft-RoCE sends
+//! them when packets are lost or reordered.
 
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
@@ -35,7 +35,7 @@ const TIMEOUT_EXPONENT: u8 = 18;
 /// Pairs of runs, first the one and then the other, in turns.
 const PAIRS_DEFAULT: usize = 7;
 
-/// What is measured: bytes of a request, requests outstanding, requests in all.
+/// Measured shapes: bytes of a request, requests outstanding, requests in all.
 const SHAPES: [(usize, u32, usize); 3] =
     [(64 << 10, 16, 400), (1 << 20, 4, 32), (4 << 10, 32, 4_000)];
 
@@ -74,7 +74,7 @@ impl LaneSink for Load {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         if completions.iter().any(|completion| completion.end != SliceEnd::Done) {
             println!("a request failed: {completions:?}");
-            // Who waits hears of it by the end of this.
+            // The receiver sees the channel close.
             *self.work.lock().expect("nobody panics with the lock") = None;
             return;
         }
@@ -121,7 +121,7 @@ impl End {
     }
 }
 
-/// KiB per second of ours.
+/// KiB per second of this crate.
 fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Result<u64> {
     let one = End::open("rxe0", Polling::Busy, depth, bytes)?;
     let other = End::open("rxe1", Polling::Event, depth, bytes)?;
@@ -230,7 +230,7 @@ fn main() -> Result<()> {
                 repeats.0 += again;
                 let (other, again) = with_repeats(|| perftest(direction, shape))?;
                 repeats.1 += again;
-                // On a busy machine perftest's clock may have told nothing it can divide by.
+                // On a busy machine perftest may have measured zero.
                 match (100 * one).checked_div(other) {
                     Some(ratio) => ratios.push(ratio),
                     None => println!("perftest told a speed of 0; this pair is left out"),

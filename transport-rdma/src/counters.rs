@@ -1,9 +1,9 @@
-//! What happened on a NIC, in numbers.
+//! Counters of a NIC.
 
-/// What happened on a NIC so far.
+/// Counters of a NIC since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NicCounters {
-    /// Lanes that told a failure.
+    /// Lanes that reported a failure.
     pub lanes_failed: u64,
     /// Lanes that were retired.
     pub lanes_retired: u64,

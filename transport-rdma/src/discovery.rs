@@ -1,13 +1,13 @@
-//! The RDMA devices of a machine: what the kernel tells of them under `/sys/class/infiniband`.
+//! The RDMA devices of a machine, from `/sys/class/infiniband`.
 
 use crate::profile::{Identity, Recognised, recognise};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel lists RDMA devices, below the root of the file system.
+/// The kernel's list of RDMA devices, below the root of the file system.
 pub const DEVICES_FOLDER: &str = "sys/class/infiniband";
-/// Where the module `erdma` tells its mode, below the root of the file system.
+/// Mode of the module `erdma`, below the root of the file system.
 const ERDMA_COMPAT_MODE: &str = "sys/module/erdma/parameters/compat_mode";
 /// Most devices, ports per device and GIDs per port that are read. A port's GID table has at most
 /// a few hundred entries on known devices; the bound keeps a broken listing from growing a report.
@@ -20,7 +20,7 @@ pub struct Device {
     pub name: String,
     /// The kernel driver bound to it, empty for software devices, which have none.
     pub driver: String,
-    /// What it is recognised by.
+    /// Its identity.
     pub identity: Identity,
     /// Its ports, by number.
     pub ports: Vec<Port>,
@@ -51,7 +51,7 @@ pub struct Gid {
 }
 
 impl Device {
-    /// Which kind of device it is.
+    /// Recognises the device.
     pub fn recognise(&self) -> Recognised {
         recognise(&self.identity)
     }
@@ -61,14 +61,14 @@ impl Device {
 #[derive(Debug, thiserror::Error)]
 #[error("RDMA devices cannot be listed, reading {path} failed: {error}", path = .path.display())]
 pub struct DiscoveryError {
-    /// What could not be read.
+    /// The unreadable path.
     pub path: PathBuf,
-    /// Why.
+    /// The error.
     pub error: io::Error,
 }
 
 impl Port {
-    /// Whether packets can pass.
+    /// Packets can pass.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }

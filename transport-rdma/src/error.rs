@@ -1,8 +1,8 @@
-//! Why RDMA cannot be used, and what a call of the verbs library answered.
+//! Reasons for unusable RDMA, and errors of verbs calls.
 
 use handfast_core::transport::{Side, TransportError};
 
-/// Why there are no lanes over RDMA in this process.
+/// Reasons for having no lanes over RDMA in this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaUnavailable {
     /// The program was built without the cargo feature `verbs`.
@@ -13,7 +13,7 @@ pub enum RdmaUnavailable {
     NoLibrary {
         /// Its file name.
         library: &'static str,
-        /// What the loader said.
+        /// The loader's message.
         detail: String,
     },
     /// The kernel could not be asked for devices.
@@ -31,11 +31,11 @@ pub enum RdmaUnavailable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{limit}: {in_use} of {max} are in use by this process; {}", .limit.cure())]
 pub struct LimitReached {
-    /// Which.
+    /// The limit.
     pub limit: NicLimit,
-    /// How many this NIC of this process has. Others may use the device too.
+    /// Number in use by this NIC of this process. Others may use the device too.
     pub in_use: u64,
-    /// How many there may be; of the device, where nothing smaller is configured.
+    /// Largest number: the device's, unless a smaller one is configured.
     pub max: u64,
 }
 
@@ -57,13 +57,13 @@ pub enum NicLimit {
     /// Regions of the device.
     #[error("registered regions")]
     Regions,
-    /// Memory that the process may lock, in bytes: each device counts it anew.
+    /// Memory that the process may lock, in bytes, per device.
     #[error("locked memory, in bytes")]
     LockedMemory,
 }
 
 impl NicLimit {
-    /// What to do about it, for people.
+    /// The cure, for people.
     pub fn cure(self) -> &'static str {
         match self {
             Self::Lanes => "retire idle lanes, or raise the setting lanes_max",
@@ -88,16 +88,16 @@ impl NicLimit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{device}: {call} failed: {detail}{}", limit_words(.limit.as_ref()))]
 pub struct VerbsError {
-    /// Who is to blame as far as can be told here.
+    /// The side at fault, as far as visible here.
     pub side: Side,
     /// The call, such as `ibv_modify_qp(RTR)`.
     pub call: &'static str,
-    /// What the call returned, made positive; the value of errno for calls that return a pointer
-    /// or a descriptor; the status of a completion; 0 where a check of ours failed.
+    /// The call's return value, made positive; errno for calls that return a pointer or a
+    /// descriptor; the status of a completion; 0 for a failed local check.
     pub code: i32,
     /// The device, by name.
     pub device: String,
-    /// What happened, in words.
+    /// Description of the failure.
     pub detail: String,
     /// The limit that was reached, if that is the cause.
     pub limit: Option<LimitReached>,
@@ -129,8 +129,8 @@ impl From<RdmaUnavailable> for VerbsError {
     }
 }
 
-/// The error in what a verbs call returned: 0 is none, and the sign differs from driver to driver.
-/// What stands in errno is another call's.
+/// The error in a verbs call's return value, if any: 0 is none, and the sign differs between
+/// drivers. errno belongs to another call.
 #[cfg(feature = "verbs")]
 pub(crate) fn code_of(returned: i32) -> Option<i32> {
     (returned != 0).then_some(returned.saturating_abs())

@@ -1,4 +1,4 @@
-//! Which of a port's addresses to use, and why.
+//! Choice among a port's addresses, with its reason.
 
 use crate::profile::{DeviceProfile, STRICT};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::net::Ipv6Addr;
 /// Bytes of a GID in text: sixteen times two digits, joined by colons.
 const TEXT_BYTES: usize = 47;
 
-/// What kind of packets a GID stands for.
+/// Packet kind of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.
@@ -35,7 +35,7 @@ pub struct GidEntry {
     pub interface: u32,
 }
 
-/// What the operator wants.
+/// The operator's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidWanted {
     /// The best that there is.
@@ -43,8 +43,7 @@ pub enum GidWanted {
     Automatic,
     /// This address, IPv4 mapped.
     Address(Ipv6Addr),
-    /// What is at this place of the port's table when it is looked at. Another address may be there
-    /// after a reboot.
+    /// The present entry at this index of the port's table. A reboot may change it.
     Index(u8),
 }
 
@@ -53,33 +52,33 @@ pub enum GidWanted {
 pub struct ChosenGid {
     /// The entry.
     pub entry: GidEntry,
-    /// Why this one and not the others, for people.
+    /// Reason for the choice, for people.
     pub why: String,
 }
 
-/// Why no GID can be used.
+/// Reasons for having no usable GID.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GidError {
     /// The wanted address is not in the table, or not of a usable kind.
     #[error("the port has no usable GID {wanted}; it has: {table}")]
     NotThere {
-        /// What was wanted.
+        /// The wanted address.
         wanted: Ipv6Addr,
-        /// What there is.
+        /// The table.
         table: String,
     },
-    /// What is at the wanted place of the table cannot be used, or nothing is there.
+    /// The entry at the wanted index is empty or unusable.
     #[error("the port has no usable GID at index {index}; it has: {table}")]
     NotAtIndex {
-        /// What was wanted.
+        /// The wanted index.
         index: u8,
-        /// What there is.
+        /// The table.
         table: String,
     },
     /// There is none.
     #[error("the port has no usable GID, so it has no address peers can reach; it has: {table}")]
     None {
-        /// What there is.
+        /// The table.
         table: String,
     },
     /// A peer's text is not a GID.
@@ -99,22 +98,22 @@ impl fmt::Display for GidEntry {
     }
 }
 
-/// Chooses among the entries of a port, as [`usable_gids`] orders them.
+/// Chooses among the entries of a port, in the order of [`usable_gids`].
 ///
 /// # Errors
-/// When nothing fits, with everything that was looked at.
+/// No entry fits; the error lists all.
 pub fn choose_gid(entries: &[GidEntry], wanted: GidWanted) -> Result<ChosenGid, GidError> {
     let usable = usable_gids(entries, wanted, &STRICT)?;
     Ok(explained(usable[0], entries, wanted))
 }
 
-/// The entries that a device of the profile can be reached at, best first; at least one. Packets
-/// must be of a kind that peers can receive through routers; then IPv4 comes before global IPv6
-/// before unique local before link-local, which works within one layer-2 network alone; then the
-/// lower index. Private IPv4 ranges are as good as others: data centres use them.
+/// The entries that reach a device of the profile, best first; at least one. Packets must be of a
+/// kind that routers carry; then IPv4 comes before global IPv6 before unique local before
+/// link-local, which works within one layer-2 network alone; then the lower index. Private IPv4
+/// ranges rank like others: data centres use them.
 ///
 /// # Errors
-/// When there is none, with everything that was looked at.
+/// No entry fits; the error lists all.
 pub fn usable_gids(
     entries: &[GidEntry],
     wanted: GidWanted,
@@ -160,7 +159,7 @@ const RANK_GLOBAL: u8 = 2;
 const RANK_UNIQUE_LOCAL: u8 = 3;
 const RANK_LINK_LOCAL: u8 = 4;
 
-/// How good an entry is, and what it is called; `None` if it cannot be used.
+/// Rank and name of an entry; `None` if it is unusable.
 pub(crate) fn rank(entry: &GidEntry) -> Option<(u8, &'static str)> {
     if entry.address.is_unspecified() {
         return None;

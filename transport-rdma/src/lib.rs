@@ -1,13 +1,13 @@
 //! The RDMA devices of a machine, and lanes over them.
 //!
-//! [`discover`] lists what the kernel tells of devices and which kinds they are, and works
-//! everywhere. Lanes need the cargo feature `verbs`; [`availability`] says in either build whether
-//! they can be had here. With the feature, a `Nic` is one port of one device: it registers memory,
-//! brings queue pairs up, wires and retires them, and moves slices with one-sided reads and writes.
-//! Nothing here decides about a peer: a NIC tells, and the caller retries, evicts or gives up.
-//! [`StepPool`] runs what may wait in the kernel, so that peers do not wait for one another.
+//! [`discover`] lists devices and recognises their kind, and works everywhere. Lanes need the cargo
+//! feature `verbs`; [`availability`] says in either build whether they can be had here. With the
+//! feature, a `Nic` is one port of one device: it registers memory, creates, connects and retires
+//! queue pairs, and moves slices with one-sided reads and writes. It decides nothing about a peer:
+//! it reports, and the caller retries, evicts or gives up. [`StepPool`] runs calls that may wait in
+//! the kernel, so that peers do not wait for one another.
 //!
-//! `docs/hardware.md` says what was tried on which driver.
+//! `docs/hardware.md` lists the tested drivers.
 
 mod counters;
 mod discovery;
@@ -43,10 +43,10 @@ pub use verbs::{
     Registration, RemoteSpan, SERVICE_LEVEL_MAX, SliceEnd,
 };
 
-/// Whether lanes over RDMA can be had in this process: the names of the devices, never empty.
+/// The usable devices by name, never empty.
 ///
 /// # Errors
-/// Why they cannot.
+/// The reason for having no lanes over RDMA in this process.
 pub fn availability() -> Result<Vec<String>, RdmaUnavailable> {
     #[cfg(feature = "verbs")]
     return verbs::devices();

@@ -1,8 +1,8 @@
-//! Which of our addresses to announce to a peer.
+//! Choice of the local address to announce to a peer.
 //!
-//! A message has room for one GID, and a queue pair takes packets from the GID that was announced
-//! alone. So the address of a lane is fixed when it is announced; what does not fit the peer's is
-//! learnt at the wire, and changed in the next lane towards that peer.
+//! A message has room for one GID, and a queue pair takes packets only from the announced one. The
+//! address of a lane is therefore fixed by its announcement; a mismatch shows at the connect, and
+//! the next lane to that peer uses another address.
 
 use crate::gid::{ChosenGid, GidEntry, rank};
 use handfast_core::Pair;
@@ -18,13 +18,13 @@ const FAILURES_MAX: u32 = 2;
 /// RoCE's port: looked up, never sent to.
 const ROCE_PORT: u16 = 4791;
 
-/// What the kernel's routing says.
+/// The kernel's routing.
 pub trait Routes {
     /// The source address that the kernel itself would take towards `peer`: one of the peer's own
     /// subnet, or of the route there.
     fn source_towards(&self, peer: Ipv6Addr) -> Option<Ipv6Addr>;
 
-    /// Whether there is a route from the address to the peer's.
+    /// A route leads from the address to the peer's.
     fn reaches(&self, own: &GidEntry, peer: Ipv6Addr) -> bool;
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn is_one_family(own: Ipv6Addr, peer: Ipv6Addr) -> bool {
     own.to_ipv4_mapped().is_some() == peer.to_ipv4_mapped().is_some()
 }
 
-/// What is known of the pairs of addresses with each peer.
+/// Tried pairs of addresses, by peer.
 #[derive(Debug, Default)]
 pub struct AddressBook {
     peers: BTreeMap<String, Known>,
@@ -77,7 +77,7 @@ struct Known {
     own: Option<Ipv6Addr>,
     /// The peer's, seen last.
     peer: Option<Ipv6Addr>,
-    /// The peer's last request that told of it.
+    /// The peer's last request that announced it.
     request: Option<Pair>,
     failed: Vec<Failed>,
 }
@@ -95,16 +95,16 @@ impl Known {
         self.failed.iter().find(pair).map_or(0, |failed| failed.times)
     }
 
-    /// Whether the pair is to be left by this side.
+    /// This side should move away from the pair.
     fn is_left(&self, own: &GidEntry, peer: Ipv6Addr) -> bool {
         let enough = if moves_first(own, peer) { 1 } else { FAILURES_MAX };
         self.failures(own.address, peer) >= enough
     }
 }
 
-/// Which of two sides, each of which knows both addresses, leaves its own first, so that they do
-/// not change places for ever: the one of the better class, for the other would have announced one
-/// of that class if it had any; of one class, the one with the higher address.
+/// The side that leaves its address first when both know both, so that they do not swap for ever:
+/// the one of the better class, since the other would have announced that class if it had any;
+/// within one class the higher address.
 pub(crate) fn moves_first(own: &GidEntry, peer: Ipv6Addr) -> bool {
     let class = |entry: &GidEntry| rank(entry).map_or(u8::MAX, |(class, _)| class);
     let theirs = GidEntry { address: peer, interface: own.interface.max(1), ..*own };
@@ -140,11 +140,10 @@ impl AddressBook {
         Some(chosen)
     }
 
-    /// The peer announced an address before we wired anything to it: what is announced to it next
-    /// fits that. A peer that announces one of another family than ours with another `request` of
-    /// its own, although ours was announced, has none that fits or sees no failure of its own: it
-    /// counts as one of the pair. A request that is sent again says nothing new, and neither does
-    /// what was not told by a request.
+    /// The peer announced an address before any connect: the next announcement to it fits that. A
+    /// peer that answers our announcement with a new `request` from the other family has no fitting
+    /// address or sees no failure itself, which counts as a failure of the pair. A repeated
+    /// request, or an address from another source, says nothing new.
     pub fn on_seen(&mut self, peer: &str, theirs: Ipv6Addr, request: Option<Pair>) {
         let known = self.known(peer);
         let same = known.peer.replace(theirs) == Some(theirs);
@@ -172,7 +171,7 @@ impl AddressBook {
         known.failed.push(Failed { own, peer: theirs, times: 1 });
     }
 
-    /// A pair was wired: whatever it failed of before is over.
+    /// A pair connected, which clears its earlier failures.
     pub fn on_wired(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);
         (known.own, known.peer) = (Some(own), Some(theirs));

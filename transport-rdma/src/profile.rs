@@ -1,7 +1,7 @@
-//! What is known of a driver before the first queue pair: by its driver, its numbers on the bus and
-//! what the kernel tells of it, never by its name.
+//! Driver profiles: properties of a driver known before the first queue pair, by its driver, its
+//! bus numbers and the kernel's description, never by its name.
 //!
-//! The simulator's profiles say the same of the same names; a test of `sim-tests` compares them.
+//! The simulator's profiles agree under the same names; a test of `sim-tests` compares them.
 
 use handfast_core::transport::Side;
 use std::fmt;
@@ -21,7 +21,7 @@ const NODE_CHANNEL_ADAPTER: u32 = 1;
 /// `RDMA_NODE_RNIC`: iWARP.
 const NODE_RNIC: u32 = 4;
 
-/// What the kernel tells of a device's make.
+/// The kernel's description of a device's make.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The kernel driver bound to its bus device, empty for software devices, which have none.
@@ -30,7 +30,7 @@ pub struct Identity {
     pub vendor: Option<u32>,
     /// Device number on the bus.
     pub part: Option<u32>,
-    /// `node_type`: 1 for InfiniBand and RoCE, 4 for iWARP, 7 for neither; 0 if not told.
+    /// `node_type`: 1 for InfiniBand and RoCE, 4 for iWARP, 7 for neither; 0 if unknown.
     pub node_type: u32,
     /// The network interface that a software device was made on; empty for others.
     pub parent: String,
@@ -40,7 +40,7 @@ pub struct Identity {
     pub erdma_compat_mode: Option<bool>,
 }
 
-/// How queue pairs of a device are connected.
+/// Connection method of a device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
     /// With numbers exchanged over another way: what lanes need.
@@ -49,16 +49,16 @@ pub enum Connecting {
     Never(&'static str),
 }
 
-/// What one driver does, as far as lanes depend on it. Entries name their sources.
+/// Properties of one driver that lanes depend on. Entries name their sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
     /// Its name; the simulator's of the same name says the same.
     pub name: &'static str,
-    /// Whether lanes are possible.
+    /// Connection method; says whether lanes are possible.
     pub connecting: Connecting,
     /// A retry count that means for ever.
     pub retries_infinite: Option<u8>,
-    /// Retries of the device, whatever a queue pair asks for.
+    /// Fixed number of retries of the device, regardless of the queue pair's attributes.
     pub retries_fixed: Option<u8>,
     /// Packet sequence numbers are those that were announced. Where they are not, they keep no late
     /// packet out, and the handshake's identities are the only guard.
@@ -70,10 +70,10 @@ pub struct DeviceProfile {
     /// A read with a stale sequence number is not answered. Where it is, a one-byte read proves
     /// nothing about an earlier pairing.
     pub drops_stale_reads: bool,
-    /// Whose fault a queue pair's fatal event is.
+    /// Side charged with a queue pair's fatal event.
     pub fatal_event: Side,
-    /// Bytes that one call of `ibv_post_send` asks for, where more of them are slower; a longer
-    /// request has a call of its own.
+    /// Most bytes per call of `ibv_post_send`, where more are slower; a longer request has its own
+    /// call.
     pub call_bytes_max: Option<u32>,
 }
 
@@ -82,7 +82,7 @@ pub struct DeviceProfile {
 pub struct Recognised {
     /// The profile.
     pub profile: &'static DeviceProfile,
-    /// What it was recognised by, for people.
+    /// Reason for the recognition, for people.
     pub why: String,
 }
 
@@ -106,8 +106,8 @@ pub static DEVICE_PROFILES: [&DeviceProfile; 10] = [
     &EFA,
 ];
 
-/// A device nobody here knows (also the answer of [`recognise`] then): what the specification says, and the hardest choice where it leaves
-/// one.
+/// An unknown device (also the result of [`recognise`] then): the specification, with the hardest
+/// choice where it leaves one.
 pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     name: "strict",
     connecting: Connecting::OutOfBand,
@@ -218,7 +218,7 @@ pub(crate) static EFA: DeviceProfile = DeviceProfile {
     ..STRICT
 };
 
-/// Recognises a device. One that nobody here knows gets the profile `strict`.
+/// Recognises a device. An unknown one gets the profile `strict`.
 pub fn recognise(identity: &Identity) -> Recognised {
     let told = |profile, why: String| Recognised { profile, why };
     let driver = identity.driver.as_str();

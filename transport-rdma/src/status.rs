@@ -1,4 +1,4 @@
-//! What the status of a failed completion means.
+//! Meaning of a failed completion's status.
 
 use handfast_core::transport::Side;
 
@@ -47,7 +47,7 @@ pub struct CompletionError {
 }
 
 impl CompletionError {
-    /// Who is to blame. A number that no library of today knows is charged to ourselves.
+    /// The side at fault. An unknown number is charged to the local side.
     pub fn side(self) -> Side {
         self.entry().1
     }
@@ -63,16 +63,17 @@ impl CompletionError {
     }
 }
 
-/// What a completion is in the life of its queue pair.
+/// Part of a completion in the life of its queue pair.
 #[cfg(feature = "verbs")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Done,
     /// The cause of everything that follows.
     FirstError,
-    /// The first word of a queue pair's end is a consequence: the cause was not told here.
+    /// The first completion of a queue pair's end is a consequence: its cause was not reported
+    /// here.
     FirstFlush,
-    /// Of an end that was told before.
+    /// A consequence of an end already reported.
     Consequence,
 }
 
@@ -105,7 +106,7 @@ mod tests {
         };
         use Ending::{Consequence, Done, FirstError, FirstFlush};
         assert_eq!(ends(&[0, 12, 5, 5]), [Done, FirstError, Consequence, Consequence]);
-        // Some drivers give everything behind the first error a number of its own.
+        // Some drivers use another status for everything after the first error.
         assert_eq!(ends(&[10, 21, 5]), [FirstError, Consequence, Consequence]);
         assert_eq!(ends(&[5, 5, 12]), [FirstFlush, Consequence, Consequence]);
     }

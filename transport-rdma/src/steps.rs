@@ -1,8 +1,8 @@
 //! Queue-pair steps on a bounded number of threads, fair by peer.
 //!
-//! A step may wait a second in the kernel for a peer's address. However many steps a peer has, one
-//! of them is under way at a time, so a silent peer takes one thread from the others; the rest of
-//! its steps wait without one, and peers take turns.
+//! A step may wait a second in the kernel for a peer's address. Each peer has at most one step
+//! under way, so a silent peer occupies one thread; its other steps wait without one, and peers
+//! take turns.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -31,7 +31,7 @@ impl Default for StepLimits {
     }
 }
 
-/// Why a step was not, or will not be, done.
+/// Reasons to refuse a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepRefused {
     /// Too many wait, of all peers.
@@ -81,8 +81,8 @@ struct Shared {
     more: Condvar,
 }
 
-/// Threads that do queue-pair steps: each is called exactly once, on one of them, with `Ok` when it
-/// is its turn. Dropping the pool waits for the steps under way and tells those that wait
+/// Threads for queue-pair steps. Each step is called exactly once, on one of them, with `Ok` when
+/// it is its turn. Dropping the pool waits for the steps under way and calls the waiting ones with
 /// [`StepRefused::Ended`].
 pub struct StepPool {
     shared: Arc<Shared>,
@@ -96,10 +96,10 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Waiting> {
 }
 
 impl StepPool {
-    /// Starts the threads. A number of threads beyond the limits is brought within them.
+    /// Starts the threads. Their number is clamped to the limits.
     ///
     /// # Errors
-    /// When a thread cannot be started; those that were are ended.
+    /// A thread cannot be started; the others are stopped.
     pub fn start(limits: StepLimits) -> io::Result<Self> {
         let threads = limits.threads.clamp(1, STEP_THREADS_MAX);
         let shared = Arc::new(Shared { waiting: Mutex::default(), more: Condvar::new() });
@@ -112,11 +112,11 @@ impl StepPool {
         Ok(pool)
     }
 
-    /// Has `step` done when it is the turn of `peer` and none of its steps is under way. Steps of
-    /// one peer are done in order. Never blocks.
+    /// Queues `step` until `peer` has no other step under way. Steps of one peer run in order.
+    /// Never blocks.
     ///
     /// # Errors
-    /// At a limit; the step is dropped then and not called.
+    /// A limit is reached; the step is dropped without a call.
     pub fn submit(
         &self,
         peer: &str,

@@ -205,7 +205,7 @@ async fn measure(kind: &str) {
 fn main() {
     let mut two = tokio::runtime::Builder::new_multi_thread();
     two.worker_threads(2).enable_all().build().unwrap().block_on(async {
-        // A task of its own: what runs inside block_on is outside the pool of workers.
+        // In a task, since block_on runs outside the pool of workers.
         tokio::spawn(measure("two workers")).await.unwrap();
     });
     let mut one = tokio::runtime::Builder::new_current_thread();

@@ -1,4 +1,4 @@
-//! What a lane's writer has in hand: frames taken from the queues and not sent yet.
+//! Frames that a lane's writer has taken from the queues and not sent yet.
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
 use crate::net::{PIECES_MAX, Piece};
@@ -14,10 +14,10 @@ const BATCH_BYTES: usize = 1 << 20;
 const ANSWER_PIECES: usize = 3;
 /// Most pieces of one part: a write is its header and its bytes.
 const PART_PIECES: usize = 2;
-/// What takes the place of bytes whose region went away in the middle of a frame.
+/// Replaces bytes of a region that is unregistered in the middle of a frame.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What the lane owes its peer.
+/// An answer that the lane owes its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Done { tag: u64, status: Status },
@@ -37,8 +37,8 @@ enum Part {
         header: usize,
         payload: Span,
     },
-    /// Bytes of a region of ours, looked up again before each send. `done` is where the header
-    /// is that tells the reader how it ended.
+    /// Bytes of a local region, looked up again before each send. `done` is the offset of the
+    /// header that carries the final status.
     Region {
         key: u64,
         address: u64,
@@ -46,7 +46,7 @@ enum Part {
         done: usize,
     },
     Zeros(usize),
-    /// What remained of a withdrawn write.
+    /// The rest of a withdrawn write.
     Rest(Vec<u8>),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Batch {
     head: usize,
     /// Bytes sent of the part at `head`.
     sent: usize,
-    /// Whose turn it is when both an answer with payload and a slice wait.
+    /// A slice is next when both an answer with payload and a slice wait.
     slice_next: bool,
     regions: RegionCache,
     /// The regions of one send; empty between sends.
@@ -132,7 +132,7 @@ impl Batch {
         at
     }
 
-    /// Adds a header that needs no place of its own.
+    /// Appends a header to the previous piece.
     fn push_merged(&mut self, header: &Header) -> usize {
         let at = self.push_header(header);
         match self.parts.last_mut() {
@@ -263,7 +263,7 @@ impl Batch {
         self.clear();
     }
 
-    /// How much of the write in `slot` was sent.
+    /// Sent part of the write in `slot`.
     pub(crate) fn sent_of(&self, slot: usize) -> Sent {
         match self.place(slot) {
             Some(place) if place == self.head && self.sent > 0 => Sent::Partly,

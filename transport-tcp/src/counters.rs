@@ -1,4 +1,4 @@
-//! What happened to connections, counted.
+//! Counters of connections.
 
 use crate::hello::HelloRefusal;
 use std::sync::atomic::{AtomicU64, Ordering};

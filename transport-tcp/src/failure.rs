@@ -1,4 +1,4 @@
-//! Failures of system calls as the core wants them told.
+//! Failures of system calls in the core's terms.
 
 use handfast_core::transport::{Side, TransportError};
 use std::io;

@@ -8,12 +8,12 @@ pub const FRAME_HEADER_BYTES: usize = 32;
 /// Longest slice, and so the longest payload of one frame: 16 MiB. It bounds what a reader skips
 /// and what a withdrawn, half-sent slice copies.
 pub const SLICE_BYTES_MAX: usize = 16 << 20;
-/// Where the status is in a header.
+/// Offset of the status in a header.
 pub(crate) const STATUS_OFFSET: usize = 1;
 /// In every header, so that a reader that lost its place notices.
 const MARKER: u16 = 0xF5A6;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// Payload for the receiver's memory.
@@ -26,7 +26,7 @@ pub(crate) enum FrameKind {
     Done = 4,
 }
 
-/// How a write or read ended at its target.
+/// Outcome of a write or read at its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Ok = 0,
@@ -44,7 +44,7 @@ impl Status {
         }
     }
 
-    /// What the initiator reports; `None` for success.
+    /// The initiator's error; `None` for success.
     pub(crate) fn refusal(self, direction: Direction) -> Option<TransportError> {
         let detail = match self {
             Self::Ok => return None,
@@ -73,7 +73,7 @@ pub(crate) struct Header {
     pub(crate) address: u64,
 }
 
-/// Why bytes are no header.
+/// Errors of a header's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("the marker of a frame is missing")]

@@ -15,7 +15,7 @@ pub const LANE_VERSION: u16 = 1;
 /// Bytes of a hello after the magic.
 pub(crate) const HELLO_REST_BYTES: usize = HELLO_BYTES - LANE_MAGIC.len();
 
-/// Why a hello is refused; the number is the status in the answer.
+/// Reasons to refuse a hello; the number is the status in the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[repr(u16)]
 pub enum HelloRefusal {
@@ -49,7 +49,7 @@ pub enum HelloRefusal {
 }
 
 impl HelloRefusal {
-    /// Every reason, in the order of its number.
+    /// Every reason, ordered by number.
     pub const ALL: [Self; 9] = [
         Self::Version,
         Self::Feature,
@@ -63,7 +63,7 @@ impl HelloRefusal {
     ];
 }
 
-/// What the dialling side says.
+/// Hello of the dialling side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     /// Slices it wants outstanding at most, each way.
@@ -151,7 +151,7 @@ pub(crate) fn encode_ack(answer: Result<u32, HelloRefusal>) -> [u8; ACK_BYTES] {
     bytes
 }
 
-/// Why the answer to our hello is not a yes.
+/// Errors of the answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AckError {
     #[error("the answer to the hello is none")]

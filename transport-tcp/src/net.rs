@@ -32,10 +32,10 @@ pub trait Net: Clone + Send + Sync + 'static {
     /// a [`ResolveError`] inside the [`io::Error`].
     fn connect(&self, address: &str) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Where `listener` listens.
+    /// The address of `listener`.
     ///
     /// # Errors
-    /// What the system reports.
+    /// The system's error.
     fn local_address(&self, listener: &Self::Listener) -> io::Result<SocketAddr>;
 }
 
@@ -59,8 +59,8 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// The sending half.
     type Writer: StreamWriter;
 
-    /// Whether both ends are on one machine, as far as known. Such a connection has nothing to fill
-    /// but memory, so few bytes in flight are enough, and stay in the caches.
+    /// Both ends are on one machine, as far as known. Such a connection fills nothing but memory,
+    /// so few bytes in flight are enough, and stay in the caches.
     fn stays_on_machine(&self) -> bool {
         false
     }
@@ -114,19 +114,19 @@ impl Piece<'_> {
         }
     }
 
-    /// Whether there is nothing to send.
+    /// Nothing to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// A way to both halves of a connection for others than the tasks that wait for it: who posts, and
-/// who waits on a thread of its own.
+/// Direct access to both halves of a connection from outside its tasks: for posting threads, and
+/// for threads that wait outside the runtime.
 pub trait Direct: Send + Sync + 'static {
-    /// As [`StreamReader::try_fill`], whatever the runtime knows of the connection.
+    /// Like [`StreamReader::try_fill`], regardless of the runtime's readiness.
     ///
     /// # Errors
-    /// As [`StreamReader::try_fill`].
+    /// Like [`StreamReader::try_fill`].
     fn fill_now(&self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize>;
 
     /// As [`StreamWriter::try_send`].
@@ -135,8 +135,8 @@ pub trait Direct: Send + Sync + 'static {
     /// As [`StreamWriter::try_send`].
     fn send_now(&self, pieces: &[Piece<'_>]) -> io::Result<usize>;
 
-    /// Whether the runtime is woken for few bytes that arrive; it is for many and for the end of the
-    /// stream. Bytes that are there when it is to be woken again wake it then.
+    /// Sets whether few arriving bytes wake the runtime; many bytes and the end of the stream
+    /// always do. Bytes present when it is enabled again wake it then.
     fn set_woken(&self, woken: bool);
 }
 

@@ -5,7 +5,7 @@ use crate::posting::{LaneCompletion, Posting, Sent};
 use handfast_transport::{Direction, Span};
 use std::collections::VecDeque;
 
-/// How far a slot's slice has come.
+/// Progress of a slot's slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Free,
@@ -41,7 +41,7 @@ impl Slot {
     };
 }
 
-/// What the writer is to send for a slot.
+/// Parts of a slot's frame for the writer.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) slot: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Start {
     pub(crate) payload: Option<Span>,
 }
 
-/// How the peer broke the protocol.
+/// Protocol violations of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AnswerError {
     #[error("an answer names no outstanding slice")]
@@ -140,7 +140,7 @@ impl Slots {
         Ok(())
     }
 
-    /// Whether the writer has something to start.
+    /// A slot waits for the writer.
     pub(crate) fn can_start(&self) -> bool {
         self.on_wire < self.agreed && self.queue.front().is_some_and(|next| self.has_room(*next))
     }
@@ -243,15 +243,14 @@ impl Slots {
         Ok(())
     }
 
-    /// Where the answer to a read goes; `None` when it was withdrawn.
+    /// Destination of a read's answer; `None` once withdrawn.
     pub(crate) fn target(&self, tag: u64) -> Option<&Span> {
         let posting = self.slots[self.index(tag)?].posting.as_ref()?;
         Some(&posting.span)
     }
 
-    /// Gives a slice back, asking `sent_of` about one that the writer has. The caller keeps reader
-    /// and writer from copying meanwhile, and when the writer had sent nothing takes the slice
-    /// out of its hands.
+    /// Releases a slice, asking `sent_of` about one that the writer has. The caller keeps reader
+    /// and writer from copying meanwhile, and takes an unsent slice out of the writer's hands.
     pub(crate) fn withdraw(
         &mut self,
         slice: u64,

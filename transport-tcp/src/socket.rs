@@ -109,8 +109,8 @@ pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<u
     })
 }
 
-/// Sets `SO_RCVLOWAT`: how many bytes there must be before who waits for the socket is told of them
-/// (socket(7); epoll keeps to it since Linux 2.6.28). Reads that do not wait return what there is.
+/// Sets `SO_RCVLOWAT`: the number of bytes that wakes a waiting task (socket(7); epoll respects it
+/// since Linux 2.6.28). Non-blocking reads return any available bytes.
 pub(crate) fn set_low_water(stream: &TcpStream, bytes: libc::c_int) {
     let size = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
     // A kernel that refuses wakes more often than it needs to, and no more comes of it.

@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 /// Sends in a row by who only has something to send; the lane's task does the rest.
 const TURNS_MAX: u32 = 4;
 
-/// What one turn found.
+/// Result of one turn.
 enum Turn {
     Sent,
     Blocked,
@@ -32,7 +32,7 @@ impl<W: StreamWriter> Outbound<W> {
         Self { lane, half, completions: Vec::new() }
     }
 
-    /// Sends until the lane ends, and tells it when sending is what fails.
+    /// Sends until the lane ends, and fails the lane when sending fails.
     pub(crate) async fn run(mut self) {
         if let Err(error) = self.send_all().await {
             self.lane.close(Some(error));
@@ -96,8 +96,8 @@ impl Lane {
         Ok(Turn::Sent)
     }
 
-    /// There is something to send: sends it here and now, as far as the socket takes it and nobody
-    /// else sends; the rest is left to the lane's task, whose wake-up costs more than to send.
+    /// Sends at once as far as the socket takes it and no other thread sends; the rest is left to
+    /// the lane's task, whose wake-up costs more than a send.
     pub(crate) fn send_now(self: &Arc<Self>) {
         // Until what was sent whole is reported, the lane is not gone.
         let Some(_live) = self.enter() else { return };

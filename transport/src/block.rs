@@ -55,7 +55,7 @@ impl Drop for Block {
     }
 }
 
-/// Why a block could not be made or accessed.
+/// Errors of creating or accessing a block.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The bytes named are not all inside the block.
@@ -90,7 +90,7 @@ pub enum MemoryError {
     System {
         /// The call.
         call: &'static str,
-        /// What it returned.
+        /// Its error.
         error: io::Error,
     },
 }
@@ -148,12 +148,12 @@ impl Memory {
         Ok(Self { block: Arc::new(Block { start, bytes: len, writable, backing }) })
     }
 
-    /// Wraps `len` bytes at `start` that `keepalive` owns. They are taken to be writable.
+    /// Wraps `len` bytes at `start` that `keepalive` owns, as writable memory.
     ///
     /// # Safety
-    /// The bytes must stay valid for reads and writes until `keepalive` is dropped, and while
-    /// this block or a span of it lives nobody may hold a Rust reference to any of them: a peer
-    /// changes them at any time.
+    /// The bytes must stay valid for reads and writes until `keepalive` is dropped. While this
+    /// block or a span of it lives, no Rust reference to any of them may exist: a peer changes them
+    /// at any time.
     ///
     /// # Errors
     /// [`MemoryError::Null`] and [`MemoryError::Size`].
@@ -181,12 +181,12 @@ impl Memory {
         self.block.start.as_ptr().addr() as u64
     }
 
-    /// Whether bytes may be written: false only for a file mapped read-only.
+    /// The bytes are writable: false only for a file mapped read-only.
     pub fn is_writable(&self) -> bool {
         self.block.writable
     }
 
-    /// Whether both are the same block.
+    /// Both are the same block.
     pub fn same_block(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }
@@ -334,7 +334,7 @@ impl Span {
         self.length
     }
 
-    /// Whether no byte is named.
+    /// The span is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -345,12 +345,12 @@ impl Span {
     }
 
     /// Pointer to the first byte, valid while the span lives; for writes only if
-    /// [`Span::is_writable`]. Nobody may make a reference of it: a peer writes at any time.
+    /// [`Span::is_writable`]. It must not become a reference: a peer writes at any time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.block.start.as_ptr().wrapping_add(self.offset)
     }
 
-    /// Whether bytes may be written.
+    /// The bytes are writable.
     pub fn is_writable(&self) -> bool {
         self.memory.is_writable()
     }

@@ -1,4 +1,4 @@
-//! Which NUMA node memory lies on.
+//! NUMA node of memory.
 #![allow(unsafe_code)]
 
 use crate::block::Span;
@@ -8,8 +8,8 @@ use std::ptr;
 const PAGES_ASKED: usize = 16;
 
 impl Span {
-    /// The NUMA node that its pages lie on, as the kernel tells of some of them; `None` where they lie
-    /// on several, none was touched yet, or the kernel does not tell.
+    /// The NUMA node of its pages, sampled by the kernel; `None` if they lie on several, none was
+    /// touched yet, or the kernel does not report it.
     pub fn numa_node(&self) -> Option<u32> {
         let last = self.len().checked_sub(1)?;
         let start = usize::try_from(self.address()).ok()?;

@@ -1,4 +1,4 @@
-//! Which memory a peer may reach, under which key.
+//! Regions that peers may reach, by key.
 
 use crate::block::{Memory, Span};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 /// Most regions registered at once. Each change copies the table, so it bounds that copy too.
 pub const REGIONS_MAX: usize = 16_384;
 
-/// What a peer may do with a region.
+/// A peer's permissions in a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     /// A peer may read it.
@@ -66,7 +66,7 @@ impl Region {
         self.span.len() as u64
     }
 
-    /// What a peer may do.
+    /// Permissions of peers.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -97,7 +97,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// Why a peer may not reach the bytes it named.
+/// Reasons to refuse a peer's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
     /// No region has the key: never registered, or no longer.
@@ -118,7 +118,7 @@ pub enum RegionError {
     Permission(Direction),
 }
 
-/// Why a region was not registered.
+/// Reasons to refuse a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistrationError {
     /// [`REGIONS_MAX`] regions are registered.
@@ -214,7 +214,7 @@ impl RegionTable {
     /// Removes the region with `key` and returns its memory, or `None` if there is none.
     ///
     /// A transfer under way checks again before its next copy and holds the memory until then;
-    /// [`Memory::holders`] tells when nobody does.
+    /// [`Memory::holders`] counts the holders.
     pub fn unregister(&self, key: u64) -> Option<Memory> {
         self.change(|regions, current| {
             let place = current.find(key).map_err(|_| ())?;
@@ -234,7 +234,7 @@ impl RegionTable {
         self.snapshot().regions.len()
     }
 
-    /// Whether no region is registered.
+    /// No region is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

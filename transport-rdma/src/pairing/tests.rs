@@ -149,7 +149,7 @@ fn known_peer_address_is_matched_at_once() {
     assert_eq!(announced(&mut book), address("10.0.0.1"));
     let theirs = address("fd00:1::9");
     for _ in 0..4 {
-        // Told by a descriptor, and by one request that is sent again and again.
+        // Announced by a descriptor, and by one request sent repeatedly.
         book.on_seen("peer", theirs, None);
         book.on_seen("peer", theirs, request(1));
         assert_eq!(announced(&mut book), address("10.0.0.1"), "that is no failure");

@@ -59,7 +59,7 @@ macro_rules! library {
             pub(super) optional: Optional,
         }
 
-        /// What older libraries lack.
+        /// Calls that older libraries lack.
         pub(super) struct Optional {
             $(pub(super) $extra: Option<unsafe extern "C" fn($($extra_argument),*) -> $extra_result>,)*
         }
@@ -141,8 +141,8 @@ pub(super) fn library() -> Result<&'static Library, RdmaUnavailable> {
     LOADED.get_or_init(Library::load).as_ref().map_err(Clone::clone)
 }
 
-/// What the rest of this crate takes for granted about the structures it hands over. The numbers
-/// are those of rdma-core's headers on 64-bit Linux; a replacement of this module must keep them.
+/// Assumptions of this crate about the structures it hands over. The numbers are those of
+/// rdma-core's headers on 64-bit Linux; a replacement of this module must keep them.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod tests {
     use super::*;

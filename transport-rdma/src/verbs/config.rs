@@ -1,4 +1,4 @@
-//! How a NIC is set up.
+//! Configuration of a NIC.
 
 use super::context::mtu_number;
 use super::poller::{Polling, SPIN_MAX};
@@ -18,7 +18,7 @@ pub const SERVICE_LEVEL_MAX: u8 = 15;
 /// The longest wait for an answer that devices know; 0 would be for ever.
 const TIMEOUT_EXPONENT_MAX: u8 = 31;
 
-/// How a NIC is set up.
+/// Configuration of a NIC.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
     /// The device, by name.
@@ -45,11 +45,11 @@ pub struct NicConfig {
     /// A device waits 4.096 µs times two to the power of this for an answer, 1 to 31. Devices
     /// stretch it; time limits that matter are the caller's.
     pub timeout_exponent: u8,
-    /// How often it asks again then; at most [`RETRY_COUNT_MAX`].
+    /// Number of such retries; at most [`RETRY_COUNT_MAX`].
     pub retries: u8,
-    /// What `retire` waits for, in all.
+    /// Time limit of `retire`.
     pub drain: Duration,
-    /// How completions are waited for.
+    /// Method of waiting for completions.
     pub polling: Polling,
     /// Entries of a completion queue, which lanes share; at most what the device can make. Further
     /// queues are made when it is full, [`crate::COMPLETION_QUEUES_MAX`] at most.
@@ -93,9 +93,8 @@ impl NicConfig {
         }
     }
 
-    /// How long an idle lane's probe may stay unanswered before the lane is given up, whatever the
-    /// device does: four times what it is told to wait, since devices stretch that, and at most
-    /// [`PROBE_ANSWER_MAX`].
+    /// Longest time of an idle lane's probe without an answer, for any device: four times its
+    /// configured wait, since devices stretch that, and at most [`PROBE_ANSWER_MAX`].
     pub(super) fn probe_patience(&self, profile: &DeviceProfile) -> Duration {
         let tries = u64::from(profile.retries_fixed.unwrap_or(self.retries)) + 1;
         let interval_ns = 4_096u64 << self.timeout_exponent.min(TIMEOUT_EXPONENT_MAX);

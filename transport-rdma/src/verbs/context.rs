@@ -31,7 +31,7 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// What a port is capable of at this moment.
+/// Present capabilities of a port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortFacts {
     /// Path MTU in bytes.
@@ -44,7 +44,7 @@ pub(super) struct PortFacts {
     pub(super) is_active: bool,
 }
 
-/// What a device is capable of.
+/// Capabilities of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceFacts {
     pub(super) queue_depth_max: u32,
@@ -77,7 +77,7 @@ impl List {
         let first = unsafe { (verbs.ibv_get_device_list)(&raw mut count) };
         if first.is_null() {
             let code = errno();
-            // What a kernel without RDMA answers.
+            // A kernel without RDMA answers with these.
             let absent = code == libc::ENOSYS || code == libc::ENOENT;
             return Err(if absent {
                 RdmaUnavailable::NoDevice
@@ -108,7 +108,7 @@ pub(crate) fn devices() -> Result<Vec<String>, RdmaUnavailable> {
     if names.is_empty() { Err(RdmaUnavailable::NoDevice) } else { Ok(names) }
 }
 
-/// What the last call of this thread left in errno. To be read before anything else runs.
+/// errno of this thread's last call. To be read before anything else runs.
 pub(super) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -259,7 +259,7 @@ fn gid_entry(raw: &RawGidEntry) -> GidEntry {
     }
 }
 
-/// Bytes of a path MTU; 0 for a number that is none.
+/// Bytes of a path MTU; 0 for an unknown number.
 fn mtu_bytes(number: u32) -> u32 {
     if (1..=5).contains(&number) { 128 << number } else { 0 }
 }

@@ -1,9 +1,9 @@
-//! What happened on a NIC so far.
+//! Counters of a NIC.
 
 use crate::counters::NicCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How much of each limit a NIC of this process has in use.
+/// Use of each limit by a NIC of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicLoad {
     /// Lanes, without those that are just being made.

@@ -35,7 +35,7 @@ pub(super) enum Heard {
     Other { kind: u32 },
 }
 
-/// Takes the oldest event, or tells errno: `EAGAIN` if there is none. It is to be acknowledged.
+/// Takes the oldest event, or returns errno: `EAGAIN` without one. Acknowledge it afterwards.
 pub(super) fn next_event(context: &Context) -> Result<RawEvent, i32> {
     let mut event = MaybeUninit::<RawEvent>::zeroed();
     // SAFETY: the context is open; on success the call fills the event in.
@@ -49,7 +49,7 @@ pub(super) fn next_event(context: &Context) -> Result<RawEvent, i32> {
     Ok(unsafe { event.assume_init() })
 }
 
-/// Acknowledges an event of [`next_event`], for which the destruction of its object waits.
+/// Acknowledges an event of [`next_event`]; the destruction of its object waits for this.
 pub(super) fn acknowledge(context: &Context, mut event: RawEvent) {
     // SAFETY: the event came from the matching call and is acknowledged once.
     unsafe { (context.verbs.ibv_ack_async_event)(&raw mut event) };
@@ -80,7 +80,7 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
         }
         kind => Heard::Other { kind },
     };
-    // Before any lock: whoever destroys the object holds one and waits for this.
+    // Before any lock: the destroyer of the object holds one and waits for this.
     acknowledge(context, event);
     count(&shared.counts.events);
     Ok(heard)

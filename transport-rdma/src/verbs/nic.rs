@@ -28,19 +28,19 @@ use std::time::{Duration, Instant};
 /// Most queue pairs made and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
 
-/// What the NIC and its own thread share.
+/// State shared between the NIC and its poller thread.
 pub(super) struct Shared {
     pub(super) context: Arc<Context>,
     pub(super) queues: Arc<CompletionQueues>,
     pub(super) lanes: Mutex<Lanes>,
-    /// Whether there is any lane.
+    /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
     pub(super) sink: Arc<dyn LaneSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
     pub(super) probe_patience: Duration,
-    /// What probes read into.
+    /// Destination of probes.
     pub(super) scratch: Registration,
 }
 
@@ -74,12 +74,12 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens a device, chooses an address of its port and starts to listen for completions and
+    /// Opens a device, chooses an address of its port and starts polling for completions and
     /// events. Blocks for system calls only.
     ///
     /// # Errors
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
-    /// usable address, a setting out of range, or a call that failed.
+    /// usable address, a setting out of range, or a failed call.
     pub fn open(config: NicConfig, sink: Arc<dyn LaneSink>) -> Result<Self, VerbsError> {
         let context = Arc::new(Context::open(&config.device)?);
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
@@ -141,7 +141,7 @@ impl Nic {
         &self.config.device
     }
 
-    /// Which kind of device it is, and how that is known.
+    /// The device's profile, and the reason for its recognition.
     pub fn recognised(&self) -> &Recognised {
         &self.recognised
     }
@@ -152,10 +152,10 @@ impl Nic {
         &self.gid
     }
 
-    /// The addresses that the NIC can be reached at now, best first.
+    /// The present addresses of the NIC, best first.
     ///
     /// # Errors
-    /// When there is none, or a call failed.
+    /// No usable address, or a failed call.
     pub fn gids(&self) -> Result<Vec<GidEntry>, VerbsError> {
         let context = &self.shared.context;
         let entries = context.gids(self.config.port)?;
@@ -164,11 +164,11 @@ impl Nic {
         })
     }
 
-    /// Pins memory and lets the NIC, and peers as far as `access` says, read and write it. Blocks
-    /// for about a tenth of a second and more per gibibyte.
+    /// Pins memory and lets the NIC, and peers within `access`, read and write it. Blocks for about
+    /// a tenth of a second or more per gibibyte.
     ///
     /// # Errors
-    /// What the device or the limit of locked memory refused.
+    /// The device or the limit of locked memory refuses.
     pub fn register(&self, span: Span, access: Access) -> Result<Registration, VerbsError> {
         self.register_with(span, access, RegisterOptions::default())
     }
@@ -186,16 +186,16 @@ impl Nic {
         Registration::new(Arc::clone(&self.domain), span, access, options)
     }
 
-    /// Whether memory of other devices can be registered.
+    /// Memory of other devices can be registered.
     pub fn offers_dmabuf(&self) -> bool {
         DeviceRegistration::is_offered(&self.domain)
     }
 
-    /// Lets peers read and write `bytes` of another device's memory, from `offset` of what `dmabuf`
-    /// stands for, under addresses that begin with `address`.
+    /// Lets peers read and write `bytes` of another device's memory, from `offset` of `dmabuf`,
+    /// under addresses from `address`.
     ///
     /// # Errors
-    /// When that is not offered here, or refused for this memory.
+    /// The device does not offer it, or refuses this memory.
     pub fn register_dmabuf(
         &self,
         dmabuf: BorrowedFd<'_>,
@@ -261,8 +261,7 @@ impl Nic {
         lane.prove(probe, &self.shared.scratch, Instant::now() + patience)
     }
 
-    /// Lets nobody post on the lane any more; what is in flight goes on, and so does what the peer
-    /// posts.
+    /// Closes the lane to further posts; work in flight goes on, and so does the peer's.
     pub fn revoke(&self, lifecycle: Lifecycle) {
         if let Some(lane) = self.shared.lane(lifecycle) {
             lane.revoke();
@@ -277,23 +276,23 @@ impl Nic {
         lane.is_none_or(|lane| lane.drain(Instant::now() + patience))
     }
 
-    /// Takes the lane from its peer at once: nobody posts any more, and its queue pairs go to ERR,
-    /// after which they take nothing that comes. What is in flight is flushed and reported. Does
-    /// not wait; the lane is to be retired.
+    /// Cuts the lane off from its peer at once: no further posts, and its queue pairs go to ERR,
+    /// where they accept nothing. Work in flight is flushed and reported. Does not wait; retire the
+    /// lane afterwards.
     ///
     /// # Errors
-    /// A call that failed.
+    /// A failed call.
     pub fn cut(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         self.shared.lane(lifecycle).map_or(Ok(()), |lane| lane.cut())
     }
 
-    /// Ends the lane: nobody posts any more, ERR, what is in flight is flushed and reported, the
-    /// queue pairs are destroyed. Blocks for [`NicConfig::drain`] at most, and a second more where a
-    /// `wire` of the same lane is under way. When it returns `Ok`, every slice has ended and nothing
-    /// of the lane touches memory. Idempotent. Not to be called from a [`LaneSink`].
+    /// Ends the lane: no further posts, ERR, work in flight is flushed and reported, the queue
+    /// pairs are destroyed. Blocks for at most [`NicConfig::drain`], and a second more during a
+    /// connect of the same lane. After `Ok` every slice has ended and nothing of the lane touches
+    /// memory. Idempotent. Not to be called from a [`LaneSink`].
     ///
     /// # Errors
-    /// A call that failed. If the lane is still known, it is to be retired again.
+    /// A failed call. If the lane is still known, retire it again.
     pub fn retire(&self, lifecycle: Lifecycle) -> Result<(), VerbsError> {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
         let gone = lane.retire(Instant::now() + self.config.drain);
@@ -314,19 +313,18 @@ impl Nic {
         lock(&self.shared.lanes).len()
     }
 
-    /// Whether a lane's device has a slice and has not told its end. Looks at all that is in flight
+    /// A lane's device holds a slice whose completion it has not reported. Scans all work in flight
     /// on the lane.
     pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {
         self.shared.lane(lane).is_some_and(|lane| lane.holds(slice))
     }
 
-    /// What happened so far.
+    /// Counters since the NIC was opened.
     pub fn counters(&self) -> NicCounters {
         self.shared.counts.snapshot()
     }
 
-    /// How much of each limit is in use: what to look at before lanes are made, and which idle ones
-    /// to retire first.
+    /// Use of each limit, for the decision to create a lane or to evict one.
     pub fn load(&self) -> NicLoad {
         let (completion_entries, completion_entries_made) = self.shared.queues.load();
         let (regions, regions_max) = self.domain.regions();

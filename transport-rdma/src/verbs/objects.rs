@@ -1,5 +1,5 @@
-//! What is made with an open device: each object holds what it was made from, so that nothing is
-//! destroyed before its users, and is destroyed once.
+//! Objects of an open device. Each holds the objects it was created from, so none is destroyed
+//! before its users, and each is destroyed once.
 #![allow(unsafe_code)]
 
 use super::binding::{
@@ -22,8 +22,7 @@ pub(super) mod bare;
 
 /// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
 const HOP_LIMIT: u8 = 64;
-/// How long a sender of ours is told to wait for a receive, code 12 is 0.64 ms. One-sided work
-/// never waits for one.
+/// Wait of a sender for a missing receive, code 12 is 0.64 ms. One-sided work never waits for one.
 const RECEIVER_NOT_READY_TIMER: u8 = 12;
 /// Retries for lack of a receive; 7 would be for ever.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
@@ -130,7 +129,7 @@ impl Drop for Counted {
     }
 }
 
-/// Where completion queues tell that something happened.
+/// Notifications of completion queues.
 pub(super) struct Channel {
     pub(super) context: Arc<Context>,
     raw: *mut ibv_comp_channel,
@@ -264,14 +263,14 @@ fn context_of_pair(pair: &QueuePair) -> &Context {
 }
 destroyed_by!(QueuePair, ibv_destroy_qp, context_of_pair);
 
-/// Where a queue pair is wired to.
+/// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) port: u8,
     pub(super) own_gid_index: u8,
     pub(super) peer_gid: Ipv6Addr,
     pub(super) peer_lid: u16,
-    /// Whether packets carry a GID: always on Ethernet.
+    /// Packets carry a GID: always on Ethernet.
     pub(super) is_global: bool,
     /// As the library counts.
     pub(super) mtu_number: u32,
@@ -439,7 +438,7 @@ impl QueuePair {
             | Mask::IBV_QP_SQ_PSN
             | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
         self.modify("ibv_modify_qp(RTS)", attributes, mask).map_err(|error| {
-            // What iWARP devices say, whose connections only the kernel can make.
+            // Answer of iWARP devices, whose connections only the kernel can make.
             let side = if error.code == libc::EINVAL { Side::Configuration } else { error.side };
             VerbsError { side, ..error }
         })
@@ -452,7 +451,7 @@ impl QueuePair {
         self.modify("ibv_modify_qp(ERR)", attributes, Mask::IBV_QP_STATE)
     }
 
-    /// Destroys it, and tells a failure, after which the kernel keeps it until the process ends.
+    /// Destroys it, and returns a failure, after which the kernel keeps it until the process ends.
     pub(super) fn destroy(mut self) -> Result<(), VerbsError> {
         let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
         let context = &self.domain.context;
@@ -481,7 +480,7 @@ fn no_attributes() -> ibv_qp_attr {
     unsafe { MaybeUninit::zeroed().assume_init() }
 }
 
-/// Whose fault it is that the way to the peer cannot be set up.
+/// The side charged with an unreachable peer.
 fn blame(code: i32) -> (Side, &'static str) {
     match code {
         libc::ETIMEDOUT => (Side::Peer, "; the peer's address was asked for and nobody answered"),

@@ -24,11 +24,11 @@ struct Registered {
     access: Access,
 }
 
-/// What the kernel keeps a device may still reach.
+/// A device may still reach memory that the kernel keeps.
 impl Drop for Registered {
     fn drop(&mut self) {
         if !self.region.end() {
-            // Whoever got these bytes next would have them changed by a peer. Kept for ever instead.
+            // A later owner of these bytes would see a peer change them. Leaked instead.
             std::mem::forget(self.span.clone());
         }
     }
@@ -71,7 +71,7 @@ impl Region {
     }
 }
 
-/// What may be asked for when memory is registered.
+/// Options of a registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
     /// Writes may arrive in another order than they were sent, which is faster on some machines. A
@@ -82,7 +82,7 @@ pub struct RegisterOptions {
 
 /// `IBV_ACCESS_RELAXED_ORDERING`; from this bit on, flags are hints.
 const RELAXED_ORDERING: u32 = 1 << 20;
-/// What the call for dmabufs answers where it could work, to a descriptor that is none.
+/// Error of the dmabuf call for an invalid descriptor, where the call could work.
 const NO_DESCRIPTOR: i32 = libc::EBADF;
 
 /// Memory of another device, such as a GPU, that peers may read and write through this NIC: known
@@ -95,7 +95,7 @@ pub struct DeviceRegistration {
 }
 
 impl DeviceRegistration {
-    /// Whether device and library can do this at all.
+    /// Device and library support it.
     pub(super) fn is_offered(domain: &Domain) -> bool {
         Self::call(domain, -1, 0, SMALLEST, 0, 0).is_err_and(|error| error.code == NO_DESCRIPTOR)
     }
@@ -141,7 +141,7 @@ impl DeviceRegistration {
         if raw.is_null() { Err(domain.refused(DMABUF_CALL, code)) } else { Ok(raw) }
     }
 
-    /// What a peer names the memory by.
+    /// Key for peers.
     pub fn remote_key(&self) -> u32 {
         self.region.remote_key()
     }
@@ -151,7 +151,7 @@ impl DeviceRegistration {
         self.address
     }
 
-    /// How many bytes there are.
+    /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -220,12 +220,12 @@ impl Registration {
         &self.inner.span
     }
 
-    /// What a peer may do.
+    /// Permissions of peers.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// What a peer names the memory by.
+    /// Key for peers.
     pub fn remote_key(&self) -> u32 {
         self.inner.region.remote_key()
     }

@@ -6,14 +6,14 @@ use handfast_core::Lifecycle;
 use handfast_core::wire::Body;
 
 impl Nic {
-    /// Takes the queue pairs of a wired lane to RESET, and from there to INIT, RTR and RTS towards
-    /// the same peer with the same numbers: an experiment, to learn what a driver makes of it. What
-    /// follows differs from driver to driver, which is why lanes are retired and made anew instead
-    /// (`docs/hardware.md`). The lane is to be idle, and to be retired after the experiment whatever
-    /// came of it; work in flight may be dropped without a word. Blocks as [`Nic::wire`].
+    /// Takes the queue pairs of a connected lane to RESET, and from there to INIT, RTR and RTS
+    /// towards the same peer with the same numbers: an experiment to learn a driver's behaviour.
+    /// The outcome differs between drivers, which is why lanes are retired and recreated instead
+    /// (`docs/hardware.md`). The lane must be idle, and be retired after the experiment in any
+    /// case; work in flight may be dropped silently. Blocks like [`Nic::wire`].
     ///
     /// # Errors
-    /// The first call that the driver refused, or that no such lane exists.
+    /// The first call that the driver refused, or no such lane.
     pub fn connect_again_after_reset(
         &self,
         lifecycle: Lifecycle,

@@ -21,20 +21,20 @@ use std::sync::atomic::Ordering;
 const PSN_MAX: u32 = 0x00ff_ffff;
 /// Queue-pair numbers have 24 bits.
 const QUEUE_PAIR_NUMBER_MAX: u32 = 0x00ff_ffff;
-/// What drivers answer when the device, or this process' share of it, has no more.
+/// Errors of drivers when the device, or this process' share of it, is exhausted.
 const EXHAUSTED: [i32; 3] = [libc::ENOMEM, libc::ENOSPC, libc::EAGAIN];
-/// What says that the two addresses cannot be brought together.
+/// Errors of addresses that cannot reach each other.
 const UNREACHABLE: [i32; 4] =
     [libc::ETIMEDOUT, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL];
 
 impl Nic {
-    /// Makes a lane of one queue pair for each of `psns`, in INIT, and says what to announce about
-    /// it. `psns` are the first packet sequence numbers that we send with: 24 random bits each,
-    /// fresh for every lane, since they are what keeps late packets of a former lane out.
+    /// Creates a lane of one queue pair for each of `psns`, in INIT, and returns its announcement.
+    /// `psns` are the first packet sequence numbers to send with: 24 random bits each, fresh for
+    /// every lane, since they keep late packets of a former lane out.
     ///
     /// # Errors
-    /// When the lifecycle exists, a limit is reached (which [`VerbsError::limit`] names) or a call
-    /// failed; nothing is left of it.
+    /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it) or a call failed;
+    /// nothing is left of the lane.
     pub fn bring_up(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
         self.make(lifecycle, psns, None)
     }
@@ -54,9 +54,9 @@ impl Nic {
         self.make(lifecycle, psns, Some(peer.to_string()))
     }
 
-    /// Takes note of the address of a peer, as its messages and descriptors have it, so that
-    /// [`Nic::bring_up_for`] announces one of ours that fits. What is no address is passed over: the
-    /// wire says so.
+    /// Records a peer's address from its messages and descriptors, so that [`Nic::bring_up_for`]
+    /// announces a fitting local one. An invalid address is ignored here and reported by the
+    /// connect.
     pub fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
         if let Ok(address) = parse_gid(gid) {
             lock(&self.book).on_seen(&peer.to_string(), address, request);
@@ -164,16 +164,16 @@ impl Nic {
         }
     }
 
-    /// Wires the lane towards the queue pairs that `peer` announced: RTR and RTS with the smaller
-    /// MTU and number of outstanding reads of both. Happens once per lifecycle. The lane takes
-    /// slices as soon as this returns, whether the peer has wired or not; what is posted before it
-    /// has costs a whole time-out. Blocks for up to a second where the kernel looks for the peer's
-    /// address in vain; the first queue pair that fails ends it.
+    /// Connects the lane to the queue pairs that `peer` announced: RTR and RTS with the smaller MTU
+    /// and number of outstanding reads of both. Happens once per lifecycle. The lane takes slices
+    /// as soon as this returns, even before the peer has connected; work posted before that costs a
+    /// whole time-out. Blocks for up to a second where the kernel looks for a silent peer's
+    /// address; the first queue pair that fails ends it.
     ///
     /// # Errors
-    /// What kept the lane from being wired; it takes nothing and is to be retired. Addresses that
-    /// do not fit are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`]
-    /// has another address to try or the peer is the one to change its own.
+    /// The lane is not connected; it takes nothing and is to be retired. Addresses that do not fit
+    /// are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`] has another
+    /// address to try or the peer is the one to change its own.
     pub fn wire(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
@@ -182,7 +182,7 @@ impl Nic {
         self.learn(&lane.announced, route.peer_gid, wired)
     }
 
-    /// Where a lane's queue pairs are to be wired to, by what the peer announced.
+    /// Destination of a lane's queue pairs, from the peer's announcement.
     pub(super) fn route_to(
         &self,
         lane: &Lane,
@@ -280,7 +280,7 @@ impl Nic {
         Err(VerbsError { detail, ..error })
     }
 
-    /// Where an address stands in the port's table now: places move when addresses come and go.
+    /// Present index of an address in the port's table: indices move when addresses come and go.
     fn place(&self, wanted: &GidEntry) -> Result<u8, VerbsError> {
         let context = &self.shared.context;
         let error = |detail| context.error(Side::Local, "wire", 0, detail);
@@ -293,8 +293,8 @@ impl Nic {
     }
 }
 
-/// Names the limit in the failure of a call that makes a queue pair or a completion queue; of both
-/// there is told how many are in use, and how many there may be.
+/// Adds the limit to the failed creation of a queue pair or a completion queue, with the number in
+/// use and the largest number of both.
 fn exhausted(error: VerbsError, queue_pairs: (u64, u64), entries: (u64, u64)) -> VerbsError {
     let (limit, (in_use, max)) = match error.call {
         "ibv_create_qp" => (NicLimit::QueuePairs, queue_pairs),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 /// From the return of what was lost to bytes that arrived, on emulated processors that others use.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(1);
-/// What the kernel itself takes to look for an address that just returned: its first question goes
-/// unheard, the next comes a second later.
+/// Time of the kernel's own look-up of an address that just returned: its first request goes
+/// unanswered, the next comes a second later.
 const LOOK_UP_MAX: Duration = Duration::from_millis(1_200);
 /// Of a local failure on the kernel's 6.1: the port or the address is gone.
 const LOCAL_QUEUE_PAIR_ERROR: i32 = 2;

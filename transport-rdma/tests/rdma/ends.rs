@@ -1,4 +1,4 @@
-//! How lanes end.
+//! Ends of lanes.
 
 use crate::support::{BYTES, LANE, Site, config, pattern, wired};
 use handfast_core::Lifecycle;
@@ -124,8 +124,8 @@ fn queue_pair_churn_leaks_nothing() {
     assert_eq!(mine(), 0);
 }
 
-/// What the kernel counts for this thread, whose test makes everything itself: queue pairs,
-/// completion queues, regions and domains.
+/// The kernel's count of this thread's queue pairs, completion queues, regions and domains; the
+/// test creates everything on its own thread.
 fn resources_of_this_thread() -> usize {
     let thread = std::fs::read_link("/proc/thread-self").unwrap();
     let own = format!("pid {} ", thread.file_name().unwrap().to_str().unwrap());

@@ -1,4 +1,4 @@
-//! What drivers do that a program would not think of, and what guards against it.
+//! Surprising behaviour of drivers, and the guards against it.
 
 use crate::support::{LANE, PATIENCE, Site, config, pattern, sites_at, wire_lane, wired};
 use crate::wires::Wire;

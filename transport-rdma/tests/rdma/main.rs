@@ -1,7 +1,7 @@
-//! What the kernel tells of devices, what a program needs to start, and lanes over real devices.
+//! Discovery, the program's dependencies at start, and lanes over real devices.
 //!
-//! With the feature `verbs` this needs the NICs rxe0 and rxe1 of `cargo xtask guest`;
-//! `cargo xtask test --stage guest` runs it there.
+//! With the feature `verbs` this needs the NICs rxe0 and rxe1 of `cargo xtask guest`; `cargo xtask
+//! test --stage guest` runs it there.
 
 mod discovery;
 #[cfg(feature = "verbs")]

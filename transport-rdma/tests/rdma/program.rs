@@ -1,4 +1,4 @@
-//! What a program of ours needs to start.
+//! Dependencies of a program at start.
 
 use elf::ElfBytes;
 use elf::abi::DT_NEEDED;

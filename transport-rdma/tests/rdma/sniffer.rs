@@ -1,4 +1,4 @@
-//! What a wire's ends receive of each other over RDMA, as the kernel shows it to a packet socket.
+//! RDMA packets that a wire's ends receive, from a packet socket.
 
 use crate::wires::Wire;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -41,7 +41,7 @@ impl Sniffer {
         Self { socket, ends, seen: RefCell::default() }
     }
 
-    /// What came to one end until now.
+    /// Packets to one end so far.
     pub(crate) fn towards(&self, side: usize) -> Vec<Packet> {
         let mut seen = self.seen.borrow_mut();
         let mut bytes = [0; 4096];

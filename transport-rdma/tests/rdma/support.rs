@@ -1,4 +1,4 @@
-//! Two NICs of one machine, what they told, and memory with a pattern.
+//! Two NICs of one machine, their reports, and memory with a pattern.
 
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for anything; the guest's processors are emulated and shared.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Everything a NIC told.
+/// All reports of a NIC.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) ends: BTreeMap<u64, Vec<SliceEnd>>,
@@ -50,7 +50,7 @@ impl LaneSink for Recorder {
 }
 
 impl Recorder {
-    /// Waits until `enough` holds of what was told.
+    /// Waits until `enough` holds for the reports.
     pub(crate) fn wait(&self, what: &str, enough: impl Fn(&Told) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         let mut told = self.told.lock().unwrap();

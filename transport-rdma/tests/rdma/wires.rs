@@ -53,7 +53,7 @@ fn batch(family: &str, commands: &[String]) {
 }
 
 impl Wire {
-    /// Each test has numbers of its own, from 1 to 29.
+    /// Each test has its own numbers, from 1 to 29.
     pub(crate) fn new(number: u32) -> Self {
         let wire = Self { number };
         let (one, other) = (wire.interface(0), wire.interface(1));
@@ -127,7 +127,7 @@ impl Wire {
         ip(&[address, self.route(side)]);
     }
 
-    /// A device that starts again, as after a reboot: its numbers begin anew.
+    /// Restarts a device, as after a reboot: its numbers start again.
     pub(crate) fn restart_device(&self, side: u32) {
         let (device, interface) = (self.device(side), self.interface(side));
         run(&format!("rdma link delete {device}"));

@@ -45,7 +45,7 @@ impl<'a, N: Net> Poster<'a, N> {
         let offset = self.below(AREA_BYTES as u64 - size);
         let direction = [Direction::Read, Direction::Write][self.below(2) as usize];
         let mut remote = remote(&self.region, offset);
-        // Now and then a key that nobody has.
+        // An unknown key now and then.
         remote.key ^= u64::from(self.below(16) == 0);
         self.posted += 1;
         let span = self.local.span(offset as usize, size as usize).unwrap();

@@ -1,4 +1,4 @@
-//! How lanes come and go.
+//! Life cycle of lanes.
 
 use crate::support::*;
 use handfast_core::transport::Side;

@@ -1,4 +1,4 @@
-//! Lanes, told as stories: over sockets, in memory, and inside a simulated network.
+//! Lanes over sockets, in memory, and inside a simulated network.
 
 mod attended;
 mod death;

@@ -7,14 +7,14 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 
-/// Slices in flight; each moves bytes in a stripe of its own, so their order does not matter.
+/// Slices in flight; each moves bytes in a separate stripe, so their order does not matter.
 const STRIPES: usize = 32;
 const STRIPE_BYTES: usize = 320 << 10;
 
 /// A slice that has not ended.
 struct Flight {
     stripe: usize,
-    /// Where a read must find these bytes, in `local`.
+    /// Expected bytes of a read, and their offset in `local`.
     expected: Option<(usize, Vec<u8>)>,
 }
 

@@ -39,7 +39,7 @@ async fn a_write_and_a_read_look_as_the_page_says() {
     assert_eq!(bytes_of(&local), *b"xyz");
 }
 
-/// What a raw peer sends to break a lane, and what the lane says about it.
+/// Sends raw bytes that break a lane, and checks the lane's error.
 async fn breaks(bytes: &[u8], expected: &str) {
     let node = node(2, Setup::depth(4)).await;
     let mut peer = raw_peer(&node, 4).await;

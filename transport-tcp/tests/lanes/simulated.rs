@@ -50,7 +50,7 @@ fn simulation() -> turmoil::Sim<'static> {
     builder.build()
 }
 
-/// What the accepting host tells the dialling one beside the network, as a control channel would.
+/// The accepting host's announcement to the dialling one, in place of a control channel.
 type Notice = Arc<Mutex<Option<(Body, handfast_transport::Region)>>>;
 
 /// A host that raises a lane for the dialler and keeps it.

@@ -68,7 +68,7 @@ impl Recorder {
         .await
     }
 
-    /// What ended so far and was not taken.
+    /// Completions so far, not yet taken.
     pub(crate) fn ended_now(&self) -> Vec<LaneCompletion> {
         std::mem::take(&mut self.ended.lock().unwrap())
     }
@@ -94,7 +94,7 @@ pub(crate) struct Node<N: Net> {
     next_slice: AtomicU64,
 }
 
-/// How a test's node differs from the default.
+/// Options of a test's node.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setup {
     pub(crate) limits: TcpLimits,
@@ -139,7 +139,7 @@ pub(crate) async fn node_at<N: Net>(
     node
 }
 
-/// Starts a node that nobody can dial.
+/// Starts a node without a listener.
 pub(crate) fn node_without_listener<N: Net>(
     net: N,
     address: String,
@@ -285,7 +285,7 @@ pub(crate) fn reason(answer: &[u8]) -> u16 {
     u16::from_le_bytes([answer[8], answer[9]])
 }
 
-/// Whether the other side has closed the connection.
+/// The other side has closed the connection.
 pub(crate) async fn is_closed(stream: &mut TcpStream) -> bool {
     matches!(timeout(PATIENCE, stream.read(&mut [0])).await, Ok(Ok(0) | Err(_)))
 }

@@ -6,13 +6,13 @@ use handfast_core::transport::Side;
 use handfast_transport::Direction;
 use std::time::{Duration, Instant};
 
-/// Bytes of memory of ours that probes read into; each reads the first at most.
+/// Local memory for probes, in bytes; each reads at most the first.
 pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 
-/// What a probe reads.
+/// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) enum Probe {
-    /// Nothing: the peer's NIC answers for the queue pair alone, whatever the key.
+    /// No byte: the peer's NIC answers for the queue pair alone, with any key.
     Nothing,
     /// One byte of the peer's memory.
     Byte(RemoteSpan),

@@ -1,9 +1,9 @@
-//! Objects on which every step can be tried, the forbidden ones too: to ask a driver what it does.
+//! Objects on which every step can be tried, forbidden ones too, to learn a driver's behaviour.
 //! Lanes never use them.
 //!
-//! The memory that a device touches is registered as a [`Span`] of a block that nobody holds a
-//! reference into, for as long as it is registered; keys and bounds are the device's to check. So
-//! whatever is posted, no rule of the language is broken.
+//! The memory that a device touches is registered as a [`Span`] of a block without Rust references,
+//! for as long as it is registered; keys and bounds are the device's to check. Any posted work is
+//! therefore sound.
 
 use super::super::binding::{
     ibv_access_flags, ibv_mr, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags, ibv_sge,
@@ -48,7 +48,7 @@ impl BareRights {
     }
 }
 
-/// Where a queue pair is to reach its peer.
+/// Address of a queue pair's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BareAddress {
     /// The port, counted from 1.
@@ -57,11 +57,11 @@ pub struct BareAddress {
     pub own_gid_index: u8,
     /// The peer's GID.
     pub peer_gid: Ipv6Addr,
-    /// Whether packets carry a GID.
+    /// Packets carry a GID.
     pub is_global: bool,
 }
 
-/// What `ibv_modify_qp` is given. What is `Some` has its bit in the mask.
+/// Attributes of `ibv_modify_qp`. Each `Some` sets its bit in the mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BareAttributes {
     /// The state asked for, as rdma-core counts: RESET is 0, ERR is 6.
@@ -72,7 +72,7 @@ pub struct BareAttributes {
     pub port: Option<u8>,
     /// Rights of the peer.
     pub rights: Option<BareRights>,
-    /// Where the peer is.
+    /// Address of the peer.
     pub address: Option<BareAddress>,
     /// Bytes in a packet. More than there can be is handed over as the number after the last.
     pub path_mtu: Option<u32>,
@@ -96,7 +96,7 @@ pub struct BareAttributes {
     pub max_rd_atomic: Option<u8>,
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BareKind {
     /// Writes to the peer.
@@ -107,12 +107,12 @@ pub enum BareKind {
     Send,
 }
 
-/// A request to post, checked by nobody but the device.
+/// A request to post, checked only by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BareRequest {
     /// Returned in the completion.
     pub name: u64,
-    /// What to do.
+    /// The operation.
     pub kind: BareKind,
     /// Our address.
     pub address: u64,
@@ -146,19 +146,19 @@ pub struct BareReceive {
 pub struct BareCompletion {
     /// The name it was posted under.
     pub name: u64,
-    /// How it ended, as rdma-core counts; 0 is success.
+    /// Status in rdma-core's numbers; 0 is success.
     pub status: u32,
-    /// What it did, as rdma-core counts; means something after success alone.
+    /// Operation in rdma-core's numbers; meaningful after success alone.
     pub opcode: u32,
     /// Its queue pair.
     pub number: u32,
 }
 
 impl BareNic {
-    /// Opens a device, with a completion queue of at least so many entries.
+    /// Opens a device, with a completion queue of at least `completions` entries.
     ///
     /// # Errors
-    /// Why there is no such device, or which call failed.
+    /// No such device, or a failed call.
     pub fn open(device: &str, completions: u32) -> Result<Self, VerbsError> {
         let context = Arc::new(Context::open(device)?);
         never_block(context.event_descriptor())
@@ -170,18 +170,18 @@ impl BareNic {
         Ok(Self { domain, queue })
     }
 
-    /// The entries of the port's table of GIDs that are set.
+    /// The set entries of the port's GID table.
     ///
     /// # Errors
-    /// When the call fails.
+    /// A failed call.
     pub fn gids(&self) -> Result<Vec<GidEntry>, VerbsError> {
         self.domain.context.gids(PORT)
     }
 
-    /// The path MTU that the port has at this moment, in bytes.
+    /// The port's present path MTU, in bytes.
     ///
     /// # Errors
-    /// When the call fails.
+    /// A failed call.
     pub fn mtu(&self) -> Result<u32, VerbsError> {
         Ok(self.domain.context.port_facts(PORT)?.mtu)
     }
@@ -189,7 +189,7 @@ impl BareNic {
     /// Creates a queue pair, in RESET.
     ///
     /// # Errors
-    /// When the call fails.
+    /// A failed call.
     pub fn queue_pair(
         &self,
         send_depth: u32,
@@ -203,7 +203,7 @@ impl BareNic {
     /// Registers memory with any rights.
     ///
     /// # Errors
-    /// When the call fails.
+    /// A failed call.
     pub fn register(&self, span: Span, rights: BareRights) -> Result<BareRegion, VerbsError> {
         let domain = Arc::clone(&self.domain);
         let flags = rights.flags().cast_signed();
@@ -222,7 +222,7 @@ impl BareNic {
     /// Takes the oldest completion.
     ///
     /// # Errors
-    /// When the call fails.
+    /// A failed call.
     pub fn poll(&self) -> Result<Option<BareCompletion>, VerbsError> {
         let mut entry = MaybeUninit::<ibv_wc>::uninit();
         // SAFETY: the queue lives while `self` does; the call writes at most one entry.
@@ -243,10 +243,10 @@ impl BareNic {
         }
     }
 
-    /// Takes the oldest asynchronous event, as rdma-core counts kinds.
+    /// Takes the oldest asynchronous event, in rdma-core's numbers.
     ///
     /// # Errors
-    /// When the call fails for another reason than that there is none.
+    /// A failed call; an empty queue is none.
     pub fn event(&self) -> Result<Option<u32>, VerbsError> {
         let context = &self.domain.context;
         match next_event(context) {
@@ -289,7 +289,7 @@ impl BareRegion {
         unsafe { ((*self.raw).lkey, (*self.raw).rkey) }
     }
 
-    /// Ends the registration, whatever is in flight, and tells what the call returned.
+    /// Ends the registration, even with work in flight, and returns the call's result.
     pub fn deregister(mut self) -> i32 {
         self.end()
     }
@@ -306,8 +306,8 @@ impl BareRegion {
     }
 }
 
-/// A queue pair that does what it is told. Calls return what the library's do: 0 or the number of an
-/// error, of either sign.
+/// A queue pair without checks. Calls return the library's result: 0 or an error number of either
+/// sign.
 pub struct BareQueuePair {
     pair: QueuePair,
 }
@@ -328,10 +328,10 @@ impl BareQueuePair {
         }
     }
 
-    /// The state it is in, as rdma-core counts.
+    /// Its state in rdma-core's numbers.
     ///
     /// # Errors
-    /// What the call returned.
+    /// The call's result.
     pub fn state(&self) -> Result<u32, i32> {
         let mut attributes = no_attributes();
         let mut rest = MaybeUninit::<ibv_qp_init_attr>::zeroed();
@@ -385,7 +385,7 @@ impl BareQueuePair {
         unsafe { ibv_post_recv(self.pair.raw, &raw mut work, &raw mut refused) }
     }
 
-    /// Destroys it, whatever is outstanding, and tells what the call returned.
+    /// Destroys it, even with work outstanding, and returns the call's result.
     pub fn destroy(self) -> i32 {
         self.pair.destroy().map_or_else(|error| error.code, |()| 0)
     }
