@@ -3,10 +3,10 @@
 mod class;
 mod diagnosis;
 
-use crate::api::transfer::{BatchReport, Remote, RequestStatus};
 use crate::peer::rails::FailureClass;
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
+use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
@@ -146,7 +146,7 @@ pub enum Cause {
         nearest: Option<String>,
         /// The first few there are.
         served: Vec<String>,
-        /// How many there are.
+        /// Number of batches.
         known: usize,
     },
     /// No segment is named, and the node does not serve exactly one.
@@ -154,7 +154,7 @@ pub enum Cause {
     NotNamed {
         /// The first few there are.
         served: Vec<String>,
-        /// How many there are.
+        /// Number of batches.
         known: usize,
     },
     /// The bytes named are not all inside the segment.

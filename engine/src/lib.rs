@@ -27,14 +27,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
+// Modules, in order; each imports from those before it and never from those after it:
+//
+//   time, topology, path, error    clock and entropy, NUMA and NICs, names of NICs, the error type
+//   data                           regions, the choice of a transport, lanes over it
+//   observe                        counters and histograms
+//   command                        the channel to the driver's task
+//   peer                           one incarnation of one peer: rails and transfers
+//   control                        the control channel
+//   directory                      the metadata store
+//   node                           the driver's task and the tables of peers and lanes
+//   mooncake                       Mooncake nodes as peers over TCP
+//   status                         the state document and the HTTP port
+//   api                            builder, engine, segment, batch, transfer
+
 mod api;
+mod command;
 mod control;
 mod data;
+mod directory;
 mod error;
 mod mooncake;
 mod node;
 mod observe;
+mod path;
 mod peer;
+mod status;
 mod time;
 pub mod topology;
 
@@ -42,15 +60,17 @@ pub use api::config::{Builder, EngineLimits, EngineTiming};
 pub use api::engine::Engine;
 pub use api::exposure::Exposure;
 pub use api::segment::{Batch, Prepared, Segment};
-pub use api::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus, Transfer};
+pub use api::transfer::Transfer;
 pub use data::fallback::{FALLBACKS_KEPT, Fallback};
 pub use data::regions::Registration;
 pub use data::transport::{Carrier, RdmaOptions, TransportChoice};
+pub use directory::MetadataOptions;
 pub use error::{Cause, Error, Stage};
 pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
 };
+pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
 pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
@@ -65,15 +85,15 @@ pub use handfast_transport_tcp::{
     HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
 };
 pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
-pub use node::directory::MetadataOptions;
-pub use node::opening::LaneOpening;
 pub use observe::counters::{Counters, DataPortCounters};
-pub use observe::metrics::{
-    ByCause, EngineState, LATENCY_MAX_NS, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState,
-    LifecyclesState, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX, NicPairState, NodeState, PeerState,
-    RailState, STATE_SCHEMA, WayState,
-};
+pub use observe::lifecycles::{ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState};
+pub use observe::meters::{LATENCY_MAX_NS, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX};
+pub use peer::opening::LaneOpening;
 pub use peer::rails::{FailureClass, RAILS_MAX};
+pub use status::{
+    EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
+    WayState,
+};
 pub use time::{Clock, Entropy, OsEntropy, TokioClock};
 
 #[doc = include_str!("../../README.md")]

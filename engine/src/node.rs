@@ -3,11 +3,8 @@
 //! Only the driver's task touches the machine; every other task and thread sends it commands. The
 //! registry's tables are shared, each behind a lock that is held for one look-up.
 
-pub(crate) mod command;
-pub(crate) mod directory;
 pub(crate) mod driver;
-pub(crate) mod opening;
+pub(crate) mod legacy;
 pub(crate) mod registry;
 pub(crate) mod room;
 pub(crate) mod twins;
-pub(crate) mod watching;

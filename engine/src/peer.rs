@@ -5,5 +5,6 @@
 
 pub(crate) mod edges;
 pub(crate) mod mute;
+pub(crate) mod opening;
 pub(crate) mod rails;
 pub(crate) mod target;

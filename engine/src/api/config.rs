@@ -1,17 +1,12 @@
 //! How an engine is set up.
 
-use crate::api::engine::Engine;
-use crate::api::start::start;
 use crate::data::transport::{RdmaOptions, TransportChoice};
+use crate::directory::MetadataOptions;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::MooncakeOptions;
-use crate::node::directory::MetadataOptions;
-use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use handfast_core::NodeName;
 use handfast_diagnosis::{PlaceError, host_and_port};
 use handfast_trace::RecordOptions;
-use handfast_transport_tcp::{Net, TokioNet};
-use std::sync::Arc;
 
 /// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +69,7 @@ pub struct EngineTiming {
     /// does. A lane to a Mooncake node is given as long as its slowest request may take, if that is
     /// more ([`MooncakeOptions`](crate::MooncakeOptions)).
     pub lane_mute_timeout_ms: u64,
-    /// How long [`Engine::close`] waits for lanes to be retired.
+    /// How long [`Engine::close`](crate::Engine::close) waits for lanes to be retired.
     pub close_timeout_ms: u64,
 }
 
@@ -116,7 +111,7 @@ impl Builder {
         self
     }
 
-    /// Lets whoever calls wait until [`Engine::take_calls`], so that nobody sees a node which listens
+    /// Lets whoever calls wait until [`Engine::take_calls`](crate::Engine::take_calls), so that nobody sees a node which listens
     /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
     /// if not set otherwise; the system bounds how many wait.
     pub fn calls_wait(mut self) -> Self {
@@ -172,7 +167,7 @@ impl Builder {
 
     /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
     /// and, if it listens, lets them reach segments that were registered with
-    /// [`Engine::register_by_address`]: over RDMA where its lanes may run over that, and, unless they
+    /// [`Engine::register_by_address`](crate::Engine::register_by_address): over RDMA where its lanes may run over that, and, unless they
     /// must, over their TCP data protocol at a port of its own. These are reached there by whoever
     /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
@@ -188,7 +183,7 @@ impl Builder {
     }
 
     /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
-    /// Prometheus, `GET /state` for what [`Engine::state`] is. It tells the names of peers, and takes
+    /// Prometheus, `GET /state` for what [`Engine::state`](crate::Engine::state) is. It tells the names of peers, and takes
     /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
     pub fn metrics(mut self, address: &str) -> Self {
         self.metrics = Some(address.to_owned());
@@ -202,31 +197,7 @@ impl Builder {
         self
     }
 
-    /// Starts on tokio's network and clock, within the current runtime.
-    ///
-    /// # Errors
-    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
-    /// [`Stage::Recording`] when the recording cannot be begun.
-    pub async fn start(self) -> Result<Engine, Error> {
-        self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
-    }
-
-    /// Starts on a network, clock and source of randomness of the caller's choice.
-    ///
-    /// # Errors
-    /// As [`Builder::start`].
-    pub async fn start_on<N: Net>(
-        self,
-        net: N,
-        clock: impl Clock,
-        entropy: impl Entropy,
-    ) -> Result<Engine, Error> {
-        self.check()?;
-        start(self, net, Arc::new(clock), Arc::new(entropy)).await
-    }
-
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
         if let Some(name) = &self.name {
             NodeName::new(name).map_err(|error| Error::local(Stage::Configuration, error))?;

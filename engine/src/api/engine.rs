@@ -3,19 +3,21 @@
 use crate::api::config::Builder;
 use crate::api::exposure::Exposure;
 use crate::api::segment::{Prepared, Segment};
+use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
+use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
 use crate::data::regions::{Reach, Registration, ServedRegion};
 use crate::data::transport::{Carrier, Registered, Transport};
+use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
-use crate::mooncake::{Inbox, Links, describe_registered};
-use crate::node::command::{Command, Commands};
-use crate::node::directory::{Directory, Found};
+use crate::mooncake::{Links, describe_registered};
 use crate::node::registry::Registry;
 use crate::observe::counters::Counters;
-use crate::observe::metrics::{EngineState, View};
+use crate::path::nic_path;
 use crate::peer::target::Target;
+use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
@@ -23,7 +25,7 @@ use handfast_core::node::Event;
 use handfast_core::wire::{
     Checksum, DescriptorError, FrameKind, NodeDescriptor, REGION_LOCATION_BYTES_MAX, Transports,
 };
-use handfast_core::{Duration, Incarnation, Instant, NicPath, NodeName};
+use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport::{Access, Span};
 use handfast_transport_tcp::Net;
@@ -39,10 +41,6 @@ use tokio::task::{AbortHandle, JoinSet};
 const WARMING_MAX: usize = 64;
 /// How long former runs of a peer have to show that they still live.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
-/// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
-/// that comes back with another transport is seen to be the same node; the word is that of the
-/// first transport there was.
-pub(crate) const NIC: &str = "tcp";
 
 /// A node. Cheap to clone; the last clone dropped closes it without waiting.
 #[derive(Clone)]
@@ -111,11 +109,6 @@ impl<N: Net> Caller for Calls<N> {
     fn may_keep(&self) -> bool {
         Calls::may_keep(self)
     }
-}
-
-pub(crate) fn nic_path(name: &NodeName) -> NicPath {
-    let nic = NodeName::new(NIC).expect("a constant that is a name");
-    NicPath { node: name.clone(), nic }
 }
 
 impl Engine {

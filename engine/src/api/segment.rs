@@ -1,14 +1,15 @@
 //! A peer's segment, and batches of requests on it.
 
 use crate::api::engine::Engine;
-use crate::api::transfer::{BatchReport, Transfer, submit_error};
-use crate::data::rdma::LocalRegion;
+use crate::api::transfer::{Transfer, submit_error};
+use crate::data::local::LocalRegion;
 use crate::data::transport::{Carrier, Ends, RemoteRegion};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
-use crate::node::opening::LaneOpening;
+use crate::peer::opening::LaneOpening;
 use crate::peer::target::{Piece, Target};
 use handfast_core::Incarnation;
+use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
 use handfast_transport::{Access, Direction, Memory, Span};

@@ -1,10 +1,12 @@
 //! Putting an engine together.
 
 use crate::api::config::{Builder, EngineLimits, advertised};
-use crate::api::engine::{Engine, Shared, nic_path};
+use crate::api::engine::{Engine, Shared};
 use crate::api::exposure::Exposure;
+use crate::command::{Command, Commands};
 use crate::control::accept::Listening;
 use crate::control::answer::{Answers, AnswersParts};
+use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
 use crate::data::plane::{LOCAL_LANE, LocalPlane};
@@ -13,29 +15,28 @@ use crate::data::regions::Regions;
 use crate::data::transport::{
     Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
 };
+use crate::directory::{Directory, Watcher};
 use crate::error::{Cause, Error, Stage};
-use crate::mooncake::{
-    self, DataServer, Inbox, LinkTable, Links, LinksParts, MooncakeOptions, Theirs,
-};
-use crate::node::command::{Command, Commands};
-use crate::node::directory::Directory;
+use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOptions};
 use crate::node::driver::{Driver, DriverParts, LocalEnd};
+use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::node::room::Share;
-use crate::node::watching::Watcher;
-use crate::observe::metrics::{self, MetricsServer, View, ViewParts};
+use crate::path::nic_path;
+
 use crate::peer::target::{LaneUp, Target, TargetParts};
-use crate::time::{Clock, Entropy};
+use crate::status::{self, MetricsServer, View, ViewParts};
+use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{DataPort, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
-use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport};
+use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -63,7 +64,33 @@ struct Parts<N: Net> {
     trace: Option<Trace>,
 }
 
-pub(crate) async fn start<N: Net>(
+impl Builder {
+    /// Starts on tokio's network and clock, within the current runtime.
+    ///
+    /// # Errors
+    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
+    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
+    /// [`Stage::Recording`] when the recording cannot be begun.
+    pub async fn start(self) -> Result<Engine, Error> {
+        self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
+    }
+
+    /// Starts on a network, clock and source of randomness of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Builder::start`].
+    pub async fn start_on<N: Net>(
+        self,
+        net: N,
+        clock: impl Clock,
+        entropy: impl Entropy,
+    ) -> Result<Engine, Error> {
+        self.check()?;
+        start(self, net, Arc::new(clock), Arc::new(entropy)).await
+    }
+}
+
+async fn start<N: Net>(
     builder: Builder,
     net: N,
     clock: Arc<dyn Clock>,
@@ -232,10 +259,14 @@ impl<N: Net> Parts<N> {
     /// Starts the tasks that publish to the metadata store, and follow it.
     fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
         let Some(directory) = &self.directory else { return Vec::new() };
+        let (registry, links) = (Arc::downgrade(&self.registry), links.map(Arc::downgrade));
         let watcher = Watcher {
             directory: directory.clone(),
-            registry: Arc::downgrade(&self.registry),
-            links: links.map(Arc::downgrade),
+            targets: Box::new(move || {
+                let ours = registry.upgrade().map(|registry| registry.all());
+                let theirs = links.as_ref().and_then(Weak::upgrade).map(|links| links.targets());
+                ours.into_iter().chain(theirs).flatten().collect()
+            }),
             counts: self.answers.counts.clone(),
         };
         let publishing = directory.clone().keep_published(Arc::downgrade(&self.answers));
@@ -260,7 +291,7 @@ impl<N: Net> Parts<N> {
         let accept_pause = std::time::Duration::from_millis(ACCEPT_PAUSE_MS);
         let server = MetricsServer { view, counts: self.answers.counts.clone(), accept_pause };
         let net = self.net.clone();
-        Listening::start(|stop| metrics::serve(net, metrics.listener, server, stop))
+        Listening::start(|stop| status::serve(net, metrics.listener, server, stop))
     }
 
     /// Mooncake nodes as peers.
@@ -323,12 +354,12 @@ impl<N: Net> Parts<N> {
 
     /// The target for transfers to ourselves: copies instead of a lane.
     fn local_target(&self) -> (Arc<LocalPlane>, Arc<Target>) {
-        let itself: Arc<OnceLock<std::sync::Weak<Target>>> = Arc::default();
+        let itself: Arc<OnceLock<Weak<Target>>> = Arc::default();
         let sink = itself.clone();
         let plane = LocalPlane::start(
             self.answers.regions.table.clone(),
             Box::new(move |completions| {
-                if let Some(target) = sink.get().and_then(std::sync::Weak::upgrade) {
+                if let Some(target) = sink.get().and_then(Weak::upgrade) {
                     target.on_completions(completions);
                 }
             }),

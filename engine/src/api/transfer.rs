@@ -1,11 +1,10 @@
 //! Transfers as their submitter sees them.
 
-pub(crate) use handfast_core::transfer::{BatchId, CompletionStatus, LocalSpan, Request, SliceId};
-pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
-
 use crate::error::{Cause, Error, Stage};
 use crate::peer::target::Target;
-use handfast_core::transfer::{Cause as BatchCause, SubmitError};
+use handfast_core::transfer::{
+    BatchId, BatchOutcome, BatchReport, Cause as BatchCause, SubmitError,
+};
 use handfast_core::transport::Side;
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,7 @@
 //! Taking connections at a port, as many at once as there are places.
 
-use crate::observe::counters::{Counts, count};
+use crate::observe::count;
+use crate::observe::counters::Counts;
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,12 +1,15 @@
 //! Answers to the frames of the control channel.
 
-use crate::api::engine::nic_path;
-use crate::control::{Answer, Answerer, OwnedFrame};
+use super::frame::OwnedFrame;
+use super::inbox::Inbox;
+use super::legacy::{answered, received};
+use super::listener::{Answer, Answerer};
+use crate::command::{Command, Commands};
 use crate::data::regions::{Reach, Regions};
 use crate::data::transport::Offer;
-use crate::mooncake::{Inbox, answered, received};
-use crate::node::command::{Command, Commands};
-use crate::observe::counters::{Counts, count};
+use crate::observe::count;
+use crate::observe::counters::Counts;
+use crate::path::nic_path;
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
 use handfast_core::wire::{
     Checksum, DataPort, Descriptor, FrameKind, Message, MessageError, NodeDescriptor, PlainMessage,

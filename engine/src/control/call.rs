@@ -1,7 +1,7 @@
 //! Calling a peer: connect, send a frame, read a frame.
 
+use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use super::kept::Kept;
-use super::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::error::{Cause, Error, Stage};
 use handfast_core::node::CallFailure;
 use handfast_core::transport::Side;

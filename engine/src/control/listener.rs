@@ -1,8 +1,9 @@
 //! The one port of a node: control calls and lanes arrive here.
 
-use super::{OwnedFrame, ReadError, read_frame, read_header};
+use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{Places, Stop, accept};
-use crate::observe::counters::{Counts, count};
+use crate::observe::count;
+use crate::observe::counters::Counts;
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Look, Net, TcpTransport};
 use std::future::Future;

@@ -2,6 +2,7 @@
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::transport::Side;
+use handfast_diagnosis::Id;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,6 +44,11 @@ impl Fallback {
     /// The cure, in one sentence.
     pub fn cure(&self) -> &'static str {
         self.0.hint().unwrap_or("choose `--transport tcp` if TCP is meant")
+    }
+
+    /// The problem's name in the catalogue.
+    pub fn diagnosis_id(&self) -> Id {
+        self.0.diagnosis_id()
     }
 
     fn is_same(&self, other: &Self) -> bool {

@@ -3,12 +3,9 @@
 mod device;
 mod doubts;
 mod lanes;
-mod regions;
 mod steps;
 mod watch;
 mod weak;
-
-pub(crate) use regions::LocalRegion;
 
 use crate::data::transport::{RdmaParts, Transport};
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! The regions we serve, by name.
 
-use crate::data::rdma::LocalRegion;
+use crate::data::local::LocalRegion;
 use crate::error::{Cause, Error, Stage};
 use crate::time::Entropy;
 use crate::topology::Location;

@@ -1,19 +1,19 @@
 //! The data plane as the engine drives it: what its lanes run over, and how they are told apart.
 
 use crate::data::fallback::Fallbacks;
+use crate::data::local::LocalRegion;
 use crate::data::plane::Plane;
-use crate::data::rdma::LocalRegion;
 use crate::error::Error;
-use crate::node::registry::LaneTable;
 use crate::peer::rails::RailPlan;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
+use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, Span};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
-use handfast_transport_tcp::{BringUpError, Net, Posting, TcpTransport};
+use handfast_transport_tcp::{BringUpError, LaneSink, Net, Posting, TcpTransport};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -164,6 +164,19 @@ pub(crate) struct RegisteredPosting {
     pub(crate) theirs: Option<usize>,
 }
 
+/// The published lanes, as a device reports to them.
+#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+pub(crate) trait LaneInputs: LaneSink {
+    /// Completions of a lane's postings; `answered` when the peer acknowledged one of them. Inputs for
+    /// a lane that is not published are dropped.
+    fn on_inputs(
+        &self,
+        lane: Lifecycle,
+        answered: bool,
+        inputs: &mut dyn Iterator<Item = TransferInput>,
+    );
+}
+
 /// What lanes over RDMA are made of.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RdmaParts<N: Net> {
@@ -176,7 +189,7 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) lane_depth: u32,
     /// Where lanes may run over TCP instead.
     pub(crate) tcp: Option<TcpTransport<N>>,
-    pub(crate) lanes: Arc<LaneTable>,
+    pub(crate) lanes: Arc<dyn LaneInputs>,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,

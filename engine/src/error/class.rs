@@ -70,9 +70,9 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::transfer::{BatchOutcome, BatchReport};
     use crate::error::Stage;
     use handfast_core::Instant;
+    use handfast_core::transfer::{BatchOutcome, BatchReport};
     use handfast_core::transport::TransportError;
     use std::sync::Arc;
 

@@ -1,6 +1,5 @@
 //! Which page of the catalogue an error leads to.
 
-use crate::data::fallback::Fallback;
 use crate::error::{Cause, Error, Stage};
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::{CallFailure, Failure};
@@ -15,13 +14,6 @@ const REFUSAL: &str = "the peer refused";
 
 impl Error {
     /// The problem's name in the catalogue: `handfast explain ID` says what cures it.
-    pub fn diagnosis_id(&self) -> Id {
-        of_cause(self.stage(), self.cause())
-    }
-}
-
-impl Fallback {
-    /// The problem's name in the catalogue.
     pub fn diagnosis_id(&self) -> Id {
         of_cause(self.stage(), self.cause())
     }

@@ -8,9 +8,9 @@
 use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
 use super::queue::{Queue, Withdrawn};
+use crate::command::Command;
 use crate::data::plane::Plane;
 use crate::data::transport::Carrier;
-use crate::node::command::Command;
 use crate::peer::target::{LaneUp, Target};
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;

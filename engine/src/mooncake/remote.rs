@@ -1,6 +1,6 @@
 //! Mooncake nodes whose memory is reached over RDMA.
 
-use super::{BUFFER, region};
+use super::region::{BUFFER, region};
 use crate::error::Cause;
 use handfast_core::mooncake::{BufferDescriptor, Nearness, PriorityMatrix, SegmentDescriptor};
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor, Transports};

@@ -1,17 +1,19 @@
 //! The task that drives the life cycle: one per node, the only place where the machine is touched.
 
+use crate::command::{Command, Commands};
 use crate::control::Calls;
 use crate::control::accept::Listening;
 use crate::data::plane::{LOCAL_LANE, LocalPlane};
 use crate::data::transport::Transport;
-use crate::mooncake::{Theirs, is_theirs};
-use crate::node::command::{Command, Commands};
-use crate::node::opening::Openings;
+use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::node::room::{Choice, Raising, Share, Sieve, Usage, share};
 use crate::node::twins::Twins;
-use crate::observe::counters::{Counts, count};
-use crate::observe::metrics::Lifecycles;
+use crate::observe::count;
+use crate::observe::counters::Counts;
+use crate::observe::lifecycles::LifecyclesState;
+use crate::path::is_theirs;
+use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
@@ -232,7 +234,9 @@ impl<N: Net> Driver<N> {
             Command::LaneFailed { lifecycle, error } => Input::LaneFailed { lifecycle, error },
             Command::EndLanes { peer } => return self.end_lanes(&peer.node),
             Command::EndLane { peer } => Input::Close(peer),
-            Command::ListLifecycles { reply } => return Lifecycles::tell(&self.parts.node, reply),
+            Command::ListLifecycles { reply } => {
+                return LifecyclesState::tell(&self.parts.node, reply);
+            }
             Command::BeginSegment => return self.parts.node.begin_segment(),
             Command::RoomWanted { made } => return self.make_room(made),
             Command::NoRoom { peer, error, limit } => {

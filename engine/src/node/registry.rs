@@ -1,13 +1,14 @@
 //! Tables of targets and lanes.
 
-use crate::api::engine::nic_path;
+use crate::command::{Command, Commands};
 use crate::data::plane::Plane;
-use crate::mooncake::is_theirs;
-use crate::node::command::{Command, Commands};
+use crate::data::transport::LaneInputs;
 use crate::observe::counters::Counts;
+use crate::path::is_theirs;
+use crate::path::nic_path;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::Clock;
-use handfast_core::transfer::TransferLimits;
+use handfast_core::transfer::{TransferInput, TransferLimits};
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_trace::Trace;
@@ -21,7 +22,8 @@ use tokio::runtime::Handle;
 pub(crate) const RUNS_MAX: usize = 8;
 /// Most paths to one Mooncake node, each a remote and a local device: those of two nodes with eight
 /// devices each.
-pub(crate) const THEIR_PATHS_MAX: usize = crate::RAILS_MAX * crate::RAILS_MAX;
+pub(crate) const THEIR_PATHS_MAX: usize =
+    crate::peer::rails::RAILS_MAX * crate::peer::rails::RAILS_MAX;
 
 /// The target of each published lane.
 pub(crate) struct LaneTable {
@@ -98,6 +100,20 @@ impl LaneSink for LaneTable {
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
         self.fail(lane, error);
+    }
+}
+
+impl LaneInputs for LaneTable {
+    fn on_inputs(
+        &self,
+        lane: Lifecycle,
+        answered: bool,
+        inputs: &mut dyn Iterator<Item = TransferInput>,
+    ) {
+        // Nothing is posted before a lane is in the table or after it left.
+        if let Some(target) = self.get(lane) {
+            target.on_inputs(answered, inputs);
+        }
     }
 }
 

@@ -7,8 +7,8 @@ mod sieve;
 pub(crate) use share::Share;
 pub(crate) use sieve::{Choice, Sieve, Usage};
 
+use crate::command::{Command, Commands};
 use crate::data::transport::{Attempt, NotRaised, Transport};
-use crate::node::command::{Command, Commands};
 use crate::time::Clock;
 use handfast_core::transport::Outcome;
 use handfast_core::wire::Body;
@@ -79,8 +79,8 @@ impl Raising {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::local::LocalRegion;
     use crate::data::plane::Plane;
-    use crate::data::rdma::LocalRegion;
     use crate::data::transport::{BroughtUp, Carrier, Offer, Registered, Step};
     use crate::time::TokioClock;
     use crate::topology::Location;

@@ -1,6 +1,6 @@
 //! Counters of an engine.
 
-use crate::observe::metrics::Meters;
+use crate::observe::meters::Meters;
 use handfast_core::node::Counters as LifeCycleCounters;
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::TcpCounters;
@@ -199,11 +199,6 @@ pub(crate) struct Counts {
     /// Those of single peers.
     pub(crate) meters: Meters,
     life_cycle: Mutex<LifeCycleCounters>,
-}
-
-/// Adds one to a count.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Counts {

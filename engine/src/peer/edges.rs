@@ -1,6 +1,6 @@
 //! What the transfers to one run of a peer tell a trace.
 
-use crate::node::command::{Command, Commands};
+use crate::command::{Command, Commands};
 use handfast_core::transfer::{BatchId, BatchOutcome, BatchReport, Cause, Request, TransferInput};
 use handfast_core::{Incarnation, Instant, NicPath};
 use handfast_trace::{Edge, Ending, Trace};

@@ -9,21 +9,21 @@ mod lanes;
 
 pub(crate) use lanes::LaneUp;
 
-use crate::api::transfer::{BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId};
+use crate::command::{Command, Commands};
 use crate::data::plane::Plane;
 use crate::data::transport::{Carrier, Ends, RegisteredPosting};
 use crate::error::Cause;
-use crate::node::command::{Command, Commands};
-use crate::node::opening::LaneOpening;
 use crate::node::room::Usage;
-use crate::observe::metrics::{PeerMeters, Rail};
+use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
 use crate::peer::mute::Mute;
+use crate::peer::opening::LaneOpening;
 use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::transfer::{
-    Affinity, SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers,
+    Affinity, BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId, SubmitError,
+    TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};

@@ -1,22 +1,21 @@
 //! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
 
 use super::device::Opened;
-use super::regions::{LocalRegion, LocalRegions};
 use super::steps::Steps;
 use super::watch::Watch;
-use crate::api::transfer::{CompletionStatus, SliceId};
 use crate::data::fallback::Fallbacks;
+use crate::data::local::{LocalRegion, LocalRegions};
 use crate::data::plane::Plane;
 use crate::data::transport::{
-    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, RegisteredPosting, Step, Transport,
+    Attempt, BroughtUp, Carrier, LaneInputs, NotRaised, Offer, Registered, RegisteredPosting, Step,
+    Transport,
 };
 use crate::error::{Cause, Error, Stage};
-use crate::mooncake::is_theirs;
-use crate::node::registry::LaneTable;
+use crate::path::is_theirs;
 use crate::peer::rails::{RailPlan, plan_rails};
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
-use handfast_core::transfer::TransferInput;
+use handfast_core::transfer::{CompletionStatus, SliceId, TransferInput};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
@@ -25,7 +24,7 @@ use handfast_transport_rdma::{
     LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
     gid_text,
 };
-use handfast_transport_tcp::{LaneCompletion, LaneSink, Net, Posting, Sent, TcpTransport};
+use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -44,7 +43,7 @@ pub(super) struct LanesParts<N: Net> {
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
     pub(super) tcp: Option<TcpTransport<N>>,
-    pub(super) lanes: Arc<LaneTable>,
+    pub(super) lanes: Arc<dyn LaneInputs>,
     pub(super) address: String,
     pub(super) fallbacks: Fallbacks,
     pub(super) clock: Arc<dyn Clock>,

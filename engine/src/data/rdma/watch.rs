@@ -1,13 +1,12 @@
 //! What the device's own thread tells, as the engine takes it.
 
 use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
-use crate::api::transfer::{CompletionStatus, SliceId};
 use crate::data::fallback::Fallbacks;
+use crate::data::transport::LaneInputs;
 use crate::error::{Cause, Error, Stage};
-use crate::mooncake::is_theirs;
-use crate::node::registry::LaneTable;
+use crate::path::is_theirs;
 use crate::time::Clock;
-use handfast_core::transfer::{Sent, TransferInput};
+use handfast_core::transfer::{CompletionStatus, Sent, SliceId, TransferInput};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Lifecycle, NicPath};
 use handfast_transport_rdma::{Completion, DeviceEvent, LaneSink, Nic, SliceEnd};
@@ -28,7 +27,7 @@ struct Facts {
 }
 
 pub(super) struct Watch {
-    lanes: Arc<LaneTable>,
+    lanes: Arc<dyn LaneInputs>,
     /// Where lanes may run over TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
@@ -41,7 +40,7 @@ pub(super) struct Watch {
 impl Watch {
     /// To be made within the runtime.
     pub(super) fn new(
-        lanes: Arc<LaneTable>,
+        lanes: Arc<dyn LaneInputs>,
         fallbacks: Option<Fallbacks>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -60,10 +59,8 @@ impl Watch {
     }
 
     /// Ends slices that were never posted, or never could be.
-    pub(super) fn end(&self, lane: Lifecycle, ended: impl Iterator<Item = TransferInput>) {
-        if let Some(target) = self.lanes.get(lane) {
-            target.on_inputs(false, ended);
-        }
+    pub(super) fn end(&self, lane: Lifecycle, mut ended: impl Iterator<Item = TransferInput>) {
+        self.lanes.on_inputs(lane, false, &mut ended);
     }
 
     /// Sees to it that a slice ends soon.
@@ -79,7 +76,7 @@ impl Watch {
                 let detail =
                     format!("a slice that nobody wants any more did not end within {limit_ms} ms");
                 let error = TransportError { side: Side::Local, call: "withdraw", code: 0, detail };
-                watch.lanes.fail(lane, error);
+                watch.lanes.on_lane_failed(lane, error);
             }
         });
     }
@@ -120,18 +117,14 @@ impl LaneSink for Watch {
                 fallbacks.forget(facts.peer.node.as_str());
             }
         }
-        match self.lanes.get(lane) {
-            Some(target) => target.on_inputs(answered, completions.drain(..).map(input)),
-            // Nothing is posted before a lane is in the table or after it left.
-            None => completions.clear(),
-        }
+        self.lanes.on_inputs(lane, answered, &mut completions.drain(..).map(input));
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
         if let Some(facts) = self.of(lane) {
             self.doubt(&facts, &error);
         }
-        self.lanes.fail(lane, error);
+        self.lanes.on_lane_failed(lane, error);
     }
 
     fn on_device_event(&self, event: DeviceEvent) {

@@ -2,7 +2,7 @@
 
 use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_raised};
 use crate::data::transport::{Attempt, Carrier, NotRaised};
-use crate::mooncake::devices_on;
+use crate::path::devices_on;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath};

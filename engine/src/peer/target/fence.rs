@@ -2,7 +2,7 @@
 //! peer has ended its side of it, which the next lane that comes up proves (rule H12).
 
 use super::{State, Target};
-use crate::node::command::Command;
+use crate::command::Command;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::TransportError;

@@ -2,11 +2,11 @@
 //! coming proves of those before.
 
 use super::{Batch, LaneStatus, Piece, State, Target};
+use crate::command::Command;
 use crate::data::transport::{Carrier, Ends};
-use crate::node::command::Command;
-use crate::node::opening::LaneOpening;
-use crate::observe::counters::count;
-use crate::observe::metrics::NicPair;
+use crate::observe::count;
+use crate::observe::meters::NicPair;
+use crate::peer::opening::LaneOpening;
 use crate::peer::rails::{Act, Near, RailPlan, Rails, Stance, Verdict};
 use crate::topology::PriorityMatrix;
 use handfast_core::transfer::{Affinity, TransferInput};

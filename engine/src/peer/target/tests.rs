@@ -1,11 +1,12 @@
 //! A target with two rails on a carrier that does what the story says.
 
 use super::*;
-use crate::api::transfer::{Remote, Transfer};
+use crate::api::transfer::Transfer;
 use crate::error::{Cause, Error};
 use crate::peer::rails::{FailureClass, RailPlan};
 use crate::time::TokioClock;
 use handfast_core::NodeName;
+use handfast_core::transfer::Remote;
 use handfast_core::wire::DeviceDescriptor;
 use handfast_transport::Memory;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -46,7 +47,7 @@ impl Story {
         let node = NodeName::new("b:1").unwrap();
         let (plane, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
         let (sender, commands) = Commands::channel();
-        let path = crate::api::engine::nic_path(&node);
+        let path = crate::path::nic_path(&node);
         let target = Target::start(TargetParts {
             path: path.clone(),
             incarnation: Incarnation(7),

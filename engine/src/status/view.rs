@@ -1,18 +1,15 @@
 //! Puts the state of an engine together.
 
-use super::state::{
-    EngineState, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState, NodeState, PeerState,
-    STATE_SCHEMA,
-};
+use super::state::{EngineState, NodeState, PeerState, STATE_SCHEMA};
+use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
 use crate::data::transport::{Carrier, Transport};
-use crate::node::command::{Command, Commands};
 use crate::node::registry::LaneTable;
 use crate::observe::counters::Counters;
+use crate::observe::lifecycles::LifecyclesState;
 use crate::time::Clock;
-use handfast_core::node::{Node, StateKind};
+use handfast_core::Duration;
 use handfast_core::wire::Transports;
-use handfast_core::{Duration, NicPath};
 use handfast_transport_tcp::TcpCounters;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -94,53 +91,5 @@ impl View {
             listed = listed => listed.ok(),
             () = late => None,
         }
-    }
-}
-
-/// The driver's answer.
-pub(crate) type Lifecycles = LifecyclesState;
-
-impl LifecyclesState {
-    /// Sends the lifecycles of a node to the requester, which may have stopped waiting.
-    pub(crate) fn tell(node: &Node, reply: oneshot::Sender<Self>) {
-        if !reply.is_closed() {
-            let _ = reply.send(Self::of(node));
-        }
-    }
-
-    fn of(node: &Node) -> Self {
-        let mut state = Self::default();
-        for (lifecycle, kind, peer, remote) in node.lifecycles() {
-            *state.by_state.entry(name(kind)).or_insert(0) += 1;
-            if state.listed.len() >= LIFECYCLES_LISTED_MAX {
-                state.left_out += 1;
-                continue;
-            }
-            let peer: &NicPath = peer;
-            state.listed.push(LifecycleState {
-                lifecycle: lifecycle.0,
-                state: name(kind),
-                peer: peer.to_string(),
-                remote_incarnation: remote.map(|remote| remote.incarnation.to_hex()),
-                remote_lifecycle: remote.map(|remote| remote.lifecycle.0),
-            });
-        }
-        state
-    }
-}
-
-fn name(state: StateKind) -> &'static str {
-    match state {
-        StateKind::Raising => "raising",
-        StateKind::Announced => "announced",
-        StateKind::Fencing => "fencing",
-        StateKind::Wiring => "wiring",
-        StateKind::Wired => "wired",
-        StateKind::Established => "established",
-        StateKind::Proving => "proving",
-        StateKind::Weak => "weak",
-        StateKind::Draining => "draining",
-        StateKind::Quiescing => "quiescing",
-        StateKind::Retiring => "retiring",
     }
 }

@@ -1,7 +1,6 @@
 //! The counts of what goes between our end and a peer's, each way.
 
-use crate::api::transfer::{BatchOutcome, BatchReport};
-use handfast_core::transfer::Direction;
+use handfast_core::transfer::{BatchOutcome, BatchReport, Direction};
 use histogram::{AtomicHistogram, Config, Histogram};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};

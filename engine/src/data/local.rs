@@ -51,7 +51,7 @@ impl LocalRegion {
     }
 
     /// As one of the devices knows it.
-    pub(super) fn registration(&self, nic: usize) -> Option<&Registration> {
+    pub(crate) fn registration(&self, nic: usize) -> Option<&Registration> {
         self.registrations.get(nic)
     }
 
@@ -66,7 +66,7 @@ impl LocalRegion {
 /// Every registration that somebody holds, by the address of its block. It holds none itself:
 /// memory is given back as soon as nobody uses it.
 #[derive(Default)]
-pub(super) struct LocalRegions(Mutex<Known>);
+pub(crate) struct LocalRegions(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -77,14 +77,14 @@ struct Known {
 
 impl LocalRegions {
     /// A registration that covers the bytes.
-    pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+    pub(crate) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
         let known = self.lock();
         let of_block = known.blocks.get(&span.memory().address())?;
         of_block.iter().filter_map(Weak::upgrade).find(|region| region.covers(span))
     }
 
     /// Registers bytes with every device. Blocks while their pages are pinned.
-    pub(super) fn register<'a>(
+    pub(crate) fn register<'a>(
         &self,
         nics: impl Iterator<Item = &'a Nic>,
         span: &Span,

@@ -1,6 +1,7 @@
 //! The state of an engine as Prometheus reads it: the text form of OpenMetrics.
 
-use super::state::{ByCause, EngineState, PeerState, WayState};
+use super::state::{EngineState, PeerState, WayState};
+use crate::observe::lifecycles::ByCause;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};

@@ -1,9 +1,10 @@
 //! The state of an engine as a document.
 
-use super::rail::Way;
-use super::{Cause, Causes, PeerMeters, REASONS, Rail, Reasons, read};
 use crate::data::transport::Carrier;
 use crate::observe::counters::Named;
+use crate::observe::lifecycles::{ByCause, LifecyclesState};
+use crate::observe::meters::{Cause, Causes, PeerMeters, REASONS, Rail, Reasons, Way};
+use crate::observe::read;
 use histogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -12,12 +13,6 @@ use std::collections::BTreeMap;
 /// `docs/schema/state.json`. It grows when a field goes or changes its meaning; new fields may come
 /// without.
 pub const STATE_SCHEMA: u32 = 1;
-/// Lifecycles that a state lists one by one; the others are counted.
-pub const LIFECYCLES_LISTED_MAX: usize = 4_096;
-
-/// Counts by the name of a cause, of a reason or of a state; what is 0 is left out.
-pub type ByCause = BTreeMap<&'static str, u64>;
-
 /// A snapshot of an engine. Its parts are read one after another, so related counts may differ
 /// slightly.
 #[derive(Clone, Debug, Serialize)]
@@ -59,32 +54,6 @@ pub struct NodeState {
     pub devices: Vec<String>,
     /// Segments that peers may reach.
     pub segments: usize,
-}
-
-/// The lifecycles of an engine.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct LifecyclesState {
-    /// Number in each state. Retiring ones are not gone yet.
-    pub by_state: ByCause,
-    /// The oldest of them, at most [`LIFECYCLES_LISTED_MAX`].
-    pub listed: Vec<LifecycleState>,
-    /// Number of lifecycles left out.
-    pub left_out: usize,
-}
-
-/// One set of queue pairs, or one connection.
-#[derive(Clone, Debug, Serialize)]
-pub struct LifecycleState {
-    /// Its number in this run of the engine.
-    pub lifecycle: u64,
-    /// State.
-    pub state: &'static str,
-    /// To whom, `node@nic`.
-    pub peer: String,
-    /// The peer's run and number, if they are known.
-    pub remote_incarnation: Option<String>,
-    /// As `remote_incarnation`.
-    pub remote_lifecycle: Option<u64>,
 }
 
 /// Metrics of a peer.

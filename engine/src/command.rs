@@ -1,6 +1,6 @@
 //! Commands to the driver's task.
 
-use crate::observe::metrics::Lifecycles;
+use crate::observe::lifecycles::LifecyclesState;
 use handfast_core::node::CallFailure;
 use handfast_core::transport::{OperationId, Outcome, TransportError};
 use handfast_core::wire::{Message, PlainMessage};
@@ -26,7 +26,7 @@ pub(crate) enum Command {
     /// A lane broke, or is unresponsive.
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
     /// Lists the lifecycles.
-    ListLifecycles { reply: oneshot::Sender<Lifecycles> },
+    ListLifecycles { reply: oneshot::Sender<LifecyclesState> },
     /// The recording needs the node's state to go on.
     BeginSegment,
     /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.

@@ -1,6 +1,6 @@
 //! Counters per pair of NICs, with several of them.
 
-use super::read;
+use crate::observe::read;
 use handfast_core::transfer::Moved;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pairs of NICs that are counted one by one for a peer: twice as many as there are rails, for one
 /// that comes back with other NICs. What goes over others is in its counts by carrier alone.
-pub const NIC_PAIRS_METERED_MAX: usize = 2 * crate::RAILS_MAX;
+pub const NIC_PAIRS_METERED_MAX: usize = 2 * crate::peer::rails::RAILS_MAX;
 
 /// One pair.
 #[derive(Default)]

@@ -1,9 +1,13 @@
 //! Discovery through a metadata store: publication of the local node, and look-up of others. The
 //! entries are Mooncake's.
 
+mod watching;
+
+pub(crate) use watching::Watcher;
+
 use crate::control::answer::Answers;
 use crate::error::{Cause, Error, Stage};
-use crate::observe::counters::count;
+use crate::observe::count;
 use handfast_core::mooncake::{Keys, RpcMeta, RpcMetaError, SegmentDescriptor};
 use handfast_core::wire::{DescriptorError, NodeDescriptor};
 use handfast_metadata::{Changes, Store, StoreError};

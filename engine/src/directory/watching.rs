@@ -1,22 +1,21 @@
 //! Changes of peers in a metadata store: another call address, or none.
 
-use crate::mooncake::Links;
-use crate::node::directory::{Directory, RETRY_MAX, RETRY_MIN};
-use crate::node::registry::Registry;
-use crate::observe::counters::{Counts, count};
+use super::{Directory, RETRY_MAX, RETRY_MIN};
+use crate::observe::count;
+use crate::observe::counters::Counts;
 use crate::peer::target::Target;
 use handfast_core::mooncake::RpcMeta;
 use handfast_metadata::{Change, StoreError};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
 /// Follows a store for as long as there is an engine.
 pub(crate) struct Watcher {
     pub(crate) directory: Arc<Directory>,
-    pub(crate) registry: Weak<Registry>,
-    pub(crate) links: Option<Weak<dyn Links>>,
+    /// Every peer that is known.
+    pub(crate) targets: Box<dyn Fn() -> Vec<Arc<Target>> + Send + Sync>,
     pub(crate) counts: Arc<Counts>,
 }
 
@@ -49,7 +48,7 @@ impl Watcher {
     /// Asks for every node that is known, since changes may have been missed.
     async fn look_at_all(&self) -> Result<(), StoreError> {
         let names: BTreeSet<String> =
-            self.targets().iter().map(|it| it.node().to_owned()).collect();
+            (self.targets)().iter().map(|it| it.node().to_owned()).collect();
         for name in names {
             match self.directory.published_at(&name).await? {
                 Some(Ok(at)) => self.tell(&name, Some(&at)),
@@ -70,18 +69,12 @@ impl Watcher {
     }
 
     fn tell(&self, name: &str, at: Option<&RpcMeta>) {
-        for target in self.targets().iter().filter(|target| target.node() == name) {
+        for target in (self.targets)().iter().filter(|target| target.node() == name) {
             if target.on_published(at) {
                 count(&self.counts.peers_moved);
                 let at = at.map_or_else(|| "nowhere".to_owned(), RpcMeta::address);
                 info!(name, at, "the metadata store says that a node has moved");
             }
         }
-    }
-
-    fn targets(&self) -> Vec<Arc<Target>> {
-        let ours = self.registry.upgrade().map(|registry| registry.all());
-        let theirs = self.links.as_ref().and_then(Weak::upgrade).map(|links| links.targets());
-        ours.into_iter().chain(theirs).flatten().collect()
     }
 }

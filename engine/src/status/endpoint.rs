@@ -1,6 +1,7 @@
 //! HTTP server of `/metrics` and `/state`.
 
-use super::{View, prometheus};
+use super::prometheus;
+use super::view::View;
 use crate::control::accept::{Places, Stop, accept};
 use crate::observe::counters::Counts;
 use bytes::Bytes;

@@ -1,12 +1,8 @@
-//! The RDMA handshake with Mooncake nodes at the edge of the life cycle (rule H13).
-//!
-//! A handfast node has one path for all its devices; a Mooncake node addresses a device, and is
-//! addressed by one. The life cycle knows a single local path. The peer's path names the local
-//! device of a lane: `NODE@DEVICE` for the first, and `NODE@DEVICE>OURS` for another.
+//! Handshake calls to Mooncake nodes over RDMA.
 
-use crate::api::engine::NIC;
 use crate::control::exchange;
-use crate::node::directory::{Directory, Found};
+use crate::directory::{Directory, Found};
+use crate::path::{devices_on, is_theirs, known_there};
 use handfast_core::mooncake::SegmentDescriptor;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{
@@ -15,78 +11,6 @@ use handfast_core::wire::{
 use handfast_core::{NicPath, NodeName};
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
-
-/// Separates a device of a Mooncake node from a local one other than the first.
-const BETWEEN_DEVICES: char = '>';
-
-/// The path is a Mooncake node's, which names a device.
-pub(crate) fn is_theirs(path: &NicPath) -> bool {
-    path.nic.as_str() != NIC && path.rail().is_none()
-}
-
-/// The devices that a path of a Mooncake node names: theirs, and ours where that is not our first.
-pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
-    match path.nic.as_str().split_once(BETWEEN_DEVICES) {
-        Some((theirs, ours)) => (theirs, Some(ours)),
-        None => (path.nic.as_str(), None),
-    }
-}
-
-/// The same path as the Mooncake node knows it.
-fn known_there(path: &NicPath) -> NicPath {
-    let nic = NodeName::new(devices_on(path).0).unwrap_or_else(|_| path.nic.clone());
-    NicPath { nic, ..path.clone() }
-}
-
-/// A Mooncake node's path over one of our devices, by its place. `None` if a name makes that
-/// impossible.
-fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<NicPath> {
-    if path.nic.as_str().contains(BETWEEN_DEVICES) {
-        return None;
-    }
-    let ours = devices.get(place).map(|device| device.name.as_str()).filter(|_| place > 0);
-    let Some(ours) = ours else { return Some(path.clone()) };
-    let nic = NodeName::new(&format!("{}{BETWEEN_DEVICES}{ours}", path.nic)).ok()?;
-    Some(NicPath { nic, ..path.clone() })
-}
-
-/// Rejection of a call that never enters the life cycle.
-const NOT_OURS: &str = "Invalid argument: peer nic path inconsistency";
-
-/// A Mooncake node's call in the terms of the life cycle, and the path that it addressed.
-///
-/// # Errors
-/// The reason for a rejection.
-pub(crate) fn received(
-    text: &str,
-    own: &NicPath,
-    devices: &[DeviceDescriptor],
-) -> Result<(PlainMessage, NicPath), String> {
-    let message = PlainMessage::decode(text).map_err(|error| error.to_string())?;
-    let addressed = message.to.as_ref().and_then(|to| {
-        let place = place_of(to, own, devices)?;
-        let from = message.from.as_ref().filter(|from| is_theirs(from))?;
-        Some((over(from, devices, place)?, to.clone()))
-    });
-    match addressed {
-        Some((from, addressed)) => {
-            Ok((PlainMessage { from: Some(from), to: Some(own.clone()), ..message }, addressed))
-        }
-        None => Err(NOT_OURS.to_owned()),
-    }
-}
-
-/// An answer as the Mooncake node that called `addressed` reads it.
-pub(crate) fn answered(answer: PlainMessage, addressed: NicPath) -> PlainMessage {
-    let to = answer.to.as_ref().map(known_there);
-    PlainMessage { from: answer.from.map(|_| addressed), to, ..answer }
-}
-
-/// Index of the local device that a path names.
-fn place_of(path: &NicPath, own: &NicPath, devices: &[DeviceDescriptor]) -> Option<usize> {
-    let named = |device: &DeviceDescriptor| device.name == path.nic.as_str();
-    devices.iter().position(named).filter(|_| path.node == own.node)
-}
 
 /// Context of calls to Mooncake nodes.
 pub(crate) struct Theirs {
@@ -203,58 +127,6 @@ mod tests {
 
     fn unnamed() -> DeviceDescriptor {
         DeviceDescriptor { gid: String::new(), lid: 0, name: String::new() }
-    }
-
-    /// A recorded request maps to the local path and is answered from the device it names.
-    #[test]
-    fn recorded_request_maps_to_the_local_path() {
-        let request = recorded("rdma-write64-02.c2s.bin");
-        let own = path("10.0.0.1:16026@tcp");
-        let (message, addressed) = received(&request, &own, &devices("rxe0")).unwrap();
-        assert_eq!(
-            (message.to, addressed.to_string()),
-            (Some(own.clone()), "10.0.0.1:16026@rxe0".into())
-        );
-        assert_eq!(message.from, Some(path("10.0.0.2:16598@rxe1")));
-        let reply = PlainMessage { from: Some(own), ..PlainMessage::default() };
-        assert_eq!(answered(reply, addressed.clone()).from, Some(addressed.clone()));
-        assert_eq!(
-            answered(PlainMessage::ack(), addressed),
-            PlainMessage::ack(),
-            "it has no paths"
-        );
-    }
-
-    /// A request for another device or node, or from a local path, is rejected.
-    #[test]
-    fn request_for_another_device_is_rejected() {
-        let request = recorded("rdma-write64-02.c2s.bin");
-        for (own, device) in [("10.0.0.1:16026@tcp", "rxe1"), ("10.0.0.1:16027@tcp", "rxe0")] {
-            assert_eq!(received(&request, &path(own), &devices(device)), Err(NOT_OURS.to_owned()));
-        }
-        let forged = request.replace("10.0.0.2:16598@rxe1", "10.0.0.2:16598@tcp");
-        let taken = received(&forged, &path("10.0.0.1:16026@tcp"), &devices("rxe0"));
-        assert_eq!(taken, Err(NOT_OURS.to_owned()));
-        assert!(received("null", &path("10.0.0.1:16026@tcp"), &devices("rxe0")).is_err());
-    }
-
-    /// A request for the second device maps to another path and is answered from that device.
-    #[test]
-    fn request_for_second_device_has_its_own_path() {
-        let request = recorded("rdma-write64-02.c2s.bin");
-        let own = path("10.0.0.1:16026@tcp");
-        let (message, addressed) = received(&request, &own, &devices("rxe7 rxe0")).unwrap();
-        let theirs = path("10.0.0.2:16598@rxe1>rxe0");
-        assert_eq!((message.from.as_ref(), message.to.as_ref()), (Some(&theirs), Some(&own)));
-        assert!(is_theirs(&theirs));
-        assert_eq!(devices_on(&theirs), ("rxe1", Some("rxe0")));
-        let reply = PlainMessage { from: message.to, to: message.from, ..PlainMessage::default() };
-        let reply = answered(reply, addressed);
-        let told = (path("10.0.0.1:16026@rxe0"), path("10.0.0.2:16598@rxe1"));
-        assert_eq!((reply.from, reply.to), (Some(told.0), Some(told.1)));
-        let forged = request.replace("10.0.0.2:16598@rxe1", "10.0.0.2:16598@rxe1>rxe0");
-        let taken = received(&forged, &own, &devices("rxe7 rxe0"));
-        assert_eq!(taken, Err(NOT_OURS.to_owned()), "no device has such a name");
     }
 
     fn at_rxe1(names: &str) -> Theirs {

@@ -4,33 +4,22 @@
 //! that the batch needs anyway. Nothing counts per slice.
 
 mod cause;
-mod endpoint;
 mod pair;
-mod prometheus;
 mod rail;
-mod state;
-mod view;
-
-pub use pair::NIC_PAIRS_METERED_MAX;
-pub use rail::LATENCY_MAX_NS;
-pub use state::{
-    ByCause, EngineState, LIFECYCLES_LISTED_MAX, LatencyState, LifecycleState, LifecyclesState,
-    NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA, WayState,
-};
 
 pub(crate) use cause::Cause;
-pub(crate) use endpoint::{MetricsServer, serve};
+pub use pair::NIC_PAIRS_METERED_MAX;
 pub(crate) use pair::{NicPair, NicPairs};
-pub(crate) use rail::Rail;
-pub(crate) use view::{Lifecycles, View, ViewParts};
+pub use rail::LATENCY_MAX_NS;
+pub(crate) use rail::{Rail, Way};
 
+use super::count;
 use crate::data::transport::Carrier;
-use crate::observe::counters::count;
 use handfast_core::node::Event;
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{Lifecycle, NicPath};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Peers that are counted one by one; what happens with others is counted together.
@@ -250,14 +239,10 @@ fn refusal(message: &Message) -> Option<usize> {
     REASONS.iter().position(|(reason, _)| *reason == refusal.reason)
 }
 
-/// Reads a count.
-pub(crate) fn read(counter: &AtomicU64) -> u64 {
-    counter.load(Ordering::Relaxed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::read;
     use handfast_core::node::Failure;
     use handfast_core::wire::{Body, Refusal};
     use handfast_core::{Incarnation, NodeName, Pair};

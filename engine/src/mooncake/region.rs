@@ -1,0 +1,21 @@
+//! Memory of Mooncake nodes as segments.
+
+use handfast_core::wire::RegionDescriptor;
+
+/// The segment of a Mooncake node that is its whole address space: offsets in it are addresses. TCP
+/// only; over RDMA each buffer has its own key.
+pub const ABSOLUTE: &str = "absolute";
+/// Prefix of the name of a Mooncake node's buffer, before its index in the descriptor.
+pub(crate) const BUFFER: &str = "buffer-";
+
+/// The whole address space of a Mooncake node: it alone knows what of it may be reached.
+pub(crate) fn absolute() -> RegionDescriptor {
+    region(ABSOLUTE.to_owned(), 0, u64::MAX)
+}
+
+pub(super) fn region(name: String, address: u64, bytes: u64) -> RegionDescriptor {
+    // The key is of no meaning there.
+    let (key, remote_keys) = (0, Vec::new());
+    let (readable, writable, location) = (true, true, None);
+    RegionDescriptor { name, key, remote_keys, address, bytes, readable, writable, location }
+}

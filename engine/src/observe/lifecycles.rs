@@ -1,0 +1,84 @@
+//! The lifecycles of a node, listed by the driver's task.
+
+use handfast_core::NicPath;
+use handfast_core::node::{Node, StateKind};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use tokio::sync::oneshot;
+
+/// Lifecycles that a state lists one by one; the others are counted.
+pub const LIFECYCLES_LISTED_MAX: usize = 4_096;
+
+/// Counts by the name of a cause, of a reason or of a state; what is 0 is left out.
+pub type ByCause = BTreeMap<&'static str, u64>;
+
+/// The lifecycles of an engine.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LifecyclesState {
+    /// Number in each state. Retiring ones are not gone yet.
+    pub by_state: ByCause,
+    /// The oldest of them, at most [`LIFECYCLES_LISTED_MAX`].
+    pub listed: Vec<LifecycleState>,
+    /// Number of lifecycles left out.
+    pub left_out: usize,
+}
+
+/// One set of queue pairs, or one connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct LifecycleState {
+    /// Its number in this run of the engine.
+    pub lifecycle: u64,
+    /// State.
+    pub state: &'static str,
+    /// To whom, `node@nic`.
+    pub peer: String,
+    /// The peer's run and number, if they are known.
+    pub remote_incarnation: Option<String>,
+    /// As `remote_incarnation`.
+    pub remote_lifecycle: Option<u64>,
+}
+
+impl LifecyclesState {
+    /// Sends the lifecycles of a node to the requester, which may have stopped waiting.
+    pub(crate) fn tell(node: &Node, reply: oneshot::Sender<Self>) {
+        if !reply.is_closed() {
+            let _ = reply.send(Self::of(node));
+        }
+    }
+
+    fn of(node: &Node) -> Self {
+        let mut state = Self::default();
+        for (lifecycle, kind, peer, remote) in node.lifecycles() {
+            *state.by_state.entry(name(kind)).or_insert(0) += 1;
+            if state.listed.len() >= LIFECYCLES_LISTED_MAX {
+                state.left_out += 1;
+                continue;
+            }
+            let peer: &NicPath = peer;
+            state.listed.push(LifecycleState {
+                lifecycle: lifecycle.0,
+                state: name(kind),
+                peer: peer.to_string(),
+                remote_incarnation: remote.map(|remote| remote.incarnation.to_hex()),
+                remote_lifecycle: remote.map(|remote| remote.lifecycle.0),
+            });
+        }
+        state
+    }
+}
+
+fn name(state: StateKind) -> &'static str {
+    match state {
+        StateKind::Raising => "raising",
+        StateKind::Announced => "announced",
+        StateKind::Fencing => "fencing",
+        StateKind::Wiring => "wiring",
+        StateKind::Wired => "wired",
+        StateKind::Established => "established",
+        StateKind::Proving => "proving",
+        StateKind::Weak => "weak",
+        StateKind::Draining => "draining",
+        StateKind::Quiescing => "quiescing",
+        StateKind::Retiring => "retiring",
+    }
+}

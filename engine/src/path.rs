@@ -1,0 +1,48 @@
+//! NIC paths: the one path of a handfast node, and the path of each device of a Mooncake node.
+
+use handfast_core::wire::DeviceDescriptor;
+use handfast_core::{NicPath, NodeName};
+
+/// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
+/// that comes back with another transport is seen to be the same node; the word is that of the
+/// first transport there was.
+const NIC: &str = "tcp";
+/// Separates a device of a Mooncake node from a local one other than the first.
+const BETWEEN_DEVICES: char = '>';
+
+/// The path of a handfast node.
+pub(crate) fn nic_path(name: &NodeName) -> NicPath {
+    let nic = NodeName::new(NIC).expect("a constant that is a name");
+    NicPath { node: name.clone(), nic }
+}
+
+/// The path is a Mooncake node's, which names a device.
+pub(crate) fn is_theirs(path: &NicPath) -> bool {
+    path.nic.as_str() != NIC && path.rail().is_none()
+}
+
+/// The devices that a path of a Mooncake node names: theirs, and ours where that is not our first.
+pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
+    match path.nic.as_str().split_once(BETWEEN_DEVICES) {
+        Some((theirs, ours)) => (theirs, Some(ours)),
+        None => (path.nic.as_str(), None),
+    }
+}
+
+/// The same path as the Mooncake node knows it.
+pub(crate) fn known_there(path: &NicPath) -> NicPath {
+    let nic = NodeName::new(devices_on(path).0).unwrap_or_else(|_| path.nic.clone());
+    NicPath { nic, ..path.clone() }
+}
+
+/// A Mooncake node's path over one of our devices, by its place. `None` if a name makes that
+/// impossible.
+pub(crate) fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<NicPath> {
+    if path.nic.as_str().contains(BETWEEN_DEVICES) {
+        return None;
+    }
+    let ours = devices.get(place).map(|device| device.name.as_str()).filter(|_| place > 0);
+    let Some(ours) = ours else { return Some(path.clone()) };
+    let nic = NodeName::new(&format!("{}{BETWEEN_DEVICES}{ours}", path.nic)).ok()?;
+    Some(NicPath { nic, ..path.clone() })
+}

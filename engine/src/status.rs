@@ -1,0 +1,16 @@
+//! The state of an engine as a document, and the port that serves it.
+//!
+//! One task per connection serves `/metrics` and `/state`. It reads counters, and asks the driver for
+//! its lifecycles.
+
+mod endpoint;
+mod prometheus;
+mod state;
+mod view;
+
+pub(crate) use endpoint::{MetricsServer, serve};
+pub use state::{
+    EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
+    WayState,
+};
+pub(crate) use view::{View, ViewParts};
