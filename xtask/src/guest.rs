@@ -5,9 +5,8 @@ mod machine;
 mod packages;
 mod siw;
 mod start;
-mod verbs;
 
-pub(crate) use packages::{Archive, Packages};
+pub(crate) use packages::{Archive, Packages, files_of};
 
 use crate::command::{Finished, cargo, run as run_command};
 use crate::fleet;
@@ -15,6 +14,7 @@ use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
 use crate::stages::{NIGHTLY, judged};
+use crate::verbs::{HEADERS, VerbsBuild};
 use anyhow::Result;
 use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
@@ -22,7 +22,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
-use verbs::{HEADERS, VerbsBuild};
 
 /// Tests of the verbs backend.
 const BACKEND: [&str; 2] = ["--test", "rdma"];
@@ -306,7 +305,7 @@ impl Told<'_> {
         if let Some(skipped) = missing(project, &["guest"]) {
             return Err(skipped);
         }
-        let runner = verbs::runner(self.options);
+        let runner = start::runner(self.options);
         let runner = runner.map_err(|error| Outcome::failed(error.to_string(), ""))?;
         // Cargo's own options come before those of the tests.
         let end = self.tests.iter().position(|word| *word == "--");
@@ -389,7 +388,7 @@ fn built_with(
         return Err(skipped);
     }
     let verbs = VerbsBuild::prepare(project, deadline)
-        .map_err(|error| Outcome::failed("the headers cannot be used", format!("{error:#}")))?;
+        .map_err(|error| Outcome::Skipped(format!("{error:#}")))?;
     let mut command = cargo(project.root(), arguments.iter().copied());
     verbs.apply(&mut command);
     command.env(fleet::FOLDER, project.scratch());

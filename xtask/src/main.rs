@@ -13,6 +13,7 @@ mod report;
 mod setup;
 mod stages;
 mod sweep;
+mod verbs;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -5,6 +5,7 @@ use crate::fleet;
 use crate::guest::{self, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
+use crate::verbs;
 use anyhow::Result;
 use std::path::Path;
 use std::process::Command;
@@ -25,6 +26,13 @@ pub(crate) struct Arguments {
     /// Also install what nothing needs: cargo-nextest (faster tests), iperf3 (the loopback's limit)
     #[arg(long)]
     optional: bool,
+    /// Only find or unpack what builds the verbs backend, and print the command that builds it
+    ///
+    /// That is the headers of libibverbs and librdmacm, and a libclang 13 to 15: those of the
+    /// system, else Debian packages, else the Python wheel `libclang`. Exit code: 1 if a part cannot
+    /// be had; the error names it.
+    #[arg(long, conflicts_with = "optional")]
+    verbs: bool,
 }
 
 /// A program, how to see that it is there and how to get it.
@@ -91,6 +99,9 @@ const TOOLS: [&Tool; 8] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEX
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
+    if arguments.verbs {
+        return verbs::setup(&project);
+    }
     let mut summary = Summary::default();
     let unpacked = guest::packages(&["guest"]);
     summary.run(stage(&project, |tool| tool.stage.is_some() || arguments.optional, unpacked, true));

@@ -1,6 +1,7 @@
 //! What a guest's shell is told to do.
 
 use anyhow::{Context, Result, ensure};
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -87,6 +88,15 @@ fn quoted(word: &std::ffi::OsStr) -> Result<String> {
     let word = word.to_str().context("only text can be handed to the guest")?;
     ensure!(!word.contains('\0'), "a word with a null byte cannot be handed to the guest");
     Ok(format!("'{}'", word.replace('\'', r"'\''")))
+}
+
+/// The program that runs cargo's tests in a guest with such options, as cargo's own setting.
+pub(super) fn runner(options: &[&str]) -> Result<String> {
+    let itself = env::current_exe()?;
+    let itself = itself.to_str().context("the path of this program is not text")?;
+    let quoted = itself.replace('\\', r"\\").replace('"', r#"\""#);
+    let words = options.iter().map(|word| format!(r#""{word}", "#)).collect::<String>();
+    Ok(format!(r#"target.x86_64-unknown-linux-gnu.runner=["{quoted}", "guest", {words}"--"]"#))
 }
 
 #[cfg(test)]
