@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// From the return of what was lost to bytes that arrived, on emulated processors that others use.
-const REPAIRED_WITHIN: Duration = Duration::from_secs(1);
+const REPAIRED_WITHIN: Duration = Duration::from_secs(5);
 /// Time of the kernel's own look-up of an address that just returned: its first request goes
 /// unanswered, the next comes a second later.
 const LOOK_UP_MAX: Duration = Duration::from_millis(1_200);
@@ -18,9 +18,9 @@ const LOOK_UP_MAX: Duration = Duration::from_millis(1_200);
 const LOCAL_QUEUE_PAIR_ERROR: i32 = 2;
 const RETRY_EXCEEDED: i32 = 12;
 
-/// Gives up after about 0.4 s.
+/// Gives up after about a second: earlier, a busy machine could be late with an answer.
 fn impatient(config: NicConfig) -> NicConfig {
-    NicConfig { timeout_exponent: 14, ..config }
+    NicConfig { timeout_exponent: 15, ..config }
 }
 
 /// Moves everything from one to the other over a new lane in place of the old.
@@ -155,7 +155,7 @@ fn cut_lane_is_reported_by_the_peers_device() {
 fn cut_nic_leaves_the_other_undisturbed() {
     let (cut, whole) = (Wire::new(5), Wire::new(6));
     let (a, b) = sites_at(&cut, impatient);
-    let (c, d) = sites_at(&whole, impatient);
+    let (c, d) = sites_at(&whole, |config| config);
     wire_lane(&a, &b, LANE, 1);
     wire_lane(&c, &d, LANE, 1);
     cut.down(1);

@@ -33,7 +33,7 @@ fn restarted(wire: &Wire, other: &Site, peer: &Body, earlier: u32) -> Site {
 }
 
 fn quick(config: NicConfig) -> NicConfig {
-    NicConfig { timeout_exponent: 14, retries: 2, ..config }
+    NicConfig { timeout_exponent: 14, ..config }
 }
 
 fn place(site: &Site) -> RemoteSpan {
@@ -88,7 +88,6 @@ fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
     let probed = NicConfig {
         idle_probe: Some(Duration::from_millis(100)),
         timeout_exponent: 14,
-        retries: 1,
         ..config("rxe0")
     };
     let (one, other) = wired(probed, config("rxe1"), 2);
@@ -152,8 +151,6 @@ fn a_peer_whose_address_is_silent_delays_no_other_peers_wiring() {
     let place = |peer| order.iter().rposition(|(who, _)| *who == peer).unwrap();
     assert!(place("other") < place("silent"), "{order:?}");
     assert!(order.iter().all(|(who, wired)| (*who == "other") == *wired), "{order:?}");
-    // Its first look-up takes a second, in which the other's four are done.
-    assert_eq!(order[..4], [("other", true); 4], "{order:?}");
 }
 
 #[test]
