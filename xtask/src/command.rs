@@ -1,6 +1,7 @@
 //! Runs a program with a deadline and its output in a log.
 
 use crate::report::Outcome;
+use std::cell::Cell;
 use std::env;
 use std::fs::{self, File};
 use std::io;
@@ -14,6 +15,14 @@ const POLL: Duration = Duration::from_millis(50);
 const KILL_LOOKS_MAX: usize = 8;
 /// Lines of a failed program's output that are shown; the log has all of them.
 const TAIL_LINES: usize = 40;
+
+/// Of a clock tick in `/proc`, on every Linux that Rust runs on.
+const TICK: Duration = Duration::from_millis(10);
+
+thread_local! {
+    /// What the programs that this thread has run took of a processor.
+    static PROCESSOR: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// How a program ended.
 pub(crate) enum End {
@@ -47,8 +56,33 @@ fn run_logged(mut command: Command, log: &Path, deadline: Instant) -> io::Result
     wait(command.spawn()?, deadline)
 }
 
-fn wait(mut child: Child, deadline: Instant) -> io::Result<End> {
+/// The processor time of the programs that this thread has run since the last call, with all they
+/// started and waited for.
+pub(crate) fn take_processor_time() -> Duration {
+    PROCESSOR.take()
+}
+
+/// Of a process and the children that it has waited for: fields 14 to 17 of `/proc/PID/stat`.
+fn processor_time(stat: &str) -> Option<Duration> {
+    // The second field is a name in parentheses, which may have spaces.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
+    let ticks: u32 = fields.map(|field| field.parse::<u32>().unwrap_or(0)).sum();
+    Some(TICK * ticks)
+}
+
+fn wait(child: Child, deadline: Instant) -> io::Result<End> {
+    let mut took = Duration::ZERO;
+    let end = wait_and_measure(child, deadline, &mut took);
+    PROCESSOR.set(PROCESSOR.get() + took);
+    end
+}
+
+fn wait_and_measure(mut child: Child, deadline: Instant, took: &mut Duration) -> io::Result<End> {
+    let stat = format!("/proc/{}/stat", child.id());
     loop {
+        // Read before the look that may reap the process: its last words are a poll old at most.
+        let read = fs::read_to_string(&stat).ok().and_then(|stat| processor_time(&stat));
+        *took = read.unwrap_or(*took);
         if let Some(status) = child.try_wait()? {
             return Ok(End::Exited(status));
         }
@@ -187,6 +221,26 @@ mod tests {
         assert_eq!(family(table, 10), [10, 11, 12]);
         assert_eq!(family(table, 30), [30]);
         assert_eq!(family("5 6\n6 5\n", 5), [5, 6]);
+    }
+
+    #[test]
+    fn processor_time_is_read_past_a_name_with_spaces() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0";
+        assert_eq!(processor_time(stat), Some(Duration::from_millis(1_240)));
+        assert_eq!(processor_time(""), None);
+    }
+
+    #[test]
+    fn processor_time_counts_what_a_program_has_started() {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.2"]);
+        take_processor_time();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        assert!(run(command, scratch.path().join("log"), deadline).succeeded());
+        assert!(take_processor_time() >= TICK);
+        assert_eq!(take_processor_time(), Duration::ZERO);
     }
 
     #[test]

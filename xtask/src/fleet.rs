@@ -1,6 +1,7 @@
 //! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
 
-use crate::command::{Finished, cargo, run as run_command};
+use crate::command::{Finished, run as run_command};
+use crate::features::Features;
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -17,9 +18,6 @@ const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
 /// One with all of the protocol, and one before version 2 of the data protocol, the ready message
 /// and GIDs in handshakes. The stories name them too.
 const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
-/// Both packages whichever of them is asked for: what they depend on is built once then.
-const PACKAGES_OF_TESTS: [&str; 5] =
-    ["test", "--package", "handfast-metadata", "--package", "handfast-cli"];
 /// Tells the stories where this folder is.
 pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
 /// Written last.
@@ -30,7 +28,7 @@ pub(crate) static PACKAGES: Packages =
     Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"], from: Archive::System };
 
 /// What building the feature `etcd` needs.
-pub(crate) static PROTOC: Packages = Packages {
+pub(crate) const PROTOC: Packages = Packages {
     name: "protoc",
     packages: &["protobuf-compiler", "libprotobuf-dev"],
     from: Archive::System,
@@ -89,13 +87,13 @@ fn tests(
     nightly: bool,
     deadline: Instant,
 ) -> Outcome {
-    let mut command = cargo(project.root(), PACKAGES_OF_TESTS.iter().chain(arguments).copied());
-    command.env(FOLDER, project.scratch()).envs(nightly.then_some((NIGHTLY, "1")));
-    if let Some(variables) = etcd_build(project) {
-        command.args(["--features", "etcd"]).envs(variables);
+    let mut features = Features::available(project, deadline);
+    features.set(FOLDER, project.scratch());
+    if nightly {
+        features.set(NIGHTLY, "1");
     }
-    let done = run_command(command, project.scratch().join(format!("fleet-{name}.log")), deadline);
-    unless_skipped(&done)
+    let log = format!("fleet-{name}");
+    unless_skipped(&features.run(project, &log, (&["test"], arguments), deadline))
 }
 
 /// With which variables the feature `etcd` is built, where that can be done.

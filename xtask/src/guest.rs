@@ -8,13 +8,13 @@ mod start;
 
 pub(crate) use packages::{Archive, Packages, files_of};
 
-use crate::command::{Finished, cargo, run as run_command};
+use crate::command::{Finished, run as run_command};
+use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
-use crate::setup;
-use crate::stages::{NIGHTLY, judged};
-use crate::verbs::{HEADERS, VerbsBuild};
+use crate::stages::{self, NIGHTLY, judged};
+use crate::verbs::HEADERS;
 use anyhow::Result;
 use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
@@ -25,17 +25,12 @@ use std::time::{Duration, Instant};
 
 /// Tests of the verbs backend.
 const BACKEND: [&str; 2] = ["--test", "rdma"];
-/// The program's package.
-const PROGRAM: &str = "handfast-cli";
 /// Its stories; those over RDMA are told in the guest.
 const STORIES: [&str; 2] = ["--test", "program"];
 /// Scenarios that are played on the simulated fabric and on the kernel's.
 const CONFORMANCE: [&str; 2] = ["--test", "conformance"];
 /// Its name as a command.
 const COMMAND: &str = "handfast";
-/// Of every package that has the feature. All packages are built together, whatever part of them is
-/// asked for: what they depend on is then built once, with the features that they add up to.
-const VERBS: [&str; 3] = ["--workspace", "--features", "verbs"];
 /// Stories of the program and of the engine in one guest, by what their names contain.
 const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
@@ -126,10 +121,12 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
     if command.first().is_none_or(|word| word != COMMAND) {
         return Ok(None);
     }
-    let arguments = ["build", "--package", PROGRAM, "--features", "verbs"];
     let deadline = Instant::now() + PACKAGES_MAX;
     HEADERS.ensure(project, deadline)?;
-    let why = match built(project, "verbs-program", &arguments, deadline) {
+    let words: Words<'_> = (&["build"], &["--bin", COMMAND]);
+    let built = Features::with_verbs(project, deadline)
+        .map(|features| features.run(project, "verbs-program", words, deadline));
+    let why = match built {
         Ok(done) if done.succeeded() => return Ok(Some(project.target().join("debug"))),
         Ok(done) => done.output(),
         Err(Outcome::Failed { why, tail }) => format!("{why}\n{tail}"),
@@ -141,9 +138,9 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
 /// What the setup of these stages unpacks.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
-    match (any(&["guest"]), any(&["checks", "tests"])) {
-        (true, _) => &[&HEADERS, &MACHINE, &DRIVERS],
-        (false, true) => &[&HEADERS],
+    match (any(&["guest"]), any(&["checks", "tests", "seeds", fleet::STAGE])) {
+        (true, _) => &[&HEADERS, &fleet::PROTOC, &MACHINE, &DRIVERS],
+        (false, true) => &[&HEADERS, &fleet::PROTOC],
         (false, false) => &[],
     }
 }
@@ -171,64 +168,39 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     }
     // What every change has is among all.
     steps.push(if nightly {
-        Step::new("fleet-over-rdma", |deadline| either(fleet(project, deadline)))
+        Step::new("fleet-over-rdma", |deadline| either(fleet(project, true, deadline)))
     } else {
-        Step::new("released-nodes-over-rdma", |deadline| either(fleet_short(project, deadline)))
+        Step::new("released-nodes-over-rdma", |deadline| either(fleet(project, false, deadline)))
     });
     steps
 }
 
 /// Lints with the feature that the workspace's lints leave out.
 pub(crate) fn lints(project: &Project) -> Step<'_> {
-    Step::new("verbs-lints", |deadline| {
-        if !setup::CLIPPY.is_present() {
-            return setup::CLIPPY.missing();
-        }
-        let words = [&["clippy", "--all-targets"], &VERBS[..], &["--", "-D", "warnings"]].concat();
-        let linted = built(project, "verbs-lints", &words, deadline);
-        either(linted.map(|done| done.outcome(|_| String::new())))
+    Step::new("verbs-lints", |deadline| match Features::with_verbs(project, deadline) {
+        Ok(features) => stages::lints(project, &features, deadline),
+        Err(outcome) => outcome,
     })
 }
 
-/// Builds what runs in the guest, so that its stage spends its time there.
+/// Builds what runs in the guest beside tests, so that its stage spends its time there.
 pub(crate) fn builds(project: &Project) -> Step<'_> {
-    Step::new("verbs-builds", |deadline| {
-        let tests = [&tests_of(&BACKEND)[..], &CONFORMANCE, &STORIES, &["--no-run"]].concat();
-        for (name, arguments) in [("verbs-examples", examples()), ("verbs-build-tests", tests)] {
-            match built(project, name, &arguments, deadline) {
-                Ok(done) if done.succeeded() => {}
-                Ok(done) => return done.outcome(str::to_owned),
-                Err(skipped) => return skipped,
-            }
-        }
-        Outcome::Passed(String::new())
-    })
+    Step::new("guest-builds", |deadline| either(examples(project, deadline)))
 }
 
-/// Tests with that feature which need no device.
-pub(crate) fn modules(project: &Project) -> Step<'_> {
-    Step::new("verbs-modules", |deadline| {
-        let done = built(project, "verbs-modules", &tests_of(&["--lib"]), deadline);
-        either(done.map(|done| judged(&done)))
-    })
-}
-
-/// `cargo test` of such targets, with the feature.
-fn tests_of<'a>(targets: &[&'a str]) -> Vec<&'a str> {
-    [&["test"], &VERBS[..], targets].concat()
-}
-
-/// `cargo build` of what the guests run beside tests.
-fn examples() -> Vec<&'static str> {
-    [&["build"], &VERBS[..], &["--example", EXAMPLE, "--example", TWO_HOSTS]].concat()
+fn examples(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+    let words: Words<'_> = (&["build"], &["--example", EXAMPLE, "--example", TWO_HOSTS]);
+    let features = Features::with_verbs(project, deadline)?;
+    let done = features.run(project, "guest-builds", words, deadline);
+    Ok(done.outcome(|_| String::new()))
 }
 
 fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let examples = built(project, "verbs-examples", &examples(), deadline)?;
-    if !examples.succeeded() {
-        return Ok(examples.outcome(str::to_owned));
+    let built = examples(project, deadline)?;
+    if !matches!(built, Outcome::Passed(_)) {
+        return Ok(built);
     }
-    in_guest(project, "verbs-tests", &[], &tests_of(&BACKEND), deadline)
+    in_guest(project, "verbs-tests", &[], &BACKEND, deadline)
 }
 
 fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
@@ -248,7 +220,7 @@ fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outco
     if kernel == "backports" {
         NEWER_KERNEL.ensure(project, deadline).map_err(not_to_be_had)?;
     }
-    let stories = [&tests_of(&CONFORMANCE)[..], &["--", "guest::"]].concat();
+    let stories = [&CONFORMANCE[..], &["--", "guest::"]].concat();
     in_guest(project, &format!("conformance-{kernel}"), &["--kernel", kernel], &stories, deadline)
 }
 
@@ -268,12 +240,12 @@ fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Result<Out
         return Err(Outcome::Skipped(why.to_owned()));
     }
     let options = ["--nics", "siw"];
-    let driver = [&tests_of(&CONFORMANCE)[..], &["--", "siw::"]].concat();
+    let driver = [&CONFORMANCE[..], &["--", "siw::"]].concat();
     let driver = in_guest(project, "siw-driver", &options, &driver, deadline)?;
     if !matches!(driver, Outcome::Passed(_)) {
         return Ok(driver);
     }
-    let program = [&tests_of(&STORIES)[..], &["--", "siw::"]].concat();
+    let program = [&STORIES[..], &["--", "siw::"]].concat();
     in_guest(project, "siw-program", &options, &program, deadline)
 }
 
@@ -285,9 +257,12 @@ fn in_guest(
     tests: &[&str],
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
-    let told = Told { name, options, tests, variables: &[] };
+    let told = Told { name, options, tests, nightly: false };
     Ok(judged(&told.in_guest(project, deadline)?))
 }
+
+/// Options of `cargo test` before and after the features.
+type Words<'a> = (&'a [&'a str], &'a [&'a str]);
 
 /// Tests, and how they are told in a guest.
 struct Told<'a> {
@@ -296,8 +271,8 @@ struct Told<'a> {
     /// Of `cargo xtask guest`.
     options: &'a [&'a str],
     tests: &'a [&'a str],
-    /// What else they are built with.
-    variables: &'a [(&'static str, PathBuf)],
+    /// Whether they hear that there is time.
+    nightly: bool,
 }
 
 impl Told<'_> {
@@ -311,7 +286,12 @@ impl Told<'_> {
         let end = self.tests.iter().position(|word| *word == "--");
         let (own, rest) = self.tests.split_at(end.unwrap_or(self.tests.len()));
         let tests = [own, &["--config", &runner], rest].concat();
-        built_with(project, self.name, &tests, self.variables, deadline)
+        let mut features = Features::with_verbs(project, deadline)?;
+        features.set(fleet::FOLDER, project.scratch());
+        if self.nightly {
+            features.set(NIGHTLY, "1");
+        }
+        Ok(features.run(project, self.name, (&["test"], &tests), deadline))
     }
 }
 
@@ -322,78 +302,29 @@ fn program(
     stories: &[&str],
     deadline: Instant,
 ) -> Result<Outcome, Outcome> {
-    let tests = [&tests_of(&STORIES)[..], &["--"], stories].concat();
+    let tests = [&STORIES[..], &["--"], stories].concat();
     let name = format!("verbs-program-{}", stories[0].trim_end_matches(':'));
     in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
 }
 
 /// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
-/// where that can be built.
-fn fleet(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let protoc = fleet::etcd_build(project);
-    let etcd: &[&str] = if protoc.is_some() { &["--features", "etcd"] } else { &[] };
-    let night = (NIGHTLY, PathBuf::from("1"));
-    let variables: Vec<_> = protoc.into_iter().flatten().chain([night]).collect();
-    with_released_nodes(project, etcd, &[FLEET], &variables, deadline)
-}
-
-/// Those of them that need no store, in the build of the other stories.
-fn fleet_short(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    with_released_nodes(project, &[], &FLEET_SHORT, &[], deadline)
-}
-
-fn with_released_nodes(
-    project: &Project,
-    features: &[&str],
-    stories: &[&str],
-    variables: &[(&'static str, PathBuf)],
-    deadline: Instant,
-) -> Result<Outcome, Outcome> {
+/// where that can be built: at night all of them, else those that need no store.
+fn fleet(project: &Project, nightly: bool, deadline: Instant) -> Result<Outcome, Outcome> {
     if let Some(why) = fleet::absent(project) {
         return Err(Outcome::Skipped(why));
     }
-    let words = [&tests_of(&STORIES)[..], features, &["--"], stories, &["--test-threads=1"]];
+    let stories: &[&str] = if nightly { &[FLEET] } else { &FLEET_SHORT };
     let told = Told {
         name: "verbs-program-fleet",
         options: &["--limit", FLEET_SECONDS_MAX],
-        tests: &words.concat(),
-        variables,
+        tests: &[&STORIES[..], &["--"], stories, &["--test-threads=1"]].concat(),
+        nightly,
     };
     Ok(fleet::unless_skipped(&told.in_guest(project, deadline)?))
 }
 
 fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
     outcome.unwrap_or_else(|outcome| outcome)
-}
-
-/// Runs cargo with what the verbs backend is built with, or says why that is skipped.
-fn built(
-    project: &Project,
-    name: &str,
-    arguments: &[&str],
-    deadline: Instant,
-) -> Result<Finished, Outcome> {
-    built_with(project, name, arguments, &[], deadline)
-}
-
-/// The same with such variables.
-fn built_with(
-    project: &Project,
-    name: &str,
-    arguments: &[&str],
-    variables: &[(&'static str, PathBuf)],
-    deadline: Instant,
-) -> Result<Finished, Outcome> {
-    if let Some(skipped) = missing(project, &["checks"]) {
-        return Err(skipped);
-    }
-    let verbs = VerbsBuild::prepare(project, deadline)
-        .map_err(|error| Outcome::Skipped(format!("{error:#}")))?;
-    let mut command = cargo(project.root(), arguments.iter().copied());
-    verbs.apply(&mut command);
-    command.env(fleet::FOLDER, project.scratch());
-    command.envs(variables.iter().map(|(name, value)| (name, value)));
-    Ok(run_command(command, project.scratch().join(format!("{name}.log")), deadline))
 }
 
 /// Why a step is skipped, if what these stages unpack is not there.

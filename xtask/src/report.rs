@@ -1,10 +1,14 @@
 //! Stages of steps: what each came to, one line per stage, and the sum of all.
 
+use crate::command::take_processor_time;
 use anstyle::{AnsiColor, Style};
 use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// A stage that takes this many times its budget is killed: a budget is for two idle processors.
+const LIMIT: u32 = 4;
 
 /// What a step came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,6 +73,14 @@ struct Run {
     skipped: Vec<String>,
     /// What those that failed printed.
     details: Vec<String>,
+    times: Vec<Time>,
+}
+
+/// What a step took.
+struct Time {
+    step: String,
+    took: Duration,
+    processor: Duration,
 }
 
 impl Stage<'_> {
@@ -88,9 +100,14 @@ impl Stage<'_> {
         let Stage { name, what, budget, steps } = self;
         let (mut passed, mut notes) = (0, Vec::new());
         let (mut failed, mut skipped, mut details) = (Vec::new(), Vec::new(), Vec::new());
+        let mut times = Vec::new();
         for Step { name: step, run } in steps {
             let whole_name = format!("{name}: {step}");
-            match run(started + budget) {
+            let (began, _) = (Instant::now(), take_processor_time());
+            let outcome = run(started + LIMIT * budget);
+            let (took, processor) = (began.elapsed(), take_processor_time());
+            times.push(Time { step: whole_name.clone(), took, processor });
+            match outcome {
                 Outcome::Passed(note) => {
                     passed += 1;
                     notes.extend((!note.is_empty()).then_some(note));
@@ -103,7 +120,7 @@ impl Stage<'_> {
             }
         }
         let took = started.elapsed();
-        Run { name, what, budget, took, passed, notes, failed, skipped, details }
+        Run { name, what, budget, took, passed, notes, failed, skipped, details, times }
     }
 }
 
@@ -113,6 +130,7 @@ pub(crate) struct Summary {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
+    times: Vec<Time>,
 }
 
 impl Summary {
@@ -149,8 +167,9 @@ impl Summary {
         let seconds = format!("{:.1} s", run.took.as_secs_f64());
         let counts = counts(run.passed, run.failed.len(), run.skipped.len());
         let notes = run.notes.iter().map(|note| format!("; {note}")).collect::<String>();
+        let over = if run.took > run.budget { ", over budget" } else { "" };
         anstream::println!(
-            "{style}{result:<7}{style:#} {seconds:>8} of {:>4} s  {counts}{notes}",
+            "{style}{result:<7}{style:#} {seconds:>8} of {:>4} s  {counts}{over}{notes}",
             run.budget.as_secs()
         );
         for detail in run.details {
@@ -159,12 +178,18 @@ impl Summary {
         self.passed += run.passed;
         self.failed.extend(run.failed);
         self.skipped.extend(run.skipped);
+        self.times.extend(run.times);
     }
 
     /// Prints the sum of all stages and says whether nothing failed.
     pub(crate) fn finish(&self) -> bool {
         let (style, result) = result_of(self.passed, self.failed.len());
         let counts = counts(self.passed, self.failed.len(), self.skipped.len());
+        anstream::println!("\ntook        of a processor");
+        for Time { step, took, processor } in &self.times {
+            let (took, processor) = (took.as_secs_f64(), processor.as_secs_f64());
+            anstream::println!("{took:>7.1} s  {processor:>7.1} s  {step}");
+        }
         anstream::println!("\n{style}{result}{style:#}: {counts}");
         for failed in &self.failed {
             anstream::println!("  failed   {failed}");

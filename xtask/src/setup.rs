@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// cargo-deny takes two minutes to build on two cores, cargo-fuzz half a minute.
 const BUDGET: Duration = Duration::from_secs(900);
+/// Every change installs none of those, and downloads the rest.
+const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
 
 /// Install what the other commands use beside cargo.
 ///
@@ -62,7 +64,7 @@ pub(crate) const DENY: Tool = Tool {
     name: "cargo-deny",
     present: &["cargo", "deny", "--version"],
     install: &[&["cargo", "install", "--locked", "cargo-deny@0.20.2"]],
-    stage: Some("checks"),
+    stage: Some("release"),
 };
 pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
@@ -111,7 +113,12 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
 /// The stage that installs what one of `stages` needs and is missing.
 pub(crate) fn stage_for<'a>(project: &'a Project, stages: &[&str]) -> Stage<'a> {
     let wanted = |tool: &Tool| tool.stage.is_some_and(|stage| stages.contains(&stage));
-    stage(project, wanted, guest::packages(stages), stages.contains(&fleet::STAGE))
+    let unpacked = guest::packages(stages);
+    let mut stage = stage(project, wanted, unpacked, stages.contains(&fleet::STAGE));
+    if !stages.contains(&"release") {
+        stage.budget = BUDGET_OF_A_CHANGE;
+    }
+    stage
 }
 
 fn stage<'a>(
@@ -131,7 +138,7 @@ fn stage<'a>(
             Err(error) => Outcome::Skipped(format!("{error:#}")),
         })
     };
-    let of_fleet = [&fleet::PACKAGES, &fleet::PROTOC].into_iter().filter(|_| fleet);
+    let of_fleet = [&fleet::PACKAGES].into_iter().filter(|_| fleet);
     let unpacked = unpacked.iter().copied().chain(of_fleet);
     let releases = if fleet { fleet::installs(project) } else { Vec::new() };
     let steps = wanted.map(step).chain(unpacked.map(unpacking)).chain(releases).collect();

@@ -8,18 +8,19 @@ pub(crate) use rust_tests::{NIGHTLY, judged};
 
 use crate::checks::{core_source, graph, links, program, texts};
 use crate::command::{Finished, cargo, modest, run as run_command};
+use crate::features::Features;
 use crate::project::Project;
-use crate::report::{Stage, Step, Summary};
+use crate::report::{Outcome, Stage, Step, Summary};
 use crate::{fleet, fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
-/// Check everything: build, lints, tests, exploration, fuzzing. This is what CI runs.
+/// Check everything: build, lints, tests, exploration. CI runs it on every change.
 ///
-/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer` and `seeds` beside
-/// the others, each within its budget of time, past which it is killed and failed. One line per
-/// stage; the output of what failed follows it. A step that cannot run here is skipped and the summary says
-/// why.
+/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer` and `seeds` in
+/// parallel to the others. Each has a budget of time on two idle processors; past four times that it
+/// is killed and fails. One line per stage; the output of what failed follows it. A step that cannot
+/// run here is skipped, and the summary gives the reason and the time of every step.
 ///
 /// Exit code: 0 if nothing failed, 1 if something did.
 #[derive(clap::Args)]
@@ -40,6 +41,9 @@ pub(crate) struct Arguments {
 /// an emulated machine, and leave a processor idle for a third of their time.
 const BESIDE: [&str; 2] = ["explorer", "seeds"];
 
+/// How long all decoders are fuzzed at night, in all.
+const FUZZ_SECONDS: u64 = 600;
+
 /// How long a run may take.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
@@ -55,10 +59,6 @@ impl Depth {
 
     fn budget(self, seconds: u64) -> Duration {
         Duration::from_secs(if self == Self::Nightly { 6 * seconds } else { seconds })
-    }
-
-    fn fuzz_seconds(self) -> u64 {
-        if self == Self::Nightly { 600 } else { 20 }
     }
 
     fn property_cases(self) -> Option<u32> {
@@ -124,6 +124,20 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             budget: depth.budget(300),
             steps: sanitizer::steps(project),
         });
+        stages.push(Stage {
+            name: "fuzz",
+            what: "decoders: new inputs",
+            budget: depth.budget(200),
+            steps: vec![Step::new("fuzzing", move |deadline| {
+                fuzz::step(project, FUZZ_SECONDS, deadline)
+            })],
+        });
+        stages.push(Stage {
+            name: "release",
+            what: "the program as users build it",
+            budget: depth.budget(150),
+            steps: release(project),
+        });
     }
     stages
 }
@@ -133,81 +147,109 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "checks",
             what: "format, lints, licences, what the core may use, texts",
-            budget: depth.budget(900),
-            steps: checks(project, depth == Depth::Nightly),
+            budget: depth.budget(150),
+            steps: checks(project),
         },
         Stage {
             name: "tests",
             what: "every test of every package, examples in the docs",
-            budget: depth.budget(1200),
+            budget: depth.budget(390),
             steps: rust_tests::workspace(project, depth.property_cases()),
         },
         Stage {
             name: "explorer",
             what: "every interleaving up to the bounds, random sweeps",
-            budget: depth.budget(2400),
+            budget: depth.budget(600),
             steps: explorer(project, depth == Depth::Nightly),
         },
         Stage {
             name: "seeds",
             what: "the same seeds give the same worlds in every build",
-            budget: depth.budget(600),
+            budget: depth.budget(100),
             steps: seeds(project),
-        },
-        Stage {
-            name: "fuzz",
-            what: "decoders: the corpus replayed, then new inputs",
-            budget: depth.budget(600),
-            steps: fuzzing(project, depth.fuzz_seconds()),
         },
         Stage {
             name: fleet::STAGE,
             what: "released Mooncake nodes as peers, a real etcd",
-            // Sixty seconds of tests, and two builds with another feature.
-            budget: depth.budget(600),
+            budget: depth.budget(80),
             steps: fleet::steps(project, depth == Depth::Nightly),
         },
         Stage {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
-            // Four minutes where nothing else runs; its builds are in it, and the machine is emulated.
-            budget: depth.budget(900),
+            // The machine is emulated.
+            budget: depth.budget(240),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
 }
 
-fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    vec![
-        cargo_step(project, "format", Some(&setup::RUSTFMT), &["fmt", "--all", "--check"]),
-        cargo_step(
-            project,
-            "lints",
-            Some(&setup::CLIPPY),
-            &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        ),
+/// `cargo xtask check`: says whether nothing failed.
+pub(crate) fn check(project: &Project) -> bool {
+    let mut steps = vec![
+        cargo_step(project, "format", Some(&setup::RUSTFMT), FORMAT),
+        Step::new("lints", |deadline| lints(project, &Features::default_only(), deadline)),
+        rust_tests::short(project),
+    ];
+    steps.extend(fast_checks(project));
+    let mut summary = Summary::default();
+    let budget = Duration::from_secs(180);
+    summary.run(Stage { name: "check", what: "format, lints, short tests", budget, steps });
+    summary.finish()
+}
+
+const FORMAT: &[&str] = &["fmt", "--all", "--check"];
+
+/// Lints of every target, with such features.
+pub(crate) fn lints(project: &Project, features: &Features, deadline: Instant) -> Outcome {
+    if !setup::CLIPPY.is_present() {
+        return setup::CLIPPY.missing();
+    }
+    let words: (&[&str], &[&str]) = (&["clippy"], &["--all-targets", "--", "-D", "warnings"]);
+    features.run(project, "lints", words, deadline).outcome(|_| String::new())
+}
+
+fn checks(project: &Project) -> Vec<Step<'_>> {
+    let mut steps = vec![
+        cargo_step(project, "format", Some(&setup::RUSTFMT), FORMAT),
+        Step::new("lints", |deadline| lints(project, &Features::without_verbs(project), deadline)),
+        guest::lints(project),
+        Step::new("documentation", |deadline| {
+            let mut features = Features::without_verbs(project);
+            features.set("RUSTDOCFLAGS", "-D warnings");
+            let words: (&[&str], &[&str]) = (&["doc"], &["--no-deps"]);
+            features.run(project, "documentation", words, deadline).outcome(|_| String::new())
+        }),
         cargo_step(
             project,
             "licences",
             Some(&setup::DENY),
             &["deny", "check", "licenses", "bans", "sources"],
         ),
-        guest::lints(project),
-        Step::new("documentation", |deadline| {
-            let mut command = cargo(project.root(), ["doc", "--workspace", "--no-deps"]);
-            command.env("RUSTDOCFLAGS", "-D warnings");
-            let log = project.scratch().join("documentation.log");
-            run_command(command, log, deadline).outcome(|_| String::new())
-        }),
+    ];
+    steps.extend(fast_checks(project));
+    steps
+}
+
+/// Those that read the sources and cargo's graph.
+fn fast_checks(project: &Project) -> Vec<Step<'_>> {
+    vec![
         Step::new("core-dependencies", |_| graph::core_dependencies(project)),
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),
         Step::new("mutants-absent", |_| graph::mutants_absent(project)),
-        Step::new("program-without-variants", move |deadline| {
-            program::without_variants(project, nightly, deadline)
-        }),
         Step::new("texts", |_| texts::check(project.root())),
         Step::new("links", |_| links::check(project.root())),
+    ]
+}
+
+/// The default features, which no test of every change is built with.
+fn release(project: &Project) -> Vec<Step<'_>> {
+    vec![
+        Step::new("default-features", |deadline| rust_tests::default_features(project, deadline)),
+        Step::new("program-without-variants", |deadline| {
+            program::without_variants(project, deadline)
+        }),
     ]
 }
 
@@ -230,13 +272,6 @@ fn seeds(project: &Project) -> Vec<Step<'_>> {
     let mut steps = rust_tests::seeds(project);
     steps.extend(determinism::steps(project));
     steps
-}
-
-fn fuzzing(project: &Project, seconds: u64) -> Vec<Step<'_>> {
-    vec![
-        rust_tests::step(project, "replay", &["test", "--workspace", "--test", "replay"]),
-        Step::new("fuzzing", move |deadline| fuzz::step(project, seconds, deadline)),
-    ]
 }
 
 /// A step that is one cargo command and needs a tool.
@@ -272,7 +307,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 8 } else { 7 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 9 } else { 6 });
         }
     }
 
@@ -294,6 +329,22 @@ mod tests {
         let project = Project::find().unwrap();
         let (short, long) = (all(&project, Depth::EveryChange), all(&project, Depth::Nightly));
         assert!(short.iter().zip(&long).all(|(short, long)| short.budget < long.budget));
-        assert!(Depth::Nightly.budget(300).as_secs() > Depth::Nightly.fuzz_seconds());
+        let fuzz = long.iter().find(|stage| stage.name == "fuzz").unwrap();
+        assert!(fuzz.budget.as_secs() > FUZZ_SECONDS);
+    }
+
+    /// A stage that needs more takes it from another.
+    #[test]
+    fn budgets_of_a_change_add_up_to_fifteen_minutes() {
+        let project = Project::find().unwrap();
+        let stages = all(&project, Depth::EveryChange);
+        let sum = |beside: bool| {
+            let chosen = stages.iter().filter(|stage| BESIDE.contains(&stage.name) == beside);
+            chosen.map(|stage| stage.budget.as_secs()).sum::<u64>()
+        };
+        let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+        let setup = setup::stage_for(&project, &names).budget.as_secs();
+        assert_eq!(setup + sum(false), 900);
+        assert!(sum(true) <= 900);
     }
 }

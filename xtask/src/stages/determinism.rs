@@ -1,7 +1,8 @@
 //! The same seeds in different processes and builds lead to the same worlds, event by event.
 
 use super::rust_tests;
-use crate::command::{cargo, modest, run as run_command};
+use crate::command::{Finished, cargo, modest, run as run_command};
+use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use std::process::Command;
@@ -33,8 +34,11 @@ pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
 }
 
 fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    build(project, true, deadline)?;
-    build(project, false, deadline)?;
+    build_release(project, deadline)?;
+    // As the tests are built, so that little is left to do.
+    let words: (&[&str], &[&str]) = (&["build"], &["--example", EXAMPLE]);
+    let features = Features::available(project, deadline);
+    built(&features.run(project, "prefixes-build-debug", words, deadline))?;
     let first = prefixes(project, "release", &[], deadline)?;
     let runs = [
         ("two processes", prefixes(project, "release", &[], deadline)?),
@@ -72,7 +76,7 @@ fn replayed(seed: &str) -> String {
 }
 
 fn planted(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    build(project, true, deadline)?;
+    build_release(project, deadline)?;
     let run = || prefixes(project, "release", &["plant", PLANTED], deadline);
     Ok(match first_difference(&run()?, &run()?) {
         Some(Difference { seed, event }) if seed == PLANTED => {
@@ -82,16 +86,16 @@ fn planted(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     })
 }
 
-fn build(project: &Project, release: bool, deadline: Instant) -> Result<(), Outcome> {
-    // As the tests of each kind were built, so that little is left to do.
-    let like: &[&str] =
-        if release { &["--release", "--package", "sim-tests"] } else { &["--workspace"] };
-    let words = ["build", "--example", EXAMPLE];
-    let mut command = cargo(project.root(), words.iter().chain(like).copied());
+fn build_release(project: &Project, deadline: Instant) -> Result<(), Outcome> {
+    let words = ["build", "--example", EXAMPLE, "--release", "--package", "sim-tests"];
+    let mut command = cargo(project.root(), words);
     command.envs([rust_tests::CHECKED]);
-    let built =
-        run_command(modest(command), project.scratch().join("prefixes-build.log"), deadline);
-    if built.succeeded() { Ok(()) } else { Err(built.outcome(|_| String::new())) }
+    let log = project.scratch().join("prefixes-build.log");
+    built(&run_command(modest(command), log, deadline))
+}
+
+fn built(finished: &Finished) -> Result<(), Outcome> {
+    if finished.succeeded() { Ok(()) } else { Err(finished.outcome(|_| String::new())) }
 }
 
 /// What one process of a build prints.

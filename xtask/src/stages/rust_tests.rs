@@ -1,7 +1,7 @@
 //! Steps that run Rust tests and count them.
 
-use super::run_cargo;
 use crate::command::{Finished, cargo, modest, run as run_command};
+use crate::features::Features;
 use crate::guest;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
@@ -20,36 +20,69 @@ pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 /// Makes arithmetic of an optimised build that overflows a failure, as it is in debug builds.
 pub(super) const CHECKED: (&str, &str) = ("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
 
-/// Explorations that the stage of that name runs optimised; in a debug build they take two minutes of
-/// a processor more, which is for the night. (A filter of cargo-nextest: cargo has none of the kind.)
-const NO_EXPLORATIONS: &str =
-    "not (package(sim-tests) & test(/^(shipping|rails|reconnect|mixed)::/))";
+/// Stories that the stage `explorer` runs optimised. (A filter of cargo-nextest: cargo has none of the
+/// kind.)
+const EXPLORATIONS: &str = "(package(sim-tests) & binary(stories))";
+/// Tests that need RDMA devices, which the stage `guest` runs.
+const WITH_DEVICES: &str = "((binary(rdma) & not test(/^(discovery|program)::/)) \
+    | (binary(conformance) & test(/^guest::/)))";
+/// Tests that take longer than a few seconds, or start processes.
+const LONG: &str = "(binary(program) | binary(stores) | binary(lanes) | package(xtask))";
 
 /// Every test of the workspace, with cargo-nextest where it is installed.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
-    let tests = move |deadline| {
-        let mut command = if setup::NEXTEST.is_present() {
-            let runner = ["nextest", "run", "--workspace", "--no-fail-fast"];
-            let filter: &[&str] =
-                if property_cases.is_some() { &[] } else { &["-E", NO_EXPLORATIONS] };
-            cargo(project.root(), runner.iter().chain(filter).copied())
-        } else {
-            cargo(project.root(), ["test", "--workspace", "--all-targets", "--no-fail-fast"])
-        };
-        command.envs(property_cases.map(|cases| ("PROPTEST_CASES", cases.to_string())));
-        judged(&run_command(command, project.scratch().join("tests.log"), deadline))
-    };
-    let examples = |deadline| {
-        let arguments = ["test", "--workspace", "--doc", "--no-fail-fast"];
-        let finished = run_cargo(project, "examples", &arguments, deadline);
-        finished.outcome(|output| format!("{} examples", count(output)))
+    let filter = match property_cases {
+        Some(_) => format!("not {WITH_DEVICES}"),
+        None => format!("not ({EXPLORATIONS} | {WITH_DEVICES})"),
     };
     vec![
-        Step::new("tests", tests),
-        Step::new("examples", examples),
-        guest::modules(project),
+        Step::new("tests", move |deadline| {
+            // Without cargo-nextest, nothing leaves out the tests that need devices.
+            let mut features = match setup::NEXTEST.is_present() {
+                true => Features::available(project, deadline),
+                false => Features::default_only(),
+            };
+            if let Some(cases) = property_cases {
+                features.set("PROPTEST_CASES", cases.to_string());
+            }
+            judged(&tests(project, features, ("tests", &filter), deadline))
+        }),
+        Step::new("examples", |deadline| {
+            let features = Features::available(project, deadline);
+            let words: (&[&str], &[&str]) = (&["test"], &["--doc", "--no-fail-fast"]);
+            let finished = features.run(project, "examples", words, deadline);
+            finished.outcome(|output| format!("{} examples", count(output)))
+        }),
         guest::builds(project),
     ]
+}
+
+/// The tests that take seconds, of the default features.
+pub(super) fn short(project: &Project) -> Step<'_> {
+    Step::new("tests", |deadline| {
+        let filter = format!("not ({EXPLORATIONS} | {LONG})");
+        judged(&tests(project, Features::default_only(), ("short-tests", &filter), deadline))
+    })
+}
+
+/// What is tested of the default features alone.
+pub(super) fn default_features(project: &Project, deadline: Instant) -> Outcome {
+    let words: (&[&str], &[&str]) = (&["test"], &["--test", "program", "--test", "rdma"]);
+    judged(&Features::default_only().run(project, "default-features", words, deadline))
+}
+
+/// The tests of the workspace that a filter of cargo-nextest leaves, or all where that is missing.
+fn tests(
+    project: &Project,
+    features: Features,
+    (log, filter): (&str, &str),
+    deadline: Instant,
+) -> Finished {
+    let words: (&[&str], &[&str]) = match setup::NEXTEST.is_present() {
+        true => (&["nextest", "run"], &["--no-fail-fast", "-E", filter]),
+        false => (&["test"], &["--all-targets", "--no-fail-fast"]),
+    };
+    features.run(project, log, words, deadline)
 }
 
 /// The explorer and the sweeps, optimised; some explorations are for the night only.
@@ -91,15 +124,6 @@ pub(super) fn seeds(project: &Project) -> Vec<Step<'_>> {
     }
     let run = |deadline| seeds_twice(project, deadline).unwrap_or_else(|outcome| outcome);
     vec![Step::new("same-output", run)]
-}
-
-/// A step that runs tests and says how many passed; none at all is a failure.
-pub(super) fn step<'a>(
-    project: &'a Project,
-    name: &'static str,
-    arguments: &'static [&'static str],
-) -> Step<'a> {
-    Step::new(name, move |deadline| judged(&run_cargo(project, name, arguments, deadline)))
 }
 
 /// What a run of tests came to; none at all is a failure.
