@@ -183,9 +183,7 @@ impl Node {
                     Fence::Clear if !taken => {}
                     Fence::Clear | Fence::InUse => return self.ask_for_proof(lifecycle, &call),
                 }
-                if let Some(State::Announced(announcement)) = self.state_mut(lifecycle) {
-                    announcement.offered = Some(sender);
-                }
+                self.offer(now, lifecycle, sender);
             }
             StateKind::Raising | StateKind::Fencing => return self.hold(lifecycle, call),
             StateKind::Draining | StateKind::Quiescing => return self.reject_ending(call),
@@ -193,6 +191,20 @@ impl Node {
         }
         let message = self.message(lifecycle, Op::Reply, Some(sender));
         self.outputs.push_back(Output::Answer { token: call.token, message });
+    }
+
+    /// Offers the lifecycle to a pair, which has the whole of `half_open` to echo it however long the
+    /// offer waited for the retire of earlier lanes. Repeated requests of the pair extend nothing.
+    fn offer(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
+        let half_open = now + self.config.timing.half_open;
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let State::Announced(announcement) = &mut lane.state else { return };
+        let first = announcement.offered.replace(sender) != Some(sender);
+        if let Some((at, TimerKind::HalfOpen)) = &mut lane.timer
+            && first
+        {
+            *at = half_open;
+        }
     }
 
     /// Refuses so that the sender asks again and echoes `lifecycle`, which proves that it is alive

@@ -1,9 +1,10 @@
 //! Durations of waits (rule H8).
 
 use super::solo::{Solo, far, request};
-use handfast_core::Input;
 use handfast_core::node::{CallFailure, Limits, TimerKind, Timing};
 use handfast_core::transport::{OperationKind, Outcome};
+use handfast_core::wire::{Body, Op};
+use handfast_core::{Event, Input};
 use std::collections::BTreeSet;
 
 const TRIES: u32 = 9;
@@ -89,6 +90,30 @@ fn waits_last_exactly_as_configured() {
     full.tell(Input::Release(far(1)));
     full.tell(Input::Open(far(2)));
     assert_eq!(full.wait(), Some((TIMING.room, TimerKind::Room)));
+}
+
+/// A reply that waits for a slow retire leaves its receiver the whole wait to echo, once.
+#[test]
+fn held_reply_starts_half_open_wait() {
+    let mut solo = patient();
+    let old = solo.establish(1, 10, 1);
+    solo.tell(Input::Release(far(1)));
+    solo.call(request(1, 10, 2));
+    assert_eq!(solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default())), 1);
+    solo.pass_time();
+    assert!(solo.events.contains(&Event::RetireOverdue { peer: far(1), lifecycle: old }));
+    assert_eq!(solo.take_answers(Op::Reply), 0, "the earlier lane may still touch memory");
+    assert_eq!(solo.wait(), Some((millis(10_000), TimerKind::HalfOpen)));
+    solo.operate(OperationKind::Retire, |_| Outcome::Retired);
+    assert_eq!(solo.take_answers(Op::Reply), 1);
+    assert_eq!(solo.wait(), Some((TIMING.half_open, TimerKind::HalfOpen)));
+
+    solo.let_pass(millis(1_000));
+    solo.call(request(1, 10, 2));
+    assert_eq!(solo.take_answers(Op::Reply), 1);
+    assert_eq!(solo.wait(), Some((millis(89_000), TimerKind::HalfOpen)), "not by a repetition");
+    solo.call(request(1, 10, 3));
+    assert_eq!(solo.wait(), Some((TIMING.half_open, TimerKind::HalfOpen)), "offered to another");
 }
 
 /// Fails every attempt; `fail` performs the failure apart from time.
