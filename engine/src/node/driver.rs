@@ -574,7 +574,10 @@ impl<N: Net> Driver<N> {
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
                 let broke = matches!(failure, Failure::Transport(_));
                 self.causes.insert(*lifecycle, (to_transport_error(failure), broke));
-                self.drop_idle_demand(peer, *lifecycle);
+                // Whatever is wanted of a lane that was closed here was asked for since.
+                if !matches!(failure, Failure::Closed | Failure::Evicted) {
+                    self.drop_idle_demand(peer, *lifecycle);
+                }
             }
             Event::PeerRestarted { peer, new, .. } => {
                 info!(%peer, "the peer restarted");
@@ -665,12 +668,13 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// A lane that was in use and for which there is no work is not wanted back before there is.
+    /// Releases the demand for a lane that ended without work. A lifecycle that the peer's own request
+    /// has raised meanwhile stays.
     fn drop_idle_demand(&mut self, peer: &NicPath, lifecycle: Lifecycle) {
         let runs = self.parts.registry.runs(peer);
         if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.has_no_work()) {
             let now = self.parts.clock.now();
-            self.parts.node.handle_input(now, Input::Close(peer.clone()));
+            self.parts.node.handle_input(now, Input::Release(peer.clone()));
         }
     }
 

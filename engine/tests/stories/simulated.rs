@@ -264,6 +264,47 @@ fn quick_restart_is_recognised() {
     }
 }
 
+/// An idle owner that did not notice the crash of its peer answers the peer's next run at once: the
+/// end of the old lane leaves the new one alone.
+#[test]
+fn restarted_peer_reaches_idle_owner_at_once() {
+    for seed in 0..4 {
+        let story = Story::new(seed);
+        let mut sim = story.sim();
+        story.owner(&mut sim, "owner");
+        let shared = story.clone();
+        sim.host("user", move || {
+            let story = shared.clone();
+            async move {
+                let user = story.node("user").await;
+                let began = Instant::now();
+                let segment = user.open(&cache_at("owner")).await?;
+                round_trip(&segment, 10 * KIB, 1).await?;
+                let took = began.elapsed();
+                assert!(took < Duration::from_millis(200), "seed {}: {took:?}", story.seed);
+                story.chapter.fetch_add(1, Ordering::Relaxed);
+                std::future::pending().await
+            }
+        });
+        let shared = story.clone();
+        sim.client("clock", async move {
+            shared.wait_for(2).await;
+            Ok(())
+        });
+        story.play_to(&mut sim, 1);
+        for _ in 0..50 {
+            sim.step().unwrap();
+        }
+        // The end of its connections is lost with the network.
+        sim.partition("user", "owner");
+        sim.crash("user");
+        sim.repair("user", "owner");
+        sim.bounce("user");
+        sim.run().unwrap();
+        assert_eq!(story.chapter.load(Ordering::Relaxed), 2);
+    }
+}
+
 /// A partition costs one peer its deadlines and the others nothing.
 #[test]
 fn partition_delays_only_one_peer() {
