@@ -110,11 +110,12 @@ impl Transfers {
             let bytes = &mut self.batches[batch].requests[piece.request as usize].bytes;
             *bytes += u64::from(piece.length);
         }
-        let withdrawn = self.batches[self.slices[slot].batch].outcome.is_some();
+        let batch = self.slices[slot].batch;
+        let withdrawn = self.batches[batch].outcome.is_some();
         if !withdrawn {
             self.lanes.stop(lane);
         }
-        if withdrawn || sent == Sent::None {
+        if withdrawn || sent == Sent::None || self.lost_fence(batch).is_some() {
             self.try_again(now, slot, None);
         } else {
             // It is charged for this, and the cause comes with the lane's end.
@@ -171,6 +172,8 @@ impl Transfers {
             return;
         };
         let cause = Arc::new(cause);
+        // Slices that are still posted add debts when they come back.
+        self.lanes[lane].fence_lost = Some(cause.clone());
         for batch in self.lanes[lane].debtors.clone() {
             self.batches[batch].note(&cause);
             self.end(now, batch, BatchOutcome::Failed(Cause::PeerLost(cause.clone())));
@@ -233,6 +236,12 @@ impl Transfers {
         }
     }
 
+    /// The cause if a batch waits for a fence that is lost.
+    fn lost_fence(&self, batch: u32) -> Option<Arc<TransportError>> {
+        let mut debts = self.batches[batch].debts.iter();
+        debts.find_map(|debt| self.lanes[debt.lane].fence_lost.clone())
+    }
+
     /// Lets a slice that is nowhere wait for another lane, charging it if there was a failure.
     fn try_again(&mut self, now: Instant, slot: u32, failure: Option<Arc<TransportError>>) {
         let never = self.never_retries();
@@ -247,6 +256,13 @@ impl Transfers {
             self.settle(now, index);
             return;
         }
+        if let Some(cause) = self.lost_fence(index) {
+            self.batches[index].note(&cause);
+            self.remove_slice(slot);
+            self.end(now, index, BatchOutcome::Failed(Cause::PeerLost(cause)));
+            return;
+        }
+        let slice = &mut self.slices[slot];
         if let Some(failure) = failure {
             let first = slice.first_failure.get_or_insert(failure);
             if slice.retries >= self.limits.retries_max || never {

@@ -6,7 +6,9 @@ use super::fingerprint::hash_list;
 use super::slab::{Link, Linked, List, Slab};
 use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
+use crate::transport::TransportError;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use core::hash::{Hash, Hasher};
 use core::ops::{Index, IndexMut};
 
@@ -23,6 +25,8 @@ pub(super) struct Lane {
     pub(super) debtors: BTreeSet<u32>,
     /// Nothing posted on it can land any more.
     pub(super) fenced: bool,
+    /// The reason why no proof of its fence is expected any more.
+    pub(super) fence_lost: Option<Arc<TransportError>>,
     /// It is drained and gone.
     pub(super) down: bool,
     /// Number of its rail.
@@ -105,6 +109,7 @@ impl Lanes {
             slices: List::new(),
             debtors: BTreeSet::new(),
             fenced: false,
+            fence_lost: None,
             down: false,
             rail: None,
             moved: Moved::default(),
@@ -171,6 +176,7 @@ impl Lanes {
         self.stop(slot);
         let lane = &mut self.slab[slot];
         lane.fenced = true;
+        lane.fence_lost = None;
         core::mem::take(&mut lane.debtors)
     }
 

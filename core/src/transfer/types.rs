@@ -200,9 +200,10 @@ pub enum TransferInput {
         /// The lane.
         lane: Lifecycle,
     },
-    /// Nothing will prove any more that the lane is fenced, which is down or does not come to be,
-    /// though the peer may be reached by others. Every batch fails that waits for the proof: what it
-    /// wrote may still land.
+    /// Nothing will prove any more that the lane is fenced, though the peer may be reached by others.
+    /// Every batch fails that waits for the proof, since what it wrote may still land. The lane may
+    /// be down or ending: a batch whose slice comes back from it later fails then, unless
+    /// [`TransferInput::LaneFenced`] comes first.
     FenceLost {
         /// The lane.
         lane: Lifecycle,

@@ -27,7 +27,7 @@ pub enum TransferEvent {
     LaneDown(usize),
     /// A lane is fenced.
     Fenced(usize),
-    /// Nothing will prove any more that a lane that is down is fenced.
+    /// Nothing will prove any more that a lane is fenced that is down or ending.
     FenceLost(usize),
     /// An attempt whose lane is gone is answered all the same.
     LateAnswer(usize),
@@ -123,7 +123,7 @@ impl TransferWorld {
             if provable && lane.ending {
                 events.push((TransferEvent::Fenced(number), 0));
             }
-            if provable && lane.down && self.setup.faults.fence {
+            if provable && lane.ending && self.setup.faults.fence {
                 events.push((TransferEvent::FenceLost(number), 1));
             }
         }
@@ -186,9 +186,7 @@ impl TransferWorld {
         if event == TransferEvent::PeerLost {
             self.check_loss();
         }
-        if let TransferEvent::FenceLost(lane) = event {
-            self.check_fence_loss(lane);
-        }
+        self.check_fence_losses();
     }
 
     fn complete(&mut self, at: usize, status: CompletionStatus) {
@@ -242,6 +240,9 @@ impl TransferWorld {
         let attempt = self.attempts[at];
         self.part(&attempt).touched = true;
         self.attempts[at].stage = Stage::Late { silent: false };
+        if attempt.direction == Direction::Write && self.lanes[attempt.lane].unprovable {
+            self.batches[attempt.batch].unprovable = true;
+        }
     }
 
     fn lane_down(&mut self, lane: usize) {

@@ -181,13 +181,16 @@ impl TransferWorld {
         })
     }
 
-    /// The fence of a lane was just lost: a batch waits for its posted slices only.
-    pub(super) fn check_fence_loss(&mut self, lane: usize) {
+    /// A batch that owes a fence which is lost waits for its posted slices only, whether these came
+    /// back before the loss or after it.
+    pub(super) fn check_fence_losses(&mut self) {
         let posted = |number: usize| {
             self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
         };
+        let mut lost = (0..self.lanes.len()).filter(|lane| self.lanes[*lane].unprovable);
         let mut waiting = (0..self.batches.len()).filter(|number| !self.batches[*number].finished);
-        if let Some(number) = waiting.find(|number| self.owes(*number, lane) && !posted(*number)) {
+        let waits = |number: &usize| lost.any(|lane| self.owes(*number, lane)) && !posted(*number);
+        if let Some(number) = waiting.find(waits) {
             let detail = format!("batch {number} waits for a fence that was lost");
             self.violate(TransferOracle::Prompt, detail);
         }

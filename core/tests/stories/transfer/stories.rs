@@ -85,6 +85,51 @@ fn write_with_lost_fence_fails() {
     assert_eq!(bench.transfers.load().lanes, 1, "a lane that is down is forgotten without debtors");
 }
 
+/// The proof of a lane is lost while a slice is still posted on it. The slice comes back later and is
+/// written over another lane: the batch fails all the same, and does not wait for the proof.
+#[test]
+fn fence_lost_before_slice_returns_fails_batch() {
+    type Back = fn(&mut Bench, SliceId);
+    let ways: [Back; 4] = [
+        |bench, slice| bench.complete(slice, CompletionStatus::Flushed),
+        |bench, slice| bench.complete(slice, CompletionStatus::Failed(error(1))),
+        |bench, slice| bench.release(slice, Sent::Partly),
+        |bench, _| bench.lane_down(1, 1),
+    ];
+    for comes_back in ways {
+        let mut bench = Bench::with_lanes(SMALL, 2, 4);
+        let batch = bench.submit(&[write(5)]);
+        let lane = Lifecycle(1);
+        let first = bench.take_post();
+        bench.input(TransferInput::LaneRevoked { lane });
+        bench.input(TransferInput::FenceLost { lane, cause: error(9) });
+        assert!(!bench.has_ended(batch), "the slice is still posted");
+        comes_back(&mut bench, first.slice);
+        for second in bench.take_posts() {
+            bench.complete(second.slice, CompletionStatus::Done);
+        }
+        let report = bench.report(batch);
+        assert_eq!(report.outcome, BatchOutcome::Failed(Cause::PeerLost(Arc::new(error(9)))));
+        let remote = Remote::Indeterminate;
+        assert_eq!(report.requests, [RequestStatus::WriteIncomplete { bytes: 0, remote }]);
+        assert_eq!(bench.transfers.load().batches, 0);
+    }
+}
+
+/// A fence that follows its own loss counts: what comes back after it owes nothing.
+#[test]
+fn fence_after_its_loss_lets_batch_succeed() {
+    let mut bench = Bench::with_lanes(SMALL, 2, 4);
+    let batch = bench.submit(&[write(5)]);
+    let first = bench.take_post();
+    bench.input(TransferInput::FenceLost { lane: Lifecycle(1), cause: error(9) });
+    bench.fence(1);
+    bench.complete(first.slice, CompletionStatus::Flushed);
+    let second = bench.take_post();
+    bench.complete(second.slice, CompletionStatus::Done);
+    assert_eq!(bench.report(batch).outcome, BatchOutcome::Success);
+}
+
 #[test]
 fn a_read_whose_lane_fails_succeeds_on_another_at_once() {
     let mut bench = Bench::with_lanes(SMALL, 2, 4);

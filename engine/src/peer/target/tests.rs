@@ -214,6 +214,26 @@ async fn stuck_retire_fails_waiting_batches() {
     assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
 }
 
+/// The device holds a slice until its lane is overdue, and flushes it then. The slice is written over
+/// the other rail, but the proof of the first lane is given up: the write fails and does not wait.
+#[tokio::test]
+async fn slice_flushed_after_overdue_retire_fails_write() {
+    let story = Story::new(true);
+    let transfer = story.write(20);
+    let mut posted = story.plane.take();
+    posted.sort_unstable();
+    let [first, second] = posted[..] else { panic!("{posted:?}") };
+    story.target.on_lane_revoked(FIRST);
+    story.target.on_retire_overdue(FIRST, TransportError { call: "retire", ..device_gone() });
+    let (slice, status) = (SliceId::from_bits(first.1), CompletionStatus::Flushed);
+    story.target.on_inputs(false, [TransferInput::Completion { slice, status }].into_iter());
+    story.done(story.plane.take());
+    story.done([second]);
+    let error = ends(transfer).await;
+    assert_eq!(error.class(), Some(FailureClass::LocalPort));
+    assert_eq!(error.remote(), Some(Remote::Indeterminate));
+}
+
 /// Without rails a lane that never finishes its retire is waited for.
 #[tokio::test]
 async fn stuck_retire_without_rails_is_awaited() {
