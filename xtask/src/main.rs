@@ -3,6 +3,7 @@
 mod bench;
 mod checks;
 mod command;
+mod dashboard;
 mod demo;
 mod features;
 mod fleet;
@@ -45,6 +46,7 @@ enum Task {
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
     Demo(demo::Arguments),
+    Dashboard(dashboard::Arguments),
     Sweep(sweep::Arguments),
     Setup(setup::Arguments),
 }
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(project, &arguments).map(passed),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
+        Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
         Task::Sweep(arguments) => sweep::run(project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),

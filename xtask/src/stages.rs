@@ -11,7 +11,7 @@ use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{fleet, fuzz, guest, setup};
+use crate::{dashboard, fleet, fuzz, guest, setup};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -137,6 +137,12 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             what: "the program as users build it",
             budget: depth.budget(150),
             steps: release(project),
+        });
+        stages.push(Stage {
+            name: "dashboard",
+            what: "every query of the Grafana dashboard against live nodes",
+            budget: depth.budget(150),
+            steps: vec![dashboard::step(project)],
         });
     }
     stages
@@ -307,7 +313,7 @@ mod tests {
             );
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), if depth == Depth::Nightly { 9 } else { 6 });
+            assert_eq!(names.len(), if depth == Depth::Nightly { 10 } else { 6 });
         }
     }
 

@@ -8,6 +8,9 @@ mod failover;
 #[path = "../../examples/kv_cache.rs"]
 mod kv_cache;
 #[allow(dead_code)]
+#[path = "../../examples/metrics.rs"]
+mod metrics;
+#[allow(dead_code)]
 #[path = "../../examples/put.rs"]
 mod put;
 #[allow(dead_code)]
@@ -15,6 +18,8 @@ mod put;
 mod serve;
 
 use crate::helpers::content;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 #[tokio::test]
 async fn put_example_writes_into_the_serve_example() {
@@ -41,4 +46,20 @@ async fn kv_cache_example_fetches_its_pages() {
 #[tokio::test]
 async fn failover_example_reads_from_the_standby_and_back() {
     assert_eq!(failover::run().await.unwrap(), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn metrics_example_counts_its_transfers() {
+    let server = serve::serve("127.0.0.1:0", 1 << 20).await.unwrap();
+    let engine = metrics::node("127.0.0.1:0").await.unwrap();
+    let segment = engine.open(&format!("{}/notes", server.engine.address())).await.unwrap();
+    metrics::transfer(&segment).await.unwrap();
+
+    let mut connection = TcpStream::connect(engine.metrics_address().unwrap()).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n";
+    connection.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    let written = r#"carrier="tcp",direction="write"} 65536"#;
+    assert!(answer.lines().any(|line| line.ends_with(written)), "{answer}");
 }
