@@ -39,7 +39,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut end = tokio::task::spawn_blocking(|| io::stdin().read_to_end(&mut Vec::new()));
     loop {
-        // The segment stays usable when its owner restarts: only what is under way fails.
+        // The segment stays usable when its owner restarts: only transfers under way fail.
         if let Err(error) = transfer(&segment).await {
             println!("{error}");
         }
