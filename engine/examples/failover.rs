@@ -34,7 +34,7 @@ async fn read_any(replicas: &[Segment]) -> Result<u8, Error> {
     let mut last = None;
     for segment in replicas {
         let copy = Memory::zeroed(BYTES)?;
-        match segment.read(&copy.whole(), 0).deadline(Duration::from_secs(2)).await {
+        match segment.read(&copy.whole(), 0).deadline(Duration::from_secs(10)).await {
             Ok(_) => {
                 let mut first = [0];
                 copy.copy_out(0, &mut first)?;

@@ -31,7 +31,7 @@ async fn fetch(engine: &Engine, pool: &str, blocks: &[usize]) -> Result<Memory, 
         batch = batch.read(&target, (page * PAGE_BYTES) as u64);
     }
     // The batch succeeds or fails as a whole.
-    batch.deadline(Duration::from_secs(5)).await?;
+    batch.deadline(Duration::from_secs(10)).await?;
     Ok(local)
 }
 
