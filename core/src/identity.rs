@@ -6,9 +6,11 @@
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
+use serde::{Deserialize, Serialize};
 
 /// The name of a node. Free text without `@`; with peer-to-peer metadata it is `host:port`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
 impl NodeName {
@@ -32,6 +34,20 @@ impl NodeName {
     /// The text of the name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(&text)
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.as_str().into()
     }
 }
 
@@ -75,7 +91,7 @@ const BETWEEN_NICS: char = '~';
 /// Two nodes with several NICs may have several lanes, each over a *rail*: one NIC of either side.
 /// Its path names both, the addressed node's NIC first, as in `node@mlx5_1~mlx5_0`, so each rail is
 /// a separate endpoint of one node.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NicPath {
     /// The node that owns the NIC.
     pub node: NodeName,
@@ -134,8 +150,8 @@ impl fmt::Debug for NicPath {
 }
 
 /// One run of a node: 128 random bits drawn at its start.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Incarnation(pub u128);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(#[serde(with = "hex")] pub u128);
 
 impl Incarnation {
     /// The incarnation of a legacy Mooncake node, which has none (rule H13). No handfast node draws
@@ -154,6 +170,22 @@ impl Incarnation {
     }
 }
 
+/// A `u128` as hexadecimal digits: not every JSON reader has integers of 128 bits.
+pub(crate) mod hex {
+    use alloc::string::String;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(crate) fn serialize<S: Serializer>(value: &u128, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&format_args!("{value:032x}"))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u128, D::Error> {
+        let number = super::Incarnation::from_hex(&String::deserialize(from)?);
+        Ok(number.ok_or_else(|| D::Error::custom("expected 32 hexadecimal digits"))?.0)
+    }
+}
+
 impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", self.0)
@@ -161,7 +193,7 @@ impl fmt::Debug for Incarnation {
 }
 
 /// The number of one set of queue pairs, never reused within an incarnation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lifecycle(pub u64);
 
 impl fmt::Debug for Lifecycle {
@@ -171,7 +203,7 @@ impl fmt::Debug for Lifecycle {
 }
 
 /// A lifecycle of a known incarnation: one half of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pair {
     /// The run of the node.
     pub incarnation: Incarnation,

@@ -9,7 +9,6 @@
 
 extern crate alloc;
 
-pub mod codec;
 mod entropy;
 pub mod gate;
 pub mod identity;

@@ -25,5 +25,4 @@ pub use lane::StateKind;
 pub use machine::Node;
 #[cfg(feature = "mutants")]
 pub use mutants::Mutant;
-pub use saved::Restoring;
 pub use transitions::{TRANSITIONS, Transition, Trigger};

@@ -6,10 +6,12 @@
 
 use crate::identity::{Lifecycle, NicPath, Pair};
 use crate::wire::Body;
+use alloc::borrow::Cow;
 use alloc::string::String;
+use serde::{Deserialize, Serialize};
 
 /// Names an operation: each kind happens at most once in a lifecycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId {
     /// The set of queue pairs operated on.
     pub lifecycle: Lifecycle,
@@ -18,7 +20,7 @@ pub struct OperationId {
 }
 
 /// The steps in the life of a set of queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OperationKind {
     /// Create, and move to INIT.
     BringUp,
@@ -33,7 +35,7 @@ pub enum OperationKind {
 }
 
 /// An operation to perform.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operation {
     /// Create the queue pairs of `lifecycle`, to be connected to `peer`.
     BringUp {
@@ -93,7 +95,7 @@ impl Operation {
 }
 
 /// Outcome of an operation.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// The queue pairs exist; `Body` is what a message announces about them.
     BroughtUp(Body),
@@ -110,7 +112,7 @@ pub enum Outcome {
 }
 
 /// The side charged with a failure (rule H9: local failures are never the peer's).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Side {
     /// Our device, port, memory or configuration.
     Local,
@@ -123,13 +125,15 @@ pub enum Side {
 }
 
 /// A failure as a transport saw it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize,
+)]
 #[error("{call} failed: {detail}")]
 pub struct TransportError {
     /// The side at fault, as far as the transport can see.
     pub side: Side,
     /// The call or step that failed, such as `connect` or `ibv_modify_qp(RTR)`.
-    pub call: &'static str,
+    pub call: Cow<'static, str>,
     /// Its return value or errno; 0 where there is none.
     pub code: i32,
     /// Description of the failure.

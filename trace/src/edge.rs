@@ -1,10 +1,11 @@
 //! What transfers tell a trace: their edges, and not every slice.
 
+use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
-use handfast_core::{Lifecycle, code_enum};
+use serde::{Deserialize, Serialize};
 
 /// How a batch ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// Every byte is where it should be.
     Success,
@@ -23,7 +24,7 @@ pub enum Ending {
 }
 
 /// Something that happened to the transfers to one run of a peer. It is not replayed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Edge {
     /// A batch was submitted.
     Submitted {
@@ -59,27 +60,6 @@ pub enum Edge {
     /// So many edges before this one were not kept.
     Missed(u64),
 }
-
-code_enum!(Ending {
-    Success,
-    Refused(error),
-    Exhausted(error),
-    PeerLost(error),
-    PeerRestarted,
-    TimedOut,
-    Cancelled,
-});
-
-code_enum!(Edge {
-    Submitted { batch, requests, bytes },
-    Ended { batch, ending },
-    LaneUp(lane),
-    LaneRevoked(lane),
-    LaneDown { lane, cause },
-    PeerLost(cause),
-    PeerRestarted,
-    Missed(count),
-});
 
 impl Edge {
     /// Whether the entries around it are kept for longer.

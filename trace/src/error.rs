@@ -2,7 +2,6 @@
 
 use crate::line::{LINE_BYTES_MAX, MAGIC, VERSION};
 use crate::reader::TRACE_BYTES_MAX;
-use handfast_core::codec::CodeError;
 use handfast_core::transport::Side;
 
 /// Why a trace cannot be read.
@@ -35,9 +34,9 @@ pub enum TraceCause {
     /// The file is longer than [`TRACE_BYTES_MAX`].
     #[error("the file is longer than {TRACE_BYTES_MAX} bytes")]
     TooLong,
-    /// A line has a right checksum and is none of this version.
+    /// A line has a right checksum and is none of this version; at most 512 characters of the reason.
     #[error("{0}")]
-    Words(#[from] CodeError),
+    Json(String),
     /// A line stands where it cannot: lines are missing, doubled or out of order.
     #[error("{0}")]
     Order(&'static str),
@@ -51,7 +50,7 @@ impl TraceCause {
     pub fn cure(&self) -> &'static str {
         match self {
             Self::Empty | Self::NotATrace => "name a file that `--record FILE` wrote, uncompressed",
-            Self::Version { .. } | Self::Words(_) => {
+            Self::Version { .. } | Self::Json(_) => {
                 "use the version of handfast that recorded it; `head -1 FILE` names it"
             }
             Self::Cut => {

@@ -16,7 +16,6 @@ mod recorder;
 mod redact;
 mod replay;
 mod ring;
-mod texts;
 
 pub use edge::{Edge, Ending};
 pub use error::{TraceCause, TraceError};
@@ -27,4 +26,3 @@ pub use recorder::{Recorder, RecorderStatus, Trace};
 pub use redact::{RedactError, Redacted, redact};
 pub use replay::{Difference, ReplayError, Replayed, Step, replay};
 pub use ring::{BYTES_DEFAULT, BYTES_MAX, BYTES_MIN, RecordError, RecordOptions, SEGMENT_BYTES};
-pub use texts::{CALL_NAME_BYTES_MAX, CALL_NAMES_MAX, Plain};

@@ -2,14 +2,14 @@
 
 use crate::error::{TraceCause, TraceError};
 use crate::line::{LINE_BYTES_MAX, Line, MAGIC, VERSION, checksum};
-use crate::texts::Plain;
-use handfast_core::codec::Reader;
 use std::io::{BufRead, Read};
 
 /// Longest trace that is read, in bytes; twice of what a recorder may be told to keep.
 pub const TRACE_BYTES_MAX: u64 = 2 << 30;
 /// Longest first line, in bytes.
 const FIRST_BYTES_MAX: usize = 128;
+/// Longest reason that an error quotes, in characters: it may repeat a text of the file.
+const REASON_CHARACTERS_MAX: usize = 512;
 
 /// A trace that is read line by line. Every line's checksum is checked, and that it is whole.
 pub struct TraceReader<R> {
@@ -113,13 +113,12 @@ impl<R: BufRead> TraceReader<R> {
             };
         }
         let text = str::from_utf8(&bytes).map_err(|_| self.wrong(TraceCause::NotText))?;
-        let (words, found) =
+        let (json, found) =
             text.rsplit_once(' ').ok_or_else(|| self.wrong(TraceCause::Checksum))?;
-        if checksum(words) != found {
+        if checksum(json) != found {
             return Err(self.wrong(TraceCause::Checksum));
         }
-        let line = Line::read(words, &mut Reader::new(words, &mut Plain));
-        let line = line.map_err(|error| self.wrong(error.into()))?;
+        let line = serde_json::from_str(json).map_err(|error| self.wrong(malformed(&error)))?;
         self.ended = matches!(line, Line::End { .. });
         Ok(Some(line))
     }
@@ -128,6 +127,10 @@ impl<R: BufRead> TraceReader<R> {
     pub fn wrong(&self, cause: TraceCause) -> TraceError {
         TraceError { line: self.line, cause }
     }
+}
+
+fn malformed(error: &serde_json::Error) -> TraceCause {
+    TraceCause::Json(error.to_string().chars().take(REASON_CHARACTERS_MAX).collect())
 }
 
 fn io(error: &std::io::Error) -> TraceCause {

@@ -2,9 +2,8 @@
 
 use crate::edge::Edge;
 use crate::fails;
-use crate::line::{Effects, Line, signed, write_edge, write_effects, write_input};
+use crate::line::{Effects, Entry, LINE_BYTES_MAX, Line, What, json, signed};
 use crate::ring::{RecordError, RecordOptions, Ring};
-use handfast_core::codec::Writer;
 use handfast_core::{Incarnation, Input, Instant, NicPath, Node, Output};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,12 +26,11 @@ pub struct RecorderStatus {
 #[derive(Debug)]
 pub struct Recorder {
     ring: Ring,
-    words: Writer,
     /// The number of the next entry, and of the next segment.
     entry: u64,
     segment: u64,
-    /// The core has been told something, and has not answered yet.
-    unanswered: bool,
+    /// The entry of the input that the core handles now.
+    pending: Option<Entry>,
     /// The segment is full of edges, and whoever has the node was asked to begin another.
     asked: bool,
     /// Edges that came meanwhile.
@@ -49,10 +47,9 @@ impl Recorder {
     pub fn create(options: RecordOptions) -> Result<Self, RecordError> {
         Ok(Self {
             ring: Ring::create(options)?,
-            words: Writer::default(),
             entry: 1,
             segment: 1,
-            unanswered: false,
+            pending: None,
             asked: false,
             missed: 0,
             ended: false,
@@ -66,30 +63,36 @@ impl Recorder {
             return;
         }
         self.begin_segment_if_full(node);
-        write_input(&mut self.words, self.entry, now, input);
-        self.unanswered = true;
+        let what = match input {
+            Some(input) => What::Input(Box::new(input.clone()), None),
+            None => What::Timeout(None),
+        };
+        self.pending = Some(Entry { number: self.entry, now, what });
         if input.is_some_and(fails::input) {
             self.ring.mark_failed();
         }
     }
 
-    /// What came of it.
+    /// Writes the pending entry with its effects.
     pub(crate) fn finish(&mut self, outputs: &[Output]) {
-        if !self.unanswered {
-            return;
+        let Some(entry) = &mut self.pending else { return };
+        match &mut entry.what {
+            What::Input(_, effects) | What::Timeout(effects) => {
+                *effects = Some(Effects::of(outputs))
+            }
+            What::Edge(..) => {}
         }
-        self.unanswered = false;
-        write_effects(&mut self.words, &Effects::of(outputs));
         if outputs.iter().any(fails::output) {
             self.ring.mark_failed();
         }
-        self.end_line();
+        self.finish_unanswered();
     }
 
-    /// Writes what the core was told when it did not come to an answer.
+    /// Writes the pending entry without effects, as after a panic of the core.
     pub(crate) fn finish_unanswered(&mut self) {
-        if std::mem::take(&mut self.unanswered) {
-            self.end_line();
+        if let Some(entry) = self.pending.take() {
+            self.write_line(&Line::Entry(entry));
+            self.entry += 1;
         }
     }
 
@@ -113,13 +116,12 @@ impl Recorder {
         for (now, edge) in edges {
             let missed = missed.take().map(Edge::Missed);
             for edge in missed.into_iter().chain([edge]) {
-                write_edge(&mut self.words, self.entry, now, (peer, run), &edge);
-                lines += &signed(self.words.as_str());
-                self.words.clear();
-                self.entry += 1;
                 if edge.is_failure() {
                     self.ring.mark_failed();
                 }
+                let what = What::Edge(peer.clone(), run, edge);
+                lines += &signed(&json(&Line::Entry(Entry { number: self.entry, now, what })));
+                self.entry += 1;
             }
         }
         let written = self.ring.append(&lines);
@@ -148,34 +150,20 @@ impl Recorder {
     }
 
     fn checkpoint(&mut self, node: &Node) {
-        let mut lines = String::new();
-        Line::Segment { number: self.segment, entry: self.entry }.write(&mut self.words);
-        lines += &signed(self.words.as_str());
-        self.words.clear();
-        self.words.word("state");
-        node.save(&mut self.words, &mut |words| {
-            lines += &signed(words.as_str());
-            words.clear();
-            words.word("state");
-        });
-        self.words.clear();
+        let node = Box::new(node.clone());
+        let line = Line::Segment { number: self.segment, entry: self.entry, node };
+        let line = signed(&json(&line));
         self.segment += 1;
         self.asked = false;
-        let begun = self.ring.begin_segment(&lines);
+        let begun = match line.len() {
+            ..=LINE_BYTES_MAX => self.ring.begin_segment(&line),
+            bytes => Err(RecordError::State { bytes }),
+        };
         self.note(begun);
     }
 
     fn write_line(&mut self, line: &Line) {
-        line.write(&mut self.words);
-        let written = self.ring.append(&signed(self.words.as_str()));
-        self.words.clear();
-        self.note(written);
-    }
-
-    fn end_line(&mut self) {
-        let written = self.ring.append(&signed(self.words.as_str()));
-        self.words.clear();
-        self.entry += 1;
+        let written = self.ring.append(&signed(&json(line)));
         self.note(written);
     }
 

@@ -1,18 +1,20 @@
-//! Taking names and addresses out of a trace that still replays.
+//! Redaction: a copy of a trace without names and addresses, which still replays.
 //!
-//! The core compares names: its tables are in their order, and so are the peers that make way and
-//! the timers that fire together. So all names of a trace are sorted, and each becomes `name-` with
-//! its rank, with as many digits as the last needs: placeholders are in the order of what they
-//! stand for. A text that is a name has the name's placeholder wherever it stands. The core
-//! never compares addresses, GIDs, tokens and words for people with others.
+//! The core compares names: its tables, evictions and simultaneous timers follow their order. So all
+//! names of a trace are sorted, and the placeholder of each is `name-` and its rank, with as many
+//! digits as the last rank needs: placeholders sort as the names do. The core never compares
+//! addresses, GIDs, tokens and words for people with others. A text has one placeholder everywhere.
+//!
+//! The kind of a text follows from its key. A text under a key that [`kind_of`] does not know is taken
+//! out as words for people, so that a forgotten key shows as a failure and never as a name left in.
 
-use crate::error::{TraceCause, TraceError};
-use crate::line::{Effects, Entry, Line, What, header, signed};
+use crate::error::TraceError;
+use crate::line::{Effects, Entry, Line, What, header, json, signed};
 use crate::reader::TraceReader;
-use crate::replay::{ReplayError, Replayed, feed, replay, restore, restored, saved};
-use crate::texts::{Plain, lasting};
-use handfast_core::codec::{Code, Reader, TextKind, Texts, Writer};
+use crate::replay::{ReplayError, Replayed, feed, replay};
 use handfast_core::{Node, Output};
+use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
@@ -73,189 +75,165 @@ pub fn redact<R: BufRead>(
     to: &mut dyn Write,
 ) -> Result<Redacted, RedactError> {
     let replayed = replay(open()?, &mut |_| {})?;
-    let mut found = Found::default();
+    let mut found = BTreeMap::new();
     let mut reader = open()?;
     while let Some(line) = reader.next_line()? {
-        if let Line::Segment { .. } = line {
-            restore(&mut reader, &mut found)?;
-        } else {
-            again(&line, &mut found).map_err(|_| changed(&line))?;
-        }
+        map_texts(&mut tree(&line), "", &mut |kind, text| {
+            let known = found.entry(text.clone()).or_insert(kind);
+            *known = kind.min(*known);
+        });
     }
-    let (mut placeholders, redacted) = found.placeholders(replayed);
+    let (placeholders, redacted) = placeholders(&found, replayed);
     let mut reader = open()?;
     let failed = |error: std::io::Error| RedactError::Write(error.to_string());
     to.write_all(header(reader.program()).as_bytes()).map_err(failed)?;
     let mut sides = None;
     while let Some(line) = reader.next_line()? {
-        let text = write_redacted(line, &mut reader, &mut placeholders, &mut sides)?;
-        to.write_all(text.as_bytes()).map_err(failed)?;
+        let line = redacted_line(line, &placeholders, &mut sides)?;
+        to.write_all(signed(&json(&line)).as_bytes()).map_err(failed)?;
     }
     Ok(redacted)
 }
 
-/// The node as it was, and the same with placeholders.
+/// The recorded node, and the same node with placeholders.
 struct Sides {
     plain: Node,
     redacted: Node,
 }
 
-fn write_redacted<R: BufRead>(
-    line: Line,
-    reader: &mut TraceReader<R>,
-    placeholders: &mut Placeholders,
+fn redacted_line(
+    plain: Line,
+    placeholders: &Placeholders,
     sides: &mut Option<Sides>,
-) -> Result<String, RedactError> {
-    let mut words = Writer::default();
-    let mut text = String::new();
-    let mut put = |line: &Line| {
-        line.write(&mut words);
-        text += &signed(words.as_str());
-        words.clear();
+) -> Result<Line, RedactError> {
+    let entry = match &plain {
+        Line::Entry(Entry { number, .. }) => *number,
+        Line::Segment { entry, .. } | Line::End { entry, .. } => *entry,
     };
-    match line {
-        Line::Segment { .. } => {
-            let Some(plain) = restore(reader, &mut Plain)? else { return Ok(text) };
-            let redacted = restored(&saved(&plain), placeholders);
-            let redacted = redacted.map_err(|_| changed(&line))?;
-            put(&line);
-            saved(&redacted).into_iter().for_each(|part| put(&Line::State(part)));
-            *sides = Some(Sides { plain, redacted });
+    let changed = || RedactError::Changed { entry };
+    let mut value = tree(&plain);
+    map_texts(&mut value, "", &mut |_, text| replace(text, placeholders));
+    let mut redacted = serde_json::from_value(value).map_err(|_| changed())?;
+    match (plain, &mut redacted) {
+        (Line::Segment { node: plain, .. }, Line::Segment { node: redacted, .. }) => {
+            *sides = Some(Sides { plain: *plain, redacted: (**redacted).clone() });
         }
-        Line::Entry(plain) => {
-            let changed = RedactError::Changed { entry: plain.number };
-            let line = again(&Line::Entry(plain.clone()), placeholders);
-            let (Ok(Line::Entry(redacted)), Some(sides)) = (line, sides) else {
-                return Err(changed);
-            };
-            put(&Line::Entry(sides.step(&plain, redacted, placeholders).ok_or(changed)?));
+        (Line::Entry(plain), Line::Entry(redacted)) => {
+            let sides = sides.as_mut().ok_or_else(changed)?;
+            sides.step(&plain, redacted, placeholders).ok_or_else(changed)?;
         }
-        Line::State(_) | Line::End { .. } => put(&line),
+        _ => {}
     }
-    Ok(text)
+    Ok(redacted)
 }
 
 impl Sides {
-    /// Tells both the same, and yields the entry with what comes of it on the redacted side; `None`
-    /// if that is something else than on the plain side.
+    /// Feeds both nodes, and gives the redacted entry the effects on the redacted side; `None` if
+    /// those differ from the plain side in more than texts.
     fn step(
         &mut self,
         plain: &Entry,
-        mut redacted: Entry,
-        placeholders: &mut Placeholders,
-    ) -> Option<Entry> {
-        let (before, after) = (feed(&mut self.plain, plain), feed(&mut self.redacted, &redacted));
-        let before = in_common(&before, placeholders)?;
-        if before != in_common(&after, &mut Placeholders::default())? {
+        redacted: &mut Entry,
+        placeholders: &Placeholders,
+    ) -> Option<()> {
+        let mut before = tree(&feed(&mut self.plain, plain));
+        let after = feed(&mut self.redacted, redacted);
+        map_texts(&mut before, "", &mut |kind, text| match kind {
+            Kind::Detail => text.clear(),
+            _ => replace(text, placeholders),
+        });
+        if before != without_details(&after) {
             return None;
         }
         if let What::Input(_, Some(effects)) | What::Timeout(Some(effects)) = &mut redacted.what {
             *effects = Effects::of(&after);
         }
-        Some(redacted)
+        Some(())
     }
 }
 
-/// The words of outputs with placeholders and without words for people.
-fn in_common(outputs: &[Output], placeholders: &mut Placeholders) -> Option<Vec<Output>> {
-    let wordless = placeholders.wordless;
-    placeholders.wordless = true;
-    let same = outputs.iter().map(|output| {
-        let mut words = Writer::default();
-        output.write(&mut words);
-        Output::read(&mut Reader::new(words.as_str(), placeholders)).ok()
+fn without_details(outputs: &[Output]) -> Value {
+    let mut value = tree(&outputs);
+    map_texts(&mut value, "", &mut |kind, text| {
+        if kind == Kind::Detail {
+            text.clear();
+        }
     });
-    let same = same.collect();
-    placeholders.wordless = wordless;
-    same
+    value
 }
 
-/// A line with its texts mapped.
-fn again(line: &Line, texts: &mut dyn Texts) -> Result<Line, TraceCause> {
-    let mut words = Writer::default();
-    line.write(&mut words);
-    Ok(Line::read(words.as_str(), &mut Reader::new(words.as_str(), texts))?)
+fn tree(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("structs, enums and lists are JSON")
 }
 
-fn changed(line: &Line) -> RedactError {
-    let entry = match line {
-        Line::Entry(Entry { number, .. }) => *number,
-        Line::Segment { entry, .. } | Line::End { entry, .. } => *entry,
-        Line::State(_) => 0,
+/// The kind of a text that may name somebody. Where a text is of several kinds, the first counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Name,
+    Address,
+    Gid,
+    Token,
+    /// Words for people.
+    Detail,
+}
+
+/// The kind of a text under `key`; `None` if it is a variant, a hexadecimal number or the name of a
+/// call.
+fn kind_of(key: &str) -> Option<Kind> {
+    match key {
+        "node" | "nic" | "names" => Some(Kind::Name),
+        "address" => Some(Kind::Address),
+        "gid" => Some(Kind::Gid),
+        "token" => Some(Kind::Token),
+        "incarnation" | "superseded" | "old" | "new" | "live" | "other" | "transitions" => None,
+        "call" | "Limit" => None,
+        "Call" | "cause" | "edge" | "ending" | "failure" | "first_failure" | "from" | "kind"
+        | "kinds" | "op" | "outcome" | "reason" | "side" | "state" | "timer" | "trigger" => None,
+        _ => Some(Kind::Detail),
+    }
+}
+
+/// Shows `map` every text of a value that is of a kind and not empty. Elements of a list have the
+/// list's key.
+fn map_texts(value: &mut Value, key: &str, map: &mut dyn FnMut(Kind, &mut String)) {
+    match value {
+        Value::String(text) => match kind_of(key) {
+            Some(kind) if !text.is_empty() => map(kind, text),
+            _ => {}
+        },
+        Value::Array(list) => list.iter_mut().for_each(|value| map_texts(value, key, map)),
+        Value::Object(fields) => {
+            fields.iter_mut().for_each(|(key, value)| map_texts(value, key, map));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The placeholder of every text of a trace.
+type Placeholders = BTreeMap<String, String>;
+
+fn placeholders(found: &BTreeMap<String, Kind>, replayed: Replayed) -> (Placeholders, Redacted) {
+    let mut known = Placeholders::new();
+    let mut number_all = |kind, word: &str| {
+        let texts: Vec<_> = found.iter().filter(|(_, of)| **of == kind).collect();
+        let digits = texts.len().to_string().len();
+        for (at, (text, _)) in texts.iter().enumerate() {
+            known.insert((*text).clone(), format!("{word}-{:0digits$}", at + 1));
+        }
+        texts.len()
     };
-    RedactError::Changed { entry }
+    let redacted = Redacted {
+        names: number_all(Kind::Name, "name"),
+        addresses: number_all(Kind::Address, "address"),
+        gids: number_all(Kind::Gid, "gid"),
+        tokens: number_all(Kind::Token, "token"),
+        details: number_all(Kind::Detail, "text"),
+        replayed,
+    };
+    (known, redacted)
 }
 
-/// Every text of a trace, with the first of its kinds.
-#[derive(Default)]
-struct Found(BTreeMap<String, TextKind>);
-
-impl Texts for Found {
-    fn text(&mut self, kind: TextKind, text: String) -> String {
-        if !text.is_empty() {
-            let known = self.0.entry(text.clone()).or_insert(kind);
-            *known = kind.min(*known);
-        }
-        text
-    }
-
-    fn lasting(&mut self, name: &str) -> Option<&'static str> {
-        lasting(name)
-    }
-}
-
-impl Found {
-    fn placeholders(self, replayed: Replayed) -> (Placeholders, Redacted) {
-        let count = |kind| self.0.values().filter(|known| **known == kind).count();
-        let redacted = Redacted {
-            names: count(TextKind::Name),
-            addresses: count(TextKind::Address),
-            gids: count(TextKind::Gid),
-            tokens: count(TextKind::Token),
-            details: count(TextKind::Detail),
-            replayed,
-        };
-        let kinds = [
-            (TextKind::Name, "name", redacted.names),
-            (TextKind::Address, "address", redacted.addresses),
-            (TextKind::Gid, "gid", redacted.gids),
-            (TextKind::Token, "token", redacted.tokens),
-            (TextKind::Detail, "text", redacted.details),
-        ];
-        let mut known = BTreeMap::new();
-        for (kind, word, count) in kinds {
-            let digits = count.to_string().len();
-            let of_kind = self.0.iter().filter(|(_, known)| **known == kind);
-            for (rank, (text, _)) in of_kind.enumerate() {
-                known.insert(text.clone(), format!("{word}-{:0digits$}", rank + 1));
-            }
-        }
-        (Placeholders { known: Some(known), wordless: false }, redacted)
-    }
-}
-
-/// What stands for what. Without any, texts stay as they are.
-#[derive(Default)]
-struct Placeholders {
-    known: Option<BTreeMap<String, String>>,
-    /// Words for people are left out.
-    wordless: bool,
-}
-
-impl Texts for Placeholders {
-    fn text(&mut self, kind: TextKind, text: String) -> String {
-        if kind == TextKind::Detail && self.wordless {
-            return String::new();
-        }
-        match &self.known {
-            Some(_) if text.is_empty() => text,
-            // What the core says and was never told is words of its own, for people.
-            Some(known) => known.get(&text).cloned().unwrap_or_else(|| "text".to_owned()),
-            None => text,
-        }
-    }
-
-    fn lasting(&mut self, name: &str) -> Option<&'static str> {
-        lasting(name)
-    }
+/// A text that is in no line is one of the core's own, for people.
+fn replace(text: &mut String, placeholders: &Placeholders) {
+    *text = placeholders.get(text).cloned().unwrap_or_else(|| "text".to_owned());
 }

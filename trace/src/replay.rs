@@ -1,11 +1,8 @@
 //! Feeding a trace to the core.
 
 use crate::error::{TraceCause, TraceError};
-use crate::line::{Effects, Entry, Line, What};
+use crate::line::{Effects, Entry, Line, What, json};
 use crate::reader::TraceReader;
-use crate::texts::Plain;
-use handfast_core::codec::{CodeError, Reader, Texts, Writer};
-use handfast_core::node::Restoring;
 use handfast_core::{Input, Instant, Node, Output};
 use std::io::BufRead;
 
@@ -125,8 +122,7 @@ struct Course<R> {
 impl<R: BufRead> Course<R> {
     fn take(&mut self, line: Line, show: &mut dyn FnMut(Step<'_>)) -> Result<(), ReplayError> {
         match line {
-            Line::Segment { number, entry } => self.begin_segment(number, entry, show),
-            Line::State(_) => Err(self.order("a state outside of a segment's beginning")),
+            Line::Segment { number, entry, node } => self.begin_segment(number, entry, *node, show),
             Line::End { entry, now } => {
                 if entry != self.next || self.node.is_none() {
                     return Err(self.order("the end has not the number of the next entry"));
@@ -143,15 +139,12 @@ impl<R: BufRead> Course<R> {
         &mut self,
         number: u64,
         entry: u64,
+        node: Node,
         show: &mut dyn FnMut(Step<'_>),
     ) -> Result<(), ReplayError> {
         let missing = entry.checked_sub(self.next).ok_or_else(|| {
             self.order("a segment begins with an entry that was before it already")
         })?;
-        let Some(node) = restore(&mut self.reader, &mut Plain)? else {
-            // Killed while the state was written: what was before it is whole.
-            return Ok(());
-        };
         if let Some(before) = self.node.as_ref().filter(|_| missing == 0)
             && let Some((expected, got)) = difference(&node, before)
         {
@@ -218,69 +211,17 @@ pub(crate) fn feed(node: &mut Node, entry: &Entry) -> Vec<Output> {
     outputs
 }
 
-/// Reads the state that a segment begins with; `None` if it is cut off and that is allowed.
-pub(crate) fn restore<R: BufRead>(
-    reader: &mut TraceReader<R>,
-    texts: &mut dyn Texts,
-) -> Result<Option<Node>, TraceError> {
-    let mut restoring = None;
-    loop {
-        let part = match reader.next_line()? {
-            Some(Line::State(part)) => part,
-            None if reader.may_be_cut() => return Ok(None),
-            _ => return Err(reader.wrong(TraceCause::Order("a segment without its whole state"))),
-        };
-        match take_part(&mut restoring, &part, texts) {
-            Ok(None) => {}
-            Ok(node) => return Ok(node),
-            Err(error) => return Err(reader.wrong(error.into())),
-        }
-    }
-}
-
-/// The node of which `parts` are the state.
-pub(crate) fn restored(parts: &[String], texts: &mut dyn Texts) -> Result<Node, CodeError> {
-    let mut restoring = None;
-    for part in parts {
-        if let Some(node) = take_part(&mut restoring, part, texts)? {
-            return Ok(node);
-        }
-    }
-    Err(CodeError::State("there are fewer lines than were announced"))
-}
-
-/// Takes a part of a state; the node once it is whole.
-fn take_part(
-    restoring: &mut Option<Restoring>,
-    part: &str,
-    texts: &mut dyn Texts,
-) -> Result<Option<Node>, CodeError> {
-    let mut from = Reader::new(part, texts);
-    match restoring {
-        None => *restoring = Some(Restoring::begin(&mut from)?),
-        Some(restoring) => restoring.take(&mut from)?,
-    }
-    let whole = restoring.take_if(|restoring| !restoring.wants_more());
-    whole.map(Restoring::finish).transpose()
-}
-
-/// All that the state of a node says.
-pub(crate) fn saved(node: &Node) -> Vec<String> {
-    let (mut words, mut lines) = (Writer::default(), Vec::new());
-    node.save(&mut words, &mut |words| {
-        lines.push(words.as_str().to_owned());
-        words.clear();
-    });
-    lines
-}
-
-/// The first line in which two states differ.
+/// The surroundings of the first byte in which two states differ.
 fn difference(expected: &Node, got: &Node) -> Option<(String, String)> {
-    let (expected, got) = (saved(expected), saved(got));
-    let at = (0..expected.len().max(got.len())).find(|at| expected.get(*at) != got.get(*at))?;
-    let shown = |lines: &[String]| match lines.get(at) {
-        Some(line) => format!("the state '{}'", brief(line)),
-        None => "no further state".to_owned(),
+    let (expected, got) = (json(expected), json(got));
+    if expected == got {
+        return None;
+    }
+    let same = expected.chars().zip(got.chars()).take_while(|(expected, got)| expected == got);
+    let from = same.count().saturating_sub(LISTED_CHARACTERS_MAX / 2);
+    let shown = |text: &str| {
+        let part: String = text.chars().skip(from).take(LISTED_CHARACTERS_MAX).collect();
+        format!("the state '{part}'")
     };
     Some((shown(&expected), shown(&got)))
 }

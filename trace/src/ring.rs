@@ -1,6 +1,6 @@
 //! The file of a recording: segments that each replay by themselves, of which old ones make way.
 
-use crate::line::{MAGIC, header};
+use crate::line::{LINE_BYTES_MAX, MAGIC, header};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -60,6 +60,15 @@ pub enum RecordError {
     Occupied {
         /// The path.
         path: PathBuf,
+    },
+    /// The state of the node, which begins every segment, is longer than a line may be.
+    #[error(
+        "the state of the node takes {bytes} bytes, and a recording has room for {LINE_BYTES_MAX}: \
+         record with smaller limits"
+    )]
+    State {
+        /// Bytes of the state.
+        bytes: usize,
     },
     /// The system did not let us write.
     #[error("{path}: {doing} failed: {error}", path = .path.display())]

@@ -111,7 +111,7 @@ impl From<VerbsError> for TransportError {
     fn from(error: VerbsError) -> Self {
         let VerbsError { side, call, code, device, detail, limit } = error;
         let limit = limit_words(limit.as_ref());
-        Self { side, call, code, detail: format!("{device}: {detail}{limit}") }
+        Self { side, call: call.into(), code, detail: format!("{device}: {detail}{limit}") }
     }
 }
 

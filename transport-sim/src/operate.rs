@@ -202,5 +202,5 @@ fn transport_error(error: &VerbsError, broken: bool) -> TransportError {
         Side::Local
     };
     let detail = error.to_string();
-    TransportError { side, call: error.call.name(), code: error.code, detail }
+    TransportError { side, call: error.call.name().into(), code: error.code, detail }
 }

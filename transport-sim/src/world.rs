@@ -773,5 +773,5 @@ fn fresh(setup: &Setup, site: usize, run: u128) -> Site {
 }
 
 pub(crate) fn error(side: Side, call: &'static str) -> TransportError {
-    TransportError { side, call, code: 0, detail: "injected".into() }
+    TransportError { side, call: call.into(), code: 0, detail: "injected".into() }
 }

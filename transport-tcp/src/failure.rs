@@ -24,10 +24,10 @@ pub(crate) fn io_error(call: &'static str, address: &str, error: &io::Error) -> 
     let side = if LOCAL.contains(&code) { Side::Local } else { Side::Peer };
     let separator = if address.is_empty() { "" } else { ": " };
     let detail = format!("{address}{separator}{error} ({:?})", error.kind());
-    TransportError { side, call, code, detail }
+    TransportError { side, call: call.into(), code, detail }
 }
 
 /// A failure that the peer caused without a system call.
 pub(crate) fn peer_error(call: &'static str, code: i32, detail: String) -> TransportError {
-    TransportError { side: Side::Peer, call, code, detail }
+    TransportError { side: Side::Peer, call: call.into(), code, detail }
 }

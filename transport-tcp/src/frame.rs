@@ -56,7 +56,12 @@ impl Status {
             Direction::Read => "read",
             Direction::Write => "write",
         };
-        Some(TransportError { side: Side::Peer, call, code: self as i32, detail: detail.into() })
+        Some(TransportError {
+            side: Side::Peer,
+            call: call.into(),
+            code: self as i32,
+            detail: detail.into(),
+        })
     }
 }
 

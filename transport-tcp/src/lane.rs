@@ -120,7 +120,7 @@ impl Drop for Live {
 
 /// A failure of our own side that no system call reported.
 pub(crate) fn local_error(call: &'static str, detail: impl Into<String>) -> TransportError {
-    TransportError { side: Side::Local, call, code: 0, detail: detail.into() }
+    TransportError { side: Side::Local, call: call.into(), code: 0, detail: detail.into() }
 }
 
 impl Lane {
@@ -223,7 +223,12 @@ impl Lane {
         }
         if wiring.expired {
             let detail = "the peer's hello came and its time ran out".to_owned();
-            return Err(TransportError { side: Side::Local, call: "hello", code: 0, detail });
+            return Err(TransportError {
+                side: Side::Local,
+                call: "hello".into(),
+                code: 0,
+                detail,
+            });
         }
         wiring.armed = Some(remote);
         self.armed.notify_one();

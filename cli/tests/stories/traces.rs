@@ -92,16 +92,17 @@ fn a_trace_that_is_none_or_leads_elsewhere_has_exit_codes_of_its_own() {
     };
     replay("").failed(14, &["our side, reading the trace, line 1", "empty", "--record FILE"]);
     replay("hello").failed(14, &["does not begin with 'handfast-trace'"]);
-    let newer = whole.replacen("handfast-trace 1 ", "handfast-trace 2 ", 1);
-    replay(&newer).failed(14, &["version 2", "the version of handfast that recorded it"]);
+    let newer = whole.replacen("handfast-trace 2 ", "handfast-trace 3 ", 1);
+    replay(&newer).failed(14, &["version 3", "the version of handfast that recorded it"]);
     replay(&whole[..whole.len() - 3]).failed(14, &["the last line has no end", "--allow-cut"]);
-    replay(&whole.replacen("Wire Wired", "Wire Proven", 1)).failed(14, &["checksum is wrong"]);
+    let (wired, proven) = (r#""outcome":"Wired""#, r#""outcome":"Proven""#);
+    replay(&whole.replacen(wired, proven, 1)).failed(14, &["checksum is wrong"]);
     let changed: String = whole
         .split_inclusive('\n')
-        .map(|line| match line.contains(" Wire Wired ") {
+        .map(|line| match line.contains(wired) {
             true => {
-                let words = line.rsplit_once(' ').unwrap().0.replace("Wire Wired", "Wire Proven");
-                handfast_trace::signed(&words)
+                let json = line.rsplit_once(' ').unwrap().0.replace(wired, proven);
+                handfast_trace::signed(&json)
             }
             false => line.to_owned(),
         })

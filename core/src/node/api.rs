@@ -6,9 +6,11 @@ use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
 use crate::transport::{Operation, OperationId, Outcome, TransportError};
 use crate::wire::{Message, PlainMessage, Refusal};
+use alloc::borrow::Cow;
+use serde::{Deserialize, Serialize};
 
 /// Configuration of a node. All its randomness derives from `seed`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// Our NIC, and with it our name.
     pub path: NicPath,
@@ -23,7 +25,7 @@ pub struct NodeConfig {
 }
 
 /// The bounds of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Peers remembered.
     pub peers_max: usize,
@@ -59,7 +61,7 @@ impl Default for Limits {
 }
 
 /// The waits of a node (rule H8). Retries double up to six times and carry up to half of jitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// First wait for a reply.
     pub request_retry: Duration,
@@ -96,11 +98,11 @@ impl Default for Timing {
 }
 
 /// Names an incoming call so that its answer finds the way back; chosen by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallToken(pub u64);
 
 /// Failures of an outgoing call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum CallFailure {
     /// The address refuses connections.
     Refused,
@@ -113,7 +115,7 @@ pub enum CallFailure {
 }
 
 /// Inputs of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Input {
     /// The application wants a lane to this NIC of a peer.
     Open(NicPath),
@@ -168,7 +170,7 @@ pub enum Input {
 }
 
 /// Outputs of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Output {
     /// Call the peer that `message.to` names.
     Call(Message),
@@ -204,7 +206,9 @@ pub enum Output {
 }
 
 /// Causes of a failed attempt or demand.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize,
+)]
 pub enum Failure {
     /// The peer could not be called.
     #[error("the peer cannot be called: {0:?}")]
@@ -241,11 +245,11 @@ pub enum Failure {
     DrainOverdue,
     /// A local bound is reached.
     #[error("the limit '{0}' is reached")]
-    Limit(&'static str),
+    Limit(Cow<'static, str>),
 }
 
 /// Observations for the application.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Event {
     /// A demand could not be met; it is dropped.
     OpenFailed {
@@ -325,7 +329,7 @@ pub enum Event {
 }
 
 /// Counters since the start; left out of fingerprints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Messages ignored because they concern no current pair (rule H4).
     pub ignored: u64,
@@ -340,11 +344,12 @@ pub struct Counters {
     /// State changes that no row of `TRANSITIONS` declares: bugs in the node.
     pub undeclared: u64,
     /// One bit per row of `TRANSITIONS` that was taken.
+    #[serde(with = "crate::identity::hex")]
     pub transitions: u128,
 }
 
 /// The named waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TimerKind {
     /// A transport operation is overdue.
     Operation,

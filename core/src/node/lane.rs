@@ -6,9 +6,10 @@ use crate::identity::{NicPath, Pair};
 use crate::time::Instant;
 use crate::wire::{Body, Message};
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// State of a lifecycle. `docs/handshake.md` lists the transitions.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum State {
     /// BringUp is under way; no peer knows the number yet.
     Raising,
@@ -35,7 +36,7 @@ pub(super) enum State {
 }
 
 /// The announcement of queue pairs before any echo.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Announcement {
     /// Requests sent.
     pub(super) requests: u32,
@@ -46,7 +47,7 @@ pub(super) struct Announcement {
 }
 
 /// A state without its data, for tables and counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the state of the same name")]
 pub enum StateKind {
     Raising,
@@ -109,14 +110,14 @@ impl State {
 }
 
 /// An incoming call that waits for a local operation (rule H7), and is then handled again.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Held {
     pub(super) token: CallToken,
     pub(super) message: Message,
 }
 
 /// One lifecycle.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Lane {
     pub(super) peer: NicPath,
     pub(super) state: State,

@@ -115,7 +115,7 @@ impl Node {
                 if peer.backoff.take().is_some() {
                     self.pursue(now, path);
                 } else if peer.room.take().is_some() {
-                    self.fail_demand(path, Failure::Limit("lifecycles_max"));
+                    self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
                 }
             }
             TimerId::Lifecycle(lifecycle) => self.on_lifecycle_timer(now, *lifecycle),
@@ -170,7 +170,7 @@ impl Node {
 
     fn handle_open(&mut self, now: Instant, path: NicPath) {
         if !self.admit(&path) {
-            let failure = Failure::Limit("peers_max");
+            let failure = Failure::Limit("peers_max".into());
             self.emit(Event::OpenFailed { peer: path, failure });
             return;
         }

@@ -6,19 +6,20 @@ use super::machine::Node;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Instant;
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// Incarnations remembered per name after they were superseded; for `NameConflict` reports only.
 const SUPERSEDED_MAX: usize = 4;
 
 /// The incarnation that holds a name, and the first local lifecycle issued after it did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Live {
     pub(super) incarnation: Incarnation,
     pub(super) since: Lifecycle,
 }
 
 /// State of one NIC of a peer.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Peer {
     pub(super) wanted: bool,
     pub(super) failures: u32,
@@ -38,7 +39,7 @@ pub(super) struct Peer {
 }
 
 /// State of one node name, with all its NICs: they live and die as one process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Name {
     pub(super) live: Option<Live>,
     pub(super) superseded: Vec<Incarnation>,

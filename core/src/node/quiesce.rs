@@ -165,7 +165,7 @@ impl Node {
     /// Lets a demand wait for room in the table of lifecycles, if room is coming or can be made.
     pub(super) fn await_room(&mut self, now: Instant, path: &NicPath) {
         if !self.room_is_coming() && !self.evict(now) {
-            self.fail_demand(path, Failure::Limit("lifecycles_max"));
+            self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
             return;
         }
         if let Some(peer) = self.peers.get_mut(path) {

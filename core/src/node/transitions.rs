@@ -5,9 +5,10 @@ use super::api::{Event, Failure};
 use super::lane::{State, StateKind};
 use super::machine::Node;
 use crate::identity::Lifecycle;
+use serde::{Deserialize, Serialize};
 
 /// Triggers of a state change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Trigger {
     /// A demand or a request needs queue pairs.
     Raised,

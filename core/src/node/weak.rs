@@ -16,12 +16,13 @@ use crate::transport::Operation;
 use crate::wire::{Body, PlainMessage, Refusal, RefusalReason};
 use alloc::string::String;
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// Most queue pairs skipped to make numbers fresh.
 const SKIP_MAX: u64 = 16;
 
 /// A legacy call that waits for a local operation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct PlainCall {
     pub(super) token: CallToken,
     pub(super) message: PlainMessage,

@@ -77,7 +77,7 @@ impl Transfers {
     pub(super) fn flush_charge(&self) -> Option<Arc<TransportError>> {
         let side = crate::transport::Side::Peer;
         let detail = alloc::string::String::new();
-        let error = TransportError { side, call: "flush", code: 0, detail };
+        let error = TransportError { side, call: "flush".into(), code: 0, detail };
         (self.mutant == Some(TransferMutant::FlushCharged)).then(|| Arc::new(error))
     }
 }

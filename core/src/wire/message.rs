@@ -132,7 +132,7 @@ pub enum RefusalReason {
 }
 
 /// A refusal with words for people.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Refusal {
     /// The machine-readable reason.
     pub reason: RefusalReason,
@@ -141,7 +141,7 @@ pub struct Refusal {
 }
 
 /// Everything a side must know to wire towards the other's queue pairs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Body {
     /// Queue-pair numbers in lane order.
     pub queue_pairs: Vec<u32>,
@@ -163,7 +163,7 @@ pub struct Body {
 }
 
 /// A message between two handfast nodes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Message {
     /// Purpose.
     pub op: Op,

@@ -8,9 +8,10 @@ use super::{Body, Message};
 use crate::identity::NicPath;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
 
 /// A connection descriptor without our key.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PlainMessage {
     /// The sending NIC; absent from the answer to a ready, and from a node that speaks TCP only.
     pub from: Option<NicPath>,

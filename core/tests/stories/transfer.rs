@@ -149,7 +149,7 @@ impl Bench {
 }
 
 fn error(code: i32) -> TransportError {
-    TransportError { side: Side::Peer, call: "post", code, detail: String::new() }
+    TransportError { side: Side::Peer, call: "post".into(), code, detail: String::new() }
 }
 
 fn request(direction: Direction, length: u64) -> Request {

@@ -109,7 +109,12 @@ impl LocalRegions {
         }
         if known.entries >= REGISTRATIONS_MAX {
             let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
-            return Err(TransportError { side: Side::Local, call: "register", code: 0, detail });
+            return Err(TransportError {
+                side: Side::Local,
+                call: "register".into(),
+                code: 0,
+                detail,
+            });
         }
         let of_block = known.blocks.entry(block).or_default();
         let before = of_block.len();

@@ -180,7 +180,7 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
 fn copy_one(regions: &RegionTable, posting: &Posting) -> LaneCompletion {
     let Posting { slice, direction, span, remote } = posting;
     let refused = |detail: String| {
-        let error = TransportError { side: Side::Peer, call: "copy", code: 0, detail };
+        let error = TransportError { side: Side::Peer, call: "copy".into(), code: 0, detail };
         LaneCompletion::Refused(*slice, error)
     };
     let length = span.len() as u64;

@@ -283,7 +283,8 @@ pub(crate) trait Transport: Plane {
     /// Sees an answer come from the peer over each queue pair of a wired lane (rule H13).
     fn prove(&self, _lifecycle: Lifecycle) -> Step<()> {
         let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
-        let error = TransportError { side: Side::Configuration, call: "prove", code: 0, detail };
+        let error =
+            TransportError { side: Side::Configuration, call: "prove".into(), code: 0, detail };
         Box::pin(std::future::ready(Err(error)))
     }
 

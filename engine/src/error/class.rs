@@ -77,7 +77,7 @@ mod tests {
     use std::sync::Arc;
 
     fn lane(side: Side, call: &'static str) -> TransportError {
-        TransportError { side, call, code: 0, detail: "it broke".into() }
+        TransportError { side, call: call.into(), code: 0, detail: "it broke".into() }
     }
 
     /// A lane's error has the class that its rail's policy uses, and names it.

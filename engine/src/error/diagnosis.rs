@@ -135,7 +135,7 @@ fn of_failure(failure: &Failure) -> Id {
 
 /// By the call, then by the stage and the side.
 fn of_transport(stage: Stage, error: &TransportError) -> Id {
-    let by_call = of_call(error.call, error.code, &error.detail);
+    let by_call = of_call(&error.call, error.code, &error.detail);
     by_call.unwrap_or(match (stage, error.side) {
         (Stage::Device, _) => ids::DEV_NONE,
         (Stage::Registration, _) => ids::MR_FAULT,
@@ -163,7 +163,7 @@ mod tests {
     use std::sync::Arc;
 
     fn transport(side: Side, call: &'static str, code: i32, detail: &str) -> TransportError {
-        TransportError { side, call, code, detail: detail.to_owned() }
+        TransportError { side, call: call.into(), code, detail: detail.to_owned() }
     }
 
     /// Every variant once at least; the functions above leave none out, or they would not compile.
@@ -257,7 +257,7 @@ mod tests {
             Failure::Evicted,
             Failure::Quiesced,
             Failure::DrainOverdue,
-            Failure::Limit("peers"),
+            Failure::Limit("peers".into()),
         ]
     }
 

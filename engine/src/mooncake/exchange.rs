@@ -37,7 +37,7 @@ impl From<io::Error> for Failed {
             _ => error.to_string(),
         };
         let code = error.raw_os_error().unwrap_or(0);
-        Self::Broken(TransportError { side: Side::Peer, call: CONNECTION, code, detail })
+        Self::Broken(TransportError { side: Side::Peer, call: CONNECTION.into(), code, detail })
     }
 }
 
@@ -53,7 +53,7 @@ impl From<Stopped> for Failed {
 impl From<MemoryError> for Failed {
     fn from(error: MemoryError) -> Self {
         let (call, detail) = ("memory", error.to_string());
-        Self::Broken(TransportError { side: Side::Local, call, code: 0, detail })
+        Self::Broken(TransportError { side: Side::Local, call: call.into(), code: 0, detail })
     }
 }
 
@@ -203,11 +203,16 @@ fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
 
 fn refused() -> Failed {
     let detail = "the bytes named are in no buffer of the peer".to_owned();
-    Failed::Refused(TransportError { side: Side::Peer, call: "data request", code: 1, detail })
+    Failed::Refused(TransportError {
+        side: Side::Peer,
+        call: "data request".into(),
+        code: 1,
+        detail,
+    })
 }
 
 fn foreign(detail: String) -> Failed {
-    Failed::Broken(TransportError { side: Side::Peer, call: "data status", code: 0, detail })
+    Failed::Broken(TransportError { side: Side::Peer, call: "data status".into(), code: 0, detail })
 }
 
 /// The failure that version 1 cannot express.
@@ -236,5 +241,10 @@ fn silent(what: &str, limit_ms: u64) -> Failed {
 }
 
 fn slow(detail: String) -> Failed {
-    Failed::Broken(TransportError { side: Side::Peer, call: "data request", code: 0, detail })
+    Failed::Broken(TransportError {
+        side: Side::Peer,
+        call: "data request".into(),
+        code: 0,
+        detail,
+    })
 }

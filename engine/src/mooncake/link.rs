@@ -379,7 +379,7 @@ async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, 
     let silent = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer in {limit_ms} ms"));
     let stream = connected.unwrap_or_else(|_| Err(silent())).map_err(|error| TransportError {
         side: Side::Peer,
-        call: "connect",
+        call: "connect".into(),
         code: error.raw_os_error().unwrap_or(0),
         detail: format!("{}: {error}", parts.address),
     })?;
@@ -387,5 +387,5 @@ async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, 
 }
 
 fn broken(detail: String) -> TransportError {
-    TransportError { side: Side::Local, call: "data connection", code: 0, detail }
+    TransportError { side: Side::Local, call: "data connection".into(), code: 0, detail }
 }

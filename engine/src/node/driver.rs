@@ -754,7 +754,7 @@ async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {
 }
 
 fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
-    TransportError { side, call, code: 0, detail }
+    TransportError { side, call: call.into(), code: 0, detail }
 }
 
 fn to_transport_error(failure: &Failure) -> TransportError {

@@ -141,7 +141,7 @@ mod tests {
 
     fn full() -> TransportError {
         let detail = "2 of 2 queue pairs".to_owned();
-        TransportError { side: Side::Local, call: "ibv_create_qp", code: 12, detail }
+        TransportError { side: Side::Local, call: "ibv_create_qp".into(), code: 12, detail }
     }
 
     async fn raised(

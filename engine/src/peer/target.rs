@@ -436,7 +436,7 @@ impl Target {
     pub(crate) fn on_peer_restarted(&self) {
         let cause = TransportError {
             side: Side::Peer,
-            call: "handshake",
+            call: "handshake".into(),
             code: 0,
             detail: "the peer restarted".into(),
         };
@@ -627,7 +627,7 @@ impl Target {
         for lane in &state.lanes {
             let error = TransportError {
                 side: Side::Peer,
-                call: "lane",
+                call: "lane".into(),
                 code: 0,
                 detail: format!("no answer on the lane for {limit_ms} ms"),
             };
@@ -739,7 +739,7 @@ async fn keep_time(target: std::sync::Weak<Target>, timer: Arc<Notify>) {
 fn closed() -> TransportError {
     TransportError {
         side: Side::Local,
-        call: "close",
+        call: "close".into(),
         code: 0,
         detail: "the engine was closed".into(),
     }

@@ -2,10 +2,11 @@
 
 use crate::run::{Folder, PEERS, Run, replayed};
 use handfast_core::transport::Side;
-use handfast_trace::{LINE_BYTES_MAX, ReplayError, TraceCause, TraceReader, replay, signed};
+use handfast_trace::{ReplayError, TraceCause, TraceReader, replay, signed};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::fs;
+use std::io::{BufReader, Read as _};
 use std::sync::LazyLock;
 
 static TRACE: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -36,40 +37,63 @@ fn what_is_no_trace_of_this_version_says_what_it_is() {
     assert_eq!(cause(&[0xff; 4096]), TraceCause::NotATrace);
     assert_eq!(cause(b"handfast-trace"), TraceCause::NotATrace);
     assert_eq!(cause(b"handfast-trace one 0.1.0\n"), TraceCause::NotATrace);
-    assert_eq!(cause(b"handfast-trace 2 0.9.0\n"), TraceCause::Version { found: 2 });
-    assert_eq!(cause(b"handfast-trace 1 0.1"), TraceCause::Cut);
-    assert!(matches!(cause(b"handfast-trace 1 0.1.0\n"), TraceCause::Order(_)));
+    assert_eq!(cause(b"handfast-trace 3 0.9.0\n"), TraceCause::Version { found: 3 });
+    assert_eq!(cause(b"handfast-trace 2 0.1"), TraceCause::Cut);
+    assert!(matches!(cause(b"handfast-trace 2 0.1.0\n"), TraceCause::Order(_)));
 }
 
 #[test]
 fn lines_that_are_missing_or_doubled_are_noticed() {
     let text = str::from_utf8(&TRACE).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
-    let entry = lines.iter().position(|line| line.starts_with("input 5 ")).unwrap();
+    let entry = lines.iter().position(|line| line.contains("\"number\":5,")).unwrap();
     let mut without = lines.clone();
     without.remove(entry);
     assert!(matches!(cause(without.concat().as_bytes()), TraceCause::Order(_)));
     let mut twice = lines.clone();
     twice.insert(entry, lines[entry]);
     assert!(matches!(cause(twice.concat().as_bytes()), TraceCause::Order(_)));
-    let mut without_state = lines.clone();
-    without_state.remove(2);
-    assert!(matches!(cause(without_state.concat().as_bytes()), TraceCause::Order(_)));
-    let after_end = [text, &signed("end 1 1")].concat();
+    let mut without_segment = lines.clone();
+    without_segment.remove(1);
+    assert!(matches!(cause(without_segment.concat().as_bytes()), TraceCause::Order(_)));
+    let after_end = [text, &signed(r#"{"end":{"entry":1,"now":1}}"#)].concat();
     assert!(matches!(cause(after_end.as_bytes()), TraceCause::Order(_)));
 }
 
 #[test]
 fn a_line_that_another_version_would_write_names_the_word() {
-    let header = "handfast-trace 1 0.1.0\n";
-    let trace = format!("{header}{}", signed("sigment 1 1"));
-    assert!(matches!(cause(trace.as_bytes()), TraceCause::Words(_)));
+    let header = "handfast-trace 2 0.1.0\n";
+    let trace = format!("{header}{}", signed(r#"{"sigment":{"number":1}}"#));
+    assert!(matches!(cause(trace.as_bytes()), TraceCause::Json(_)));
     let error = replayed(trace.as_bytes()).unwrap_err().to_string();
-    assert!(error.contains("word 1 is 'sigment'"), "{error}");
-    let long = format!("{header}{}", "x".repeat(LINE_BYTES_MAX + 9));
-    assert_eq!(cause(long.as_bytes()), TraceCause::LineTooLong);
+    assert!(error.contains("unknown variant `sigment`"), "{error}");
+    let trace = format!("{header}{}", signed(&format!("{{\"{}\":1}}", "x".repeat(4096))));
+    let TraceCause::Json(reason) = cause(trace.as_bytes()) else { panic!("a bounded reason") };
+    assert_eq!(reason.len(), 512, "{reason}");
     let bytes = [header.as_bytes(), b"\xff\xfe\n"].concat();
     assert_eq!(cause(&bytes), TraceCause::NotText);
+}
+
+/// A line without end is read up to the bound and no further.
+#[test]
+fn line_over_bound_is_refused() {
+    let header = &b"handfast-trace 2 0.1.0\n"[..];
+    let endless = BufReader::new(header.chain(std::io::repeat(b'x')));
+    let error = TraceReader::new(endless, false).unwrap().next_line().unwrap_err();
+    assert_eq!((error.line, error.cause), (2, TraceCause::LineTooLong));
+}
+
+/// A trace of version 1, which had words in place of JSON, is refused with its version and the cure.
+#[test]
+fn trace_of_version_1_is_refused_by_its_version() {
+    let first = "handfast-trace 1 0.1.0\nsegment 1 1 c5a754f6\n";
+    assert_eq!(cause(first.as_bytes()), TraceCause::Version { found: 1 });
+    let error = replayed(first.as_bytes()).unwrap_err().to_string();
+    for part in
+        ["version 1 of the format", "reads version 2", "the version of handfast that recorded"]
+    {
+        assert!(error.contains(part), "'{part}' is missing in: {error}");
+    }
 }
 
 #[test]
@@ -96,33 +120,33 @@ proptest! {
     fn a_byte_that_was_changed_is_noticed(at in any::<Index>(), to in any::<u8>()) {
         let mut bytes = TRACE.clone();
         let at = at.index(bytes.len());
-        let program = bytes.starts_with(b"handfast-trace 1 ") && (17..22).contains(&at);
+        let program = bytes.starts_with(b"handfast-trace 2 ") && (17..22).contains(&at);
         prop_assume!(bytes[at] != to && !program);
         bytes[at] = to;
         let error = replayed(&bytes).expect_err("it was changed");
         prop_assert!(matches!(error, ReplayError::Trace(_)), "{error}");
     }
 
+    /// A part of one line in place of a part of another, under a right checksum, ends as a value.
     #[test]
-    fn words_that_were_changed_under_a_right_checksum_do_no_harm(
+    fn changed_json_under_right_checksum_does_no_harm(
         line in any::<Index>(),
-        word in any::<Index>(),
+        part in any::<Index>(),
         from in any::<(Index, Index)>(),
     ) {
         let text = str::from_utf8(&TRACE).unwrap();
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let words_of = |line: &str| -> Vec<String> {
-            let words = line.rsplit_once(' ').map_or(line, |(words, _)| words);
-            words.split(' ').map(str::to_owned).collect()
+        let parts_of = |line: &str| -> Vec<String> {
+            let json = line.rsplit_once(' ').map_or(line, |(json, _)| json);
+            json.split_inclusive(',').map(str::to_owned).collect()
         };
         let line = 1 + line.index(lines.len() - 1);
-        let other = words_of(&lines[1 + from.0.index(lines.len() - 1)]);
-        let mut words = words_of(&lines[line]);
-        let word = word.index(words.len());
-        words[word] = other[from.1.index(other.len())].clone();
-        lines[line] = signed(&words.join(" ")).trim_end().to_owned();
+        let other = parts_of(&lines[1 + from.0.index(lines.len() - 1)]);
+        let mut parts = parts_of(&lines[line]);
+        let part = part.index(parts.len());
+        parts[part] = other[from.1.index(other.len())].clone();
+        lines[line] = signed(&parts.concat()).trim_end().to_owned();
         let text = lines.join("\n") + "\n";
-        // Whatever comes of it, it comes as a value.
         if let Err(error) = replayed(text.as_bytes()) {
             prop_assert!(error.to_string().len() < 32 << 10);
         }
@@ -131,7 +155,7 @@ proptest! {
     #[test]
     fn bytes_of_any_kind_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(replayed(&bytes).is_err());
-        let trace = [&b"handfast-trace 1 0.1.0\n"[..], &bytes].concat();
+        let trace = [&b"handfast-trace 2 0.1.0\n"[..], &bytes].concat();
         prop_assert!(replayed(&trace).is_err());
     }
 }

@@ -140,12 +140,11 @@ fn the_first_entry_that_differs_is_named_with_its_time_and_both_sides() {
     run.live(50);
     run.end();
     let text = fs::read_to_string(folder.file()).unwrap();
-    let opened = text.lines().find(|line| line.starts_with("input ") && line.contains(" Open "));
-    let opened = opened.expect("somebody opens").to_owned();
-    let number: u64 = opened.split(' ').nth(1).unwrap().parse().unwrap();
-    let now: u64 = opened.split(' ').nth(2).unwrap().parse().unwrap();
-    let other = opened.replace(" Open ", " Close ");
-    let changed = text.replace(&format!("{opened}\n"), &signed(other.rsplit_once(' ').unwrap().0));
+    let line = text.lines().find(|line| line.contains(r#"{"Open":"#)).expect("somebody opens");
+    let json = line.rsplit_once(' ').unwrap().0;
+    let entry = &serde_json::from_str::<serde_json::Value>(json).unwrap()["entry"];
+    let (number, now) = (entry["number"].as_u64().unwrap(), entry["now"].as_u64().unwrap());
+    let changed = text.replace(&format!("{line}\n"), &signed(&json.replace("Open", "Close")));
     let error = replayed(changed.as_bytes()).unwrap_err();
     let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
     assert_eq!((difference.entry, difference.now), (number, Instant(now)));
@@ -162,16 +161,15 @@ fn a_state_that_is_not_what_came_before_it_is_named() {
     }
     run.end();
     let text = fs::read_to_string(folder.file()).unwrap();
-    let state = text.lines().filter(|line| line.starts_with("state base")).nth(1).unwrap();
-    let words = state.rsplit_once(' ').unwrap().0;
-    let mut fields: Vec<_> = words.split(' ').map(str::to_owned).collect();
-    // The number of the next lifecycle: the words `state` and `base`, then 20 of the configuration.
-    let next = 2 + 4 + 8 + 8;
-    fields[next] = (fields[next].parse::<u64>().unwrap() + 1).to_string();
-    let changed = text.replace(&format!("{state}\n"), &signed(&fields.join(" ")));
+    let line = text.lines().filter(|line| line.starts_with(r#"{"segment""#)).nth(1).unwrap();
+    let mut json: serde_json::Value =
+        serde_json::from_str(line.rsplit_once(' ').unwrap().0).unwrap();
+    let next = &mut json["segment"]["node"]["next_lifecycle"];
+    *next = (next.as_u64().unwrap() + 1).into();
+    let changed = text.replace(&format!("{line}\n"), &signed(&json.to_string()));
     let error = replayed(changed.as_bytes()).unwrap_err();
     let handfast_trace::ReplayError::Differs(difference) = &error else { panic!("{error}") };
-    assert!(difference.expected.contains("state 'base"), "{error}");
+    assert!(difference.expected.contains("next_lifecycle"), "{error}");
 }
 
 #[test]
@@ -181,7 +179,7 @@ fn a_lane_of_nobody_fails_and_is_recorded_as_that() {
     run.tell(Input::LaneFailed { lifecycle: Lifecycle(99), error: error() });
     run.end();
     let text = fs::read_to_string(folder.file()).unwrap();
-    assert!(text.contains("LaneFailed 99 Peer =receive 104 =10.1.2.3%20hung%20up > 0 "), "{text}");
+    assert!(text.contains(r#"{"input":[{"LaneFailed":{"lifecycle":99,"error":{"side":"Peer","call":"receive","code":104,"detail":"10.1.2.3 hung up"}}},{"count":0,"#), "{text}");
 }
 
 #[test]

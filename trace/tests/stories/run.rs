@@ -208,7 +208,7 @@ impl Run {
 
 pub(crate) fn error() -> TransportError {
     let detail = "10.1.2.3 hung up".to_owned();
-    TransportError { side: Side::Peer, call: "receive", code: 104, detail }
+    TransportError { side: Side::Peer, call: "receive".into(), code: 104, detail }
 }
 
 pub(crate) const PEERS: [&str; 5] =

@@ -33,7 +33,7 @@ async fn two_nodes_move_bytes_both_ways_and_part() {
     a.retire().await;
     assert_eq!(a.sink.failures(), 0, "who retires hears of no failure");
     let error = b.sink.failure().await;
-    assert_eq!((error.side, error.call), (Side::Peer, "receive"));
+    assert_eq!((error.side, &*error.call), (Side::Peer, "receive"));
     assert!(error.detail.contains("between frames"), "{error}");
     b.retire().await;
     b.retire().await;
@@ -169,7 +169,7 @@ async fn a_dial_says_what_went_wrong() {
         let body = Body { token: token.into(), address: address.into(), ..Body::default() };
         let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
         let error = node.transport.wire(node.pair(number), remote, body).await.unwrap_err();
-        assert_eq!((error.side, error.call), (Side::Peer, call), "{error}");
+        assert_eq!((error.side, &*error.call), (Side::Peer, call), "{error}");
         assert!(error.detail.contains(detail), "{error}");
         assert!(error.detail.contains(address), "{error}");
     }
@@ -269,7 +269,7 @@ async fn an_answer_to_a_hello_that_is_none_is_an_error() {
         };
         let (error, ()) = tokio::join!(node.transport.wire(node.pair(number), remote, body), peer);
         let error = error.unwrap_err();
-        assert_eq!((error.side, error.call, error.code), (Side::Peer, "hello", code), "{error}");
+        assert_eq!((error.side, &*error.call, error.code), (Side::Peer, "hello", code), "{error}");
     }
 }
 

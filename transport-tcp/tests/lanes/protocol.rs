@@ -50,7 +50,7 @@ async fn breaks(bytes: &[u8], expected: &str) {
     assert_eq!(RawFrame::receive(&mut peer).await.tag, 0);
     peer.write_all(bytes).await.unwrap();
     let error = node.sink.failure().await;
-    assert_eq!((error.side, error.call), (Side::Peer, "frame"), "{error}");
+    assert_eq!((error.side, &*error.call), (Side::Peer, "frame"), "{error}");
     assert!(error.detail.contains(expected), "{error}");
     assert!(is_closed(&mut peer).await);
     assert_eq!(node.sink.ended_now().len(), 1, "the read {slice} was released");

@@ -383,7 +383,7 @@ impl Ranks for Known {
 }
 
 pub(super) fn error() -> TransportError {
-    TransportError { side: Side::Local, call: "a call", code: 5, detail: String::new() }
+    TransportError { side: Side::Local, call: "a call".into(), code: 5, detail: String::new() }
 }
 
 fn index(of: usize) -> Index {

@@ -61,7 +61,7 @@ fn full_lifecycle_table_refuses_and_fails_demand() {
     solo.tell(Input::Open(far(3)));
     assert_eq!(
         solo.events.pop(),
-        Some(Event::OpenFailed { peer: far(3), failure: Failure::Limit("lifecycles_max") })
+        Some(Event::OpenFailed { peer: far(3), failure: Failure::Limit("lifecycles_max".into()) })
     );
     assert_eq!(solo.node.lifecycles().count(), 1);
 }
@@ -74,7 +74,7 @@ fn an_idle_peer_makes_room_and_a_busy_one_does_not() {
     solo.call(request(2, 20, 1));
     assert_eq!(solo.take_refusals(), [RefusalReason::Busy]);
     solo.tell(Input::Open(far(2)));
-    let failure = Failure::Limit("peers_max");
+    let failure = Failure::Limit("peers_max".into());
     assert_eq!(solo.events.pop(), Some(Event::OpenFailed { peer: far(2), failure }));
     solo.tell(Input::Close(far(1)));
     solo.operate_all();

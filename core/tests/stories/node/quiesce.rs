@@ -198,7 +198,7 @@ fn wait_for_capacity_ends_with_the_limit() {
     let (id, at, _) = room.expect("the demand waits for room");
     solo.node.handle_timer(at, &id);
     solo.tell(Input::Release(far(1)));
-    let failure = Failure::Limit("lifecycles_max");
+    let failure = Failure::Limit("lifecycles_max".into());
     assert_eq!(solo.events.last(), Some(&Event::OpenFailed { peer: far(2), failure }));
 }
 

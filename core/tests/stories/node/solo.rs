@@ -41,7 +41,12 @@ impl Solo {
     }
 
     pub(crate) fn error() -> TransportError {
-        TransportError { side: Side::Local, call: "a call", code: 5, detail: "it failed".into() }
+        TransportError {
+            side: Side::Local,
+            call: "a call".into(),
+            code: 5,
+            detail: "it failed".into(),
+        }
     }
 
     pub(crate) fn pair(&self, lifecycle: Lifecycle) -> Pair {

@@ -130,7 +130,7 @@ pub(super) fn of_device(error: VerbsError) -> Error {
 }
 
 pub(super) fn failed(detail: String) -> Error {
-    let error = TransportError { side: Side::Local, call: "open", code: 0, detail };
+    let error = TransportError { side: Side::Local, call: "open".into(), code: 0, detail };
     Error::local(Stage::Device, error)
 }
 

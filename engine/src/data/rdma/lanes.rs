@@ -88,7 +88,7 @@ impl<N: Net> Lanes<N> {
 }
 
 pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
-    TransportError { side, call, code: 0, detail: detail.into() }
+    TransportError { side, call: call.into(), code: 0, detail: detail.into() }
 }
 
 /// What a lane's end gives back is worth another attempt.

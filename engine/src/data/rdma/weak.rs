@@ -132,7 +132,7 @@ mod tests {
     fn wrong_queue_pair_count_names_the_cure() {
         for queue_pairs in [&[17][..], &[17, 18, 19]] {
             let error = complete(announced(queue_pairs)).unwrap_err();
-            assert_eq!((error.side, error.call), (Side::Configuration, "wire"));
+            assert_eq!((error.side, &*error.call), (Side::Configuration, "wire"));
             assert!(error.detail.contains("MC_NUM_QP_PER_EP=2"), "{error}");
         }
     }

@@ -63,5 +63,5 @@ pub(crate) fn words(LimitReached { max, .. }: LimitReached) -> String {
 pub(crate) fn failure(limit: LimitReached) -> TransportError {
     let LimitReached { in_use, max, .. } = limit;
     let detail = format!("{in_use} of {max} lanes of this peer are in use");
-    TransportError { side: Side::Local, call: "open", code: 0, detail }
+    TransportError { side: Side::Local, call: "open".into(), code: 0, detail }
 }

@@ -22,7 +22,7 @@ fn rails(count: usize, with_tcp: bool) -> Rails {
 }
 
 fn error(side: Side, call: &'static str) -> TransportError {
-    TransportError { side, call, code: 0, detail: String::new() }
+    TransportError { side, call: call.into(), code: 0, detail: String::new() }
 }
 
 fn cut() -> TransportError {

@@ -139,12 +139,12 @@ impl Story {
 
 fn silent() -> TransportError {
     let detail = "no answer".to_owned();
-    TransportError { side: Side::Peer, call: "completion", code: 12, detail }
+    TransportError { side: Side::Peer, call: "completion".into(), code: 12, detail }
 }
 
 fn device_gone() -> TransportError {
     let detail = "the device is gone".to_owned();
-    TransportError { side: Side::Local, call: "bring_up", code: 19, detail }
+    TransportError { side: Side::Local, call: "bring_up".into(), code: 19, detail }
 }
 
 async fn ends(transfer: Transfer) -> Error {
@@ -207,7 +207,7 @@ async fn a_rail_that_does_not_answer_its_probe_loses_the_proof_too() {
 async fn stuck_retire_fails_waiting_batches() {
     let story = Story::new(true);
     let transfer = story.write_of_which_a_slice_moved();
-    let cause = TransportError { call: "retire", ..device_gone() };
+    let cause = TransportError { call: "retire".into(), ..device_gone() };
     story.target.on_retire_overdue(FIRST, cause);
     let error = ends(transfer).await;
     assert_eq!(error.class(), Some(FailureClass::LocalPort));

@@ -60,7 +60,7 @@ async fn whole_address_space_is_a_segment() {
     assert_eq!(node.content(50, 100), content(&word, 0, 100));
     let past = absolute.write(&word.whole(), BASE + BYTES as u64 - 99).await.unwrap_err();
     let Cause::Transport(error) = past.cause() else { panic!("{past}") };
-    assert_eq!((error.call, error.code), ("data request", 1));
+    assert_eq!((&*error.call, error.code), ("data request", 1));
     absolute.read(&word.whole(), BASE).await.unwrap();
     let buffer = user.open(&node.address).await.unwrap();
     let outside = buffer.write(&word.whole(), BYTES as u64 - 99).await.unwrap_err();
