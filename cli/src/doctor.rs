@@ -5,13 +5,14 @@ mod lanes;
 #[cfg(feature = "tls")]
 mod tls;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::lanes::{EngineName, TransportName};
-use crate::{Outcome, bench, output, serve, size, terminal};
+use crate::{bench, output, serve, size, terminal};
 use clap::Args;
 use handfast::NodeName;
+use handfast_core::address::{AddressError, host_and_port, with_port};
 use handfast_diagnosis::doctor::{self, Facts, Library, Report, Request, ThisMachine, Wanted};
-use handfast_diagnosis::{Id, Language, PlaceError, host_and_port, ids, with_port};
+use handfast_diagnosis::{Id, Language, ids};
 use handfast_metadata::Source;
 use handfast_transport_rdma::{RdmaUnavailable, availability};
 use std::fs::OpenOptions;
@@ -211,7 +212,7 @@ fn check_served(arguments: &Doctor) -> Outcome {
 
 /// Whether hosts and ports are some.
 fn check_places(arguments: &Doctor) -> Outcome {
-    let wrong = |error: PlaceError| Failure::Usage(error.to_string());
+    let wrong = |error: AddressError| Failure::Usage(error.to_string());
     let Doctor { listen, peer, metrics, .. } = arguments;
     for text in [listen, peer, metrics].into_iter().flatten() {
         with_port(text).map_err(wrong)?;

@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+pub mod address;
 mod entropy;
 pub mod gate;
 pub mod identity;

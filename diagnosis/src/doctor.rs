@@ -4,12 +4,13 @@
 //! asked goes through [`Outside`]. Probes form a graph: where a cause was found, what would follow
 //! from it is skipped, and the report says because of what. Nothing is changed.
 
-mod beside;
 mod bulk;
 mod bundle;
+mod compare;
 mod datagrams;
 mod exchange;
 mod facts;
+mod finding;
 mod observed;
 mod outside;
 mod probes;
@@ -23,16 +24,17 @@ pub use datagrams::{
     DATAGRAM_WAIT, ROCE_PORT,
 };
 pub use exchange::{
-    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, MAGIC, Question, encode, read_half,
+    ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, Halves, MAGIC, Question, encode, read_half,
     read_question, tell_bytes, tell_half,
 };
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
+pub use finding::Finding;
 pub use observed::Observed;
 pub use outside::{
     ANSWER_MAX, AskFailure, CONNECT_MAX, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep,
     Lanes, Outside, QUESTION_MAX, ThisMachine,
 };
-pub use report::{Check, Finding, Halves, Outcome, Report};
+pub use report::{Check, Outcome, Report};
 pub use timed::Timed;
 
 use crate::problem::{Id, Severity, Side, Text};

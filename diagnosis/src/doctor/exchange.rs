@@ -5,8 +5,8 @@
 
 use super::bulk::{self, BULK_MAGIC, BULK_TIME};
 use super::facts::{Device, Facts, Interface, Route};
+use super::finding::Finding;
 use super::observed::{Observed, said};
-use super::report::Finding;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, Read, Write};
@@ -68,6 +68,15 @@ impl Half {
             loopback_mbps: 0,
         }
     }
+}
+
+/// Two hosts beside each other.
+#[derive(Clone, Debug)]
+pub struct Halves {
+    /// This one.
+    pub here: Half,
+    /// The other.
+    pub there: Half,
 }
 
 /// A finding as the other side tells it.

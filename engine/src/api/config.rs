@@ -5,7 +5,7 @@ use crate::directory::MetadataOptions;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::MooncakeOptions;
 use handfast_core::NodeName;
-use handfast_diagnosis::{PlaceError, host_and_port};
+use handfast_core::address::{AddressError, host_and_port};
 use handfast_trace::RecordOptions;
 
 /// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
@@ -241,7 +241,7 @@ impl Builder {
 pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {
-        let invalid = |error: PlaceError| {
+        let invalid = |error: AddressError| {
             let text = format!("no address to tell peers: {error}");
             Error::local(Stage::Configuration, Cause::Invalid(text))
         };

@@ -5,8 +5,8 @@ use super::settings::without_user;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::ids;
-use crate::place::host_and_port;
 use crate::problem::Severity;
+use handfast_core::address::host_and_port;
 use serde_json::Value;
 use std::net::SocketAddr;
 

@@ -4,8 +4,8 @@ use crate::doctor::facts::{Tree, owner};
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
-use crate::place::{PlaceError, host_and_port, with_port};
 use crate::problem::Severity;
+use handfast_core::address::{AddressError, host_and_port, with_port};
 use std::net::{IpAddr, SocketAddr};
 
 const EACCES: i32 = 13;
@@ -15,17 +15,17 @@ const EADDRNOTAVAIL: i32 = 99;
 const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
 /// A text that names no host, or a port that is none.
-pub(super) fn no_place(error: &PlaceError) -> Finding {
+pub(super) fn no_place(error: &AddressError) -> Finding {
     let observed = match error {
-        PlaceError::Port { text, port } => said!(
+        AddressError::Port { text, port } => said!(
             "'{text}': '{port}' is no port, which is a number from 0 to 65535",
             "“{text}”:“{port}”不是端口,端口是 0 到 65535 的数字"
         ),
-        PlaceError::Host(text) => said!(
+        AddressError::Host(text) => said!(
             "'{text}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets",
             "“{text}”不是 HOST 或 HOST:PORT;端口前的 IPv6 地址要加方括号"
         ),
-        PlaceError::NoPort(text) => {
+        AddressError::NoPort(text) => {
             said!("'{text}' names no port: HOST:PORT", "“{text}”没有端口:HOST:PORT")
         }
     };

@@ -8,9 +8,9 @@ use crate::doctor::exchange::{
 use crate::doctor::facts::is_reached;
 use crate::doctor::observed::said;
 use crate::doctor::{ANSWER_MAX, AskFailure, Context, Device, Finding, Halves, Observed};
-use crate::place::with_port;
 use crate::problem::{Id, Severity, Side};
 use crate::{ids, of_call};
+use handfast_core::address::with_port;
 use std::net::{IpAddr, SocketAddr};
 
 /// A difference of the clocks that is no matter of the network.

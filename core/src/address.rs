@@ -1,10 +1,12 @@
 //! A host and a port, as users write them.
 
-use std::net::Ipv6Addr;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::net::Ipv6Addr;
 
 /// Why a text is no `HOST` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlaceError {
+pub enum AddressError {
     /// The port is no number up to 65535.
     #[error("'{text}': '{port}' is no port, which is a number from 0 to 65535")]
     Port {
@@ -25,8 +27,8 @@ pub enum PlaceError {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
-    let no_host = || PlaceError::Host(text.to_owned());
+pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
+    let no_host = || AddressError::Host(text.to_owned());
     let bracketed = match text.strip_prefix('[') {
         Some(rest) => Some(rest.split_once(']').ok_or_else(no_host)?),
         None => None,
@@ -49,7 +51,7 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
     let Some(port) = port else { return Ok((host, None)) };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let number = port.parse().ok().filter(|_| digits);
-    let wrong = || PlaceError::Port { text: text.to_owned(), port: port.to_owned() };
+    let wrong = || AddressError::Port { text: text.to_owned(), port: port.to_owned() };
     Ok((host, Some(number.ok_or_else(wrong)?)))
 }
 
@@ -57,9 +59,9 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), PlaceError> {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn with_port(text: &str) -> Result<(&str, u16), PlaceError> {
+pub fn with_port(text: &str) -> Result<(&str, u16), AddressError> {
     let (host, port) = host_and_port(text)?;
-    Ok((host, port.ok_or_else(|| PlaceError::NoPort(text.to_owned()))?))
+    Ok((host, port.ok_or_else(|| AddressError::NoPort(text.to_owned()))?))
 }
 
 #[cfg(test)]
@@ -84,13 +86,13 @@ mod tests {
     #[test]
     fn ports_that_are_none_and_texts_without_a_host_are_refused() {
         for text in ["host:port", "host:65536", "host:", "host:-1", "host:+1", "[::1]:x"] {
-            assert!(matches!(host_and_port(text), Err(PlaceError::Port { .. })), "{text}");
+            assert!(matches!(host_and_port(text), Err(AddressError::Port { .. })), "{text}");
         }
         for text in ["", ":7", "a b", "a b:7", "[::1", "[::1]7", "a:b:7", "[a]:7", "h/x:7", "u@h:7"]
         {
-            assert!(matches!(host_and_port(text), Err(PlaceError::Host(_))), "{text}");
+            assert!(matches!(host_and_port(text), Err(AddressError::Host(_))), "{text}");
         }
-        assert_eq!(with_port("host"), Err(PlaceError::NoPort("host".into())));
+        assert_eq!(with_port("host"), Err(AddressError::NoPort("host".into())));
         assert_eq!(with_port("host:7"), Ok(("host", 7)));
     }
 }

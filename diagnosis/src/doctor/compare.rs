@@ -1,8 +1,7 @@
 //! Two hosts beside each other, row by row.
 
-use super::exchange::Half;
+use super::exchange::{Half, Halves};
 use super::facts::{Device, Port};
-use super::report::Halves;
 use crate::language::Language;
 use crate::page::{Style, wrapped};
 use crate::problem::Text;
@@ -10,7 +9,7 @@ use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
 /// From here on the two hosts stand beside each other, else below.
-const COLUMNS_BESIDE: usize = 72;
+const SIDE_BY_SIDE_COLUMNS: usize = 72;
 /// Of what a row is about.
 const LABEL_COLUMNS: usize = 14;
 /// Before a row whose two values should be alike and are not.
@@ -106,8 +105,8 @@ pub(super) fn words(halves: &Halves, style: &Style) -> String {
     let mut out = String::new();
     let language = style.language;
     let heads = [language.pick("this host", "本机"), language.pick("the other host", "对端主机")];
-    let is_beside = style.columns >= COLUMNS_BESIDE;
-    if is_beside {
+    let is_side_by_side = style.columns >= SIDE_BY_SIDE_COLUMNS;
+    if is_side_by_side {
         let width = (style.columns - LABEL_COLUMNS) / 2;
         let _ = writeln!(
             out,
@@ -122,8 +121,8 @@ pub(super) fn words(halves: &Halves, style: &Style) -> String {
         let unlike = row.should_be_alike && !is_alike(&row.here, &row.there);
         let mark = if unlike { UNLIKE } else { "" };
         let title = format!("{mark}{}", row.title.get(language));
-        match is_beside {
-            true => out.push_str(&beside(&title, &row, style)),
+        match is_side_by_side {
+            true => out.push_str(&side_by_side(&title, &row, style)),
             false => out.push_str(&below(&title, &row, heads, style)),
         }
     }
@@ -135,7 +134,7 @@ fn or_none(text: &str, language: Language) -> &str {
     if text.is_empty() { language.pick("none", "无") } else { text }
 }
 
-fn beside(title: &str, row: &Row, style: &Style) -> String {
+fn side_by_side(title: &str, row: &Row, style: &Style) -> String {
     let width = (style.columns - LABEL_COLUMNS) / 2;
     let lines = |text: &str| wrapped(or_none(text, style.language), width - 2);
     let (here, there) = (lines(&row.here), lines(&row.there));

@@ -1,0 +1,89 @@
+//! A problem found on a machine, with the values seen there.
+
+use super::observed::Observed;
+use crate::language::Language;
+use crate::page::filled;
+use crate::problem::{Id, Severity, Side, problem};
+use std::collections::BTreeMap;
+
+/// A problem that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which.
+    pub id: Id,
+    /// How bad it is here.
+    pub severity: Severity,
+    /// Which side is at fault.
+    pub side: Side,
+    /// What was seen, with its values.
+    pub observed: Observed,
+    /// The device it is about, if it is about one.
+    pub device: Option<String>,
+    /// Whether what follows makes no sense with it.
+    pub prevents: bool,
+    values: BTreeMap<&'static str, String>,
+    /// What cures it here, and the command, where the catalogue's are those of another case.
+    cure: Option<(Observed, String)>,
+}
+
+impl Finding {
+    /// With what the catalogue says of it.
+    pub(super) fn new(id: Id, severity: Severity, observed: impl Into<Observed>) -> Self {
+        let side = problem(id).side;
+        let prevents = matches!(severity, Severity::Fatal | Severity::Degraded);
+        let observed = observed.into();
+        Self {
+            id,
+            severity,
+            side,
+            observed,
+            device: None,
+            prevents,
+            values: BTreeMap::new(),
+            cure: None,
+        }
+    }
+
+    pub(super) fn of_device(self, name: &str) -> Self {
+        Self { device: Some(name.to_owned()), ..self }.with("device", name)
+    }
+
+    /// A value for the remedy's command.
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.values.insert(name, value.into());
+        self
+    }
+
+    pub(super) fn at(self, side: Side) -> Self {
+        Self { side, ..self }
+    }
+
+    /// Nothing else is skipped because of it.
+    pub(super) fn alone(self) -> Self {
+        Self { prevents: false, ..self }
+    }
+
+    /// What follows makes no sense with it, however bad it is.
+    pub(super) fn preventing(self) -> Self {
+        Self { prevents: true, ..self }
+    }
+
+    /// Cured by this, and not by what the catalogue says.
+    pub(super) fn cured_by(self, remedy: Observed, command: String) -> Self {
+        Self { cure: Some((remedy, command)), ..self }
+    }
+
+    /// What cures it, in words.
+    pub fn remedy(&self, language: Language) -> &str {
+        let own = self.cure.as_ref().map(|(remedy, _)| remedy.get(language));
+        own.unwrap_or_else(|| problem(self.id).remedy.get(language))
+    }
+
+    /// The remedy as a command, with the values seen here; what is not known is in capitals.
+    pub fn command(&self) -> String {
+        if let Some((_, command)) = &self.cure {
+            return command.clone();
+        }
+        filled(problem(self.id).command, |name| self.values.get(name).cloned())
+    }
+}
