@@ -9,8 +9,7 @@ mod raw;
 mod report;
 mod server;
 
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
 use crate::output;
 use crate::record::{RecordArguments, warn_if_incomplete};

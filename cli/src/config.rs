@@ -1,7 +1,8 @@
 //! `handfast config`.
 
 use crate::environment::{Environment, Setting, Unknown, WithoutEffect};
-use crate::{Outcome, output};
+use crate::failure::Outcome;
+use crate::output;
 use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;

@@ -1,18 +1,42 @@
 //! What putting and getting have in common: a window of chunks in flight, retries, the report.
 
-use crate::arguments::Copy;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::lanes::{FallbackReport, carrier};
-use crate::output;
+use crate::lanes::{FallbackReport, LaneOptions, carrier};
 use crate::place::Place;
 use crate::progress::rate;
+use crate::record::RecordArguments;
+use crate::{output, size};
+use clap::Args;
 use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Prepared, Segment, Transfer};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 use tracing::info;
+
+/// What both directions of copying take.
+#[derive(Args)]
+pub(crate) struct Copy {
+    /// Give each request up after that long, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT,
+    /// or wait for a transfer while the node lives, and 5s for other answers]
+    #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Start again, from the first byte, that often when the node is lost, silent or has
+    /// restarted; the pauses between grow from 100 ms to 3.2 s
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub(crate) retries: u32,
+    #[command(flatten)]
+    pub(crate) lanes: LaneOptions,
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
+    /// Do not compare checksums at the end
+    #[arg(long)]
+    pub(crate) no_verify: bool,
+    /// Print the result as one line of JSON, and no progress
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Bytes read from or written to the file at a time.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;

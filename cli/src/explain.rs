@@ -1,7 +1,7 @@
 //! `handfast explain`.
 
-use crate::failure::Failure;
-use crate::{Outcome, output, terminal};
+use crate::failure::{Failure, Outcome};
+use crate::{output, terminal};
 use clap::Args;
 use handfast_diagnosis::explain::{Explainer, Explanation};
 use handfast_diagnosis::{Id, Language, page, page_json, problem, problems};

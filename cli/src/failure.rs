@@ -94,6 +94,9 @@ pub(crate) enum Failure {
     Terminated,
 }
 
+/// The result of a command.
+pub(crate) type Outcome = Result<(), Failure>;
+
 impl Failure {
     pub(crate) fn file(path: &Path, doing: &'static str, error: io::Error) -> Self {
         Self::File { path: path.to_owned(), doing, error }

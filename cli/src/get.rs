@@ -1,14 +1,13 @@
 //! `handfast get`.
 
-use crate::Outcome;
-use crate::arguments::Get;
-use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
-use crate::failure::Failure;
+use crate::copy::{CHUNK_BYTES, Copy, Report, Window, client, open, verify, with_retries};
+use crate::failure::{Failure, Outcome};
 use crate::files;
 use crate::lanes::Warnings;
 use crate::place::Place;
 use crate::progress::Progress;
 use crate::record::warn_if_incomplete;
+use clap::Args;
 use handfast::{Engine, Segment};
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
@@ -18,6 +17,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::NamedTempFile;
+
+const GET_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast get 127.0.0.1:7411 COPY
+  handfast get 10.0.0.7:7411/cache:64M,1M PART --json
+
+",
+    include_str!("places.txt"),
+    "\n",
+    include_str!("exit_codes.txt")
+);
+
+/// Copy a node's memory into a file, and verify it
+///
+/// The file appears under its name only when it is whole and verified. One that is there is
+/// replaced then, and keeps its permissions.
+#[derive(Args)]
+#[command(after_long_help = GET_EPILOGUE)]
+pub(crate) struct Get {
+    /// Where from: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
+    pub(crate) node: Place,
+    /// File to make or replace
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) copy: Copy,
+}
 
 /// Permissions of a new file before the process's mask, as `open` would give it.
 const NEW_FILE_MODE: u32 = 0o666;

@@ -88,6 +88,3 @@ fn main() -> ExitCode {
         }
     }
 }
-
-/// Shorthand for what every command returns.
-type Outcome = Result<(), Failure>;

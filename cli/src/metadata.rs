@@ -1,6 +1,6 @@
 //! `handfast metadata`: a store through which nodes find each other.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::output;
 use crate::runtime::Stop;
 use clap::Args;

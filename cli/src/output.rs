@@ -1,7 +1,6 @@
 //! Standard output and standard error, whose other end may be gone.
 
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};

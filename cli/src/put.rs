@@ -1,19 +1,45 @@
 //! `handfast put`.
 
-use crate::Outcome;
-use crate::arguments::Put;
-use crate::copy::{CHUNK_BYTES, Report, Window, client, open, verify, with_retries};
-use crate::failure::Failure;
+use crate::copy::{CHUNK_BYTES, Copy, Report, Window, client, open, verify, with_retries};
+use crate::failure::{Failure, Outcome};
 use crate::files;
 use crate::lanes::Warnings;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::record::warn_if_incomplete;
+use clap::Args;
 use handfast::{Engine, Segment};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+const PUT_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast put FILE 127.0.0.1:7411
+  handfast put FILE 10.0.0.7:7411/cache:64M --timeout 2s --retries 10
+
+",
+    include_str!("places.txt"),
+    "\n",
+    include_str!("exit_codes.txt")
+);
+
+/// Copy a file into a node's memory, and verify it there
+///
+/// The whole file is copied. That it fits is checked before the first byte moves.
+#[derive(Args)]
+#[command(after_long_help = PUT_EPILOGUE)]
+pub(crate) struct Put {
+    /// File to copy; a regular one
+    pub(crate) file: PathBuf,
+    /// Where to: `HOST:PORT[/SEGMENT][:OFFSET]`
+    pub(crate) node: Place,
+    #[command(flatten)]
+    pub(crate) copy: Copy,
+}
 
 pub(crate) async fn run(mut arguments: Put) -> Outcome {
     arguments.copy.heed_environment()?;

@@ -1,18 +1,77 @@
 //! `handfast serve`.
 
-use crate::arguments::Serve;
 use crate::environment::Environment;
-use crate::failure::Failure;
-use crate::lanes::{TransportName, Warnings};
+use crate::failure::{Failure, Outcome};
+use crate::lanes::{LaneOptions, TransportName, Warnings};
 use crate::ports::Ports;
-use crate::record::warn_if_incomplete;
+use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
-use crate::{Outcome, files, output, size};
+use crate::{files, output, size};
+use clap::Args;
 use handfast::{Access, Engine, Memory};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::info;
+
+const SERVE_EPILOGUE: &str = concat!(
+    "\
+Examples:
+  handfast serve                64 MiB named 'memory', this machine only
+  handfast serve --memory cache=2G --memory log=64M
+  handfast serve --file weights.bin --read-only
+  handfast serve --listen 0.0.0.0:7411 --advertise 10.0.0.7
+  handfast serve --listen 10.0.0.7:7411 --transport auto
+
+It prints the address, the segments and then 'ready' on standard output. SIGINT
+(Ctrl-C) or SIGTERM ends it with exit code 0; served files are then on disk
+with all that was put into them. Memory is gone with the process.
+
+",
+    include_str!("exit_codes.txt")
+);
+
+/// Serve memory, or files mapped into memory, until interrupted
+///
+/// Whoever reaches the address may read and write what is served: serve beyond this machine only
+/// on a network you trust.
+#[derive(Args)]
+#[command(after_long_help = SERVE_EPILOGUE)]
+pub(crate) struct Serve {
+    /// Address to listen at; port 0 takes any free one
+    #[arg(long, default_value = "127.0.0.1:7411", value_name = "HOST:PORT")]
+    pub(crate) listen: String,
+    /// Host, or HOST:PORT, under which peers reach this node; needed when listening at all
+    /// addresses, such as 0.0.0.0 [default: the address listened at]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) advertise: Option<String>,
+    /// Name of this node; no two live nodes may share one [default: the advertised address]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Serve that much zeroed memory as segment NAME [default: memory=64M, if no file is served]
+    #[arg(long, value_name = "[NAME=]SIZE")]
+    pub(crate) memory: Vec<String>,
+    /// Serve a file, mapped into memory, as segment NAME [default name: the file's name]
+    #[arg(long, value_name = "[NAME=]PATH")]
+    pub(crate) file: Vec<String>,
+    /// Let peers get only, not put
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    #[command(flatten)]
+    pub(crate) lanes: LaneOptions,
+    #[command(flatten)]
+    pub(crate) record: RecordArguments,
+    /// Tell over HTTP what happens, /metrics for Prometheus and /state in JSON, to whoever reaches
+    /// this address
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) metrics: Option<String>,
+    /// Run on these processors only, such as 0 or 0,1
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cores: Vec<usize>,
+    /// End when standard input does, so that no server outlives the script that started it
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_ends: bool,
+}
 
 /// Served when nothing else is asked for.
 const DEFAULT_MEMORY: &str = "memory=64M";

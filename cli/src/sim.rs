@@ -9,7 +9,7 @@ pub(crate) mod show;
 mod sweep;
 mod trace;
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use clap::{Args, Subcommand};
 
 /// Explore, replay and draw what can happen between nodes, in a simulated world

@@ -9,7 +9,7 @@ mod peer;
 mod queue_pairs;
 mod report;
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::place::Place;
 use crate::size;
 use clap::{ArgGroup, Args};

@@ -3,7 +3,8 @@
 mod ask;
 mod table;
 
-use crate::{Outcome, output, size, terminal};
+use crate::failure::Outcome;
+use crate::{output, size, terminal};
 use clap::Args;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};

@@ -2,8 +2,7 @@
 
 mod svg;
 
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 use crate::sim::show::{Facts, columns};
 use clap::Args;

@@ -3,10 +3,10 @@
 
 use super::server::{self, stop};
 use super::{pin, report};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::lanes::LaneOptions;
 use crate::serve::{raise_descriptor_limit, stdin_ends};
-use crate::{Outcome, output, runtime};
+use crate::{output, runtime};
 use clap::Args;
 use handfast::Engine;
 use serde::Serialize;

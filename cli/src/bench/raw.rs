@@ -4,8 +4,7 @@
 use super::load::Moved;
 use super::processor::Meter;
 use super::server::{start, stop};
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::output;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

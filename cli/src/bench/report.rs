@@ -4,7 +4,7 @@ use super::Bench;
 use super::latency::{self, Latency, ShownLatency};
 use super::load::{FirstTransfer, FirstTransfers, Moved, Workload};
 use super::peers::Peers;
-use crate::Outcome;
+use crate::failure::Outcome;
 use crate::lanes::FallbackReport;
 use crate::output;
 use crate::size;

@@ -1,9 +1,9 @@
 //! Answers other doctors, several at once: who says nothing keeps nobody waiting.
 
 use super::{Doctor, lanes};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::lanes::TransportName;
-use crate::{Outcome, output};
+use crate::output;
 use handfast_diagnosis::doctor::{
     self, ANSWER_MAX, Answerer, ExchangeError, Facts, Half, Outside, QUESTION_MAX, Question,
     ROCE_PORT, Request, Timed, read_question, tell_bytes, tell_half,

@@ -2,8 +2,8 @@
 
 use super::case::{ShownCase, World, words};
 use super::show::{Facts, Marks, columns, grouped, per_second};
-use crate::failure::Failure;
-use crate::{Outcome, output};
+use crate::failure::{Failure, Outcome};
+use crate::output;
 use clap::Args;
 use handfast_sim::{Case, Counterexample, Ending, Explorer, Report};
 use serde::Serialize;

@@ -3,8 +3,8 @@
 use super::case::{ShownCase, words};
 use super::show::{Facts, columns, grouped};
 use super::trace;
-use crate::failure::Failure;
-use crate::{Outcome, output};
+use crate::failure::{Failure, Outcome};
+use crate::output;
 use clap::Args;
 use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;

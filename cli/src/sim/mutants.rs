@@ -1,6 +1,6 @@
 //! `handfast sim mutants`.
 
-use crate::Outcome;
+use crate::failure::Outcome;
 use clap::Args;
 
 const EPILOGUE: &str = concat!(
@@ -51,7 +51,8 @@ pub(super) fn run(arguments: Mutants) -> Outcome {
 mod table {
     use super::super::show::{columns, grouped};
     use crate::failure::Failure;
-    use crate::{Outcome, output};
+    use crate::failure::Outcome;
+    use crate::output;
     use handfast_sim::Case;
     use handfast_sim::batches::{TransferEntry, VARIANTS};
     use handfast_sim::hunt::{self, Catch, Escape};

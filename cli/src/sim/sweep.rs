@@ -3,8 +3,8 @@
 use super::case::{Usage, Variant, cannot_carry, parse_device, parse_scenario, parse_traffic};
 use super::pool;
 use super::show::{Facts, Marks, columns, grouped, per_second};
-use crate::failure::Failure;
-use crate::{Outcome, output, size};
+use crate::failure::{Failure, Outcome};
+use crate::{output, size};
 use clap::Args;
 use handfast_sim::sweep::{Swarm, Swarmed};
 use handfast_sim::{Ground, Scenario, Traffic};

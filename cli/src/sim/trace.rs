@@ -1,8 +1,8 @@
 //! What is done with the file of a recorded run.
 
 use super::show::{Facts, columns, grouped};
-use crate::failure::Failure;
-use crate::{Outcome, output};
+use crate::failure::{Failure, Outcome};
+use crate::output;
 use clap::Args;
 use handfast_sim::{Picture, Window, picture_of_trace};
 use handfast_trace::{Redacted, Replayed, TraceCause, TraceError, TraceReader, redact, replay};

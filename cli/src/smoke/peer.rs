@@ -3,8 +3,7 @@
 use super::bytes::{SEGMENT_BYTES, Target};
 use super::report::Report;
 use super::{Smoke, devices};
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::place::Place;
 use handfast::{Engine, RdmaOptions, Segment, TransportChoice};
 

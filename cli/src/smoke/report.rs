@@ -1,8 +1,7 @@
 //! The steps of a smoke test, and how each ended.
 
 use super::devices::DeviceFacts;
-use crate::Outcome;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 use crate::lanes::FallbackReport;
 use crate::output;
 use serde::Serialize;
