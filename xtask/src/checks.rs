@@ -1,9 +1,11 @@
 //! Checks of the repository itself that no compiler makes.
 
+pub(crate) mod circles;
 pub(crate) mod core_source;
 pub(crate) mod graph;
 pub(crate) mod links;
 pub(crate) mod program;
+mod rust_source;
 pub(crate) mod texts;
 
 use std::process::Command;

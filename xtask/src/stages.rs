@@ -6,7 +6,7 @@ mod sanitizer;
 
 pub(crate) use rust_tests::{NIGHTLY, judged};
 
-use crate::checks::{core_source, graph, links, program, texts};
+use crate::checks::{circles, core_source, graph, links, program, texts};
 use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::features::Features;
 use crate::project::Project;
@@ -243,6 +243,7 @@ fn fast_checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("core-dependencies", |_| graph::core_dependencies(project)),
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),
+        Step::new("import-circles", |_| circles::check(project.root())),
         Step::new("mutants-absent", |_| graph::mutants_absent(project)),
         Step::new("texts", |_| texts::check(project.root())),
         Step::new("links", |_| links::check(project.root())),
