@@ -26,7 +26,7 @@ const FILES: [&str; 13] = [
     "engine",
 ];
 
-/// How an error number is written: its number, and its words in English and Chinese.
+/// The forms of an error number: the number, and its texts in English and Chinese.
 const ERRORS: [(&str, u32, &[&str]); 21] = [
     ("EPERM", 1, &["operation not permitted", "不允许的操作"]),
     ("ENOENT", 2, &["no such file or directory", "没有那个文件或目录"]),

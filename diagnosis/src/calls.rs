@@ -31,7 +31,7 @@ const WC_RETRY: i32 = 12;
 /// The problem behind a call that failed: `call` as errors name it, such as `ibv_modify_qp(RTR)` or
 /// `connect`, `code` its error number or a completion's status, `detail` its words.
 pub fn of_call(call: &str, code: i32, detail: &str) -> Option<Id> {
-    // What is known of our own port says more than what came of it.
+    // The state of the local port explains more than its effect.
     if detail.contains("our own port is down") {
         return Some(ids::PORT_DOWN);
     }

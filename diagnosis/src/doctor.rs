@@ -1,8 +1,8 @@
 //! Looks for the catalogue's problems on a machine.
 //!
-//! What the kernel tells is read once, below a root that tests choose ([`Facts`]); what else is
-//! asked goes through [`Outside`]. Probes form a graph: where a cause was found, what would follow
-//! from it is skipped, and the report says because of what. Nothing is changed.
+//! The kernel's facts are read once, below a root that tests choose ([`Facts`]); all other queries
+//! go through [`Outside`]. Probes form a graph: below a found cause its consequences are skipped,
+//! and the report names the cause. Nothing is changed.
 
 mod bulk;
 mod bundle;
@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// What bytes are to move over.
+/// The transport that the user wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
     /// TCP alone: what concerns RDMA is left out.
@@ -56,7 +56,7 @@ pub enum Wanted {
     Rdma,
 }
 
-/// What the verbs library of this process says.
+/// The state of this process's verbs library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Library {
     /// This program was built without RDMA.
@@ -68,10 +68,10 @@ pub enum Library {
     Devices(Vec<String>),
 }
 
-/// What the doctor is asked about: the options of `serve`, and whom to compare with.
+/// The subject of a run: the options of `serve`, and the peer to compare with.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// What bytes are to move over.
+    /// The wanted transport.
     pub wanted: Wanted,
     /// The RDMA device to use; any, if not given.
     pub device: Option<String>,
@@ -79,9 +79,9 @@ pub struct Request {
     pub gid: Option<IpAddr>,
     /// `HOST:PORT` to listen at.
     pub listen: Option<String>,
-    /// `HOST` or `HOST:PORT` told to peers.
+    /// `HOST` or `HOST:PORT` advertised to peers.
     pub advertise: Option<String>,
-    /// Where another doctor answers, `HOST:PORT`.
+    /// The address of another doctor, `HOST:PORT`.
     pub peer: Option<String>,
     /// The metadata service, such as `etcd://10.0.0.9:2379`.
     pub metadata: Option<String>,
@@ -89,7 +89,7 @@ pub struct Request {
     pub segment: Option<String>,
     /// Bytes that are to be served.
     pub memory_bytes: u64,
-    /// What the verbs library says.
+    /// The state of the verbs library.
     pub verbs_library: Library,
     /// This host's name.
     pub host: String,
@@ -99,7 +99,7 @@ pub struct Request {
     pub root: PathBuf,
 }
 
-/// What a probe looks at.
+/// The input of a probe.
 struct Context<'a> {
     facts: &'a Facts,
     request: &'a Request,
@@ -111,12 +111,12 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// How bad it is if RDMA cannot be had.
+    /// The severity if RDMA is unavailable.
     fn without_rdma(&self) -> Severity {
         if self.request.wanted == Wanted::Rdma { Severity::Fatal } else { Severity::Degraded }
     }
 
-    /// How bad it is if this device cannot be used: others may do.
+    /// The severity if this device is unusable, which others may replace.
     fn without(&self, device: &str) -> Severity {
         let others = self.devices().any(|other| other.name != device && is_usable(other));
         if others { Severity::Degraded } else { self.without_rdma() }
@@ -144,7 +144,7 @@ fn is_usable(device: &Device) -> bool {
     device.refused.is_none() && device.ports.first().is_some_and(Port::is_active)
 }
 
-/// When a probe is of interest.
+/// The condition under which a probe applies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Applies {
     Always,
@@ -152,7 +152,8 @@ enum Applies {
     ToRdma,
     /// There, and where there is a device that nothing is known against.
     ToDevices,
-    /// Where `--peer` is given, there unless bytes are to move over TCP alone, `--metadata`, `--segment` too, `--listen` or `--advertise`.
+    /// With `--peer`, and there unless TCP alone is wanted, `--metadata`, with `--segment`,
+    /// `--listen` or `--advertise`.
     WithPeer,
     ToPeerOverRdma,
     WithMetadata,
@@ -213,7 +214,7 @@ pub fn examine(facts: &Facts, request: &Request, outside: &dyn Outside) -> Repor
     report
 }
 
-/// What this side tells another doctor.
+/// The half that this side sends to another doctor.
 pub fn half(facts: &Facts, report: &Report, unix_s: u64) -> Half {
     let findings = report.findings().map(Told::of).collect();
     Half { findings, ..Half::of(facts, &report.host, unix_s) }

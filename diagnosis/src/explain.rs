@@ -18,9 +18,9 @@ use suggest::Sample;
 
 /// A line longer than this is looked at in pieces.
 pub const LINE_BYTES_MAX: usize = 16 << 10;
-/// What comes after this many bytes is not looked at, and the explanation says so.
+/// Longest input, in bytes; the explanation says so if more follows.
 pub const INPUT_BYTES_MAX: u64 = 1 << 30;
-/// Connections whose first errors are told apart.
+/// Connections whose first errors are counted separately.
 pub const CONNECTIONS_MAX: usize = 256;
 /// Of a record broken over several lines, how much is compared with the next line.
 const TAIL_BYTES_MAX: usize = 2 << 10;
@@ -28,13 +28,13 @@ const TAIL_BYTES_MAX: usize = 2 << 10;
 /// A problem as it was met in the input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Seen {
-    /// Which.
+    /// The problem.
     pub id: Id,
-    /// How bad it is as a rule.
+    /// Its severity as a rule.
     pub severity: Severity,
-    /// What its messages are in a log.
+    /// The role of its messages in a log.
     pub role: Role,
-    /// Which side the first message points to.
+    /// The side that the first message points to.
     pub side: Side,
     /// The line of the first, counted from 1.
     pub line: u64,
@@ -42,12 +42,12 @@ pub struct Seen {
     pub count: u64,
     /// The first line's beginning.
     pub text: String,
-    /// It was told as news each time.
+    /// Every message of it was informational.
     #[serde(skip)]
     news: bool,
 }
 
-/// What became of one connection: the first error of each says why the rest failed.
+/// The outcome of one connection: the first error of each explains the later ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Connection {
     /// The peer or the queue pair, as the log names it.
@@ -63,18 +63,18 @@ pub struct Connection {
 /// A problem that unknown text resembles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Suggestion {
-    /// Which.
+    /// The problem.
     pub id: Id,
-    /// How much of one of its messages the text has, in percent.
+    /// The share of one of its messages that the text has, in percent.
     pub likeness_percent: u8,
 }
 
-/// What the input says.
+/// The explanation of an input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// What everything else follows from; none if nothing was recognised.
+    /// The cause of everything else; `None` if nothing was recognised.
     pub first: Option<Seen>,
-    /// What the first was taken for before the log named the kind of device.
+    /// The first diagnosis, before the log named the kind of device.
     pub refined_from: Option<Id>,
     /// All that was recognised, by line.
     pub seen: Vec<Seen>,
@@ -102,7 +102,7 @@ pub struct Explainer {
     connections: Vec<Connection>,
     flushed: u64,
     words: BTreeSet<&'static str>,
-    /// Ports of which the text tells.
+    /// Ports that the text mentions.
     links: Links,
     sample: Sample,
 }
@@ -272,7 +272,7 @@ impl Explainer {
         }
     }
 
-    /// What all of it says.
+    /// The explanation of the whole input.
     pub fn finish(mut self) -> Explanation {
         if !self.line.is_empty() {
             self.lines += 1;
@@ -338,9 +338,8 @@ fn shorten(tail: &mut String) {
     tail.drain(..start);
 }
 
-/// What everything follows from: the first cause that is fatal, or else degrades, and rather one that
-/// failed than one told as news; or else that something failed, or what is worth knowing, or that it
-/// followed from something else.
+/// The cause of everything else: the first fatal cause, or else the first degrading one, an error
+/// before an informational message; or else a failure, a remark, or a consequence.
 fn first_of(seen: &[Seen]) -> Option<&Seen> {
     let of = |role| seen.iter().filter(move |seen| seen.role == role);
     let cause = |news: bool| {

@@ -1,9 +1,9 @@
-//! What goes wrong with RDMA and around it: how it is recognised, why it happens, what cures it.
+//! Problems with RDMA and around it: their messages, causes and remedies.
 //!
 //! The catalogue is data (`catalogue/*.toml`, in English and Chinese) that the build turns into
-//! tables. [`explain`] recognises its messages in the logs of any program, [`ids`] are what errors
-//! carry, and [`doctor`] looks for its problems on a machine. The catalogue and `explain` do no I/O; what the doctor
-//! looks at is handed to it.
+//! tables. [`explain`] recognises its messages in the logs of any program, [`ids`] are the ids that
+//! errors carry, and [`doctor`] looks for its problems on a machine. The catalogue and `explain` do
+//! no I/O; the facts for the doctor are handed to it.
 
 mod calls;
 pub mod doctor;

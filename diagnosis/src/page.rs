@@ -7,10 +7,10 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Narrower terminals get lines as for this one: words would no longer fit.
 pub const COLUMNS_MIN: usize = 30;
-/// From here on labels stand beside their text.
+/// Narrowest page with labels to the left of their text.
 const COLUMNS_WIDE: usize = 56;
 
-/// How to write for who reads it.
+/// The style of a page for its reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     /// In which language.
@@ -48,7 +48,7 @@ impl Style {
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
-    /// A label with its text beside it, or below it on a narrow terminal.
+    /// A label with its text to the right, or below it on a narrow terminal.
     pub fn entry(&self, label: &str, text: &str) -> String {
         const LABEL_COLUMNS: usize = 10;
         if self.columns < COLUMNS_WIDE {
@@ -105,8 +105,8 @@ fn may_not_begin(piece: &str) -> bool {
     piece.starts_with(['，', '。', '、', '；', '：', '）', '”', '！', '？', ',', ';', '.', ')'])
 }
 
-/// Where a line may be broken: after a blank, on both sides of a wide character, and after
-/// punctuation that follows one.
+/// Pieces between which a line may break: after a blank, on both sides of a wide character, and
+/// after punctuation that follows one.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -192,7 +192,7 @@ pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
     })
 }
 
-/// What a page says below its title.
+/// The text of a page below its title.
 pub(crate) fn body(problem: &Problem, style: &Style) -> String {
     let language = style.language;
     let mut out = String::new();

@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// A file of the printed catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrintedPage {
-    /// Where it is, from the folder of the printed catalogue.
+    /// Its path from the folder of the printed catalogue.
     pub path: String,
     /// Markdown.
     pub text: String,

@@ -1,4 +1,4 @@
-//! What the catalogue holds.
+//! The types of the catalogue.
 
 use crate::language::Language;
 use serde::{Serialize, Serializer};
@@ -39,11 +39,11 @@ impl Serialize for Id {
     }
 }
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// What was asked for cannot work.
+    /// The requested operation cannot work.
     Fatal,
     /// It works slowly, in part, or with some peers only.
     Degraded,
@@ -69,19 +69,19 @@ impl Severity {
     }
 }
 
-/// What a message of it is in a log.
+/// The role of a message in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// It says what happened.
     Cause,
-    /// It says that something failed; why stands beside it.
+    /// It reports a failure whose cause is in another message.
     Dispatcher,
     /// It follows from an error that stands before it.
     Consequence,
 }
 
-/// Where to look.
+/// The side to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
@@ -89,7 +89,7 @@ pub enum Side {
     Local,
     /// Its peer.
     Remote,
-    /// How the two fit together.
+    /// The combination of the two sides.
     Both,
     /// This message alone does not say.
     Unknown,
@@ -131,11 +131,11 @@ impl Text {
 pub struct Problem {
     /// Its name.
     pub id: Id,
-    /// How bad it is as a rule.
+    /// Its severity as a rule.
     pub severity: Severity,
-    /// What its messages are in a log.
+    /// The role of its messages in a log.
     pub role: Role,
-    /// Where to look as a rule.
+    /// The side to look at as a rule.
     pub side: Side,
     /// The part of the catalogue.
     pub section: Text,
@@ -143,18 +143,18 @@ pub struct Problem {
     pub file: &'static str,
     /// In a few words.
     pub title: Text,
-    /// What it is, and why it matters.
+    /// Its description and consequences.
     pub what: Text,
     /// Why it happens.
     pub cause: Text,
-    /// What to do.
+    /// The remedy.
     pub remedy: Text,
     /// The remedy, or its first step, as a command. Words in braces, such as `{netdev}`, are to be
     /// filled in.
     pub command: &'static str,
-    /// How to see that it is cured.
+    /// The check that it is cured.
     pub verify: Text,
-    /// What else it is where the log speaks of a device of that word.
+    /// Its refinements, by a word for a device in the log.
     pub refine: &'static [(&'static str, Id)],
     /// Its messages as the catalogue has them: `*` is a gap, a name in braces an error number.
     pub messages: &'static [&'static str],

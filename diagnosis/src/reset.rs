@@ -1,20 +1,20 @@
-//! What came of queue pairs that were taken through RESET and connected as they were.
+//! The outcome of queue pairs that are taken through RESET and connected as before.
 
 use std::fmt;
 
-/// How they fared, as `handfast smoke` tells it and `explain` knows it.
+/// The outcome, as `handfast smoke` reports it and `explain` knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AfterReset {
     /// A call on the way there or back failed.
     Refused {
-        /// Which side's, such as `first`.
+        /// The side, such as `first`.
         side: &'static str,
-        /// What it said.
+        /// Its error.
         error: String,
     },
     /// Every call succeeded, and this became of what was sent then: ERDMA-RESET.
     Mute {
-        /// What it said.
+        /// Its error.
         error: String,
     },
     /// They work as before.

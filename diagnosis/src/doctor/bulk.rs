@@ -10,7 +10,7 @@ pub(super) const BULK_MAGIC: &[u8; 8] = b"HFDOCTB1";
 pub const BULK_TIME: Duration = Duration::from_millis(500);
 /// Bytes that are sent at most.
 pub const BULK_BYTES_MAX: u64 = 4 << 30;
-/// What comes first is not counted: a connection begins slowly.
+/// The first part is not counted: a connection starts slowly.
 const BEGINNING: Duration = Duration::from_millis(100);
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -22,7 +22,7 @@ const LOOPBACK_STEP_MAX: Duration = Duration::from_secs(1);
 /// Sends for so long, or [`BULK_BYTES_MAX`].
 ///
 /// # Errors
-/// What the connection says.
+/// The error of the connection.
 pub(super) fn send(to: &mut impl Write, time: Duration) -> io::Result<()> {
     let piece = [0; PIECE_BYTES];
     let (started, mut sent) = (Instant::now(), 0);
@@ -36,7 +36,7 @@ pub(super) fn send(to: &mut impl Write, time: Duration) -> io::Result<()> {
 /// Bytes that came in a second, from after the beginning to the end; none if they ended before.
 ///
 /// # Errors
-/// What the connection says.
+/// The error of the connection.
 pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<u64>> {
     let mut piece = [0; PIECE_BYTES];
     let (started, mut counted, mut last) = (Instant::now(), 0, Duration::ZERO);
@@ -77,7 +77,7 @@ pub fn loopback_mbps() -> u32 {
             let received = receive(&mut here);
             // Ends once nobody reads any more, whatever came of the reading.
             drop(here);
-            // What it was told then is no matter: bytes were counted where they came.
+            // The sender's result does not matter: bytes are counted at the receiver.
             let _ = sender.join();
             received
         })

@@ -35,7 +35,7 @@ const LOG_WORDS: [&str; 14] = [
     "aer:",
     "link",
 ];
-/// What else is of interest of the environment.
+/// The other environment variables of interest.
 const VARIABLES: [&str; 6] =
     ["CI", "LANG", "LC_ALL", "KUBERNETES_SERVICE_HOST", "LD_LIBRARY_PATH", "RUST_LOG"];
 
@@ -47,7 +47,7 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
     outside.pause(COUNTERS_APART);
     let after = counters(&tree, facts);
     let mut told = json!(facts);
-    // What else the owner of a pod writes there concerns nobody.
+    // The other annotations of a pod are private.
     told["annotations"] = json!(facts.annotations.len());
     let mut document = json!({
         "bundle": BUNDLE,
@@ -88,7 +88,7 @@ fn asked(request: &Request) -> Value {
     })
 }
 
-/// What sysfs tells of each device beside its ports.
+/// The sysfs attributes of each device except its ports.
 fn details(tree: &Tree<'_>, facts: &Facts) -> Value {
     let details = facts.devices.iter().map(|device| {
         let folder = format!("sys/class/infiniband/{}", device.name);

@@ -1,4 +1,4 @@
-//! Two hosts beside each other, row by row.
+//! Two hosts side by side, row by row.
 
 use super::exchange::{Half, Halves};
 use super::facts::{Device, Port};
@@ -8,7 +8,7 @@ use crate::problem::Text;
 use std::fmt::Write;
 use unicode_width::UnicodeWidthStr;
 
-/// From here on the two hosts stand beside each other, else below.
+/// Narrowest page on which the two hosts are side by side, and not one below the other.
 const SIDE_BY_SIDE_COLUMNS: usize = 72;
 /// Of what a row is about.
 const LABEL_COLUMNS: usize = 14;
@@ -23,9 +23,9 @@ struct Row {
     should_be_alike: bool,
 }
 
-/// What one side says in a row.
+/// The value of a row for one side.
 type Cell = fn(&Half) -> String;
-/// What one of its devices says, with its first port.
+/// The value of a row for a device and its first port.
 type DeviceCell = fn(&Device, &Port) -> String;
 
 const ROWS: [(Text, Cell, bool); 6] = [

@@ -32,7 +32,7 @@ impl Answerer {
     /// At that port; 0 lets the system choose.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn bind(family: IpAddr, port: u16) -> io::Result<Self> {
         Ok(Self { socket: UdpSocket::bind((any(family), port))? })
     }
@@ -40,7 +40,7 @@ impl Answerer {
     /// Its port.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn port(&self) -> io::Result<u16> {
         Ok(self.socket.local_addr()?.port())
     }
@@ -48,7 +48,7 @@ impl Answerer {
     /// Waits for one datagram, and answers it if it is a question.
     ///
     /// # Errors
-    /// What the system says; the next call may succeed.
+    /// The error of the system; the next call may succeed.
     pub fn answer_one(&self) -> io::Result<()> {
         let mut question = vec![0; DATAGRAM_BYTES_MAX];
         let (bytes, from) = self.socket.recv_from(&mut question)?;
@@ -120,7 +120,7 @@ fn is_answered(socket: &UdpSocket, question: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// What the kernel has heard of the path is not gone by: NICs send RoCE without it.
+/// Ignores the kernel's path MTU: NICs send RoCE without it.
 #[cfg(target_os = "linux")]
 fn keep_whole(socket: &UdpSocket, address: SocketAddr) -> io::Result<()> {
     use rustix::net::sockopt::{
@@ -143,8 +143,9 @@ fn keep_whole(_: &UdpSocket, _: SocketAddr) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// Other datagrams get no answer, and an answer is never longer than its question.
     #[test]
-    fn questions_alone_are_answered_and_never_with_more_than_was_asked() {
+    fn responder_answers_questions_only() {
         let question = [&DATAGRAM_MAGIC[..], &[1, 2, 3, 4, 0, 0, 0, 0]].concat();
         let answer = answer_to(&question).unwrap();
         assert_eq!(&answer[8..], [1, 2, 3, 4, 0, 0, 0, 16]);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_passes_where_one_answers_and_is_given_up_where_nobody_does() {
+    fn datagram_without_answer_times_out() {
         let family = Ipv4Addr::LOCALHOST.into();
         let answerer = Answerer::bind(family, 0).unwrap();
         let address = SocketAddr::new(family, answerer.port().unwrap());

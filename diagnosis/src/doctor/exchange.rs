@@ -19,7 +19,7 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Magic and length.
 pub const HEADER_BYTES: usize = MAGIC.len() + 4;
 
-/// What one side tells the other of itself.
+/// The report of one side to the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Half {
     /// The host's name.
@@ -38,11 +38,11 @@ pub struct Half {
     pub addresses: Vec<IpAddr>,
     /// Routes of the main table.
     pub routes: Vec<Route>,
-    /// What the doctor found there, by id and what was observed.
+    /// The doctor's findings, by id and observation.
     pub findings: Vec<Told>,
     /// UDP ports at which it answers datagrams.
     pub datagram_ports: Vec<u16>,
-    /// Where it takes lanes over RDMA, if it does.
+    /// The address at which it accepts lanes over RDMA, if it does.
     #[serde(default)]
     pub lane_port: Option<u16>,
     /// Megabits in a second that it last moved to itself over TCP; 0 where not known.
@@ -51,7 +51,7 @@ pub struct Half {
 }
 
 impl Half {
-    /// What a host is like, without findings.
+    /// The facts of a host, without findings.
     pub(super) fn of(facts: &Facts, host: &str, unix_s: u64) -> Self {
         Self {
             host: host.to_owned(),
@@ -70,7 +70,7 @@ impl Half {
     }
 }
 
-/// Two hosts beside each other.
+/// Two hosts, for a comparison.
 #[derive(Clone, Debug)]
 pub struct Halves {
     /// This one.
@@ -79,14 +79,14 @@ pub struct Halves {
     pub there: Half,
 }
 
-/// A finding as the other side tells it.
+/// A finding as the other side reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// The problem's name; of another version it may be one that is not known here.
     pub id: String,
-    /// How bad it is there.
+    /// Whether it is fatal there.
     pub is_fatal: bool,
-    /// What was seen.
+    /// The observation.
     pub observed: Observed,
 }
 
@@ -148,7 +148,7 @@ pub fn encode(half: &Half) -> Result<Vec<u8>, ExchangeError> {
 /// Reads a frame. Not more than [`FRAME_BYTES_MAX`] is ever held.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The error of the frame.
 pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     let mut header = [0; HEADER_BYTES];
     from.read_exact(&mut header)?;
@@ -167,7 +167,7 @@ pub fn read_half(from: &mut impl Read) -> Result<Half, ExchangeError> {
     Ok(serde_json::from_value(half)?)
 }
 
-/// Takes out what a terminal would obey: it is shown as it is told.
+/// Removes control characters, since the value is printed as it is.
 fn keep_printable(value: &mut Value) {
     match value {
         Value::String(text) => text.retain(|c| !c.is_control()),
@@ -177,7 +177,7 @@ fn keep_printable(value: &mut Value) {
     }
 }
 
-/// What another doctor asks for.
+/// A request of another doctor.
 #[derive(Debug)]
 pub enum Question {
     /// To compare: this is its half.
@@ -186,10 +186,10 @@ pub enum Question {
     Bytes,
 }
 
-/// Reads what another doctor asks for.
+/// Reads the request of another doctor.
 ///
 /// # Errors
-/// What is wrong with the connection or the other half.
+/// The error of the connection or of the other half.
 pub fn read_question(from: &mut impl Read) -> Result<Question, ExchangeError> {
     let mut header = [0; HEADER_BYTES];
     from.read_exact(&mut header)?;
@@ -202,7 +202,7 @@ pub fn read_question(from: &mut impl Read) -> Result<Question, ExchangeError> {
 /// Answers [`Question::Half`].
 ///
 /// # Errors
-/// What is wrong with the connection, or that our half is too long.
+/// The error of the connection, or of a half that is too long.
 pub fn tell_half(to: &mut impl Write, own: &Half) -> Result<(), ExchangeError> {
     to.write_all(&encode(own)?)?;
     Ok(to.flush()?)
@@ -211,7 +211,7 @@ pub fn tell_half(to: &mut impl Write, own: &Half) -> Result<(), ExchangeError> {
 /// Answers [`Question::Bytes`].
 ///
 /// # Errors
-/// What is wrong with the connection.
+/// The error of the connection.
 pub fn tell_bytes(to: &mut impl Write) -> Result<(), ExchangeError> {
     Ok(bulk::send(to, BULK_TIME)?)
 }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn other_speech_and_long_frames_are_refused_before_they_are_read() {
+    fn foreign_and_long_frames_are_refused_unread() {
         let http = b"HTTP/1.1 400 Bad Request\r\n\r\n";
         assert!(matches!(read_half(&mut &http[..]), Err(ExchangeError::Foreign)));
         let header = |length: usize| {

@@ -1,4 +1,4 @@
-//! What the kernel tells of a machine, read once from a root that tests choose.
+//! The kernel's facts about a machine, read once from a root that tests choose.
 
 mod kubelet;
 mod network;
@@ -20,7 +20,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Entries read of one folder, for the same reason.
 const ENTRIES_MAX: usize = 4_096;
 
-/// What a machine is like, as far as RDMA and the doctor are concerned.
+/// The facts about a machine that concern RDMA and the doctor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// The kernel's release.
@@ -44,7 +44,8 @@ pub struct Facts {
     pub modules: BTreeSet<String>,
     /// Nodes below `/dev/infiniband`.
     pub nodes: Vec<String>,
-    /// Whether RDMA devices belong to single network namespaces; not told by every kernel.
+    /// Whether RDMA devices belong to single network namespaces; `None` if the kernel does not
+    /// report it.
     pub is_exclusive: Option<bool>,
     /// Limits of this process.
     pub limits: Limits,
@@ -54,8 +55,8 @@ pub struct Facts {
     pub annotations: String,
     /// Whether Koordinator's agent runs on this host.
     pub has_koordlet: bool,
-    /// What device plugins have registered with this host's kubelet, by resource and number of
-    /// devices; none where there is no kubelet.
+    /// Resources that device plugins have registered with this host's kubelet, with their number of
+    /// devices; `None` without a kubelet.
     pub plugin_resources: Option<BTreeMap<String, usize>>,
 }
 
@@ -64,7 +65,7 @@ pub struct Facts {
 pub struct Card {
     /// Its place, such as `0000:5e:00.0`.
     pub address: String,
-    /// Who made it.
+    /// The vendor's id.
     pub vendor: u32,
     /// Its make.
     pub part: u32,
@@ -76,7 +77,7 @@ pub struct Card {
     pub interfaces: Vec<String>,
     /// Errors of the bus that it could not mend.
     pub errors: u64,
-    /// Lanes of the bus in use, and how many there could be; 0 where not told.
+    /// Lanes of the bus in use and at most; 0 if unknown.
     pub lanes: (u32, u32),
     /// Whether it is a GPU.
     pub is_gpu: bool,
@@ -93,9 +94,9 @@ pub struct Limits {
     pub capabilities: u64,
     /// Objects of RDMA devices in use and allowed, by control group and device, where bounded.
     pub rdma_objects: Vec<(String, u64, u64)>,
-    /// Memory mappings that may exist; 0 where not told.
+    /// Bound of memory mappings; 0 if unknown.
     pub mappings: u64,
-    /// First and last port of outgoing connections; 0 where not told.
+    /// First and last port of outgoing connections; 0 if unknown.
     pub local_ports: (u16, u16),
     /// Whether the IOMMU translates for devices.
     pub iommu_translates: bool,

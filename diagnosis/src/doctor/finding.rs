@@ -9,20 +9,20 @@ use std::collections::BTreeMap;
 /// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// The problem.
     pub id: Id,
-    /// How bad it is here.
+    /// Its severity here.
     pub severity: Severity,
-    /// Which side is at fault.
+    /// The side at fault.
     pub side: Side,
-    /// What was seen, with its values.
+    /// The observation, with its values.
     pub observed: Observed,
     /// The device it is about, if it is about one.
     pub device: Option<String>,
     /// Whether what follows makes no sense with it.
     pub prevents: bool,
     values: BTreeMap<&'static str, String>,
-    /// What cures it here, and the command, where the catalogue's are those of another case.
+    /// The remedy and the command here, if they differ from the catalogue's.
     cure: Option<(Observed, String)>,
 }
 
@@ -63,7 +63,7 @@ impl Finding {
         Self { prevents: false, ..self }
     }
 
-    /// What follows makes no sense with it, however bad it is.
+    /// Prevents later probes, whatever its severity.
     pub(super) fn preventing(self) -> Self {
         Self { prevents: true, ..self }
     }
@@ -73,7 +73,7 @@ impl Finding {
         Self { cure: Some((remedy, command)), ..self }
     }
 
-    /// What cures it, in words.
+    /// The remedy, in words.
     pub fn remedy(&self, language: Language) -> &str {
         let own = self.cure.as_ref().map(|(remedy, _)| remedy.get(language));
         own.unwrap_or_else(|| problem(self.id).remedy.get(language))

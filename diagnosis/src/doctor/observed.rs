@@ -1,11 +1,11 @@
-//! What was seen, in both languages.
+//! Observations, in both languages.
 
 use crate::language::Language;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Deref;
 
-/// What was seen, with its values, in both languages. As a string it is the English one.
+/// An observation with its values, in both languages. As a string it is the English one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     en: String,

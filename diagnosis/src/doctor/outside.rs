@@ -1,5 +1,5 @@
-//! What the doctor asks of the world beyond files: names, sockets, device nodes, the time. Tests
-//! answer in its place.
+//! Queries beyond files: names, sockets, device nodes, the time. Tests answer in place of the
+//! machine.
 
 use super::bulk::{self, BULK_MAGIC};
 use super::datagrams;
@@ -29,7 +29,7 @@ pub const LANE_BYTES: usize = 64 << 10;
 /// Of the kernel's log.
 const LOG_BYTES_MAX: usize = 1 << 20;
 
-/// How a question to another process failed.
+/// The failure of a request to another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskFailure {
     /// No connection came about: the error number, 0 for no answer in time.
@@ -44,7 +44,7 @@ pub enum AskFailure {
     NotBuilt,
 }
 
-/// How far a lane over RDMA came.
+/// The furthest step of a lane over RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneStep {
     /// This host's device.
@@ -60,13 +60,13 @@ pub enum LaneStep {
 /// Why no bytes moved over a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneFailure {
-    /// Where it ended.
+    /// The step that failed.
     pub step: LaneStep,
-    /// What the error leads to.
+    /// The problem of the error.
     pub id: Id,
     /// Whose failure it is.
     pub side: Side,
-    /// What the error says.
+    /// The text of the error.
     pub text: String,
 }
 
@@ -86,7 +86,7 @@ pub trait Outside {
     /// The addresses of a name.
     ///
     /// # Errors
-    /// What the resolver said.
+    /// The error of the resolver.
     fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, String>;
 
     /// Whether this process could listen at the address.
@@ -104,7 +104,7 @@ pub trait Outside {
     /// Sends a request to another process and reads its answer up to its end, or to so many bytes.
     ///
     /// # Errors
-    /// How that failed.
+    /// The failure of the request.
     fn ask(
         &self,
         address: SocketAddr,
@@ -115,7 +115,7 @@ pub trait Outside {
     /// The same over TLS, of a service of that name.
     ///
     /// # Errors
-    /// How that failed.
+    /// The failure of the request.
     fn ask_encrypted(
         &self,
         address: SocketAddr,
@@ -133,7 +133,7 @@ pub trait Outside {
     /// Bytes in a second that another doctor sends; none if too few came to tell.
     ///
     /// # Errors
-    /// How that failed.
+    /// The failure of the request.
     fn rate(&self, address: SocketAddr) -> Result<Option<u64>, AskFailure>;
 
     /// Megabits in a second that this host moves to itself; 0 if that is not known.
@@ -214,7 +214,7 @@ fn said_by(
     }
 }
 
-/// Who encrypts says of what it does not accept that it is no valid data.
+/// TLS reports a refused certificate as invalid data.
 fn broken(error: &io::Error) -> AskFailure {
     match error.kind() {
         ErrorKind::InvalidData => AskFailure::Encryption(error.to_string()),
@@ -261,7 +261,7 @@ impl Outside for ThisMachine {
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
-        // That nobody listens is told in any case.
+        // A port without a listener is reported in any case.
         let stream = connected(address, Some(SEGMENT_BYTES))?;
         let encrypt = self.encrypt.as_ref().ok_or(AskFailure::NotBuilt)?;
         said_by(encrypt(name, stream).map_err(|error| broken(&error))?, request, bytes_max)

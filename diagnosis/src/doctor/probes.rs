@@ -1,4 +1,4 @@
-//! What is looked at, in this order.
+//! The probes, in their order.
 
 mod addresses;
 mod devices;

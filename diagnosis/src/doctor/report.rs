@@ -1,4 +1,4 @@
-//! What the doctor found, for people and for programs.
+//! The report of the doctor, for people and for programs.
 
 use super::compare;
 use super::exchange::Halves;
@@ -14,16 +14,16 @@ use std::fmt::Write;
 /// The form of the report for programs; another number is another form.
 const SCHEMA: u32 = 1;
 
-/// How a probe ended.
+/// The outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It found nothing.
     Passed,
-    /// What it found.
+    /// It found problems.
     Found(Vec<Finding>),
-    /// What it looks at follows from a problem that was found before.
+    /// Its findings would follow from a problem that an earlier probe found.
     Skipped {
-        /// Which.
+        /// That problem.
         because: Id,
     },
 }
@@ -39,9 +39,9 @@ impl Outcome {
 pub struct Check {
     /// Its name, which does not change.
     pub name: &'static str,
-    /// What it looks at.
+    /// The subject of the probe.
     pub title: Text,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 
@@ -54,11 +54,11 @@ pub struct Report {
     pub version: &'static str,
     /// The kernel's release.
     pub kernel: String,
-    /// What both hosts are like, if the other answered.
+    /// The two hosts, if the other answered.
     pub halves: Option<Box<Halves>>,
     /// RDMA devices.
     pub devices: Vec<Device>,
-    /// What was looked at.
+    /// The probes and their outcomes.
     pub checks: Vec<Check>,
 }
 
@@ -154,7 +154,7 @@ impl Report {
         out
     }
 
-    /// What was not looked at, by the problem that it would follow from.
+    /// Skipped probes, by the problem that their findings would follow from.
     fn skipped(&self, style: &Style) -> String {
         let language = style.language;
         let mut by_cause: BTreeMap<Id, Vec<&str>> = BTreeMap::new();

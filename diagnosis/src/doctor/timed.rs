@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_trickles_is_read_until_the_deadline_and_no_longer() {
+    fn trickling_peer_is_read_until_the_deadline() {
         let (ours, mut theirs) = connected();
         let trickling = std::thread::Builder::new().spawn(move || {
             // Ends when the other end is gone.

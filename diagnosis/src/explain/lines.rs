@@ -2,7 +2,7 @@
 
 /// Longest excerpt of a line that is kept, in characters.
 pub const EXCERPT_CHARS_MAX: usize = 300;
-/// How far into a line what marks a record's begin is looked for.
+/// Characters of a line that may hold the mark of a record's begin.
 const MARK_CHARS_MAX: usize = 64;
 const ESCAPE: char = '\u{1b}';
 
@@ -55,7 +55,7 @@ pub(super) fn begins_record(plain: &str) -> bool {
     is_record || start.starts_with('{') || start.contains("NCCL ") || has_time(start)
 }
 
-/// Whether a record is told as news: what it says need not have made anything fail.
+/// Whether a record is informational: its content need not have made anything fail.
 pub(super) fn is_news(plain: &str) -> bool {
     const LEVELS: [&str; 9] = [
         " INFO ",
@@ -95,7 +95,7 @@ fn has_time(text: &str) -> bool {
     of_day || kernels
 }
 
-/// What a line says of which connection it is about: the peer, or the queue pair.
+/// The connection that a line is about: the peer, or the queue pair.
 pub(super) fn connection(plain: &str) -> Option<String> {
     const KEYS: [&str; 8] =
         ["peer_nic", "peer nic path", "from peer", "endpoint", "peer", "qp_num", "qpn", "qp "];

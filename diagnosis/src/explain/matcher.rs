@@ -63,7 +63,7 @@ pub(super) fn best_match(text: &str) -> Option<Match> {
     best
 }
 
-/// Where a pattern that starts at `start` ends, if it is there.
+/// The end of a pattern that starts at `start`, if it matches.
 fn matched_to(text: &str, start: usize, pieces: &[&str]) -> Option<usize> {
     let (first, rest) = pieces.split_first()?;
     let mut end = start + first.len();

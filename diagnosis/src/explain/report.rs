@@ -1,4 +1,4 @@
-//! What was recognised, in words.
+//! The explanation, in words.
 
 use super::{Connection, Explanation, Seen};
 use crate::language::Language;
@@ -60,7 +60,7 @@ impl Explanation {
         out
     }
 
-    /// What else was seen, and why it need not be looked at first.
+    /// The other problems, and why they come second.
     fn rest(&self, first: &Seen, style: &Style) -> String {
         let language = style.language;
         let mut out = String::new();

@@ -1,4 +1,4 @@
-//! What unknown text resembles.
+//! Problems that unknown text resembles.
 
 use super::Suggestion;
 use crate::normal::normal;
@@ -52,7 +52,7 @@ impl Sample {
     }
 }
 
-/// How much of the message that fits best is in the text.
+/// The share of the best message that the text has.
 fn likeness_percent(problem: &Problem, have: &BTreeSet<[char; LETTERS]>) -> usize {
     let of = |pieces: &&[&str]| {
         let wanted: Vec<_> = pieces.iter().flat_map(|piece| grams(piece)).collect();
@@ -62,7 +62,7 @@ fn likeness_percent(problem: &Problem, have: &BTreeSet<[char; LETTERS]>) -> usiz
     problem.patterns.iter().map(of).max().unwrap_or(0)
 }
 
-/// How much of what is wanted is there.
+/// The share of the wanted letters that the text has.
 fn share_percent(wanted: &[[char; LETTERS]], have: &BTreeSet<[char; LETTERS]>) -> usize {
     let there = wanted.iter().filter(|gram| have.contains(*gram)).count();
     there * 100 / wanted.len().max(1)

@@ -28,7 +28,7 @@ fn the_first_error_is_found_in_a_storm_of_flushes() {
 }
 
 #[test]
-fn only_flushes_are_called_that_and_a_dispatcher_gives_way_to_its_cause() {
+fn cause_precedes_flush_and_dispatcher() {
     assert_eq!(first("slice: work request flushed error").unwrap().0, "WC-FLUSH-ONLY");
     let log = "Failed to exchange handshake description\nconnect: Connection refused";
     assert_eq!(first(log), Some(("NET-REFUSED", Side::Remote, 2)));

@@ -26,7 +26,7 @@ fn cases() -> Vec<Case<'static>> {
     cases
 }
 
-/// What excerpts are there of.
+/// The problems with excerpts.
 pub(crate) fn ids_of_excerpts() -> std::collections::BTreeSet<&'static str> {
     cases().iter().map(|case| case.id).collect()
 }
@@ -51,7 +51,7 @@ fn every_excerpt_is_taken_for_what_it_is() {
 }
 
 #[test]
-fn the_corpus_speaks_both_languages_and_names_every_problem_that_guides_name() {
+fn corpus_covers_both_languages_and_all_guides() {
     let cases = cases();
     assert!(cases.len() >= 80, "{}", cases.len());
     let is_han = |c: char| ('\u{4e00}'..='\u{9fff}').contains(&c);
@@ -61,7 +61,7 @@ fn the_corpus_speaks_both_languages_and_names_every_problem_that_guides_name() {
     assert!(missing.is_empty(), "no excerpt of {missing:?}");
 }
 
-/// What troubleshooting guides in both languages name.
+/// Problems that troubleshooting guides in both languages name.
 pub(crate) const NAMED_BY_GUIDES: [&str; 62] = [
     "NET-LOOPBACK",
     "NET-NOT-LOCAL",

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 const TABLE: &str = include_str!("../coverage.tsv");
-/// Where a test does not name the problem itself: what is made wrong there is what it is about.
+/// Problems that a test provokes without naming them.
 const BY_CONSTRUCTION: [&str; 1] = ["REPORT"];
 
 struct Row {
@@ -65,7 +65,7 @@ fn what_the_table_names_is_there() {
     for row in rows() {
         assert_eq!(Id::parse(row.id).map(Id::as_str), Some(row.id));
         assert!(row.probe == "-" || probes.contains(row.probe), "{}: {}", row.id, row.probe);
-        // What no probe finds must be known by its message.
+        // A problem that no probe finds must be recognised by its message.
         assert!(excerpts.contains(row.id), "{} has no excerpt", row.id);
         let text = file_with(row.wrong);
         let constant = format!("ids::{}", row.id.replace('-', "_"));

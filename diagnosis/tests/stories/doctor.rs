@@ -1,4 +1,4 @@
-//! The doctor on machines made of files: one problem each, and the healthy state beside it.
+//! The doctor on machines made of files: one problem each, and the healthy state.
 
 mod bundle;
 mod hosts;
@@ -22,7 +22,7 @@ fn a_machine_in_which_nothing_is_wrong_gets_no_complaint() {
 }
 
 #[test]
-fn without_a_card_that_is_the_one_finding_and_the_rest_is_skipped_because_of_it() {
+fn missing_card_is_the_only_finding() {
     let scene = Scene::empty();
     let finding = scene.finding("HW-PCI-ABSENT");
     assert_eq!(finding.severity, Severity::Fatal);
@@ -35,7 +35,7 @@ fn without_a_card_that_is_the_one_finding_and_the_rest_is_skipped_because_of_it(
 }
 
 #[test]
-fn where_rdma_is_only_preferred_its_absence_is_not_fatal_and_in_ci_expected() {
+fn missing_rdma_is_not_fatal_where_it_is_optional() {
     let mut scene = Scene::empty();
     scene.request.wanted = Wanted::Auto;
     assert_eq!(scene.finding("HW-PCI-ABSENT").severity, Severity::Degraded);
@@ -47,7 +47,7 @@ fn where_rdma_is_only_preferred_its_absence_is_not_fatal_and_in_ci_expected() {
 }
 
 #[test]
-fn a_build_without_rdma_and_a_library_that_cannot_be_loaded_are_told_apart() {
+fn build_without_rdma_differs_from_unloadable_library() {
     let mut scene = Scene::healthy();
     scene.request.verbs_library = Library::NotBuilt;
     assert!(scene.finding("BUILD-FEATURE").command().contains("--features verbs"));
@@ -75,7 +75,7 @@ fn devices_without_nodes_lack_ib_uverbs() {
 }
 
 #[test]
-fn a_device_without_a_card_lacks_its_module_and_then_only_itself() {
+fn soft_device_lacks_its_module_or_itself() {
     let mut scene = Scene::empty();
     scene.request.device = Some("rxe7".into());
     assert_eq!(scene.finding("MOD-MISSING").command(), "modprobe rdma_rxe");
@@ -99,7 +99,7 @@ fn a_module_that_the_kernel_refused_is_known_from_its_log() {
 }
 
 #[test]
-fn a_card_whose_modules_are_loaded_and_that_has_no_device_is_off_in_firmware() {
+fn card_without_device_is_disabled_in_firmware() {
     let scene = Scene::empty();
     scene.card("0000:3b:00.0", "0x14e4", "0x1750", "bnxt_en");
     scene.module("bnxt_re");
@@ -194,7 +194,7 @@ const LOCAL: &str = "fe80:0000:0000:0000:0216:3eff:fe00:0001";
 const IPV4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001";
 
 #[test]
-fn erdma_in_its_standard_mode_is_refused_with_the_way_to_compat_mode() {
+fn erdma_standard_mode_names_compat_mode() {
     let scene = erdma(Some("N"), &[(LOCAL, "IB/RoCE v1")]);
     let finding = scene.finding("ERDMA-STANDARD-MODE");
     assert!(finding.command().contains("modprobe erdma compat_mode=Y"), "{}", finding.command());
@@ -250,7 +250,7 @@ fn infiniband() -> Scene {
 }
 
 #[test]
-fn infiniband_without_a_subnet_manager_or_a_full_partition_key_is_found() {
+fn infiniband_without_subnet_manager_or_full_pkey_is_found() {
     let scene = infiniband();
     scene.is_healthy();
     let port = Scene::port("mlx5_0");
@@ -274,7 +274,7 @@ fn infiniband_beside_ethernet_and_a_link_with_errors_are_risks() {
 }
 
 #[test]
-fn a_nic_without_an_ip_address_has_none_that_peers_elsewhere_can_reach() {
+fn nic_without_ip_address_is_unreachable() {
     let scene = Scene::healthy();
     for index in [2, 3] {
         scene.gid("mlx5_0", index, "0000:0000:0000:0000:0000:0000:0000:0000", "", "");
@@ -288,7 +288,7 @@ fn a_nic_without_an_ip_address_has_none_that_peers_elsewhere_can_reach() {
 }
 
 #[test]
-fn only_version_1_addresses_and_a_wanted_address_that_is_not_there_are_found() {
+fn roce_v1_and_missing_gid_are_found() {
     let scene = Scene::healthy();
     for index in [1, 3] {
         scene.gid("mlx5_0", index, "0000:0000:0000:0000:0000:0000:0000:0000", "", "");
@@ -346,7 +346,7 @@ fn values_that_cannot_be_and_the_wrong_kind_of_port_are_found() {
 }
 
 #[test]
-fn too_little_locked_memory_is_fatal_and_a_capability_lifts_the_limit() {
+fn low_memlock_is_fatal_without_the_capability() {
     let scene = Scene::healthy();
     scene.limits("65536", 1_048_576, 0);
     let finding = scene.finding("LIM-MEMLOCK");
@@ -375,7 +375,7 @@ fn other_limits_are_found_each_at_its_value() {
 }
 
 #[test]
-fn a_control_group_that_is_used_up_is_named_wherever_it_is_above() {
+fn exhausted_control_group_is_named_at_any_level() {
     let scene = Scene::healthy();
     scene.file("proc/self/cgroup", "0::/kubepods/pod1\n");
     scene.file("sys/fs/cgroup/kubepods/rdma.max", "mlx5_0 hca_handle=2 hca_object=100\n");
@@ -391,7 +391,7 @@ fn a_control_group_that_is_used_up_is_named_wherever_it_is_above() {
 }
 
 #[test]
-fn a_pod_without_its_resource_is_told_from_one_whose_node_was_not_passed_in() {
+fn pod_without_resource_differs_from_missing_device_node() {
     let scene = Scene::empty();
     scene.file("run/secrets/kubernetes.io/serviceaccount/token", "");
     scene.finding("K8S-NO-RESOURCE");
@@ -403,7 +403,7 @@ fn a_pod_without_its_resource_is_told_from_one_whose_node_was_not_passed_in() {
 }
 
 #[test]
-fn a_pod_that_sees_a_device_without_its_interface_cannot_address_it() {
+fn pod_with_device_and_no_interface_is_found() {
     let scene = Scene::healthy();
     scene.file("run/secrets/kubernetes.io/serviceaccount/token", "");
     scene.is_healthy();
@@ -418,7 +418,7 @@ fn a_pod_that_sees_a_device_without_its_interface_cannot_address_it() {
 }
 
 #[test]
-fn koordinator_leaves_out_renamed_devices_and_those_with_a_port_down() {
+fn koordinator_omits_renamed_devices_and_down_ports() {
     let mut scene = Scene::healthy();
     scene.file("var/run/koordlet/pid", "1");
     scene.is_healthy();

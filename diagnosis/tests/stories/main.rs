@@ -1,4 +1,4 @@
-//! What users get from the catalogue: messages recognised, pages that are current.
+//! The catalogue for its users: recognised messages, current pages.
 
 mod corpus;
 mod coverage;

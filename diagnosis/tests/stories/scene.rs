@@ -1,4 +1,4 @@
-//! Machines made of files, and a world that answers as it is told.
+//! Machines made of files, and scripted answers of the world.
 
 use handfast_diagnosis::Severity;
 use handfast_diagnosis::doctor::{
@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// What an address answers to a request that begins so.
+/// The answer of an address to a request that begins with a text.
 pub(crate) type Answer = (SocketAddr, &'static str, Result<Vec<u8>, AskFailure>);
 
 /// The world of a scene.
@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
     pub(crate) opens: BTreeMap<String, i32>,
     pub(crate) answers: Vec<Answer>,
-    /// What an address answers to a request that has such a part; before the others.
+    /// The answers of addresses to requests that contain a text; they take precedence.
     pub(crate) bodies: Vec<(SocketAddr, &'static str, Vec<u8>)>,
     pub(crate) unix_s: u64,
     pub(crate) log: Option<String>,
@@ -340,7 +340,7 @@ impl Scene {
         examine(&Facts::read(self.root.path()), &self.request, &self.world)
     }
 
-    /// What is found above what is only worth knowing.
+    /// The findings above mere remarks.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let report = self.report();
         report.findings().filter(|finding| finding.severity != Severity::Info).cloned().collect()

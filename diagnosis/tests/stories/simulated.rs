@@ -14,7 +14,7 @@ fn first_of(log: &str) -> &'static str {
     explain(log).first.map_or("NONE", |first| first.id.as_str())
 }
 
-/// What engines print of a step that failed: the words of the number that was returned.
+/// The message of an engine for a failed step: the words of the returned number.
 fn line(device: &str, step: &str, code: i32) -> String {
     let words = std::io::Error::from_raw_os_error(code).to_string();
     let words = words.split(" (os error").next().unwrap().to_owned();
@@ -30,7 +30,7 @@ fn wired(duo: &mut Duo) -> Result<(), VerbsError> {
 }
 
 #[test]
-fn a_fixed_address_beyond_the_table_ends_at_rtr_and_the_right_one_connects() {
+fn gid_index_beyond_the_table_fails_at_rtr() {
     for profile in connectable() {
         let mut duo = fresh(profile);
         let (_, dgid) = gid(&duo.fabric, duo.b.nic);
@@ -45,7 +45,7 @@ fn a_fixed_address_beyond_the_table_ends_at_rtr_and_the_right_one_connects() {
 }
 
 #[test]
-fn a_peer_whose_address_nobody_answers_for_ends_at_rtr_after_a_second() {
+fn unresolvable_peer_fails_at_rtr_after_a_second() {
     for profile in connectable() {
         let mut duo = fresh(profile);
         duo.fabric.set_port(duo.b.nic, false);
@@ -61,7 +61,7 @@ fn a_peer_whose_address_nobody_answers_for_ends_at_rtr_after_a_second() {
 }
 
 #[test]
-fn erdma_in_standard_mode_ends_at_rts_and_in_compat_mode_connects() {
+fn erdma_standard_mode_fails_at_rts() {
     let mut duo = fresh(&ERDMA_STANDARD);
     let dgid = duo.fabric.nic(duo.b.nic).gids()[0].unwrap();
     let a = duo.a;
@@ -70,14 +70,14 @@ fn erdma_in_standard_mode_ends_at_rts_and_in_compat_mode_connects() {
     step(Attributes::to_rtr(0, dgid, 1, 0)).unwrap();
     let error = step(Attributes::to_rts(0)).unwrap_err();
     assert_eq!(id_of(&error), "QP-RTS");
-    // Where the log names the device it is said more exactly.
+    // A log that names the device has a more exact diagnosis.
     let of = |device| first_of(&line(device, "modify QP to RTS", error.code));
     assert_eq!((of("mlx5_0"), of("erdma_0")), ("QP-RTS", "ERDMA-STANDARD-MODE"));
     assert_eq!(wired(&mut fresh(&ERDMA_COMPAT)), Ok(()));
 }
 
 #[test]
-fn a_device_without_a_queue_pair_left_says_so_until_one_is_given_back() {
+fn exhausted_queue_pairs_are_reported_until_one_is_freed() {
     for profile in PROFILES {
         let mut fabric = Fabric::default();
         let nic = fabric.add_nic(profile);
@@ -94,7 +94,7 @@ fn a_device_without_a_queue_pair_left_says_so_until_one_is_given_back() {
 }
 
 #[test]
-fn a_verbs_call_printed_with_the_errno_of_another_call_is_not_taken_at_its_word() {
+fn errno_of_another_call_is_not_believed() {
     // The call before it: a socket that has nothing to read leaves its errno behind.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -152,7 +152,7 @@ fn flushes(log: &str) -> (u64, &'static str) {
 }
 
 #[test]
-fn one_error_ends_a_queue_and_the_storm_after_it_is_told_as_its_consequence() {
+fn flush_storm_is_a_consequence_of_the_first_error() {
     let ends = writes(false);
     assert_eq!(ends.len(), 8);
     assert_eq!(of_completion(ends[0].0).as_str(), "WC-RETRY");
@@ -172,7 +172,7 @@ fn a_log_that_begins_after_the_first_error_is_known_to_lack_it() {
     assert_eq!(flushes(&log(&ends, true)).1, "WC-RETRY");
 }
 
-/// What `handfast smoke` does in its step `reset`, or with queue pairs made anew.
+/// The step `reset` of `handfast smoke`, or the same with new queue pairs.
 fn after_reset(profile: &'static Profile, anew: bool) -> AfterReset {
     let mut duo = connected(profile);
     duo.fabric.break_queue_pair(duo.a.nic, duo.a.number);
@@ -207,7 +207,7 @@ fn after_reset(profile: &'static Profile, anew: bool) -> AfterReset {
 }
 
 #[test]
-fn a_queue_pair_that_is_only_reset_moves_nothing_on_erdma_and_one_made_anew_does() {
+fn erdma_needs_new_queue_pairs_after_an_error() {
     let reset = after_reset(&ERDMA_COMPAT, false).to_string();
     assert_eq!(first_of(&reset), "ERDMA-RESET", "{reset}");
     for (profile, anew) in [(&ERDMA_COMPAT, true), (&RXE, false)] {

@@ -1,4 +1,4 @@
-//! What the kubelet of this host was offered by device plugins.
+//! Resources offered to the kubelet of this host by device plugins.
 
 use super::Tree;
 use serde_json::Value;

@@ -20,7 +20,7 @@ pub struct Interface {
     pub has_carrier: bool,
     /// Largest packet, in bytes.
     pub mtu: u32,
-    /// Megabits that pass in a second; 0 where not told.
+    /// Speed in megabits per second; 0 if unknown.
     pub speed_mbps: u32,
 }
 
@@ -31,13 +31,13 @@ pub struct Route {
     pub interface: String,
     /// To where.
     pub network: IpAddr,
-    /// How many bits of an address count, from the first.
+    /// Significant bits of the address, from the first.
     pub prefix: u8,
 }
 
 impl Route {
     fn leads_to(&self, address: IpAddr) -> bool {
-        // What is left of an address without the bits that do not count.
+        // The address without its insignificant bits.
         let kept = |bits: u128, all: u32| {
             bits.checked_shr(all.saturating_sub(u32::from(self.prefix))).unwrap_or(0)
         };

@@ -173,7 +173,7 @@ fn only_ipv6_on_erdma(device: &Device, port: &Port) -> bool {
     device.profile == "erdma-compat" && !has_ipv4
 }
 
-/// Indexes that other engines are told to use.
+/// GID indexes configured for other engines.
 fn fixed_indexes(context: &Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for variable in ["MC_GID_INDEX", "NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX"] {

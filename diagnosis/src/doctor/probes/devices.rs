@@ -257,7 +257,7 @@ fn nearest<'a>(name: &str, devices: &'a [Device]) -> Option<&'a str> {
     found.or(alike).or(devices.first()).map(|device| device.name.as_str())
 }
 
-/// What Koordinator's agent makes of a device.
+/// The device as Koordinator's agent sees it.
 fn koordinator(device: &Device) -> Option<Finding> {
     let is_known =
         device.name.strip_prefix("mlx").and_then(|rest| rest.split_once('_')).is_some_and(

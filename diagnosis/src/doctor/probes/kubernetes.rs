@@ -1,4 +1,4 @@
-//! What pods of this host can be given.
+//! Resources for pods of this host.
 
 use crate::doctor::{Context, Finding};
 use crate::ids;
@@ -7,7 +7,7 @@ use crate::problem::Severity;
 /// Parts of the names that sites give to resources of RDMA.
 const RESOURCES: [&str; 9] =
     ["rdma", "roce", "infiniband", "sriov", "hca", "efa", "mlnx", "mellanox", "ib_"];
-/// What the shared device plugin looks for beside the devices.
+/// Modules that the shared device plugin requires in addition to the devices.
 const MODULES: [&str; 2] = ["ib_umad", "rdma_ucm"];
 
 /// Whether a plugin has offered the host's devices to its kubelet. In a pod there is no kubelet.

@@ -5,7 +5,7 @@ use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
 
-/// Of queues, beside what is served.
+/// Bytes of queues, in addition to the served memory.
 const RINGS_BYTES: u64 = 16 << 20;
 /// Open files with which a node serves few peers.
 const FILES_MIN: u64 = 1_024;

@@ -17,16 +17,16 @@ const ENDPOINTS_MAX: usize = 16;
 const ECONNREFUSED: i32 = 111;
 /// Before each endpoint of an etcd that speaks TLS.
 const ENCRYPTED: &str = "https://";
-/// What servers in Go behind TLS say of what is not encrypted (`net/http`, server.go).
+/// The answer of a Go server behind TLS to a plain request (`net/http`, server.go).
 const WANTS_TLS: &str = "Client sent an HTTP request to an HTTPS server";
 /// Records of TLS begin so: an alert, a handshake (RFC 5246, section 6.2.1).
 const TLS_RECORDS: [&[u8]; 2] = [&[21, 3], &[22, 3]];
-/// What a client says first, with one suite of ciphers and no random numbers (RFC 5246, section
-/// 7.4.1.2): whoever speaks TLS answers it, if with an alert.
+/// A client's first message, with one cipher suite and no random numbers (RFC 5246, section
+/// 7.4.1.2): every server that speaks TLS answers it, if with an alert.
 const CLIENT_HELLO: [&[u8]; 3] =
     [&[22, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3], &[0; 32], &[0, 0, 2, 0xc0, 0x2f, 1, 0]];
 
-/// What kind of service an address names.
+/// The kind of service that an address names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Etcd,
@@ -269,7 +269,7 @@ fn endpoint(
     }
     let members = body(ask("POST", "v3/cluster/member/list", "{}")).unwrap_or_default();
     let useless = useless_address(&members)?;
-    let observed = said!("{address} tells clients {useless}", "{address} 告知客户端 {useless}");
+    let observed = said!("{address} advertises {useless}", "{address} 告知客户端 {useless}");
     Some(Finding::new(ids::ETCD_ADVERTISE, Severity::Degraded, observed).with("host", host))
 }
 
@@ -278,7 +278,7 @@ fn speaks_tls(context: &Context<'_>, address: SocketAddr) -> bool {
     answer.is_ok_and(|answer| TLS_RECORDS.iter().any(|record| answer.starts_with(record)))
 }
 
-/// An address among those of etcd's members that means whoever uses it.
+/// An address among those of etcd's members that means the client's own host.
 fn useless_address(members: &str) -> Option<String> {
     let members: Value = serde_json::from_str(members).ok()?;
     let members = members["members"].as_array()?;

@@ -1,4 +1,4 @@
-//! The name told to peers, and the port to listen at.
+//! The advertised name, and the port to listen at.
 
 use crate::doctor::facts::{Tree, owner};
 use crate::doctor::observed::said;
@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;
 const EADDRNOTAVAIL: i32 = 99;
-/// What the module erdma holds in compat mode.
+/// Ports that the module erdma holds in compat mode.
 const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 
 /// A text that names no host, or a port that is none.
@@ -62,7 +62,7 @@ pub(super) fn name(context: &mut Context<'_>) -> Vec<Finding> {
     if let Some((host, port)) = told {
         let port = port.or(listen.map(|(_, port)| port)).unwrap_or(7411);
         let severity = match (advertise, listen) {
-            // Who listens on loopback alone means this machine alone.
+            // A node that listens on loopback serves this machine alone.
             (None, Some((host, _))) if is_loopback(host) => Severity::Info,
             _ => Severity::Fatal,
         };
@@ -94,7 +94,7 @@ fn reachable_by_peers(
     };
     let is_any = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
     if is_loopback(host) || is_any {
-        let observed = said!("peers are told {host}", "告知对端的是 {host}");
+        let observed = said!("the advertised host is {host}", "告知对端的是 {host}");
         return vec![filled(Finding::new(ids::NET_LOOPBACK, severity, observed))];
     }
     match addresses_of(context, host) {

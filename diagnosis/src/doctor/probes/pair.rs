@@ -15,10 +15,10 @@ use std::net::{IpAddr, SocketAddr};
 
 /// A difference of the clocks that is no matter of the network.
 const CLOCKS_APART_S: u64 = 5;
-/// Where a doctor can answer beside what has the port that was asked.
-const PORT_BESIDE: u16 = 7_412;
+/// The port for a doctor where the requested one is taken.
+const PORT_ALTERNATIVE: u16 = 7_412;
 
-/// Where the other doctor answers.
+/// The address of the other doctor.
 pub(super) fn address_of_peer(context: &Context<'_>) -> Option<SocketAddr> {
     let (host, port) = with_port(context.request.peer.as_deref()?).ok()?;
     Some(SocketAddr::new(*addresses_of(context, host).ok()?.first()?, port))
@@ -68,7 +68,7 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
 /// Of the address that means all of a host's own.
 fn of_no_host(address: SocketAddr) -> Finding {
     let observed = said!(
-        "{address} is the address of no host: whoever uses it means itself",
+        "{address} is the address of no host: a peer that uses it reaches itself",
         "{address} 不是某台主机的地址:谁用它,指的就是谁自己"
     );
     let finding = Finding::new(ids::NET_LOOPBACK, Severity::Fatal, observed);
@@ -79,14 +79,15 @@ fn of_no_host(address: SocketAddr) -> Finding {
 }
 
 /// A doctor there, at a port that is free.
-fn with_doctor_beside(finding: Finding, address: SocketAddr) -> Finding {
-    let port = if address.port() == PORT_BESIDE { PORT_BESIDE + 1 } else { PORT_BESIDE };
-    let beside = SocketAddr::new(address.ip(), port);
+fn with_doctor_at_other_port(finding: Finding, address: SocketAddr) -> Finding {
+    let port =
+        if address.port() == PORT_ALTERNATIVE { PORT_ALTERNATIVE + 1 } else { PORT_ALTERNATIVE };
+    let alternative = SocketAddr::new(address.ip(), port);
     let remedy = said!(
         "Start a doctor on that host, at a port of its own, and compare with that: engines and other services answer none.",
         "在那台主机上用单独的端口启动 doctor,再与它对照:引擎和其他服务不会应答 doctor。"
     );
-    let finding = finding.cured_by(remedy, format!("handfast doctor --listen {beside}"));
+    let finding = finding.cured_by(remedy, format!("handfast doctor --listen {alternative}"));
     finding.with("peer", address.to_string())
 }
 
@@ -94,7 +95,7 @@ fn with_doctor_beside(finding: Finding, address: SocketAddr) -> Finding {
 fn foreign(address: SocketAddr, why: &Observed) -> Finding {
     let english = format!("{address} takes connections; ");
     let observed = why.after(&english, &format!("{address} 接受连接;"));
-    with_doctor_beside(Finding::new(ids::NET_RESET, Severity::Fatal, observed), address)
+    with_doctor_at_other_port(Finding::new(ids::NET_RESET, Severity::Fatal, observed), address)
 }
 
 /// The port takes connections, and nobody says anything.
@@ -104,7 +105,7 @@ fn mute(address: SocketAddr) -> Finding {
         "{address} took the connection and said nothing within {limit_s} s: what listens there is stopped, busy or no doctor",
         "{address} 接受了连接,但 {limit_s} 秒内没有任何应答:监听的进程已停住、繁忙,或不是 doctor"
     );
-    with_doctor_beside(Finding::new(ids::NET_FILTERED, Severity::Fatal, observed), address)
+    with_doctor_at_other_port(Finding::new(ids::NET_FILTERED, Severity::Fatal, observed), address)
 }
 
 fn unreachable(address: SocketAddr, code: i32) -> Finding {
@@ -178,7 +179,7 @@ fn layers(context: &Context<'_>, ours: &[&Device], theirs: &[&Device]) -> Option
     })
 }
 
-/// Whether some address of ours can be joined to some of theirs.
+/// Whether a local address can be paired with one of the peer.
 fn addresses(
     context: &Context<'_>,
     ours: &[&Device],
@@ -220,9 +221,9 @@ fn addresses(
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
 }
 
-/// No device of ours has a route to any address of theirs.
+/// Whether a local device has a route to an address of the peer.
 fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<Finding> {
-    // What both have of one family.
+    // Local addresses of the families that both sides have.
     let is_told = |peer: &IpAddr| {
         context.facts.routes.iter().any(|route| route.network.is_ipv4() == peer.is_ipv4())
     };

@@ -54,7 +54,7 @@ fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option
             let body = json!({ "key": STANDARD.encode(key) }).to_string();
             let answer = service.ask(context, address, host, "POST", "v3/kv/range", &body).ok()?;
             let answer: Value = serde_json::from_str(&body_of(&answer)?.1).ok()?;
-            // Whoever may not read it gets an error instead.
+            // A client without permission gets an error in place of the header.
             answer.get("header")?;
             let value = answer["kvs"][0]["value"].as_str();
             return Some(value.map(|value| text_of(value).unwrap_or_default()));

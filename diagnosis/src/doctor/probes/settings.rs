@@ -39,7 +39,7 @@ pub(super) fn environment(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What a variable's value must be, where that is known.
+/// The check of a variable's value, if its form is known.
 fn allowed(name: &str) -> Option<fn(&str) -> bool> {
     match name {
         "MC_MTU" => Some(|value| ["512", "1024", "2048", "4096"].contains(&value)),

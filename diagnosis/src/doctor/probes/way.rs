@@ -40,11 +40,11 @@ pub(super) fn way(context: &mut Context<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Where it was reached, then the addresses of its RDMA devices.
+/// The address that was reached, then those of its RDMA devices.
 fn targets(there: &Half, reached: IpAddr) -> Vec<IpAddr> {
     let mut targets = vec![reached];
     for ip in there.devices.iter().flat_map(reachable).map(|gid| gid.ip()) {
-        // A datagram to a link-local address would have to be told by which interface it leaves.
+        // A datagram to a link-local address would need its interface.
         let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
         // Datagrams are answered in the family that the doctor listens in.
         if !is_link_local && ip.is_ipv4() == reached.is_ipv4() && !targets.contains(&ip) {
@@ -119,8 +119,8 @@ fn datagrams(
     Some(finding.with("netdev", &*ours.name).with("peer", target.to_string()))
 }
 
-/// How fast bytes come over TCP, where both ends say how fast their links are. A busy machine is
-/// slow with itself too, and says nothing of its links.
+/// The rate of bytes over TCP, if both ends report the speed of their links. A busy machine is slow
+/// with itself too, which says nothing about its links.
 fn slow(context: &Context<'_>, there: &Half, address: SocketAddr) -> Option<Finding> {
     let (ours, theirs) = ends(context, there, address.ip())?;
     let speed = ours.speed_mbps.min(theirs.speed_mbps).min(SPEED_COUNTED_MAX_MBPS);

@@ -1,4 +1,4 @@
-//! What is collected for others, and what is not.
+//! The content of a bundle, and the secrets left out.
 
 use crate::scene::{NIC, Scene};
 use handfast_diagnosis::doctor::{Facts, bundle};

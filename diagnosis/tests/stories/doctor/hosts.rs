@@ -1,4 +1,4 @@
-//! Two hosts beside each other.
+//! Two hosts side by side.
 
 use crate::scene::{NIC, Nic, Scene, root_of};
 use handfast_diagnosis::doctor::{AskFailure, Facts, encode, half};
@@ -16,7 +16,7 @@ pub(super) fn other() -> Scene {
     scene
 }
 
-/// Where the other takes lanes.
+/// The port at which the other accepts lanes.
 pub(super) const LANE_PORT: u16 = 7500;
 
 /// A machine whose peer answers as the other would.

@@ -53,8 +53,9 @@ fn another_machines_address_cannot_be_listened_at() {
     scene.finding("NET-NOT-LOCAL");
 }
 
+/// A port that no process holds may be the driver's.
 #[test]
-fn who_holds_a_port_is_named_and_what_no_process_holds_may_be_the_drivers() {
+fn holder_of_a_port_is_named() {
     let mut scene = at("10.1.0.7:7411", None);
     let address: SocketAddr = "10.1.0.7:7411".parse().unwrap();
     scene.world.binds.insert(address, 98);
@@ -160,7 +161,7 @@ fn a_service_that_wants_tls_is_told_from_one_that_is_none() {
 }
 
 #[test]
-fn a_list_of_endpoints_that_is_none_is_refused_before_anything_is_asked() {
+fn malformed_endpoints_are_refused_before_any_request() {
     for url in ["etc://10.1.0.9:2379", "etcd://10.1.0.9", "etcd://10.1.0.9:2379 10.1.0.8:2379"] {
         let scene = with_metadata(url);
         let finding = scene.finding("ETCD-URL");
@@ -169,8 +170,9 @@ fn a_list_of_endpoints_that_is_none_is_refused_before_anything_is_asked() {
     }
 }
 
+/// One live endpoint of two is enough to continue.
 #[test]
-fn an_etcd_that_is_down_or_without_a_leader_is_found_and_one_of_two_is_enough_to_go_on() {
+fn down_or_leaderless_etcd_is_found() {
     let mut scene = with_metadata("etcd://10.1.0.9:2379");
     assert!(scene.finding("ETCD-DOWN").observed.contains("refused"));
     let address = ETCD.parse().unwrap();
@@ -195,7 +197,7 @@ fn an_etcd_on_loopback_is_told_from_one_that_is_down() {
 }
 
 #[test]
-fn an_etcd_that_advertises_localhost_and_a_page_of_the_web_are_found() {
+fn etcd_at_localhost_and_foreign_web_page_are_found() {
     let mut scene = with_metadata("etcd://10.1.0.9:2379");
     etcd(&mut scene, vec![("POST ", r#"{"members":[{"clientURLs":["http://localhost:2379"]}]}"#)]);
     assert!(scene.finding("ETCD-ADVERTISE").observed.contains("localhost"));
@@ -208,7 +210,7 @@ fn an_etcd_that_advertises_localhost_and_a_page_of_the_web_are_found() {
 }
 
 #[test]
-fn a_proxy_that_does_not_leave_the_metadata_service_out_is_a_risk() {
+fn proxy_for_the_metadata_service_is_a_risk() {
     let mut scene = with_metadata("etcd://10.1.0.9:2379");
     etcd(&mut scene, vec![]);
     scene.variable("http_proxy", "http://user:secret@proxy.corp:3128");

@@ -1,4 +1,4 @@
-//! What pods can be given, and the manifest that is shown.
+//! Resources for pods, and the manifest that is shown.
 
 use crate::scene::Scene;
 use handfast_diagnosis::Severity;
@@ -12,7 +12,7 @@ fn offered(scene: &Scene, resources: &Value) {
 }
 
 #[test]
-fn a_kubelet_that_no_plugin_offers_devices_to_is_found_on_the_host() {
+fn kubelet_without_plugin_resources_is_found() {
     let scene = Scene::healthy();
     scene.is_healthy();
     offered(&scene, &Value::Null);
@@ -53,7 +53,7 @@ fn the_manifest_that_is_shown_has_the_fields_that_a_pod_has() {
 }
 
 #[test]
-fn the_manifests_doctor_looks_once_at_what_its_node_will_be_started_with() {
+fn manifest_runs_the_doctor_with_its_nodes_options() {
     let spec = &manifest()["spec"];
     let words = |container: &Value| -> Vec<String> {
         let words = container["args"].as_array().unwrap();

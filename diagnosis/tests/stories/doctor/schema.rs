@@ -30,7 +30,7 @@ fn every_report_has_the_form_of_the_schema() {
     assert!(conforms(&broken, &schema, "report").is_err());
 }
 
-/// What of JSON schemas ours uses: type, enum, required, properties, items, additionalProperties.
+/// The part of JSON Schema in use: type, enum, required, properties, items, additionalProperties.
 fn conforms(value: &Value, schema: &Value, place: &str) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("{place}: {what}: {value}"));
     let kind = match value {
@@ -74,7 +74,7 @@ fn conforms(value: &Value, schema: &Value, place: &str) -> Result<(), String> {
 }
 
 #[test]
-fn the_report_for_people_fits_its_columns_and_says_what_was_skipped() {
+fn report_fits_its_columns_and_lists_skipped_probes() {
     let mut scene = Scene::with_two();
     scene.file(&format!("{}/state", Scene::port("mlx5_0")), "1: DOWN\n");
     scene.file(&format!("{}/state", Scene::port("mlx5_1")), "1: DOWN\n");

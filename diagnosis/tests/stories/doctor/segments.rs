@@ -1,4 +1,4 @@
-//! A node's entries in a metadata service that answers as it is told.
+//! A node's entries in a scripted metadata service.
 
 use super::network::{http, with_metadata};
 use crate::scene::Scene;
@@ -31,7 +31,7 @@ fn etcd(name: &str, one: Vec<u8>, many: Vec<u8>) -> Scene {
 }
 
 #[test]
-fn an_entry_of_a_run_that_is_gone_is_told_with_the_one_key_to_delete() {
+fn stale_entry_is_reported_with_its_key() {
     let entry = range(&[("mooncake/rpc_meta/node-b", ENTRY)]);
     let mut scene = etcd("node-b", entry, vec![]);
     let finding = scene.finding("META-STALE");

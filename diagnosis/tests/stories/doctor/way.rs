@@ -6,7 +6,7 @@ use handfast_diagnosis::doctor::{Facts, Half, LaneFailure, LaneStep, ROCE_PORT, 
 use handfast_diagnosis::{Id, Severity, Side, ids};
 use std::net::SocketAddr;
 
-/// What both interfaces take, less the headers.
+/// The MTU of both interfaces, less the headers.
 const FULL: usize = 9_000 - 28;
 
 /// Two hosts of which the other answers datagrams.
@@ -18,7 +18,7 @@ fn over(ports: &[u16]) -> Scene {
     scene
 }
 
-/// What the other tells, with this changed.
+/// The report of the other side, with this change.
 fn told_with(scene: &mut Scene, other: &Scene, change: impl FnOnce(&mut Half)) {
     let mut told = half(&Facts::read(crate::scene::root_of(other)), &other.report(), 0);
     told.lane_port = Some(LANE_PORT);
@@ -42,7 +42,7 @@ fn packets_of_the_full_size_that_are_lost_on_the_way_are_found() {
     let finding = scene.finding("MTU-BLACKHOLE");
     assert_eq!((finding.severity, finding.side), (Severity::Fatal, Side::Unknown));
     assert_eq!(finding.command(), "ping -M do -s 8972 -c 3 -I ens1f0 10.1.0.8");
-    // What is known to be smaller at one end is that end's fault.
+    // An MTU known to be smaller at one end is that end's fault.
     scene.interface("ens1f0", 1500);
     scene.passes(7412, 1500 - 28);
     scene.finding("MTU-MISMATCH");
@@ -82,7 +82,7 @@ fn bytes_that_come_far_slower_than_the_links_are_is_told() {
     for part in ["620 Mb/s come", "8000 Mb/s and more"] {
         assert!(finding.observed.contains(part), "{}", finding.observed);
     }
-    // Who moves little more than that to itself is busy, whichever of the two it is.
+    // A host that moves little more than that to itself is busy, whichever of the two it is.
     scene.world.loopback_mbps = 4 * 620 - 1;
     let finding = scene.finding("PERF-LOW");
     assert_eq!(finding.severity, Severity::CannotTell);
@@ -126,7 +126,7 @@ fn packets_that_are_lost_for_their_size_are_found_over_ipv6_too() {
     assert_eq!(finding.command(), "ping -M do -s 8952 -c 3 -I ens1f0 fd00::8");
 }
 
-/// How a lane to the other fared.
+/// A lane to the other with this outcome.
 fn with_lane(failure: Option<(LaneStep, Id, Side)>) -> Scene {
     let other = other();
     let mut scene = beside(&other);
@@ -153,7 +153,7 @@ fn a_lane_between_two_nics_is_made_and_written_over() {
     with_lane(Some((LaneStep::Write, ids::WC_REM_ACCESS, Side::Both))).finding("WC-REM-ACCESS");
     let finding = with_lane(Some((LaneStep::Device, ids::LIM_MEMLOCK, Side::Local)));
     assert_eq!(finding.finding("LIM-MEMLOCK").side, Side::Local);
-    // Where nothing of RDMA is wanted, or there is nothing to make it with, it is not tried.
+    // A lane is not tried if RDMA is not wanted, or impossible.
     let mut scene = with_lane(Some(silent));
     scene.request.wanted = handfast_diagnosis::doctor::Wanted::Tcp;
     scene.is_healthy();
