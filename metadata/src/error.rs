@@ -1,19 +1,19 @@
-//! Why a store did not do what it was asked.
+//! Errors of metadata stores.
 
 use std::fmt;
 
-/// What was asked of a store.
+/// An operation on a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOperation {
-    /// To connect.
+    /// Connect.
     Connect,
-    /// To read.
+    /// Read an entry.
     Get,
-    /// To write.
+    /// Write an entry.
     Put,
-    /// To remove.
+    /// Remove an entry.
     Remove,
-    /// To tell of changes.
+    /// Watch for changes.
     Watch,
 }
 
@@ -29,37 +29,37 @@ impl fmt::Display for StoreOperation {
     }
 }
 
-/// Why there is no encrypted connection to a store that was reached.
+/// The failure of TLS with a store that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFailure {
-    /// Nobody whom we trust vouches for its certificate.
+    /// No trusted authority signed its certificate.
     #[error("nobody whom we trust vouches for its certificate")]
     UnknownAuthority,
-    /// Its certificate is for other names than the one it is spoken to by.
+    /// Its certificate names other hosts.
     #[error("its certificate is for another name")]
     WrongName,
     /// Its certificate has expired or is not valid yet.
     #[error("its certificate is not valid at this time")]
     NotValidNow,
-    /// Its certificate cannot be used for something else.
+    /// Its certificate is unusable for another reason.
     #[error("its certificate cannot be used")]
     BadCertificate,
-    /// It asks for a certificate of ours, and there is none.
-    #[error("it asks for a certificate of ours, and none is given")]
+    /// It asks for a client certificate, and none is configured.
+    #[error("it asks for a client certificate, and none is configured")]
     OursMissing,
-    /// It does not take our certificate.
-    #[error("it refuses our certificate")]
+    /// It refuses the client certificate.
+    #[error("it refuses the client certificate")]
     OursRefused,
-    /// It speaks no TLS at that port.
+    /// It does not speak TLS at that port.
     #[error("it does not speak TLS there")]
     NotSpoken,
-    /// The two have no version or cipher in common.
+    /// The two sides share no TLS version or cipher.
     #[error("it has no way to encrypt in common with us")]
     NothingInCommon,
 }
 
 impl TlsFailure {
-    /// What to do about it, in one sentence.
+    /// The remedy, in one sentence.
     pub fn cure(self) -> &'static str {
         match self {
             Self::UnknownAuthority => {
@@ -83,18 +83,18 @@ impl TlsFailure {
     }
 }
 
-/// Why.
+/// The cause of a failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreCause {
     /// It cannot be reached.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
-    /// It was reached, and there is no encrypted connection to it.
+    /// It was reached, and TLS failed.
     #[error("{failure} ({detail})")]
     Tls {
-        /// What is wrong.
+        /// The failure.
         failure: TlsFailure,
-        /// As the library says it, at most 200 bytes, in one line.
+        /// The text of the TLS library, at most 200 bytes, in one line.
         detail: String,
     },
     /// It did not answer in time.
@@ -121,36 +121,36 @@ pub enum StoreCause {
         /// The limit.
         limit: usize,
     },
-    /// This program was built without it.
+    /// The store needs a feature that this build lacks.
     #[error("this program was built without {feature}; build with `--features {feature}`")]
     NotBuilt {
-        /// The feature that it needs.
+        /// The feature.
         feature: &'static str,
     },
     /// Files with certificates or keys cannot be used.
     #[error("the certificates for it cannot be used: {0}")]
     Certificates(String),
-    /// A value is no text.
+    /// A value is not UTF-8.
     #[error("the value is not UTF-8")]
     NotText,
 }
 
-/// A failure of a store: which, at what, why.
+/// A failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{operation} the metadata store {store} failed: {cause}")]
 pub struct StoreError {
-    /// Which store.
+    /// The store.
     pub store: String,
-    /// At what.
+    /// The operation.
     pub operation: StoreOperation,
-    /// Why.
+    /// The cause.
     pub cause: StoreCause,
 }
 
-/// Longest words of a store that an error repeats, in bytes.
+/// Longest text of a store that an error quotes, in bytes.
 pub(crate) const WORDS_BYTES_MAX: usize = 200;
 
-/// The beginning of what a store said, in one line, with nothing in it that a terminal would obey.
+/// The beginning of a store's text, in one line and without control characters.
 pub(crate) fn words(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -176,10 +176,10 @@ pub(crate) fn words(text: &str) -> String {
     line
 }
 
-/// Where more was said.
+/// Appended where a text is cut.
 const ELLIPSIS: &str = "\u{2026}";
 
-/// An error and what led to it, in one line; each step that says the same as the one before once.
+/// An error and its sources in one line, without repetitions.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(error) = next.filter(|_| text.len() <= WORDS_BYTES_MAX) {
@@ -192,7 +192,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     words(&text)
 }
 
-/// What it means that a store was not spoken to.
+/// The cause for an error of the connection.
 pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> StoreCause {
     let detail = chain(error);
     #[cfg(feature = "tls")]
@@ -202,7 +202,7 @@ pub(crate) fn broken(error: &(dyn std::error::Error + 'static)) -> StoreCause {
     StoreCause::Unreachable(detail)
 }
 
-/// Checks what is asked against the limits of every store.
+/// Checks a key and a value against the limits of every store.
 pub(crate) fn check(key: &str, value: Option<&str>) -> Result<(), StoreCause> {
     let value = value.unwrap_or_default();
     for (what, bytes, limit) in

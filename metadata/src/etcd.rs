@@ -18,43 +18,43 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// Shortest time that an entry outlives its writer, in seconds.
+/// Shortest time to live of an entry after its writer, in seconds.
 const LEASE_SECONDS_MIN: u64 = 3;
-/// How often a connection with something under way, such as a watch, must show that it lives; twice
-/// as long as an etcd puts up with by default (its `--grpc-keepalive-min-time`).
+/// Interval of keepalives on a connection with pending calls, such as a watch: twice the shortest that
+/// an etcd allows by default (its `--grpc-keepalive-min-time`).
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How an etcd is spoken to.
+/// Options of an etcd store.
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// Name and password, where it asks for them.
+    /// Name and password, if the etcd requires them.
     pub user: Option<(String, String)>,
-    /// With which certificates TLS is spoken to every endpoint; to none where absent.
+    /// Certificates for TLS, which all endpoints speak; `None` for plain connections.
     pub tls: Option<Tls>,
-    /// How long an operation may take, connecting included, in milliseconds.
+    /// Timeout of an operation, connecting included, in milliseconds.
     pub timeout_ms: u64,
-    /// How long an entry outlives its writer, in seconds; at least 3. It is kept alive while the
-    /// writer lives.
+    /// Time to live of an entry after its writer, in seconds; at least 3. The writer keeps its entries
+    /// alive.
     pub lease_seconds: u64,
 }
 
 impl Default for EtcdOptions {
     fn default() -> Self {
-        // Mooncake's own client waits for five seconds.
+        // The timeout of Mooncake's client.
         Self { user: None, tls: None, timeout_ms: 5_000, lease_seconds: 15 }
     }
 }
 
 impl fmt::Debug for EtcdOptions {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
         write!(f, "EtcdOptions({user:?}, {} ms, {} s)", self.timeout_ms, self.lease_seconds)
     }
 }
 
-/// A store in an etcd, at one or several endpoints. It is connected to when it is asked, and again
-/// after a failure. What it writes is bound to a lease, and goes when the writer does.
+/// A store in an etcd with one or several endpoints. It connects at the first operation, and reconnects
+/// after a failure. Its entries are bound to a lease and expire with their writer.
 pub struct EtcdStore {
     name: String,
     shared: Arc<Shared>,
@@ -73,8 +73,7 @@ struct State {
 }
 
 impl EtcdStore {
-    /// A store at `endpoints`, `host:port` each; with `https://` before it or not where TLS is
-    /// spoken.
+    /// A store at `endpoints`, `host:port` each, with an optional `https://` where TLS is used.
     pub fn new(endpoints: &[String], options: EtcdOptions) -> Self {
         let options = EtcdOptions {
             lease_seconds: options.lease_seconds.max(LEASE_SECONDS_MIN),
@@ -100,7 +99,7 @@ impl EtcdStore {
             Err(_) => StoreCause::Silent { timeout_ms },
         };
         if !matches!(cause, StoreCause::Refused { .. }) {
-            // The next operation connects anew.
+            // The next operation reconnects.
             self.shared.forget().await;
         }
         Err(self.failed(operation, cause))
@@ -127,7 +126,7 @@ impl Shared {
             return Ok(client.clone());
         }
         let wait = Duration::from_millis(self.options.timeout_ms);
-        // A member that has lost the others must not be believed.
+        // A member without a quorum may answer with old entries.
         let mut options = ConnectOptions::new()
             .with_connect_timeout(wait)
             .with_timeout(wait)
@@ -147,12 +146,12 @@ impl Shared {
         self.state.lock().await.client = None;
     }
 
-    /// Another may have taken its place meanwhile, which stays.
+    /// Forgets this lease; one that replaced it meanwhile stays.
     async fn forget_lease(&self, lease: i64) {
         self.state.lock().await.lease.take_if(|current| *current == lease);
     }
 
-    /// The lease that entries of this process are bound to.
+    /// The lease of this process's entries.
     async fn lease(self: &Arc<Self>, client: &mut Client) -> Result<i64, Error> {
         let mut state = self.state.lock().await;
         if let Some(lease) = state.lease {
@@ -165,7 +164,7 @@ impl Shared {
         Ok(lease)
     }
 
-    /// Says once that the writer lives; false if the lease is gone.
+    /// Renews the lease once; false if the lease is gone.
     async fn keep_alive(&self, lease: i64) -> Result<bool, Error> {
         let mut client = self.client().await?;
         let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
@@ -174,8 +173,8 @@ impl Shared {
     }
 }
 
-/// Keeps a lease alive while its store is there and writes under it. A lease that is gone is
-/// forgotten, and the next entry is written under a new one.
+/// Renews a lease while its store exists. A lease that is gone is forgotten, and the next entry gets a
+/// new one.
 async fn keep_alive(store: Weak<Shared>, lease: i64) {
     loop {
         let Some(alive) = store.upgrade() else { return };
@@ -227,11 +226,11 @@ impl Store for EtcdStore {
                     Compare::value(key, CompareOp::Equal, value),
                     Compare::lease(key, CompareOp::Equal, lease),
                 ];
-                // What is there already is not written again: an etcd keeps all that was ever
-                // written until it is compacted, and tells whoever watches.
+                // An entry that is there already is not written again: an etcd keeps every revision
+                // until it is compacted, and notifies watchers of each.
                 let put = client.txn(Txn::new().when(same).or_else([put])).await;
                 if put.as_ref().is_err_and(is_lease_gone) {
-                    // It is of no use for the next try.
+                    // The next try needs another lease.
                     self.shared.forget_lease(lease).await;
                 }
                 put
@@ -270,8 +269,8 @@ fn tls_options(tls: &Tls) -> TlsOptions {
     options
 }
 
-/// Whether a put was refused because the etcd does not know its lease: nothing else that a put names
-/// has to be there before.
+/// Whether a put was refused because the etcd does not know its lease, the only thing that a put
+/// requires to exist.
 fn is_lease_gone(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.code() as i32 == NOT_FOUND)
 }
@@ -291,8 +290,8 @@ fn cause(error: &Error) -> StoreCause {
     }
 }
 
-/// The code of gRPC for what is not there.
+/// The gRPC code of a missing entity.
 const NOT_FOUND: i32 = 5;
-/// Codes of gRPC that say that the etcd was not reached, or not in time: cancelled, unknown, deadline
-/// exceeded, unavailable.
+/// The gRPC codes of an etcd that was not reached in time: cancelled, unknown, deadline exceeded,
+/// unavailable.
 const OF_TRANSPORT: [i32; 4] = [1, 2, 4, 14];

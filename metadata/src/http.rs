@@ -13,11 +13,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long an operation may take: what Mooncake's own client allows.
+/// Timeout of an operation, as in Mooncake's client.
 const TIMEOUT: Duration = Duration::from_millis(3_000);
-/// How long connecting may take.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
-/// What a key needs no escape for: RFC 3986, section 2.3.
+/// Characters of a key that need no escape: RFC 3986, section 2.3.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A store at `http://HOST:PORT/PATH`, or with the feature `tls` at `https://HOST:PORT/PATH`.
@@ -26,7 +26,7 @@ pub struct HttpStore {
     client: Connections,
 }
 
-/// The client with its connections.
+/// The client and its connections.
 enum Connections {
     Plain(Client<HttpConnector, Full<Bytes>>),
     #[cfg(feature = "tls")]
@@ -34,12 +34,11 @@ enum Connections {
 }
 
 impl HttpStore {
-    /// A store that is connected to when it is asked.
+    /// A store that connects at its first operation.
     ///
     /// # Errors
-    /// [`StoreCause::Unreachable`] for what is no such URL; for one with `https` also
-    /// [`StoreCause::Certificates`] if nobody can vouch for it, and [`StoreCause::NotBuilt`] if that
-    /// is not spoken.
+    /// [`StoreCause::Unreachable`] for a malformed URL; for `https` also [`StoreCause::Certificates`]
+    /// if no authority is trusted, and [`StoreCause::NotBuilt`] without the feature `tls`.
     pub fn new(base: &str) -> Result<Self, StoreError> {
         if base.starts_with("https://") {
             #[cfg(not(feature = "tls"))]
@@ -55,10 +54,10 @@ impl HttpStore {
         Ok(Self::over(base, Connections::Plain(client)))
     }
 
-    /// A store at an `https` URL that is connected to when it is asked.
+    /// A store at an `https` URL that connects at its first operation.
     ///
     /// # Errors
-    /// [`StoreCause::Unreachable`] for what is no such URL.
+    /// [`StoreCause::Unreachable`] for a malformed URL.
     #[cfg(feature = "tls")]
     pub fn with_tls(base: &str, tls: &crate::Tls) -> Result<Self, StoreError> {
         check_url(base, "https")?;
@@ -172,8 +171,8 @@ impl Store for HttpStore {
             let operation = StoreOperation::Put;
             let (mut status, mut body) = self.send(operation, key, Some(value)).await?;
             if status == StatusCode::BAD_REQUEST {
-                // Mooncake's own servers take the address of a node once, and so lock out one that
-                // crashed and is back: what it left must go first.
+                // Mooncake's servers accept the address of a node once and lock out one that restarts
+                // after a crash: the old entry is removed first.
                 self.send(StoreOperation::Remove, key, None).await?;
                 (status, body) = self.send(operation, key, Some(value)).await?;
             }

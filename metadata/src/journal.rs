@@ -1,7 +1,7 @@
-//! A table of texts in a file: every change is on disk before it is told.
+//! A table of texts in a file: every change is on disk before it is acknowledged.
 //!
-//! The file has one line of JSON per change. When it is opened, and when most of its lines are of the
-//! past, it is written anew beside itself and renamed.
+//! The file has one line of JSON per change. When it is opened, and when most of its lines are
+//! obsolete, it is compacted into a new file that replaces it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,30 +9,30 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-/// Lines of the past that are kept whatever the size of the table.
+/// Obsolete lines that are kept whatever the size of the table.
 const PAST_LINES_MIN: usize = 1_024;
 
-/// Why the file cannot be used.
+/// The error of a file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A system call failed.
     #[error("{call} of {path} failed: {error}")]
     Io {
-        /// Which.
+        /// The call.
         call: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it returned.
+        /// Its error.
         error: io::Error,
     },
-    /// A line before the last is none of ours: the file is something else, or was damaged.
+    /// A line before the last is malformed: the file is damaged, or not a journal.
     #[error("line {line} of {path} is no entry: {error}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Counted from 1.
+        /// The line, from 1.
         line: usize,
-        /// Why.
+        /// The error of the parser.
         error: String,
     },
 }
@@ -40,7 +40,7 @@ pub enum JournalError {
 #[derive(Serialize, Deserialize)]
 struct Change {
     key: String,
-    /// Absent: removed.
+    /// `None` for a removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     value: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens or makes the file and reads the table from it.
+    /// Opens or creates the file and reads the table from it.
     pub(crate) fn open(path: &Path) -> Result<(Self, BTreeMap<String, String>), JournalError> {
         let failed = |call, error| JournalError::Io { call, path: path.to_owned(), error };
         let table = match File::open(path) {
@@ -66,13 +66,13 @@ impl Journal {
         Ok((Self { path: path.to_owned(), file, lines: table.len() }, table))
     }
 
-    /// Whether most lines are of the past, for a table of `entries`, or the last change was not
-    /// written whole: then it is to be compacted before the next one.
+    /// Whether the file must be compacted before the next change: most lines are obsolete, for a table of
+    /// `entries`, or the last change was not written whole.
     pub(crate) fn is_overgrown(&self, entries: usize) -> bool {
         self.lines >= 2 * entries + PAST_LINES_MIN
     }
 
-    /// Replaces all that was written by a table, and waits for the disk.
+    /// Replaces the file by one with the table, and waits for the disk.
     pub(crate) fn compact(&mut self, table: &TableLines) -> io::Result<()> {
         self.file = write_anew(&self.path, table)?;
         self.lines = table.lines;
@@ -82,7 +82,7 @@ impl Journal {
     /// Writes a change, and waits for the disk.
     pub(crate) fn append(&mut self, key: &str, value: Option<&str>) -> io::Result<()> {
         let change = Change { key: key.to_owned(), value: value.map(str::to_owned) };
-        // Half a line may be left behind, so that after a failure all is written anew.
+        // A failure may leave half a line, so the next change compacts the file first.
         let lines = std::mem::replace(&mut self.lines, usize::MAX);
         self.file.write_all(&line(&change)?)?;
         self.file.sync_data()?;
@@ -91,7 +91,7 @@ impl Journal {
     }
 }
 
-/// A table as it stands in the file.
+/// The table of a file.
 pub(crate) struct TableLines {
     content: Vec<u8>,
     lines: usize,
@@ -127,8 +127,7 @@ fn read(path: &Path, file: File) -> Result<BTreeMap<String, String>, JournalErro
         match serde_json::from_slice::<Change>(&text) {
             Ok(Change { key, value: Some(value) }) => drop(table.insert(key, value)),
             Ok(Change { key, value: None }) => drop(table.remove(&key)),
-            // The last line was being written when the process or the machine went down, and was
-            // not told to anybody.
+            // The process or the machine stopped during the last line, which was not acknowledged.
             Err(_) if !whole => return Ok(table),
             Err(error) => {
                 let (path, error) = (path.to_owned(), error.to_string());
@@ -138,7 +137,7 @@ fn read(path: &Path, file: File) -> Result<BTreeMap<String, String>, JournalErro
     }
 }
 
-/// Writes the table beside `path`, renames it and returns it open for more.
+/// Writes the table to a new file, renames it to `path` and returns it open for appending.
 fn write_anew(path: &Path, table: &TableLines) -> io::Result<File> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_there_after_a_restart_and_a_torn_last_line_is_not() {
+    fn acknowledged_changes_survive_a_restart_and_a_torn_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("table");
         let (mut journal, mut table) = Journal::open(&path).unwrap();
@@ -171,7 +170,7 @@ mod tests {
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"key\":\"c").unwrap();
         let (_, again) = Journal::open(&path).unwrap();
         assert_eq!(again, table);
-        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "it was written anew");
+        assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1, "it was compacted");
     }
 
     #[test]

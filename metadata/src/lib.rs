@@ -1,9 +1,9 @@
-//! Where the nodes of a fleet find each other, other than by asking one another.
+//! Metadata stores, in which the nodes of a fleet find each other.
 //!
 //! A [`Store`] keeps texts under keys: descriptors and addresses of nodes, in the format of the
-//! Mooncake Transfer Engine, so that its nodes and ours share one. [`HttpStore`] speaks to an HTTP
-//! metadata server, the engine's own or [`HttpServer`]; with the feature `etcd`, `EtcdStore` to an
-//! etcd. With the feature `tls` both speak it.
+//! Mooncake Transfer Engine, so that Mooncake nodes and handfast nodes share a store. [`HttpStore`] is a
+//! client of an HTTP metadata server, Mooncake's or [`HttpServer`]; with the feature `etcd`, `EtcdStore`
+//! is a client of an etcd. The feature `tls` adds TLS to both.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,4 +1,4 @@
-//! An HTTP metadata server: texts under keys for nodes of a fleet, in memory or in a file.
+//! An HTTP metadata server: texts under keys for the nodes of a fleet, in memory or in a file.
 
 use crate::journal::{Journal, JournalError, TableLines};
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -24,12 +24,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// Pause after a connection could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Longest header of a request, in bytes: a key with every byte escaped, and what clients add.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
-/// The bounds of a server. Past each it answers with a status that says so, or waits.
+/// The bounds of a server. A request past a bound gets a status of its own, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Entries at once; 507 past it.
@@ -38,8 +38,7 @@ pub struct ServerLimits {
     pub bytes_max: usize,
     /// Connections at once; others wait for one of them to end.
     pub connections_max: usize,
-    /// How long a connection may take to say a request, in milliseconds, the wait for its first
-    /// byte included.
+    /// Timeout of a request's header and body, from the start of the wait, in milliseconds.
     pub request_timeout_ms: u64,
 }
 
@@ -54,23 +53,23 @@ impl Default for ServerLimits {
     }
 }
 
-/// Why a server does not start.
+/// The error of a server that does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Its address cannot be had.
+    /// The server cannot listen at its address.
     #[error("{address} cannot be listened at: {error}")]
     Bind {
         /// The address.
         address: String,
-        /// What the system reported.
+        /// The error of the system.
         error: io::Error,
     },
-    /// Its file cannot be used.
+    /// The server's file cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
-/// A server that was set up and serves while [`HttpServer::run`] is polled.
+/// A listening server, which serves while [`HttpServer::run`] is polled.
 pub struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -78,9 +77,9 @@ pub struct HttpServer {
 }
 
 struct Shared {
-    /// Changes, one after another: whoever changes an entry holds this until it is on disk.
+    /// Serializes changes: a change holds this lock until it is on disk.
     journal: Mutex<Option<Journal>>,
-    /// What is on disk. Never locked while a disk is waited for; written only with `journal` held.
+    /// The entries on disk. Never locked during a wait for the disk; written only with `journal` held.
     table: RwLock<Table>,
     limits: ServerLimits,
 }
@@ -114,12 +113,12 @@ impl HttpServer {
         Ok(Self { listener, address: bound, shared: Arc::new(Shared { journal, table, limits }) })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Entries there are.
+    /// The number of entries.
     pub fn entries(&self) -> usize {
         self.shared.table().entries.len()
     }
@@ -157,7 +156,7 @@ async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(HEADER_BYTES_MAX);
-    // Whoever has said all its requests is still answered.
+    // A half-closed client still gets its responses.
     server.half_close(true);
     if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
         debug!(%error, "a connection ended");
@@ -216,9 +215,9 @@ impl Shared {
         }
     }
 
-    /// Changes an entry; on disk as well before it is answered.
+    /// Changes an entry, which is on disk before the answer.
     async fn change(self: Arc<Self>, key: String, value: Option<String>) -> Answer {
-        // A disk may take its time: other changes wait for it, and those who only read do not.
+        // Other changes wait for the disk; reads do not.
         let changed = tokio::task::spawn_blocking(move || self.change_on_disk(&key, value));
         changed
             .await
@@ -265,7 +264,7 @@ impl Shared {
 }
 
 impl Table {
-    /// Bytes of all keys and values once the entry is changed, or why not.
+    /// Bytes of all keys and values after the change, or the status that refuses it.
     fn bytes_after(
         &self,
         key: &str,
@@ -319,11 +318,11 @@ mod tests {
         let serving = tokio::spawn(server.run());
         let store = HttpStore::new(&url).unwrap();
         store.put("k", "before").await.unwrap();
-        // As a write does that the disk keeps.
+        // Blocks like a write that waits for the disk.
         let held = shared.journal.lock().unwrap();
         let mut changing = Box::pin(store.put("k", "after"));
         let waited = timeout(Duration::from_millis(100), &mut changing).await;
-        assert!(waited.is_err(), "it is told once it is on disk");
+        assert!(waited.is_err(), "the answer follows the disk");
         assert_eq!(store.get("k").await, Ok(Some("before".to_owned())));
         drop(held);
         changing.await.unwrap();

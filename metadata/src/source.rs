@@ -1,4 +1,4 @@
-//! Which store is meant, from the text that users of Mooncake write.
+//! The source of metadata, parsed from the text that Mooncake's users write.
 
 use crate::{HttpStore, Store, StoreError};
 use std::fmt;
@@ -6,24 +6,24 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Where a node finds others.
+/// The place where a node looks up others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// By asking them: `P2PHANDSHAKE`, or `p2p`.
+    /// The nodes themselves: `P2PHANDSHAKE`, or `p2p`.
     Peers,
     /// An HTTP metadata server, by its URL, `http` or `https`.
     Http(String),
-    /// An etcd, by its endpoints: `etcd://host:port,host:port`, or the endpoints alone; all with
-    /// `https://` before them if it speaks TLS.
+    /// An etcd, by its endpoints: `etcd://host:port,host:port`, or the endpoints alone; each begins with
+    /// `https://` if the etcd speaks TLS.
     Etcd(Vec<String>),
 }
 
-/// What stands before an endpoint of an etcd that speaks TLS.
+/// The prefix of an endpoint of an etcd with TLS.
 const ENCRYPTED: &str = "https://";
-/// What may stand before one that does not.
+/// The optional prefix of one without.
 const PLAIN: &str = "http://";
 
-/// What a store may ask for, and what it is asked for.
+/// Credentials for a store.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// Name and password, for an etcd.
@@ -33,7 +33,7 @@ pub struct Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the password.
+    /// Omits the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
         write!(f, "Credentials({user:?}, {:?})", self.tls)
@@ -43,36 +43,36 @@ impl fmt::Debug for Credentials {
 /// Files with certificates and a key, in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of those who may vouch for a store; those that the system trusts where absent.
+    /// Certificates of the trusted authorities; `None` for those of the system.
     pub authority: Option<PathBuf>,
-    /// Our certificate, the ones in between after it, and its key, for a store that asks for them.
+    /// The client certificate, followed by its intermediates, and its key, for a store that requires one.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a text names no store.
+/// The error of a text that names no store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// A kind of store that is not spoken to.
+    /// The kind of store is not supported.
     #[error(
         "'{0}' is no metadata store that handfast speaks to: p2p, http[s]://HOST:PORT/PATH or \
          etcd://HOST:PORT[,HOST:PORT]"
     )]
     Unknown(String),
-    /// An etcd some of whose endpoints speak TLS.
+    /// Some endpoints of an etcd begin with `https://` and some do not.
     #[error(
         "'{0}' has {ENCRYPTED} before some of its endpoints, and must have it before all or none"
     )]
     Mixed(String),
-    /// No host in it.
+    /// An endpoint has no host or port.
     #[error("'{0}' names no HOST:PORT")]
     NoHost(String),
 }
 
 impl Source {
-    /// The store; `None` where nodes are asked themselves.
+    /// The store; `None` for [`Source::Peers`].
     ///
     /// # Errors
-    /// A URL that is none, certificates that cannot be used, or
+    /// A malformed URL, unusable certificates, or
     /// [`StoreCause::NotBuilt`](crate::StoreCause::NotBuilt).
     pub fn open(&self, credentials: Credentials) -> Result<Option<Arc<dyn Store>>, StoreError> {
         match self {
@@ -94,7 +94,7 @@ impl Source {
             }
             #[cfg(not(feature = "etcd"))]
             Self::Etcd(_) => {
-                // Nobody is told the password.
+                // The password stays out of messages.
                 drop(credentials);
                 Err(self.failed(crate::StoreCause::NotBuilt { feature: "etcd" }))
             }
@@ -143,7 +143,7 @@ impl FromStr for Source {
     }
 }
 
-/// The endpoints of an etcd; `text` is what names it, for errors.
+/// The endpoints of an etcd; `text` is the whole source, for errors.
 fn endpoints(rest: &str, text: &str) -> Result<Vec<String>, SourceError> {
     let bare = |endpoint: &str| endpoint.strip_prefix(PLAIN).unwrap_or(endpoint).to_owned();
     let endpoints: Vec<String> = rest.split([',', ';']).map(str::trim).map(bare).collect();

@@ -1,4 +1,4 @@
-//! What a store does.
+//! The interface of a metadata store.
 
 use crate::error::StoreError;
 use std::future::Future;
@@ -6,56 +6,56 @@ use std::pin::Pin;
 
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
-/// Longest value, in bytes: as long as the longest frame that carries a descriptor by default.
+/// Longest value, in bytes: the default bound of a frame with a descriptor.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// The end of an operation on a store.
+/// The future of an operation on a store.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// Texts under keys, seen by every node of a fleet. Operations are bounded in time and cancel-safe:
-/// one that was dropped has happened or has not.
+/// Texts under keys, shared by the nodes of a fleet. Operations are bounded in time and cancel-safe: a
+/// dropped one has either happened or not.
 pub trait Store: Send + Sync + 'static {
-    /// Reads; `None` if there is nothing under the key.
+    /// Reads an entry; `None` if there is none.
     fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>>;
 
-    /// Writes, whatever was there before. Where the store can tell that a writer is gone, what it
-    /// wrote goes with it; a writer that lives writes again now and then.
+    /// Writes an entry or replaces it. A store that detects a dead writer removes its entries; a live
+    /// writer repeats its writes from time to time.
     fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()>;
 
-    /// Removes; nothing to remove is no error.
+    /// Removes an entry; a missing one is no error.
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()>;
 
-    /// Follows what happens under keys that begin with `prefix`; `None` where a store cannot tell.
+    /// Watches the keys that begin with `prefix`; `None` if the store does not support it.
     fn watch(&self, _prefix: &str) -> Option<Box<dyn Changes>> {
         None
     }
 
-    /// Which store it is, for messages.
+    /// The store's name, for messages.
     fn name(&self) -> &str;
 }
 
-/// One word of a store that is watched.
+/// A change in a watched store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Written.
+    /// An entry was written.
     Put {
         /// The key.
         key: String,
-        /// What is under it now.
+        /// The new value.
         value: String,
     },
-    /// Removed, or gone with its writer.
+    /// An entry was removed, or expired with its writer.
     Removed {
         /// The key.
         key: String,
     },
-    /// From here on everything is told; what happened before may not have been.
+    /// Changes before this point may be missing; later ones are complete.
     Missed,
 }
 
-/// What happens in a store, in order.
+/// The changes of a store, in order.
 pub trait Changes: Send {
-    /// The next change. The first is [`Change::Missed`], and so is the one after an error, which is
-    /// when the store is connected to again. Cancel-safe: nothing is lost.
+    /// The next change. The first is [`Change::Missed`], and so is the first after an error and a
+    /// reconnection. Cancel-safe: no change is lost.
     fn next(&mut self) -> Pending<'_, Change>;
 }

@@ -1,4 +1,4 @@
-//! Who a store must prove to be, and who we say that we are.
+//! TLS: the trusted authorities and the client certificate.
 
 use crate::TlsFiles;
 use crate::error::{StoreCause, TlsFailure, words};
@@ -14,11 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
 
-/// Longest file of certificates or keys, in bytes: several times that of all the authorities that a
-/// system trusts.
+/// Longest file of certificates or keys, in bytes: several times the bundle of a system's authorities.
 pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Certificates and keys that were read and fit together. Cheap to clone.
+/// Certificates and keys, read and validated. Cheap to clone.
 #[derive(Clone)]
 pub struct Tls {
     pub(crate) config: Arc<ClientConfig>,
@@ -26,7 +25,7 @@ pub struct Tls {
     pub(crate) texts: Arc<Texts>,
 }
 
-/// The files as they were read, for a client that takes them so.
+/// The content of the files, for a client that takes PEM.
 #[cfg(feature = "etcd")]
 pub(crate) struct Texts {
     pub(crate) authority: Option<Vec<u8>>,
@@ -34,14 +33,14 @@ pub(crate) struct Texts {
 }
 
 impl fmt::Debug for Tls {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tls")
     }
 }
 
 impl Tls {
-    /// Reads the files, of at most [`TLS_FILE_BYTES_MAX`] bytes each, and what the system trusts.
+    /// Reads the files, at most [`TLS_FILE_BYTES_MAX`] bytes each, and the system's authorities.
     ///
     /// # Errors
     /// [`StoreCause::Certificates`].
@@ -58,7 +57,7 @@ impl Tls {
                     roots.add(certificate).map_err(|error| wrong(path, &error))?;
                 }
             }
-            // Not every certificate of a system is one that is understood, or still good.
+            // Some certificates of a system are malformed or expired.
             _ => drop(
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
             ),
@@ -91,11 +90,11 @@ impl Tls {
 }
 
 impl Tls {
-    /// Encrypts a connection to the host of that name or address, and blocks until both sides agree.
+    /// Performs the TLS handshake with the host of that name or address. Blocks.
     ///
     /// # Errors
-    /// Of the kind [`InvalidData`](io::ErrorKind::InvalidData) if they do not; else what the
-    /// connection says.
+    /// An error of the kind [`InvalidData`](io::ErrorKind::InvalidData) if the handshake fails, or that
+    /// of the connection.
     pub fn connect<S: Read + Write>(
         &self,
         name: &str,
@@ -138,11 +137,11 @@ fn wrong(path: &Path, why: &dyn fmt::Display) -> StoreCause {
     StoreCause::Certificates(words(&format!("{}: {why}", path.display())))
 }
 
-/// What is wrong with an encrypted connection, if that is why something failed.
+/// The TLS failure among an error's sources, if there is one.
 pub(crate) fn failure(error: &(dyn Error + 'static)) -> Option<TlsFailure> {
     let mut next = Some(error);
     while let Some(error) = next {
-        // An error of the system passes over the one it was made of when it is asked for its source.
+        // `io::Error::source` skips the error that it wraps.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner = inner.map(|inner| inner as &(dyn Error + 'static));
         if let Some(found) = inner.unwrap_or(error).downcast_ref() {

@@ -1,4 +1,4 @@
-//! What happens in an etcd, as it tells it.
+//! A watch on an etcd.
 
 use super::{Shared, cause};
 use crate::error::{StoreCause, StoreError, StoreOperation, words};
@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest answer that is taken, in bytes: several times the longest entry. Past it the watch breaks,
-/// and what happened counts as missed.
+/// Longest answer, in bytes: several times the longest entry. A longer one ends the watch, and its
+/// changes count as missed.
 const ANSWER_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
 
 pub(super) struct Watch {
@@ -18,7 +18,7 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     prefix: String,
     stream: Option<WatchStream>,
-    /// What one answer said and was not asked for yet.
+    /// Changes of one answer that were not yielded yet.
     told: VecDeque<Change>,
 }
 
@@ -50,7 +50,7 @@ impl Watch {
         }
     }
 
-    /// Begins to watch. What is told from here on comes after [`Change::Missed`].
+    /// Begins to watch. Later changes follow [`Change::Missed`].
     async fn connect(&mut self) -> Result<WatchResponse, StoreCause> {
         let timeout_ms = self.shared.options.timeout_ms;
         let begun = timeout(Duration::from_millis(timeout_ms), async {
@@ -75,7 +75,7 @@ impl Changes for Watch {
     }
 }
 
-/// The next answer, if it is not that there will be no other.
+/// The next answer; an error if the etcd ended the watch.
 async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     let ended = || Error::WatchError("the etcd ended the watch".into());
     let answer = stream.message().await.and_then(|it| it.ok_or_else(ended));
@@ -89,7 +89,7 @@ async fn hear(stream: &mut WatchStream) -> Result<WatchResponse, StoreCause> {
     }
 }
 
-/// An event; one whose key is no text is none of ours.
+/// The change of an event; `None` if its key is not UTF-8.
 fn change(event: &Event) -> Option<Change> {
     let entry = event.kv()?;
     let key = entry.key_str().ok()?.to_owned();

@@ -57,7 +57,7 @@ impl Certificates {
         self.pair("server")
     }
 
-    /// What a client needs.
+    /// The files of a client.
     pub(crate) fn client(&self) -> TlsFiles {
         TlsFiles { authority: Some(self.authority()), identity: Some(self.pair("client")) }
     }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 #[tokio::test]
-async fn a_server_behind_tls_is_spoken_to_when_both_are_vouched_for() {
+async fn mutually_authenticated_store_works() {
     let certificates = Certificates::make();
     let (base, _running) = served(&certificates).await;
     let source: Source = base.parse().unwrap();
@@ -46,7 +46,7 @@ async fn a_server_behind_tls_is_spoken_to_when_both_are_vouched_for() {
 
 /// As a program does that asks one thing and waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_of_ones_own_is_encrypted_or_says_why_not() {
+async fn plain_stream_is_encrypted_or_names_the_failure() {
     let certificates = Certificates::make();
     let (base, _running) = served(&certificates).await;
     let address = base.trim_start_matches("https://").split('/').next().unwrap().to_owned();
@@ -81,7 +81,7 @@ async fn a_connection_of_ones_own_is_encrypted_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_or_time_and_a_port_without_tls_are_told_apart() {
+async fn tls_failures_have_causes_of_their_own() {
     for (certificates, why) in [
         (Certificates::make_for("other.example", 4096), TlsFailure::WrongName),
         (Certificates::make_for("127.0.0.1", 2001), TlsFailure::NotValidNow),
@@ -109,7 +109,7 @@ async fn refused(base: &str, tls: &TlsFiles) -> TlsFailure {
 }
 
 #[test]
-fn files_that_are_no_certificates_are_named() {
+fn malformed_certificate_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let certificates = Certificates::make();
     let (letter, long) = (folder.path().join("letter"), folder.path().join("long"));

@@ -25,7 +25,7 @@ const PERMISSION_DENIED: u16 = 7;
 const ABSENT: &str = "no etcd; `cargo xtask test --stage fleet` unpacks one";
 
 #[tokio::test]
-async fn entries_are_those_of_released_nodes_and_are_there_until_removed() {
+async fn entries_match_released_nodes_and_stay_until_removed() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions::default());
     let text = include_str!("../../../core/tests/golden/etcd-keys.json");
@@ -46,7 +46,7 @@ async fn entries_are_those_of_released_nodes_and_are_there_until_removed() {
 }
 
 #[tokio::test]
-async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() {
+async fn entries_expire_with_their_writer() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let options = EtcdOptions { lease_seconds: 3, ..EtcdOptions::default() };
     let (living, dying) = (etcd.store(options.clone()), etcd.store(options.clone()));
@@ -61,19 +61,19 @@ async fn entries_of_a_writer_that_lives_stay_and_those_of_one_that_is_gone_go() 
 }
 
 #[tokio::test]
-async fn a_password_is_asked_for_and_given() {
+async fn password_is_required_and_given() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     etcd.ask_for_passwords().await;
     etcd.store(known_as("root", "secret")).put("k", "{}").await.unwrap();
     for wrong in [EtcdOptions::default(), known_as("root", "guess")] {
-        assert!(!format!("{wrong:?}").contains("guess"), "a password is told to nobody");
+        assert!(!format!("{wrong:?}").contains("guess"), "no message has the password");
         let error = etcd.store(wrong).put("k", "{}").await.unwrap_err();
         assert!(matches!(error.cause, StoreCause::Refused { .. }), "{error}");
     }
 }
 
 #[tokio::test]
-async fn writes_that_are_refused_leave_one_lease_behind_and_not_one_each() {
+async fn refused_writes_share_one_lease() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let mut client = etcd.client().await;
     client.role_add("reader").await.unwrap();
@@ -95,7 +95,7 @@ async fn writes_that_are_refused_leave_one_lease_behind_and_not_one_each() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_revoked_is_replaced_at_the_second_write() {
+async fn revoked_lease_is_replaced_at_second_write() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions::default());
     store.put("k", "{}").await.unwrap();
@@ -110,7 +110,7 @@ async fn a_lease_that_was_revoked_is_replaced_at_the_second_write() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_is_gone_is_named_in_time_and_used_again_when_it_is_back() {
+async fn lost_etcd_is_named_in_time_and_reconnected() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
     store.put("k", "{}").await.unwrap();
@@ -125,7 +125,7 @@ async fn an_etcd_that_is_gone_is_named_in_time_and_used_again_when_it_is_back() 
 }
 
 #[tokio::test]
-async fn one_endpoint_of_several_is_enough() {
+async fn one_live_endpoint_of_several_suffices() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let endpoints = ["127.0.0.1:1".to_owned(), etcd.endpoint.clone()];
     let store = EtcdStore::new(&endpoints, EtcdOptions::default());
@@ -134,7 +134,7 @@ async fn one_endpoint_of_several_is_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transfers_go_on_while_the_etcd_is_killed_and_opens_work_again_when_it_is_back() {
+async fn transfers_survive_a_restart_of_the_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let options = || EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() };
     let owner = Engine::builder().listen("127.0.0.1:0").name("owner");
@@ -169,7 +169,7 @@ async fn transfers_go_on_while_the_etcd_is_killed_and_opens_work_again_when_it_i
 }
 
 #[tokio::test]
-async fn an_etcd_that_speaks_tls_is_spoken_to_by_whom_its_authority_vouches_for() {
+async fn etcd_with_tls_accepts_authorized_clients_only() {
     let certificates = Certificates::make();
     let Some(mut etcd) = Etcd::start_encrypted(&certificates).await else { return skipped(ABSENT) };
     let source: Source = format!("etcd://https://{}", etcd.endpoint).parse().unwrap();
@@ -216,7 +216,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
             sleep(Duration::from_millis(20)).await;
         }
     });
-    waited.await.unwrap_or_else(|_| panic!("in vain: {what}"));
+    waited.await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 fn skipped(why: &str) {

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 #[tokio::test]
-async fn what_is_put_is_there_until_it_is_removed() {
+async fn entry_stays_until_removed() {
     let (store, _server) = served(None, ServerLimits::default()).await;
     assert_eq!(store.get("a/b:1").await, Ok(None));
     for value in ["{}\n", "{\"name\":\"ü\"}\n"] {
@@ -24,7 +24,7 @@ async fn what_is_put_is_there_until_it_is_removed() {
 }
 
 #[tokio::test]
-async fn the_recorded_traffic_of_released_nodes_is_answered_as_their_own_server_answered() {
+async fn recorded_requests_of_released_nodes_get_recorded_answers() {
     let golden = golden();
     for number in ["01", "02"] {
         let read = |way: &str| {
@@ -67,7 +67,7 @@ fn answers(bytes: &[u8]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_table_in_a_file_outlives_its_server() {
+async fn table_in_a_file_outlives_its_server() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("table");
     let (store, first) = served(Some(&file), ServerLimits::default()).await;
@@ -81,7 +81,7 @@ async fn a_table_in_a_file_outlives_its_server() {
 }
 
 #[tokio::test]
-async fn keys_values_and_entries_at_their_limits_are_taken_and_past_them_refused() {
+async fn limits_of_keys_values_and_entries_are_exact() {
     let limits = ServerLimits { entries_max: 2, ..ServerLimits::default() };
     let (store, server) = served(None, limits).await;
     let (key, value) = ("k".repeat(KEY_BYTES_MAX), "v".repeat(VALUE_BYTES_MAX));
@@ -105,7 +105,7 @@ async fn keys_values_and_entries_at_their_limits_are_taken_and_past_them_refused
 }
 
 #[tokio::test]
-async fn hostile_requests_are_answered_or_closed_and_the_server_goes_on() {
+async fn server_survives_hostile_requests() {
     let limits = ServerLimits { request_timeout_ms: 200, ..ServerLimits::default() };
     let (store, server) = served(None, limits).await;
     let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
@@ -142,7 +142,7 @@ async fn hostile_requests_are_answered_or_closed_and_the_server_goes_on() {
 }
 
 #[tokio::test]
-async fn connections_past_the_limit_wait_for_a_place() {
+async fn connections_past_the_limit_wait() {
     let limits = ServerLimits { connections_max: 1, request_timeout_ms: 300, ..Default::default() };
     let (store, _server) = served(None, limits).await;
     let address = store.name().strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap();
@@ -152,7 +152,7 @@ async fn connections_past_the_limit_wait_for_a_place() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_an_address_once_lets_a_crashed_node_back_in() {
+async fn restarted_node_replaces_its_stale_address() {
     // As Mooncake's own server does: 400 for a key that is there.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/metadata", listener.local_addr().unwrap());
@@ -184,7 +184,7 @@ async fn a_server_that_takes_an_address_once_lets_a_crashed_node_back_in() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_or_mute_is_named_with_its_cause_in_time() {
+async fn unreachable_or_silent_server_is_named_in_time() {
     let gone = HttpStore::new("http://127.0.0.1:1/metadata").unwrap();
     let error = gone.get("k").await.unwrap_err();
     assert!(matches!(error.cause, StoreCause::Unreachable(_)), "{error}");
@@ -221,7 +221,7 @@ fn golden() -> PathBuf {
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn what_is_not_built_in_says_which_feature_it_needs() {
+fn missing_feature_is_named() {
     for (text, feature) in [("https://h:1/metadata", "tls"), ("etcd://h:1", "etcd")] {
         let source: handfast_metadata::Source = text.parse().unwrap();
         let error = source.open(handfast_metadata::Credentials::default()).err().unwrap();

@@ -1,6 +1,6 @@
 //! Stores and what stands behind them, on sockets of this machine.
 //!
-//! A story that cannot be told here prints a line that starts with `skipped:` on standard error.
+//! A test that cannot run here prints a line that starts with `skipped:` on standard error.
 
 #[cfg(feature = "tls")]
 mod certificates;

@@ -1,4 +1,4 @@
-//! A real etcd that tells what happens in it.
+//! Watches on an etcd: order, expiry, restarts.
 
 use super::server::Etcd;
 use super::{ABSENT, PATIENCE, eventually, skipped};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn changes_are_told_in_order_and_again_after_the_etcd_was_killed() {
+async fn watch_keeps_order_and_survives_a_killed_etcd() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let store = etcd.store(EtcdOptions { timeout_ms: 1_000, ..EtcdOptions::default() });
     let mut changes = store.watch("p/").expect("an etcd can be watched");
@@ -19,9 +19,9 @@ async fn changes_are_told_in_order_and_again_after_the_etcd_was_killed() {
     store.put("p/a", "2").await.unwrap();
     store.remove("p/a").await.unwrap();
     let put = |value: &str| Change::Put { key: "p/a".into(), value: value.into() };
-    let told = "what is there already is not written again";
+    let reason = "an unchanged entry is not written again";
     assert_eq!(heard(&mut changes).await, Ok(put("1")));
-    assert_eq!(heard(&mut changes).await, Ok(put("2")), "{told}");
+    assert_eq!(heard(&mut changes).await, Ok(put("2")), "{reason}");
     assert_eq!(heard(&mut changes).await, Ok(Change::Removed { key: "p/a".into() }));
     etcd.kill();
     heard(&mut changes).await.expect_err("it is gone");
@@ -33,7 +33,7 @@ async fn changes_are_told_in_order_and_again_after_the_etcd_was_killed() {
 }
 
 #[tokio::test]
-async fn entries_that_go_with_their_writer_are_told_after_longer_than_an_operation_may_take() {
+async fn expired_entries_are_reported_after_an_operation_timeout() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let options = EtcdOptions { lease_seconds: 3, timeout_ms: 1_000, ..EtcdOptions::default() };
     let (dying, watching) = (etcd.store(options.clone()), etcd.store(options));
@@ -45,7 +45,7 @@ async fn entries_that_go_with_their_writer_are_told_after_longer_than_an_operati
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_moved_is_followed_without_a_transfer_that_fails() {
+async fn moved_node_is_followed_without_failed_transfers() {
     let Some(etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let first = Owner::start(&etcd).await;
     let user = Engine::builder().metadata(options(&etcd)).start().await.unwrap();
@@ -57,7 +57,7 @@ async fn a_node_that_moved_is_followed_without_a_transfer_that_fails() {
     }
     first.engine.close().await;
     let moved = async || user.counters().peers_moved == 1;
-    eventually("it is told that the node is gone", moved).await;
+    eventually("the watch reports the node's removal", moved).await;
     eventually("no lane is left", async || user.counters().lanes == 0).await;
     let error = segment.write(&block.whole(), 0).await.expect_err("it is gone");
     assert!(matches!(error.cause(), Cause::NotPublished { .. }), "{error}");
@@ -71,19 +71,19 @@ async fn a_node_that_moved_is_followed_without_a_transfer_that_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_moved_while_the_etcd_was_away_is_followed_when_it_is_back() {
+async fn node_moved_during_an_etcd_outage_is_followed() {
     let Some(mut etcd) = Etcd::start().await else { return skipped(ABSENT) };
     let first = Owner::start(&etcd).await;
     let user = Engine::builder().metadata(options(&etcd)).start().await.unwrap();
     let segment = user.open("owner/cache").await.unwrap();
     let block = Memory::zeroed(4_096).unwrap();
     segment.write(&block.whole(), 0).await.unwrap();
-    // With all it knew, so that nothing of the first one is ever told as removed.
+    // The new etcd is empty, so it never reports a removal of the first entry.
     etcd.forget();
     first.engine.close().await;
     etcd.restart();
     let second = Owner::start(&etcd).await;
-    eventually("it is told", async || user.counters().peers_moved >= 1).await;
+    eventually("the move is reported", async || user.counters().peers_moved >= 1).await;
     segment.write(&block.whole(), 0).await.expect("it is found where it is now");
     user.close().await;
     second.engine.close().await;
