@@ -1,21 +1,21 @@
-//! What transfers tell a trace: their edges, and not every slice.
+//! Edges of transfers: a trace records these, and not every slice.
 
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
 use serde::{Deserialize, Serialize};
 
-/// How a batch ended.
+/// The outcome of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
-    /// Every byte is where it should be.
+    /// Every byte arrived.
     Success,
     /// The peer or its device does not allow it.
     Refused(TransportError),
     /// A slice failed more often than allowed.
     Exhausted(TransportError),
-    /// The peer was given up.
+    /// The peer is lost.
     PeerLost(TransportError),
-    /// The peer runs anew.
+    /// The peer restarted.
     PeerRestarted,
     /// Its deadline passed.
     TimedOut,
@@ -23,7 +23,7 @@ pub enum Ending {
     Cancelled,
 }
 
-/// Something that happened to the transfers to one run of a peer. It is not replayed.
+/// An event of the transfers to one incarnation of a peer. It is not replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Edge {
     /// A batch was submitted.
@@ -39,30 +39,30 @@ pub enum Edge {
     Ended {
         /// Its number.
         batch: u64,
-        /// How.
+        /// Its outcome.
         ending: Ending,
     },
     /// A lane is up.
     LaneUp(Lifecycle),
-    /// Nothing more is posted on a lane.
+    /// A lane is revoked.
     LaneRevoked(Lifecycle),
     /// A lane is gone.
     LaneDown {
         /// The lane.
         lane: Lifecycle,
-        /// Why.
+        /// The cause.
         cause: TransportError,
     },
-    /// The peer was given up.
+    /// The peer is lost.
     PeerLost(TransportError),
-    /// The peer runs anew.
+    /// The peer restarted.
     PeerRestarted,
-    /// So many edges before this one were not kept.
+    /// The number of edges dropped before this one.
     Missed(u64),
 }
 
 impl Edge {
-    /// Whether the entries around it are kept for longer.
+    /// Whether the ring keeps the entries around this edge for longer.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Ended { ending, .. } => !matches!(ending, Ending::Success | Ending::Cancelled),

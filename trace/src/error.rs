@@ -1,19 +1,19 @@
-//! Why a file is no trace, or not all of one.
+//! Errors of reading a trace.
 
 use crate::line::{LINE_BYTES_MAX, MAGIC, VERSION};
 use crate::reader::TRACE_BYTES_MAX;
 use handfast_core::transport::Side;
 
-/// Why a trace cannot be read.
+/// The cause of a [`TraceError`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceCause {
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// It does not begin as one.
+    /// The first line is not that of a trace.
     #[error("it does not begin with '{MAGIC}'")]
     NotATrace,
-    /// Another version of the format.
+    /// The trace has another version of the format.
     #[error("it has version {found} of the format, this program reads version {VERSION}")]
     Version {
         /// The version in its first line.
@@ -22,10 +22,10 @@ pub enum TraceCause {
     /// A line has no end.
     #[error("the last line has no end")]
     Cut,
-    /// A line is not what was written.
+    /// The checksum of a line does not match.
     #[error("the line's checksum is wrong")]
     Checksum,
-    /// A line is no text.
+    /// A line is not UTF-8.
     #[error("the line is no text")]
     NotText,
     /// A line is longer than [`LINE_BYTES_MAX`].
@@ -40,13 +40,13 @@ pub enum TraceCause {
     /// A line stands where it cannot: lines are missing, doubled or out of order.
     #[error("{0}")]
     Order(&'static str),
-    /// The system did not let us read.
+    /// A system call on the file failed.
     #[error("reading failed: {0}")]
     Io(String),
 }
 
 impl TraceCause {
-    /// What to do about it.
+    /// The remedy.
     pub fn cure(&self) -> &'static str {
         match self {
             Self::Empty | Self::NotATrace => "name a file that `--record FILE` wrote, uncompressed",
@@ -66,19 +66,18 @@ impl TraceCause {
     }
 }
 
-/// A trace that cannot be read: where, why, and what to do about it. Always our own side's: no peer
-/// has a part in it.
+/// A trace that cannot be read: the line, the cause and the remedy. The side is always the local one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("our side, reading the trace, line {line}: {cause}: {}", .cause.cure())]
 pub struct TraceError {
     /// The line, from 1.
     pub line: u64,
-    /// Why.
+    /// The cause.
     pub cause: TraceCause,
 }
 
 impl TraceError {
-    /// Whose failure it is.
+    /// The side of the failure.
     pub fn side(&self) -> Side {
         Side::Local
     }

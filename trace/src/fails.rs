@@ -1,4 +1,4 @@
-//! What is no part of an ordinary run: the entries around it are kept for longer.
+//! Failures: the ring keeps the entries around them for longer.
 
 use crate::line::{Entry, What};
 use handfast_core::node::Failure;
@@ -6,7 +6,7 @@ use handfast_core::transport::Outcome;
 use handfast_core::{Event, Input, Output};
 
 impl Entry {
-    /// Whether something failed: what the entry says, or what came of it.
+    /// Whether the entry or one of its outputs is a failure.
     pub fn fails(&self, outputs: &[Output]) -> bool {
         let told = match &self.what {
             What::Input(told, _) => input(told),

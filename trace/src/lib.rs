@@ -1,9 +1,9 @@
-//! Recorded runs: what a node's life cycle was told, in order, and what came of it.
+//! Recorded runs: the inputs of a node's life cycle, in order, and their outputs.
 //!
-//! The core is a function of its inputs, so a run that is written down replays anywhere, bit for
-//! bit. A [`Recorder`] writes it down beside the running node, bounded in size; [`replay`] feeds it
-//! to the core again and names the first difference; [`redact`] takes names and addresses out of it
-//! in such a way that it still replays. `docs/trace.md` has the format and its limits.
+//! The core is a function of its inputs, so a recorded run replays anywhere, bit for bit. A
+//! [`Recorder`] records a running node in a file of bounded size; [`replay`] feeds the file to the core
+//! and names the first difference; [`redact`] replaces names and addresses so that the file still
+//! replays. `docs/trace.md` has the format and its limits.
 #![forbid(unsafe_code)]
 
 mod edge;

@@ -1,17 +1,17 @@
-//! Reading a trace line by line.
+//! The reader of a trace.
 
 use crate::error::{TraceCause, TraceError};
 use crate::line::{LINE_BYTES_MAX, Line, MAGIC, VERSION, checksum};
 use std::io::{BufRead, Read};
 
-/// Longest trace that is read, in bytes; twice of what a recorder may be told to keep.
+/// Longest trace that is read, in bytes: twice the largest bound of a recorder.
 pub const TRACE_BYTES_MAX: u64 = 2 << 30;
 /// Longest first line, in bytes.
 const FIRST_BYTES_MAX: usize = 128;
 /// Longest reason that an error quotes, in characters: it may repeat a text of the file.
 const REASON_CHARACTERS_MAX: usize = 512;
 
-/// A trace that is read line by line. Every line's checksum is checked, and that it is whole.
+/// Reads a trace line by line and verifies the checksum and the end of every line.
 pub struct TraceReader<R> {
     from: R,
     line: u64,
@@ -23,11 +23,11 @@ pub struct TraceReader<R> {
 }
 
 impl<R: BufRead> TraceReader<R> {
-    /// Reads the first line. With `allow_cut` a last line that has no end is left out and told by
-    /// [`TraceReader::was_cut`]; else it is an error.
+    /// Reads the first line. With `allow_cut` a last line without end is left out, which
+    /// [`TraceReader::was_cut`] reports; otherwise it is an error.
     ///
     /// # Errors
-    /// [`TraceError`] if this is no trace of this version.
+    /// [`TraceError`] if the file is not a trace of this version.
     pub fn new(from: R, allow_cut: bool) -> Result<Self, TraceError> {
         let mut reader = Self {
             from,
@@ -77,8 +77,7 @@ impl<R: BufRead> TraceReader<R> {
         self.cut
     }
 
-    /// Whether the end of the file may be an early one: it is allowed, and the engine's end was not
-    /// read.
+    /// Whether the file may end early: the caller allows it, and the engine's end was not read.
     pub(crate) fn may_be_cut(&self) -> bool {
         self.allow_cut && !self.ended
     }
@@ -86,7 +85,7 @@ impl<R: BufRead> TraceReader<R> {
     /// The next line; `None` at the end.
     ///
     /// # Errors
-    /// [`TraceError`] if it is damaged, cut off, or none of this version.
+    /// [`TraceError`] if the line is damaged, cut off, or not of this version.
     pub fn next_line(&mut self) -> Result<Option<Line>, TraceError> {
         self.line += 1;
         let mut bytes = Vec::new();

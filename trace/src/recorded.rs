@@ -1,17 +1,17 @@
-//! A node beside which its run is written down.
+//! A node with an optional recorder.
 
 use crate::recorder::Trace;
 use handfast_core::{Input, Instant, Node, Output};
 use std::collections::VecDeque;
 use std::ops::Deref;
 
-/// A node that is driven like any other. With a trace, all that it is told is recorded before
-/// anybody acts on what comes of it; without, nothing else happens.
+/// A node that is driven like any other. With a trace, every input and its outputs are in the file
+/// before an output is polled.
 #[derive(Debug)]
 pub struct Recorded {
     node: Node,
     trace: Option<Trace>,
-    /// What came of inputs and was recorded, and not polled yet.
+    /// Recorded outputs that were not polled yet.
     outputs: VecDeque<Output>,
 }
 
@@ -24,17 +24,17 @@ impl Recorded {
         Self { node, trace, outputs: VecDeque::new() }
     }
 
-    /// As [`Node::handle_input`].
+    /// Like [`Node::handle_input`].
     pub fn handle_input(&mut self, now: Instant, input: Input) {
         self.handle(now, Some(input));
     }
 
-    /// As [`Node::handle_timeout`].
+    /// Like [`Node::handle_timeout`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.handle(now, None);
     }
 
-    /// As [`Node::poll_output`].
+    /// Like [`Node::poll_output`].
     pub fn poll_output(&mut self) -> Option<Output> {
         match self.trace {
             Some(_) => self.outputs.pop_front(),
@@ -42,7 +42,7 @@ impl Recorded {
         }
     }
 
-    /// Makes room for what transfers tell, when they found none.
+    /// Begins a segment if the current one is full, so that edges of transfers are kept again.
     pub fn begin_segment(&self) {
         if let Some(trace) = &self.trace {
             trace.lock().begin_segment_if_full(&self.node);
@@ -77,7 +77,7 @@ fn tell(node: &mut Node, now: Instant, input: Option<Input>) {
     }
 }
 
-/// What can be asked without changing anything.
+/// Queries of the node, which change nothing.
 impl Deref for Recorded {
     type Target = Node;
 
@@ -88,7 +88,7 @@ impl Deref for Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        // A core that panics leaves the input that did it behind, as the last line.
+        // The last line of a trace is the input that made the core panic.
         if let Some(trace) = self.trace.as_ref().filter(|_| std::thread::panicking()) {
             trace.lock().finish_unanswered();
         }

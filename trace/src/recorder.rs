@@ -1,4 +1,4 @@
-//! Writing a run down.
+//! The recorder of a node's run.
 
 use crate::edge::Edge;
 use crate::fails;
@@ -7,22 +7,22 @@ use crate::ring::{RecordError, RecordOptions, Ring};
 use handfast_core::{Incarnation, Input, Instant, NicPath, Node, Output};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a recording came to so far.
+/// The progress of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecorderStatus {
-    /// Entries written, those that made way included.
+    /// Entries written, dropped ones included.
     pub entries: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Segments that made way.
+    /// Segments dropped to stay within the bound.
     pub dropped: u64,
-    /// Why nothing more is recorded, if so. The node goes on without.
+    /// The error that ended the recording. The node itself continues.
     pub failure: Option<RecordError>,
 }
 
-/// Writes a node's run down. An input and what came of it are in the file before anybody acts on
-/// what came of it, so that the trace of a process that is killed is whole up to its last act. They
-/// survive the end of the process and not that of the machine: nothing is forced to the disk.
+/// Records a node's run. An input and its effects are in the file before an output leaves the node, so
+/// the trace of a killed process is complete up to its last output. Nothing is synced to the disk: the
+/// trace survives the end of the process and not that of the machine.
 #[derive(Debug)]
 pub struct Recorder {
     ring: Ring,
@@ -31,16 +31,16 @@ pub struct Recorder {
     segment: u64,
     /// The entry of the input that the core handles now.
     pending: Option<Entry>,
-    /// The segment is full of edges, and whoever has the node was asked to begin another.
+    /// The segment is full of edges, and the owner of the node was asked to begin another.
     asked: bool,
-    /// Edges that came meanwhile.
+    /// Edges dropped meanwhile.
     missed: u64,
     ended: bool,
     failure: Option<RecordError>,
 }
 
 impl Recorder {
-    /// Makes the file.
+    /// Creates the file.
     ///
     /// # Errors
     /// [`RecordError`].
@@ -57,7 +57,7 @@ impl Recorder {
         })
     }
 
-    /// What the core is about to be told; `None` is that time has passed.
+    /// Takes the input that the core handles next; `None` is a call for its timers.
     pub(crate) fn begin(&mut self, node: &Node, now: Instant, input: Option<&Input>) {
         if self.is_over() {
             return;
@@ -96,8 +96,8 @@ impl Recorder {
         }
     }
 
-    /// What happened to the transfers to one run of a peer, with the time of each. True if a
-    /// segment should be begun: only whoever has the node can.
+    /// Records edges of the transfers to one incarnation of a peer, each with its time. True asks for
+    /// a new segment, which needs the node.
     pub(crate) fn edges(
         &mut self,
         peer: &NicPath,
@@ -129,14 +129,14 @@ impl Recorder {
         false
     }
 
-    /// Begins a segment, if the one under way is full.
+    /// Begins a segment if the current one is full.
     pub(crate) fn begin_segment_if_full(&mut self, node: &Node) {
         if !self.is_over() && self.ring.wants_segment() {
             self.checkpoint(node);
         }
     }
 
-    /// The engine is closed.
+    /// Records the end of the engine.
     pub(crate) fn end(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -167,7 +167,7 @@ impl Recorder {
         self.note(written);
     }
 
-    /// Nothing is recorded after a failure: what follows a gap would not replay.
+    /// Ends the recording at a failure: entries after a gap would not replay.
     fn note(&mut self, written: Result<(), RecordError>) {
         if let Err(error) = written {
             self.failure.get_or_insert(error);
@@ -189,19 +189,19 @@ impl Recorder {
 pub struct Trace(Arc<Mutex<Recorder>>);
 
 impl Trace {
-    /// Shares a recorder.
+    /// Wraps a recorder.
     pub fn new(recorder: Recorder) -> Self {
         Self(Arc::new(Mutex::new(recorder)))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Recorder> {
-        // After a panic the line under way is still the one that was begun.
+        // After a panic the pending entry is still the one that was begun.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records what happened to the transfers to one run of a peer, each with its time. True if
-    /// [`Recorded::begin_segment`](crate::Recorded::begin_segment) is to be called: edges are counted
-    /// and not kept until it was.
+    /// Records edges of the transfers to one incarnation of a peer, each with its time. True asks for
+    /// a call of [`Recorded::begin_segment`](crate::Recorded::begin_segment): until then edges are
+    /// counted and dropped.
     pub fn edges(
         &self,
         peer: &NicPath,
@@ -211,12 +211,12 @@ impl Trace {
         self.lock().edges(peer, run, edges)
     }
 
-    /// Records that the engine is closed. Nothing is recorded after it.
+    /// Records the end of the engine, as the last line.
     pub fn end(&self, now: Instant) {
         self.lock().end(now);
     }
 
-    /// What the recording came to so far.
+    /// The progress of the recording.
     pub fn status(&self) -> RecorderStatus {
         self.lock().status()
     }

@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
-/// What was taken out: how many different values of each kind.
+/// The number of different values that were replaced, by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Redacted {
     /// Names of nodes and NICs.
@@ -29,19 +29,20 @@ pub struct Redacted {
     pub gids: usize,
     /// Tokens of lanes.
     pub tokens: usize,
-    /// Words for people, which may have anything in them.
+    /// Words for people, which may contain anything.
     pub details: usize,
-    /// The trace that was read.
+    /// The contents of the trace.
     pub replayed: Replayed,
 }
 
-/// Why a trace cannot be redacted.
+/// The error of a trace that cannot be redacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RedactError {
-    /// It does not replay as it is.
+    /// The trace does not replay.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// With placeholders something else comes of it: an error of ours. Nothing is to be sent.
+    /// The trace has other effects with placeholders, which is a defect of handfast. The output must not
+    /// be sent.
     #[error(
         "our side, redacting the trace: entry {entry} leads elsewhere when it is redacted, which is \
          an error of handfast: send nothing, and report that"
@@ -50,7 +51,7 @@ pub enum RedactError {
         /// The first such entry.
         entry: u64,
     },
-    /// What was redacted cannot be written.
+    /// The redacted trace cannot be written.
     #[error(
         "our side, writing the redacted trace: {0}; see that there is room, and that it may be written"
     )]
@@ -63,13 +64,13 @@ impl From<TraceError> for RedactError {
     }
 }
 
-/// Reads a trace, which is opened three times, and writes it with placeholders in place of names,
-/// addresses, GIDs, tokens and words for people; the same value has the same placeholder everywhere.
-/// It is replayed before, and step by step beside itself with placeholders: what comes of each step
-/// must be the same but for placeholders and words for people.
+/// Writes a trace with placeholders in place of names, addresses, GIDs, tokens and words for people;
+/// one value has one placeholder everywhere. The trace is opened three times. It is replayed as it is,
+/// and then in step with its redacted form: the outputs of each step must agree but for placeholders and
+/// words for people.
 ///
 /// # Errors
-/// [`RedactError`]; what was written until then is to be thrown away.
+/// [`RedactError`]; the caller discards the output written until then.
 pub fn redact<R: BufRead>(
     open: impl Fn() -> Result<TraceReader<R>, TraceError>,
     to: &mut dyn Write,
@@ -166,7 +167,7 @@ fn tree(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("structs, enums and lists are JSON")
 }
 
-/// The kind of a text that may name somebody. Where a text is of several kinds, the first counts.
+/// The kind of a text that may identify a node. The first kind counts if a text has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Name,
@@ -193,7 +194,7 @@ fn kind_of(key: &str) -> Option<Kind> {
     }
 }
 
-/// Shows `map` every text of a value that is of a kind and not empty. Elements of a list have the
+/// Passes `map` every text of a value that has a kind and is not empty. Elements of a list have the
 /// list's key.
 fn map_texts(value: &mut Value, key: &str, map: &mut dyn FnMut(Kind, &mut String)) {
     match value {
@@ -233,7 +234,7 @@ fn placeholders(found: &BTreeMap<String, Kind>, replayed: Replayed) -> (Placehol
     (known, redacted)
 }
 
-/// A text that is in no line is one of the core's own, for people.
+/// A text of no line is one of the core's own, for people.
 fn replace(text: &mut String, placeholders: &Placeholders) {
     *text = placeholders.get(text).cloned().unwrap_or_else(|| "text".to_owned());
 }

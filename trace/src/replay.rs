@@ -1,4 +1,4 @@
-//! Feeding a trace to the core.
+//! Replay: a trace fed to the core.
 
 use crate::error::{TraceCause, TraceError};
 use crate::line::{Effects, Entry, Line, What, json};
@@ -10,32 +10,33 @@ use std::io::BufRead;
 const LISTED_MAX: usize = 16;
 const LISTED_CHARACTERS_MAX: usize = 512;
 
-/// What a replayed trace holds.
+/// The contents of a replayed trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// The version of handfast that recorded it.
     pub program: String,
-    /// Times the core was told something, or that time has passed.
+    /// Inputs and calls for timers.
     pub steps: u64,
-    /// Outputs, all of them as recorded.
+    /// Outputs, each as recorded.
     pub outputs: u64,
     /// Edges of transfers; those are not replayed.
     pub edges: u64,
     /// Segments.
     pub segments: u64,
-    /// Entries that made way before the last segment.
+    /// Entries dropped before the last segment.
     pub missing: u64,
     /// The time of the first entry.
     pub first: Option<Instant>,
     /// The time of the last entry.
     pub last: Option<Instant>,
-    /// The engine was closed. Else the process was killed, or still ran when the file was copied.
+    /// The trace ends with the end of the engine. Otherwise the process was killed, or still ran when
+    /// the file was copied.
     pub ended: bool,
-    /// The last line was cut off, and left out.
+    /// The last line was cut off and is left out.
     pub cut: bool,
 }
 
-/// The first entry of which something else came than was recorded.
+/// The first entry with other effects than the recorded ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "entry {entry} at {} ms differs: {expected} expected, {got} got: the rules changed since it was \
@@ -46,26 +47,26 @@ pub struct Replayed {
 pub struct Difference {
     /// Its number.
     pub entry: u64,
-    /// When, in nanoseconds of the run's clock.
+    /// Its time, in nanoseconds of the run's clock.
     pub now: Instant,
-    /// What was recorded.
+    /// The recorded effects.
     pub expected: String,
-    /// What came.
+    /// The effects of the replay.
     pub got: String,
 }
 
-/// Why a trace does not replay.
+/// The error of a trace that does not replay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// A line cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// It can, and leads elsewhere.
+    /// An entry has other effects.
     #[error(transparent)]
     Differs(#[from] Difference),
 }
 
-/// What is shown while a trace is replayed.
+/// A step of a replay.
 pub enum Step<'a> {
     /// A segment begins with a node in this state.
     Segment {
@@ -76,23 +77,23 @@ pub enum Step<'a> {
         /// The node.
         node: &'a Node,
     },
-    /// Something happened.
+    /// An entry was replayed.
     Entry {
-        /// What.
+        /// The entry.
         entry: &'a Entry,
         /// The node after it.
         node: &'a Node,
-        /// What came of it.
+        /// Its outputs.
         outputs: &'a [Output],
     },
     /// The engine was closed.
     End(Instant),
 }
 
-/// Replays a trace to its end, and shows every step.
+/// Replays a trace to its end and passes every step to `show`.
 ///
 /// # Errors
-/// [`ReplayError`] at the first line that cannot be read or leads elsewhere.
+/// [`ReplayError`] at the first line that cannot be read or has other effects.
 pub fn replay<R: BufRead>(
     reader: TraceReader<R>,
     show: &mut dyn FnMut(Step<'_>),
@@ -197,7 +198,7 @@ impl<R: BufRead> Course<R> {
     }
 }
 
-/// Tells the core what an entry says, and takes what comes of it.
+/// Feeds an entry to the core and yields its outputs.
 pub(crate) fn feed(node: &mut Node, entry: &Entry) -> Vec<Output> {
     match &entry.what {
         What::Input(input, _) => node.handle_input(entry.now, Input::clone(input)),

@@ -1,4 +1,4 @@
-//! The file of a recording: segments that each replay by themselves, of which old ones make way.
+//! The file of a recording: segments that each replay alone, of which the oldest are dropped.
 
 use crate::line::{LINE_BYTES_MAX, MAGIC, header};
 use std::fs::{File, OpenOptions};
@@ -6,47 +6,47 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that a recording keeps unless told otherwise.
+/// Bytes that a recording keeps by default.
 pub const BYTES_DEFAULT: u64 = 16 << 20;
-/// Fewest that it may be told to keep: some segments.
+/// Fewest bytes that a recording can be configured to keep: some segments.
 pub const BYTES_MIN: u64 = 1 << 20;
-/// Most that it may be told to keep.
+/// Most bytes that a recording can be configured to keep.
 pub const BYTES_MAX: u64 = 1 << 30;
-/// Entries of one segment, in bytes; or twice the state that it begins with, if that is more, so
-/// that at most a third of a trace are states.
+/// Entries of one segment, in bytes, or twice its state if that is more: at most a third of a trace
+/// is states.
 pub const SEGMENT_BYTES: u64 = 64 << 10;
-/// The share of the bytes kept that the newest segments have after others made way: one in so many.
+/// Divisor of the bound: the share of the newest segments after old ones are dropped.
 const NEWEST_SHARE: u64 = 2;
-/// The share that segments with a failure have, and those beside them: one in so many.
+/// Divisor of the bound: the share of segments with a failure, and of their neighbours.
 const FAILED_SHARE: u64 = 4;
-/// A trace has tokens of lanes and addresses of peers: it is its owner's alone.
+/// File mode: a trace has tokens of lanes and addresses of peers, so only its owner reads it.
 const MODE: u32 = 0o600;
-/// What the first line names as its writer.
+/// The writer named in the first line.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
-/// What an earlier recording at the same path is renamed to.
+/// Extension of an earlier recording at the same path.
 const EARLIER: &str = "old";
-/// What a recording is named while old segments make way.
+/// Extension of the new file while old segments are dropped.
 const PARTIAL: &str = "part";
 
-/// Where to record, and how much to keep.
+/// The file of a recording and its bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
     /// The file. An earlier recording there is renamed, with `.old` after its name; anything else
     /// is refused.
     pub path: PathBuf,
-    /// Bytes to keep, from [`BYTES_MIN`] to [`BYTES_MAX`]. Past it old segments make way, those with
-    /// a failure last. The file may be longer by one segment.
+    /// Bytes to keep, from [`BYTES_MIN`] to [`BYTES_MAX`]. Past the bound old segments are dropped, those
+    /// with a failure last. The file may be longer by one segment.
     pub bytes_max: u64,
 }
 
 impl RecordOptions {
-    /// Records to `path`, [`BYTES_DEFAULT`] of it.
+    /// Records to `path` and keeps [`BYTES_DEFAULT`].
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), bytes_max: BYTES_DEFAULT }
     }
 }
 
-/// Why nothing is recorded, or nothing more.
+/// The error that prevents or ends a recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The bound is out of range.
@@ -55,7 +55,7 @@ pub enum RecordError {
         /// The bound asked for.
         bytes: u64,
     },
-    /// Something is at the path that is no recording, and is not touched.
+    /// The path holds something other than a recording, which is left as it is.
     #[error("{path} exists and is no recording; name another file", path = .path.display())]
     Occupied {
         /// The path.
@@ -70,14 +70,14 @@ pub enum RecordError {
         /// Bytes of the state.
         bytes: usize,
     },
-    /// The system did not let us write.
+    /// A system call on the file failed.
     #[error("{path}: {doing} failed: {error}", path = .path.display())]
     File {
         /// The path.
         path: PathBuf,
-        /// What was tried.
+        /// The step that failed.
         doing: &'static str,
-        /// Why it failed.
+        /// The error of the system.
         error: String,
     },
 }
@@ -97,9 +97,9 @@ pub(crate) struct Ring {
     file: File,
     /// Oldest first; never empty once the first has begun.
     segments: Vec<Segment>,
-    /// Of the file.
+    /// Bytes of the file.
     bytes: u64,
-    /// Of the state that the last segment begins with.
+    /// Bytes of the last segment's state.
     state_bytes: u64,
     dropped: u64,
 }
@@ -125,10 +125,10 @@ impl Ring {
         last.bytes - self.state_bytes >= SEGMENT_BYTES.max(self.state_bytes.saturating_mul(2))
     }
 
-    /// Begins a segment with the node's state; old ones make way first, if there are too many.
+    /// Begins a segment with the node's state, after dropping old ones if the file is too long.
     pub(crate) fn begin_segment(&mut self, state: &str) -> Result<(), RecordError> {
         if self.bytes > self.options.bytes_max {
-            self.make_way()?;
+            self.drop_old_segments()?;
         }
         let segment = Segment { offset: self.bytes, bytes: 0, failed: false };
         self.segments.push(segment);
@@ -146,7 +146,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Keeps the segment under way for longer than those without a failure.
+    /// Keeps the current segment for longer than those without a failure.
     pub(crate) fn mark_failed(&mut self) {
         if let Some(last) = self.segments.last_mut() {
             last.failed = true;
@@ -157,18 +157,19 @@ impl Ring {
         self.bytes
     }
 
-    /// Segments that made way.
+    /// Segments dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Writes what stays into a new file, which takes the place of this one at once: whoever kills
-    /// us meanwhile finds the one or the other.
-    fn make_way(&mut self) -> Result<(), RecordError> {
+    /// Copies the kept segments into a new file and renames it over this one: a process that is killed
+    /// meanwhile leaves the one or the other.
+    fn drop_old_segments(&mut self) -> Result<(), RecordError> {
         let kept = kept(&self.segments, self.options.bytes_max);
         let path = with_extension(&self.options.path, PARTIAL);
-        let failed = |error: io::Error| file_error(&path, "making way in the recording", &error);
-        // One that a killed process left behind.
+        let failed =
+            |error: io::Error| file_error(&path, "dropping old segments of the recording", &error);
+        // A killed process may have left one.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -191,7 +192,7 @@ impl Ring {
     }
 }
 
-/// The newest segments, and older ones with a failure in them or beside them, oldest first.
+/// The newest segments, and older ones with a failure in them or in a neighbour, oldest first.
 fn kept(segments: &[Segment], bytes_max: u64) -> Vec<Segment> {
     let mut room = bytes_max / NEWEST_SHARE;
     let mut room_failed = bytes_max / FAILED_SHARE;
@@ -203,7 +204,7 @@ fn kept(segments: &[Segment], bytes_max: u64) -> Vec<Segment> {
             kept.push(*segment);
             continue;
         }
-        // The newest are without a gap.
+        // The newest segments have no gap.
         room = 0;
         if near.iter().any(|segment| segment.failed) && segment.bytes <= room_failed {
             room_failed -= segment.bytes;
@@ -225,7 +226,7 @@ fn with_extension(path: &Path, extension: &str) -> PathBuf {
     name.into()
 }
 
-/// Renames an earlier recording, so that a process that is started again by itself destroys nothing.
+/// Renames an earlier recording, so that a process restarted by a supervisor destroys nothing.
 fn set_earlier_aside(path: &Path) -> Result<(), RecordError> {
     let occupied = || RecordError::Occupied { path: path.to_owned() };
     let failed = |error: io::Error| file_error(path, "looking for an earlier recording", &error);
@@ -260,10 +261,10 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_segments_stay_and_failed_ones_with_their_neighbours() {
+    fn kept_segments_are_the_newest_and_failed_neighbourhoods() {
         assert_eq!(numbers(&[], 100), [15, 16, 17, 18, 19]);
         assert_eq!(numbers(&[3], 120), [2, 3, 4, 14, 15, 16, 17, 18, 19]);
-        // The window around the oldest failure is the first that makes way.
+        // The window around the oldest failure is dropped first.
         assert_eq!(numbers(&[3, 9], 160), [4, 8, 9, 10, 12, 13, 14, 15, 16, 17, 18, 19]);
         assert_eq!(numbers(&[19], 100), [15, 16, 17, 18, 19]);
     }

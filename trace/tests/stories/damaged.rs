@@ -1,4 +1,4 @@
-//! What is no trace, or not all of one, is a typed error and never a panic.
+//! Damaged, cut and foreign files are typed errors and never panics.
 
 use crate::run::{Folder, PEERS, Run, replayed};
 use handfast_core::transport::Side;
@@ -31,7 +31,7 @@ fn cause(bytes: &[u8]) -> TraceCause {
 }
 
 #[test]
-fn what_is_no_trace_of_this_version_says_what_it_is() {
+fn foreign_files_are_named_by_their_cause() {
     assert_eq!(cause(b""), TraceCause::Empty);
     assert_eq!(cause(b"hello\n"), TraceCause::NotATrace);
     assert_eq!(cause(&[0xff; 4096]), TraceCause::NotATrace);
@@ -43,7 +43,7 @@ fn what_is_no_trace_of_this_version_says_what_it_is() {
 }
 
 #[test]
-fn lines_that_are_missing_or_doubled_are_noticed() {
+fn missing_and_doubled_lines_are_found() {
     let text = str::from_utf8(&TRACE).unwrap();
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let entry = lines.iter().position(|line| line.contains("\"number\":5,")).unwrap();
@@ -61,7 +61,7 @@ fn lines_that_are_missing_or_doubled_are_noticed() {
 }
 
 #[test]
-fn a_line_that_another_version_would_write_names_the_word() {
+fn malformed_lines_name_their_cause() {
     let header = "handfast-trace 2 0.1.0\n";
     let trace = format!("{header}{}", signed(r#"{"sigment":{"number":1}}"#));
     assert!(matches!(cause(trace.as_bytes()), TraceCause::Json(_)));
@@ -96,8 +96,9 @@ fn trace_of_version_1_is_refused_by_its_version() {
     }
 }
 
+/// A trace that is cut at any byte replays up to its last whole line, if the caller allows a cut.
 #[test]
-fn a_trace_that_is_cut_anywhere_is_whole_up_to_there_if_that_is_allowed() {
+fn cut_trace_replays_up_to_its_last_whole_line() {
     let whole = replayed(&TRACE).unwrap();
     let first = TRACE.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     let ends = (first..TRACE.len()).filter(|at| TRACE[at - 1] == b'\n');
@@ -117,7 +118,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn a_byte_that_was_changed_is_noticed(at in any::<Index>(), to in any::<u8>()) {
+    fn changed_byte_is_found(at in any::<Index>(), to in any::<u8>()) {
         let mut bytes = TRACE.clone();
         let at = at.index(bytes.len());
         let program = bytes.starts_with(b"handfast-trace 2 ") && (17..22).contains(&at);
@@ -153,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_kind_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(replayed(&bytes).is_err());
         let trace = [&b"handfast-trace 2 0.1.0\n"[..], &bytes].concat();
         prop_assert!(replayed(&trace).is_err());

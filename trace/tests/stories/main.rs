@@ -1,4 +1,4 @@
-//! Recorded runs: written, bounded, replayed, redacted; and what is no trace, or not all of one.
+//! Recorded runs: recorded, bounded, replayed, redacted; and files that are no trace.
 
 mod damaged;
 mod recorded;

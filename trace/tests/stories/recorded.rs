@@ -1,4 +1,4 @@
-//! What is written down, and what makes way.
+//! The recorder: entries, the bound, and segments that are dropped.
 
 use crate::run::{Folder, PEERS, Run, error, numbers, options, path, replayed};
 use handfast_core::{Incarnation, Input, Instant, Lifecycle};
@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
-fn a_recorded_life_replays_bit_for_bit() {
+fn recorded_run_replays_bit_for_bit() {
     for seed in 1..40 {
         let folder = Folder::new();
         let mut run = Run::new(&folder.file(), seed, &PEERS);
@@ -33,15 +33,16 @@ fn a_recorded_life_replays_bit_for_bit() {
 }
 
 #[test]
-fn a_run_that_nothing_happened_in_replays_too() {
+fn empty_run_replays() {
     let folder = Folder::new();
     Run::new(&folder.file(), 1, &PEERS).end();
     let replayed = replayed(&fs::read(folder.file()).unwrap()).unwrap();
     assert_eq!((replayed.segments, replayed.steps, replayed.ended), (1, 0, true));
 }
 
+/// A run longer than the bound keeps its newest entries and the neighbourhood of a failure.
 #[test]
-fn a_long_run_keeps_its_bound_its_newest_entries_and_what_failed() {
+fn long_run_keeps_newest_and_failed_entries() {
     let folder = Folder::new();
     let mut run = Run::new(&folder.file(), 5, &PEERS);
     run.live(2_000);
@@ -50,7 +51,7 @@ fn a_long_run_keeps_its_bound_its_newest_entries_and_what_failed() {
     let peer = path(PEERS[0]);
     let edge = [(Instant(1), failed)].into_iter();
     assert!(!run.trace.edges(&peer, Incarnation(7), edge));
-    // From here on nothing fails: peers are closed that nobody opened.
+    // Closing peers that were never opened fails nothing.
     while run.trace.status().dropped < 40 {
         for peer in PEERS {
             run.tell(Input::Close(path(peer)));
@@ -65,7 +66,7 @@ fn a_long_run_keeps_its_bound_its_newest_entries_and_what_failed() {
     let file = fs::read(folder.file()).unwrap();
     let numbers = numbers(&file);
     assert_eq!(numbers.last(), Some(&last));
-    let at = numbers.binary_search(&failure).expect("the failure is there");
+    let at = numbers.binary_search(&failure).expect("the failure is kept");
     assert_eq!(numbers[at - 100..at + 100], Vec::from_iter(failure - 100..failure + 100));
     let replayed = replayed(&file).unwrap();
     assert_eq!(replayed.missing + numbers.len() as u64, last);
@@ -73,7 +74,7 @@ fn a_long_run_keeps_its_bound_its_newest_entries_and_what_failed() {
 }
 
 #[test]
-fn edges_that_fill_a_segment_are_counted_until_another_begins() {
+fn edges_past_a_full_segment_are_counted() {
     let folder = Folder::new();
     let run = Run::new(&folder.file(), 1, &PEERS);
     let tell = |batch| {
@@ -81,7 +82,7 @@ fn edges_that_fill_a_segment_are_counted_until_another_begins() {
         run.trace.edges(&path(PEERS[0]), Incarnation(7), [(Instant(batch), edge)].into_iter())
     };
     let full = (0..100_000).find(|batch| tell(*batch)).expect("the segment gets full");
-    assert!(!tell(full + 1), "it is said once");
+    assert!(!tell(full + 1), "a segment is asked for once");
     let before = run.trace.status();
     assert!(!tell(full + 2));
     assert_eq!(run.trace.status(), before, "nothing more is kept");
@@ -102,8 +103,9 @@ fn edges_that_fill_a_segment_are_counted_until_another_begins() {
     assert_eq!(edges[full as usize..], [Edge::Missed(3), last]);
 }
 
+/// The file is readable by its owner only, and an earlier recording at its path is renamed.
 #[test]
-fn a_recording_is_its_owners_alone_and_sets_an_earlier_one_aside() {
+fn recording_is_private_and_renames_an_earlier_one() {
     let folder = Folder::new();
     let (file, earlier) = (folder.file(), folder.file().with_extension("trace.old"));
     let mut first = Run::new(&file, 1, &PEERS);
@@ -121,7 +123,7 @@ fn a_recording_is_its_owners_alone_and_sets_an_earlier_one_aside() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_begun_is_a_typed_error() {
+fn recording_that_cannot_begin_is_a_typed_error() {
     let folder = Folder::new();
     for bytes_max in [BYTES_MIN - 1, BYTES_MAX + 1] {
         let options = RecordOptions { path: folder.file(), bytes_max };
@@ -133,14 +135,15 @@ fn a_recording_that_cannot_be_begun_is_a_typed_error() {
     assert!(error.to_string().contains("nowhere"), "{error}");
 }
 
+/// The error of a replay names the first entry that differs, its time and both effects.
 #[test]
-fn the_first_entry_that_differs_is_named_with_its_time_and_both_sides() {
+fn first_different_entry_is_named() {
     let folder = Folder::new();
     let mut run = Run::new(&folder.file(), 3, &PEERS);
     run.live(50);
     run.end();
     let text = fs::read_to_string(folder.file()).unwrap();
-    let line = text.lines().find(|line| line.contains(r#"{"Open":"#)).expect("somebody opens");
+    let line = text.lines().find(|line| line.contains(r#"{"Open":"#)).expect("a peer is opened");
     let json = line.rsplit_once(' ').unwrap().0;
     let entry = &serde_json::from_str::<serde_json::Value>(json).unwrap()["entry"];
     let (number, now) = (entry["number"].as_u64().unwrap(), entry["now"].as_u64().unwrap());
@@ -153,7 +156,7 @@ fn the_first_entry_that_differs_is_named_with_its_time_and_both_sides() {
 }
 
 #[test]
-fn a_state_that_is_not_what_came_before_it_is_named() {
+fn state_that_differs_from_the_replay_is_named() {
     let folder = Folder::new();
     let mut run = Run::new(&folder.file(), 3, &PEERS);
     while run.trace.status().bytes < SEGMENT_BYTES * 2 {
@@ -173,7 +176,7 @@ fn a_state_that_is_not_what_came_before_it_is_named() {
 }
 
 #[test]
-fn a_lane_of_nobody_fails_and_is_recorded_as_that() {
+fn failure_of_unknown_lane_is_recorded() {
     let folder = Folder::new();
     let mut run = Run::new(&folder.file(), 1, &PEERS);
     run.tell(Input::LaneFailed { lifecycle: Lifecycle(99), error: error() });
@@ -183,18 +186,18 @@ fn a_lane_of_nobody_fails_and_is_recorded_as_that() {
 }
 
 #[test]
-fn a_recording_that_cannot_go_on_ends_and_the_node_lives_on() {
+fn node_outlives_a_failed_recording() {
     let folder = Folder::new();
     let mut run = Run::new(&folder.file(), 8, &PEERS);
     run.live(20);
-    // There is nowhere to make way any more.
+    // Without the folder the ring cannot drop old segments.
     fs::remove_dir_all(folder.file().parent().unwrap()).unwrap();
     while run.trace.status().failure.is_none() {
         run.live(100);
     }
     let status = run.trace.status();
     assert!(
-        matches!(&status.failure, Some(RecordError::File { doing, .. }) if doing.contains("making way"))
+        matches!(&status.failure, Some(RecordError::File { doing, .. }) if doing.contains("dropping old segments"))
     );
     let published = run.node.counters().published;
     run.live(1_000);

@@ -1,4 +1,4 @@
-//! Names and addresses are taken out, and the trace still replays.
+//! Redacted traces have no names and addresses, and still replay.
 
 use crate::run::{Folder, PEERS, Run, error, path, replayed};
 use handfast_core::node::{CallFailure, CallToken};
@@ -12,8 +12,8 @@ use std::fs;
 
 fn redacted(bytes: &[u8]) -> (Redacted, Vec<u8>) {
     let mut out = Vec::new();
-    let told = redact(|| TraceReader::new(bytes, false), &mut out).unwrap();
-    (told, out)
+    let summary = redact(|| TraceReader::new(bytes, false), &mut out).unwrap();
+    (summary, out)
 }
 
 fn life(seed: u64, peers: &[&str], steps: usize) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn life(seed: u64, peers: &[&str], steps: usize) -> Vec<u8> {
     fs::read(folder.file()).unwrap()
 }
 
-/// Every peer that a lifecycle is towards, entry by entry.
+/// The peers of all lifecycles, entry by entry.
 fn peers(bytes: &[u8]) -> Vec<Vec<NicPath>> {
     let mut peers = Vec::new();
     let read = replay(TraceReader::new(bytes, false).unwrap(), &mut |step| {
@@ -37,23 +37,24 @@ fn peers(bytes: &[u8]) -> Vec<Vec<NicPath>> {
 }
 
 #[test]
-fn nothing_of_what_names_somebody_is_left_and_all_of_it_replays() {
+fn redacted_trace_has_no_names_and_replays() {
     let plain = life(7, &PEERS, 400);
-    let (told, out) = redacted(&plain);
+    let (summary, out) = redacted(&plain);
     let text = str::from_utf8(&out).unwrap();
     for secret in ["example", "mlx5_0", "10.1.2", "c0ffee", "c0de", "fe80", "hung", "\"tcp\""] {
         assert!(str::from_utf8(&plain).unwrap().contains(secret), "the run has no '{secret}'");
         assert!(!text.contains(secret), "'{secret}' is left");
     }
-    assert!(told.names >= 6 && told.addresses > 1 && told.tokens > 1, "{told:?}");
-    assert_eq!((told.gids, told.details), (1, 1), "{told:?}");
+    assert!(summary.names >= 6 && summary.addresses > 1 && summary.tokens > 1, "{summary:?}");
+    assert_eq!((summary.gids, summary.details), (1, 1), "{summary:?}");
     let (before, after) = (replayed(&plain).unwrap(), replayed(&out).unwrap());
     assert_eq!(before, after);
-    assert_eq!(told.replayed, before);
+    assert_eq!(summary.replayed, before);
 }
 
+/// A value has one placeholder everywhere, and placeholders sort as the names do.
 #[test]
-fn a_value_has_one_placeholder_everywhere_and_placeholders_are_in_the_order_of_names() {
+fn placeholders_keep_identity_and_order() {
     let plain = life(9, &PEERS, 400);
     let (_, out) = redacted(&plain);
     let mut names = BTreeMap::new();
@@ -70,14 +71,14 @@ fn a_value_has_one_placeholder_everywhere_and_placeholders_are_in_the_order_of_n
 }
 
 #[test]
-fn what_was_redacted_twice_is_the_same() {
+fn redaction_is_idempotent() {
     let (_, once) = redacted(&life(4, &PEERS, 200));
     let (_, twice) = redacted(&once);
     assert_eq!(once, twice);
 }
 
-/// A text under a key that redaction does not know would make the redacted line unreadable: inputs
-/// and edges with every variant of theirs show that none is.
+/// A text under a key that redaction does not know makes a redacted line unreadable. Inputs and edges
+/// with every variant show that no key is missing.
 #[test]
 fn inputs_and_edges_of_every_kind_are_redacted() {
     let folder = Folder::new();
@@ -114,8 +115,8 @@ fn inputs_and_edges_of_every_kind_are_redacted() {
     assert!(!run.trace.edges(&path(PEERS[0]), Incarnation(7), edges));
     run.end();
     let plain = fs::read(folder.file()).unwrap();
-    let (told, out) = redacted(&plain);
-    assert_eq!(told.replayed.edges, 14);
+    let (summary, out) = redacted(&plain);
+    assert_eq!(summary.replayed.edges, 14);
     assert!(!str::from_utf8(&out).unwrap().contains("10.1.2"));
     assert_eq!(replayed(&plain).unwrap(), replayed(&out).unwrap());
 }
@@ -123,9 +124,9 @@ fn inputs_and_edges_of_every_kind_are_redacted() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..Default::default() })]
 
-    /// Tables of three peers with five in sight: which makes way is a matter of their order.
+    /// Five peers share a table of three, so the order of names decides the evicted one.
     #[test]
-    fn peers_of_any_names_make_way_in_the_same_order(
+    fn peers_are_evicted_in_the_same_order(
         seed in any::<u64>(),
         names in proptest::collection::btree_set("[!-?A-~äß]{1,12}", 5),
         nic in "[a-z0-9_]{1,9}",

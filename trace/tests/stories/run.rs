@@ -1,4 +1,4 @@
-//! A node that lives a random life beside a recorder, and what its trace is asked.
+//! A recorded node with random inputs, and queries of its trace.
 
 use handfast_core::node::{CallToken, Limits, Timing};
 use handfast_core::transport::{Operation, Outcome, Side, TransportError};
@@ -13,7 +13,7 @@ use handfast_trace::{
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Between two steps.
+/// Time between two steps.
 const STEP_NANOS: u64 = 3_000_000;
 
 /// A folder with one recording in it.
@@ -37,7 +37,7 @@ pub(crate) fn path(text: &str) -> NicPath {
     NicPath::parse(text).unwrap()
 }
 
-/// A node under way, with what its transport has yet to do.
+/// A running node, with the operations that its transport has yet to perform.
 pub(crate) struct Run {
     pub(crate) node: Recorded,
     pub(crate) trace: Trace,
@@ -49,7 +49,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Peers are named by the caller, since their order is what redaction must keep.
+    /// The caller names the peers, because redaction must keep their order.
     pub(crate) fn new(file: &Path, seed: u64, peers: &[&str]) -> Self {
         let trace = Trace::new(Recorder::create(options(file)).unwrap());
         let limits = Limits { peers_max: 3, lifecycles_max: 4, ..Limits::default() };
@@ -71,7 +71,7 @@ impl Run {
         }
     }
 
-    /// An xorshift generator: the life must only be varied.
+    /// An xorshift generator: inputs need variety, not quality.
     fn draw(&mut self, below: usize) -> usize {
         self.random = (self.random | 1) ^ (self.random << 13);
         self.random ^= self.random >> 7;
