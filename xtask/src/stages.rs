@@ -6,7 +6,7 @@ mod sanitizer;
 
 pub(crate) use rust_tests::{NIGHTLY, judged};
 
-use crate::checks::{circles, core_source, graph, links, program, texts};
+use crate::checks::{circles, core_source, graph, links, program, texts, words};
 use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::features::Features;
 use crate::project::Project;
@@ -247,6 +247,7 @@ fn fast_checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("mutants-absent", |_| graph::mutants_absent(project)),
         Step::new("texts", |_| texts::check(project.root())),
         Step::new("links", |_| links::check(project.root())),
+        Step::new("words", |_| words::check(project.root())),
     ]
 }
 

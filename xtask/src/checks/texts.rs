@@ -1,10 +1,8 @@
 //! What no file of the repository may contain.
 
-use super::output_of;
+use super::tracked_texts;
 use crate::report::Outcome;
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 /// Most lines of one Rust file: what is longer holds more than one concern.
 const RUST_LINES_MAX: usize = 800;
@@ -21,18 +19,12 @@ const UNFINISHED: [&str; 5] = [
 
 /// Reads every file that git tracks; binary files are looked at only for being text.
 pub(crate) fn check(root: &Path) -> Outcome {
-    let mut git = Command::new("git");
-    git.current_dir(root).args(["ls-files", "-z"]);
-    let listing = match output_of(git) {
-        Ok(listing) => listing,
-        Err(error) => return Outcome::Skipped(format!("git lists no files: {error}")),
+    let texts = match tracked_texts(root) {
+        Ok(texts) => texts,
+        Err(error) => return Outcome::Skipped(error),
     };
-    let files: Vec<_> = listing.split('\0').filter(|file| !file.is_empty()).collect();
-    // A file that is gone from the disk is about to be gone from the index.
-    let texts =
-        files.iter().filter_map(|file| Some((file, fs::read_to_string(root.join(file)).ok()?)));
-    let findings: Vec<_> = texts.flat_map(|(file, text)| findings_in(file, &text)).collect();
-    Outcome::of_findings(&findings, format!("texts: {} files", files.len()))
+    let findings: Vec<_> = texts.iter().flat_map(|(file, text)| findings_in(file, text)).collect();
+    Outcome::of_findings(&findings, format!("texts: {} files", texts.len()))
 }
 
 fn findings_in(file: &str, text: &str) -> Vec<String> {
