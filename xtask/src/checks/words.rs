@@ -56,11 +56,10 @@ const RULES: [(Rule, &str); 3] = [
 ];
 
 /// Findings that a folder of the repository may have, in the order of [`RULES`]; `.` is the root's files.
-const BUDGETS: [(&str, [usize; 3]); 13] = [
-    (".", [2, 0, 0]),
+const BUDGETS: [(&str, [usize; 3]); 12] = [
     ("cli", [139, 149, 78]),
     ("core", [20, 13, 0]),
-    ("docs", [157, 0, 0]),
+    ("docs", [155, 0, 0]),
     ("engine", [167, 157, 0]),
     ("fuzz", [1, 2, 0]),
     ("sim", [10, 20, 0]),
@@ -69,7 +68,7 @@ const BUDGETS: [(&str, [usize; 3]); 13] = [
     ("transport-rdma", [34, 26, 0]),
     ("transport-sim", [3, 0, 0]),
     ("transport-tcp", [19, 24, 0]),
-    ("xtask", [41, 90, 14]),
+    ("xtask", [34, 91, 12]),
 ];
 
 /// Reads every Rust file and every page that git tracks.

@@ -224,7 +224,9 @@ async fn slice_flushed_after_overdue_retire_fails_write() {
     posted.sort_unstable();
     let [first, second] = posted[..] else { panic!("{posted:?}") };
     story.target.on_lane_revoked(FIRST);
-    story.target.on_retire_overdue(FIRST, TransportError { call: "retire", ..device_gone() });
+    story
+        .target
+        .on_retire_overdue(FIRST, TransportError { call: "retire".into(), ..device_gone() });
     let (slice, status) = (SliceId::from_bits(first.1), CompletionStatus::Flushed);
     story.target.on_inputs(false, [TransferInput::Completion { slice, status }].into_iter());
     story.done(story.plane.take());
