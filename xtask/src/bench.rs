@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the speed of handfast beside what the machine can do without it.
+//! `cargo xtask bench`: the speed of handfast against the raw limits of the machine.
 
 // Rates and ratios for people.
 #![allow(clippy::float_arithmetic)]
@@ -21,18 +21,18 @@ use targets::Target;
 /// Peers that are opened to at once.
 const PEERS: &str = "1000";
 
-/// Measure handfast and the raw limits of this machine in turns, and hold them against the targets
+/// Measure handfast and the raw limits of this machine in turns, and compare them with the targets
 ///
-/// Writes and reads of 4 KiB to 16 MiB, alone and 32 at a time, from one thread and from four; how
-/// long single requests take; the first transfer to a new peer; processor time; and a thousand
-/// peers. Beside each stands what one TCP socket between two processes does in the same round:
-/// ratios are medians of the rounds' ratios, so that they also hold, roughly, where the machine is
-/// busy with other things. One process runs on the first processor, the other on the last.
+/// Covers writes and reads of 4 KiB to 16 MiB, alone and 32 at a time, from one thread and from
+/// four; latency of single requests; the first transfer to a new peer; processor time; and a
+/// thousand peers. Each round also measures one TCP socket between two processes. Ratios are
+/// medians of the rounds' ratios, so they roughly hold on a busy machine too. One process runs on
+/// the first processor, the other on the last.
 ///
 /// Writes `bench.json`, `README.md` and a plot. Takes about six minutes after the build, with
 /// --quick less than one.
 ///
-/// Exit code: 0 if all was measured; with --check, 1 if a target was missed.
+/// Exit code: 0 if everything was measured; with --check, 1 if a target was missed.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Fewer and shorter rounds, and the result into cargo's target folder: to see that it works
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     /// Fail if a target is missed
     #[arg(long)]
     check: bool,
-    /// Where to write to [default: docs/bench, with --quick target/xtask/bench]
+    /// Output folder [default: docs/bench, with --quick target/xtask/bench]
     #[arg(long)]
     folder: Option<PathBuf>,
 }
@@ -54,7 +54,7 @@ struct Part {
     quick: Extent,
 }
 
-/// How much of a part is measured.
+/// Extent of a part's measurement.
 struct Extent {
     batch: &'static str,
     rounds: &'static str,
@@ -182,7 +182,7 @@ fn output(mut command: Command, limit: Duration) -> Result<String> {
     Ok(text)
 }
 
-/// What was measured, as git names it.
+/// The measured commit.
 fn commit(project: &Project) -> Option<String> {
     let mut command = Command::new("git");
     command.current_dir(project.root()).args(["rev-parse", "--short", "HEAD"]);

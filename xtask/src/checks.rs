@@ -24,7 +24,7 @@ fn tracked_texts(root: &Path) -> Result<Vec<(String, String)>, String> {
     Ok(files.filter_map(text).collect())
 }
 
-/// What a program prints, or why it cannot be had.
+/// A program's output, or the reason for having none.
 fn output_of(mut command: Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name}: {error}"))?;

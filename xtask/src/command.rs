@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
-/// How often to look for what a program has started meanwhile, before it is killed.
+/// Scans for a program's children before it is killed.
 const KILL_LOOKS_MAX: usize = 8;
 /// Lines of a failed program's output that are shown; the log has all of them.
 const TAIL_LINES: usize = 40;
@@ -20,11 +20,11 @@ const TAIL_LINES: usize = 40;
 const TICK: Duration = Duration::from_millis(10);
 
 thread_local! {
-    /// What the programs that this thread has run took of a processor.
+    /// Processor time of the programs run by this thread.
     static PROCESSOR: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// How a program ended.
+/// End of a program.
 pub(crate) enum End {
     Exited(ExitStatus),
     /// The deadline passed; the program and what it had started were killed.
@@ -51,7 +51,7 @@ fn run_logged(mut command: Command, log: &Path, deadline: Instant) -> io::Result
     }
     let file = File::create(log)?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-    // What is logged is read by people and parsers, never by a terminal.
+    // People and parsers read the log, never a terminal.
     command.env("CARGO_TERM_COLOR", "never").env("NO_COLOR", "1");
     wait(command.spawn()?, deadline)
 }
@@ -102,7 +102,7 @@ impl Finished {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Whether the program ended by itself and with success.
+    /// The program exited with success.
     pub(crate) fn succeeded(&self) -> bool {
         matches!(self.end, End::Exited(status) if status.success())
     }
@@ -122,14 +122,14 @@ impl Finished {
     }
 }
 
-/// Whether a program runs and answers with success, for `cargo deny --version` and the like.
+/// A program runs and exits with success, for `cargo deny --version` and the like.
 pub(crate) fn answers(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// `cargo` in the workspace's root, without what cargo has told this program of itself: build scripts
-/// that look at it, such as ring's, would run again after every cargo that is started by hand.
+/// `cargo` in the workspace's root, without the variables that cargo set for this program: build
+/// scripts that read them, such as ring's, would run again after each cargo started by hand.
 pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new("cargo");
     for (name, _) in env::vars_os() {
@@ -142,7 +142,7 @@ pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str
     command
 }
 
-/// The same command at low priority: it takes the processors that nobody else wants.
+/// The same command at low priority: it takes only idle processors.
 pub(crate) fn modest(command: Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
@@ -161,7 +161,7 @@ pub(crate) fn modest(command: Command) -> Command {
 /// Kills a child and everything it has started: cargo's own end leaves its test binaries running.
 fn kill_tree(root: u32) {
     let mut processes = vec![root];
-    // What is stopped starts nothing more, so a few looks see all of it.
+    // A stopped process starts no children, so a few scans find all of them.
     for _ in 0..KILL_LOOKS_MAX {
         signal("-STOP", &processes);
         let Ok(table) = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output() else { break };

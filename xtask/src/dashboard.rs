@@ -80,7 +80,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts `command` and yields the rest of its first line that begins with `prefix`.
+    /// Starts `command` and returns the rest of its first line with `prefix`.
     fn start(command: &mut Command, prefix: &str) -> Result<(Self, String)> {
         let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

@@ -19,7 +19,7 @@ const LONG_FILE_BYTES: u64 = 2 << 30;
 const KILL_AFTER: Duration = Duration::from_millis(150);
 /// The pause before the killed process is started again, to let the error be seen first.
 const RESTART_AFTER: Duration = Duration::from_millis(1500);
-/// What each process records.
+/// Recording of each process.
 const KILLED: &str = "killed.trace";
 const RESTARTED: &str = "restarted.trace";
 const CLIENT: &str = "client.trace";
@@ -28,14 +28,14 @@ const ERROR_WITHIN: Duration = Duration::from_secs(1);
 
 /// Show the main job: two processes, a real file, a killed server
 ///
-/// Puts a file of 256 MiB into another process's memory, gets it back and compares. Then kills
-/// the serving process while a transfer runs, starts it again under the same name, and shows what
-/// the client reports and that its next transfer succeeds without a restart of its own. All three
-/// record what they do, and each recording is replayed. Needs
-/// about 5 GiB of disk and memory in all, and half a minute after the build.
+/// Puts a file of 256 MiB into another process's memory, gets it back and compares. Then kills the
+/// serving process during a transfer, restarts it under the same name, and shows the client's error
+/// and its next transfer, which succeeds without a client restart. All three processes record, and
+/// each recording is replayed. Needs about 5 GiB of disk and memory in all, and half a minute after
+/// the build.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Where to put the files; they are removed at the end [default: cargo's target folder]
+    /// Folder of the files, which are removed at the end [default: cargo's target folder]
     #[arg(long)]
     folder: Option<PathBuf>,
 }
@@ -157,7 +157,7 @@ impl Demo {
             "\n4. what the three recorded replays: the killed one, the new one, and the client"
         );
         for recording in [KILLED, RESTARTED, CLIENT] {
-            // Whoever is killed may leave half a line behind.
+            // A killed process may leave half a line behind.
             let recording = self.folder.join(recording);
             self.client(&["sim", "replay", text(&recording)?, "--allow-cut"])?;
         }

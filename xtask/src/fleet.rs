@@ -18,7 +18,7 @@ const PACKAGE: &str = "mooncake-transfer-engine-non-cuda";
 /// One with all of the protocol, and one before version 2 of the data protocol, the ready message
 /// and GIDs in handshakes. The stories name them too.
 const RELEASES: [&str; 2] = ["0.3.13.post1", "0.3.10.post2"];
-/// Tells the stories where this folder is.
+/// Variable with the path of this folder, for the tests.
 pub(crate) const FOLDER: &str = "HANDFAST_FLEET";
 /// Written last.
 const COMPLETE: &str = ".complete";
@@ -27,14 +27,14 @@ const COMPLETE: &str = ".complete";
 pub(crate) static PACKAGES: Packages =
     Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"], from: Archive::System };
 
-/// What building the feature `etcd` needs.
+/// Build dependencies of the feature `etcd`.
 pub(crate) const PROTOC: Packages = Packages {
     name: "protoc",
     packages: &["protobuf-compiler", "libprotobuf-dev"],
     from: Archive::System,
 };
 
-/// Installs the releases, each into an environment of its own below cargo's target folder.
+/// Installs the releases, each into a separate environment below cargo's target folder.
 pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
     let step = |release: &'static str| {
         Step::new(release, move |deadline| match install(project, release, deadline) {
@@ -70,7 +70,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     ]
 }
 
-/// Why no story with released nodes can be told, if one of them is not there.
+/// Reason for skipping the tests with released nodes, if one is missing.
 pub(crate) fn absent(project: &Project) -> Option<String> {
     if !PACKAGES.is_present(project) {
         return Some(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
@@ -108,7 +108,7 @@ pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 
     })
 }
 
-/// What tests came to, which counts for nothing where one of them could not be told.
+/// Outcome of tests; a skipped test makes the step skipped.
 pub(crate) fn unless_skipped(done: &Finished) -> Outcome {
     let output = done.output();
     let skipped = output.lines().find(|line| line.starts_with("skipped: "));

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Longest one input may take; none of ours needs a thousandth of it.
+/// Time limit of one input; a thousandth of it is enough.
 const INPUT_SECONDS_MAX: &str = "-timeout=5";
-/// How long a fuzzer may go on after its time, to write what it found.
+/// Time for a fuzzer to write its findings after its end.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Fuzz one target, or all of them one after the other, until something breaks or time is up.
@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(crate) struct Arguments {
     /// The target, a file name in fuzz/fuzz_targets without its extension; all if none is named
     target: Option<String>,
-    /// How long to fuzz each target
+    /// Seconds of fuzzing per target
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 }
@@ -92,7 +92,7 @@ fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
     let found = project.scratch().join("corpus").join(target);
     fs::create_dir_all(&found)?;
     let mut command = cargo(project.root(), ["fuzz", "run", "--sanitizer", "none", target]);
-    // Where cargo-fuzz itself gave up helps nobody and would crowd out what the target said.
+    // cargo-fuzz's own backtrace would crowd out the target's output.
     command.env("RUST_LIB_BACKTRACE", "0");
     // libFuzzer writes to the first folder and only reads the others.
     command.arg(found).arg(project.root().join("fuzz/corpus").join(target));

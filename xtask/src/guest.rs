@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// Tests of the verbs backend.
 const BACKEND: [&str; 2] = ["--test", "rdma"];
-/// Its stories; those over RDMA are told in the guest.
+/// Tests of the program; those over RDMA run in the guest.
 const STORIES: [&str; 2] = ["--test", "program"];
 /// Scenarios that are played on the simulated fabric and on the kernel's.
 const CONFORMANCE: [&str; 2] = ["--test", "conformance"];
@@ -40,7 +40,7 @@ const FLEET: &str = "mooncake_rdma::";
 /// Those of them that every change has: both ways, of both releases.
 const FLEET_SHORT: [&str; 3] =
     ["mooncake_rdma::a_file_", "mooncake_rdma::a_released_", "mooncake_rdma::an_older_"];
-/// How long all may take, one after the other.
+/// Time limit of all of them, one after another.
 const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
 const EXAMPLE: &str = "numbers_apart";
@@ -68,7 +68,7 @@ const PACKAGES_MAX: Duration = Duration::from_secs(600);
 /// Exit code: the command's; 125 if the guest could not be had or did not answer in time.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How long the command may take, in seconds; the guest is ended then
+    /// Time limit of the command, in seconds; the guest ends then
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     limit: u64,
     /// Guests to boot, 1 or 2. Two have a kernel and one NIC each (rxe0, at 10.0.0.1 and 10.0.0.2) and
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     /// The kernel to boot
     #[arg(long, value_enum, default_value_t)]
     kernel: WhichKernel,
-    /// The driver of the guest's NICs. `siw` is built first, from the distribution's sources of its
+    /// Driver of the guest's NICs. `siw` is built first, from the distribution's sources of its
     /// kernel: that takes a minute, a compiler and make
     #[arg(long, value_enum, default_value_t)]
     nics: WhichNics,
@@ -135,7 +135,7 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
     anyhow::bail!("{COMMAND} cannot be built with RDMA: {why}")
 }
 
-/// What the setup of these stages unpacks.
+/// Packages that the setup of these stages unpacks.
 pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
     let any = |names: &[&str]| names.iter().any(|name| stages.contains(name));
     match (any(&["guest"]), any(&["checks", "tests", "seeds", fleet::STAGE])) {
@@ -166,7 +166,7 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
         steps.push(Step::new("program-reborn-host", reborn));
     }
-    // What every change has is among all.
+    // The nightly run includes those of every change.
     steps.push(if nightly {
         Step::new("fleet-over-rdma", |deadline| either(fleet(project, true, deadline)))
     } else {
@@ -183,7 +183,8 @@ pub(crate) fn lints(project: &Project) -> Step<'_> {
     })
 }
 
-/// Builds what runs in the guest beside tests, so that its stage spends its time there.
+/// Builds the guest's programs together with the tests, so that its stage spends its time in the
+/// guest.
 pub(crate) fn builds(project: &Project) -> Step<'_> {
     Step::new("guest-builds", |deadline| either(examples(project, deadline)))
 }
@@ -215,7 +216,7 @@ fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
     Ok(done.outcome(|_| "two hosts".to_owned()))
 }
 
-/// The scenarios on a kernel's soft-RoCE, beside what was recorded of it.
+/// Plays the scenarios on a kernel's soft-RoCE, and compares them with its recording.
 fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outcome, Outcome> {
     if kernel == "backports" {
         NEWER_KERNEL.ensure(project, deadline).map_err(not_to_be_had)?;
@@ -224,7 +225,7 @@ fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outco
     in_guest(project, &format!("conformance-{kernel}"), &["--kernel", kernel], &stories, deadline)
 }
 
-/// What was asked for and cannot be downloaded or built here.
+/// A requirement that cannot be downloaded or built here.
 fn not_to_be_had(error: anyhow::Error) -> Outcome {
     Outcome::Skipped(format!("{error:#}"))
 }
@@ -264,14 +265,14 @@ fn in_guest(
 /// Options of `cargo test` before and after the features.
 type Words<'a> = (&'a [&'a str], &'a [&'a str]);
 
-/// Tests, and how they are told in a guest.
+/// Tests to run in a guest.
 struct Told<'a> {
     /// Of the log.
     name: &'a str,
     /// Of `cargo xtask guest`.
     options: &'a [&'a str],
     tests: &'a [&'a str],
-    /// Whether they hear that there is time.
+    /// Sets the variable for long runs.
     nightly: bool,
 }
 
@@ -327,14 +328,14 @@ fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
     outcome.unwrap_or_else(|outcome| outcome)
 }
 
-/// Why a step is skipped, if what these stages unpack is not there.
+/// Reason for skipping a step, if packages of these stages are missing.
 fn missing(project: &Project, stages: &[&str]) -> Option<Outcome> {
     let missing = packages(stages).iter().find(|packages| !packages.is_present(project))?;
     let names = missing.packages.join(", ");
     Some(Outcome::Skipped(format!("these packages could not be unpacked: {names}")))
 }
 
-/// Where it is kept whether KVM works here.
+/// File that records whether KVM works here.
 fn verdict(project: &Project) -> PathBuf {
     project.scratch().join("guest-accelerator")
 }

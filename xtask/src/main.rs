@@ -1,4 +1,4 @@
-//! What people who work on handfast do with one command each: `cargo xtask --help`.
+//! Development tasks, one command each: `cargo xtask --help`.
 
 mod bench;
 mod checks;
@@ -20,7 +20,7 @@ mod verbs;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// What people who work on handfast do, one command each.
+/// Development tasks of handfast, one command each.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100)]
 struct Arguments {

@@ -21,20 +21,19 @@ const CHUNK: usize = 12;
 
 /// Change the handshake and transfer code in many small ways and see which change no test notices
 ///
-/// Takes a seeded sample of what cargo-mutants can do to core/src/node and core/src/transfer and
-/// applies one change at a time to a copy of the repository. The tests of handfast-core run first,
-/// then, against what they let pass, the short ones of sim-tests. What was found is kept in cargo's
-/// target folder: the next run goes on where this one stops, until a changed file makes it begin
-/// anew.
+/// Takes a seeded sample of the mutants that cargo-mutants generates for core/src/node and
+/// core/src/transfer and applies one at a time to a copy of the repository. The tests of
+/// handfast-core run first, then, for survivors, the short ones of sim-tests. Results are kept in
+/// cargo's target folder: the next run continues after this one, until a changed file restarts it.
 ///
-/// Exit code: 0 if every survivor so far is explained in docs/mutation.md, 1 otherwise. What has not
-/// been run is counted and is no failure.
+/// Exit code: 0 if every survivor so far is explained in docs/mutation.md, 1 otherwise. Mutants
+/// that were not run are counted and are no failure.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many changes to try
+    /// Number of mutants
     #[arg(long, default_value_t = 300)]
     count: usize,
-    /// Which of all possible changes to try
+    /// Seed of the sample
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Stop after so long; a later run goes on
@@ -95,8 +94,8 @@ fn report(project: &Project, bench: &Bench, fates: &Fates, sample: &[&str]) -> R
     Ok(unknown.is_empty())
 }
 
-/// Whether a row of a page names the mutant and the line it changes, each in backquotes; their place
-/// in the file, which moves, is left out.
+/// A row of a page names the mutant and the line it changes, each in backquotes; the line number,
+/// which moves, is left out.
 fn is_explained(page: &str, name: &str, line: &str) -> bool {
     let (name, line) = (format!("`{}`", without_place(name)), format!("`{line}`"));
     page.lines()

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use cargo_metadata::{Metadata, MetadataCommand, Package};
 use std::path::{Path, PathBuf};
 
-/// What cargo knows about the workspace.
+/// The workspace's metadata from cargo.
 pub(crate) struct Project {
     metadata: Metadata,
 }
@@ -22,17 +22,17 @@ impl Project {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// Where cargo puts what it builds.
+    /// Cargo's target folder.
     pub(crate) fn target(&self) -> &Path {
         self.metadata.target_directory.as_std_path()
     }
 
-    /// Where this program keeps logs and scratch files: inside cargo's target folder.
+    /// Folder for logs and scratch files, inside cargo's target folder.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.metadata.target_directory.as_std_path().join("xtask")
     }
 
-    /// Whether the workspace has a package of this name.
+    /// The workspace has a package of this name.
     pub(crate) fn has_package(&self, name: &str) -> bool {
         self.metadata.workspace_packages().iter().any(|package| package.name == name)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// A stage that takes this many times its budget is killed: a budget is for two idle processors.
 const LIMIT: u32 = 4;
 
-/// What a step came to.
+/// Outcome of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// With a note such as the number of tests; may be empty.
@@ -61,7 +61,7 @@ pub(crate) struct Stage<'a> {
     pub(crate) steps: Vec<Step<'a>>,
 }
 
-/// What the steps of a stage came to.
+/// Outcome of a stage's steps.
 struct Run {
     name: &'static str,
     what: &'static str,
@@ -71,12 +71,12 @@ struct Run {
     notes: Vec<String>,
     failed: Vec<String>,
     skipped: Vec<String>,
-    /// What those that failed printed.
+    /// Output of failed steps.
     details: Vec<String>,
     times: Vec<Time>,
 }
 
-/// What a step took.
+/// Time of a step.
 struct Time {
     step: String,
     took: Duration,
@@ -84,7 +84,7 @@ struct Time {
 }
 
 impl Stage<'_> {
-    /// What `--step` names a step by.
+    /// Names for `--step`.
     pub(crate) fn step_names(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(|step| step.name)
     }
@@ -124,7 +124,7 @@ impl Stage<'_> {
     }
 }
 
-/// How many steps passed, and which did not.
+/// Number of passed steps, and the failed ones.
 #[derive(Default)]
 pub(crate) struct Summary {
     passed: usize,
@@ -137,7 +137,7 @@ impl Summary {
     /// Runs a stage and prints its line.
     pub(crate) fn run(&mut self, stage: Stage<'_>) {
         begin_line(stage.name, stage.what);
-        // Only a courtesy to whoever waits: the line is complete when the stage is.
+        // A failed flush does no harm: the line is complete when the stage is.
         drop(anstream::stdout().flush());
         self.end_line(stage.run());
     }
@@ -150,7 +150,7 @@ impl Summary {
             for stages in [one, other] {
                 let ended = ended.clone();
                 scope.spawn(move || {
-                    // Nobody has stopped to listen: the other end is read until all of these are gone.
+                    // The receiver lives until all senders are gone.
                     stages.into_iter().for_each(|stage| drop(ended.send(stage.run())));
                 });
             }

@@ -1,4 +1,4 @@
-//! The programs that the stages use beside cargo itself.
+//! Programs that the stages use in addition to cargo.
 
 use crate::command::{answers, run as run_command};
 use crate::fleet;
@@ -146,12 +146,12 @@ fn stage<'a>(
 }
 
 impl Tool {
-    /// Whether it is there and works.
+    /// It is installed and works.
     pub(crate) fn is_present(&self) -> bool {
         answers(&mut command(self.present))
     }
 
-    /// Why a step that needs it was skipped.
+    /// Reason for skipping a step that needs it.
     pub(crate) fn missing(&self) -> Outcome {
         Outcome::Skipped(format!("{} is missing; `{}` installs it", self.name, self.commands()))
     }

@@ -36,15 +36,15 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-/// Stages that run beside all others, at low priority: they need a processor and nothing else, build
-/// with another profile, and measure no time. The others build, download, wait for sockets and for
-/// an emulated machine, and leave a processor idle for a third of their time.
+/// Stages at low priority in parallel with all others: they need only a processor, build with
+/// another profile, and measure no time. The others build, download, wait for sockets and for an
+/// emulated machine, and leave a processor idle for a third of their time.
 const BESIDE: [&str; 2] = ["explorer", "seeds"];
 
-/// How long all decoders are fuzzed at night, in all.
+/// Seconds of fuzzing at night, over all decoders.
 const FUZZ_SECONDS: u64 = 600;
 
-/// How long a run may take.
+/// Depth of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
     EveryChange,
@@ -52,7 +52,7 @@ pub(crate) enum Depth {
 }
 
 impl Depth {
-    /// Whether stages run beside each other. At night there is time, and explorations need the memory.
+    /// Stages run in parallel. At night there is time, and explorations need the memory.
     fn is_crowded(self) -> bool {
         self == Self::EveryChange
     }

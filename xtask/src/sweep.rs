@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// rail with up to two
     #[arg(long, conflicts_with_all = ["minutes", "from"])]
     exhaustive: bool,
-    /// How long to go on
+    /// Duration in minutes
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
     /// The first seed [default: from the clock]
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     from: Option<u64>,
 }
 
-/// What runs the simulation of the program, built for speed.
+/// The program's simulation, built for speed.
 const HANDFAST: [&str; 7] = ["run", "--quiet", "--release", "--bin", "handfast", "--", "sim"];
 
 /// Worlds after which `--exhaustive` gives up: several times as many as there are.
@@ -43,7 +43,7 @@ const WORLDS_MAX: &str = "40000000";
 const EXHAUSTIVE: [&[&str]; 2] =
     [&["--faults", "3"], &["--scenario", "RailAdded", "--faults", "2", "--apart"]];
 
-/// What is swept, one after the other.
+/// Sweeps, one after another.
 const SWEPT: [&[&str]; 3] =
     [&[], &["--fleet"], &["--scenario", "RailsOpen,RailAdded,RailsUp", "--traffic", "BothWays"]];
 

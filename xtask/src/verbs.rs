@@ -1,5 +1,5 @@
-//! What cargo needs to build the verbs backend: the headers of rdma-core and a libclang that the
-//! binding generator of `rdma-sys` takes.
+//! Build dependencies of the verbs backend: the headers of rdma-core and a libclang that the
+//! binding generator of `rdma-sys` accepts.
 
 use crate::command::{answers, run as run_command};
 use crate::guest::{Archive, Packages, files_of};
@@ -36,7 +36,7 @@ const SETUP_MAX: Duration = Duration::from_secs(600);
 /// A cargo command's environment for the feature `verbs`.
 pub(crate) struct VerbsBuild {
     variables: Vec<(&'static str, OsString)>,
-    /// Where the headers and libclang are, one line each.
+    /// Locations of the headers and libclang, one line each.
     found: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl VerbsBuild {
         };
         self.found.push(format!("libclang: {}", library.display()));
         self.variables.push(("LIBCLANG_PATH", library.into()));
-        // A libclang of one's own has no stddef.h beside it; the compiler's does.
+        // A libclang from elsewhere has no stddef.h; the compiler's is used.
         let mut includes = vec![compiler_headers()?];
         let unpacked = HEADERS.folder(project).join("usr/include");
         includes.extend(unpacked.is_dir().then_some(unpacked));
@@ -122,7 +122,7 @@ impl VerbsBuild {
     }
 }
 
-/// Where Debian has libraries of this machine's architecture, from the root.
+/// Debian's library folder of this machine's architecture, from the root.
 fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", env::consts::ARCH)
 }
@@ -170,7 +170,7 @@ fn libclang_in(root: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Whether the loader finds all that a library needs.
+/// The loader finds all dependencies of a library.
 fn loads(library: &Path) -> bool {
     let output = Command::new("ldd").env("LC_ALL", "C").arg(library).output();
     output.is_ok_and(|output| {
@@ -238,8 +238,7 @@ fn unpacked_pkg_config(folder: &Path) -> Result<PathBuf> {
     Ok(script)
 }
 
-/// Where an installed library's headers alone were unpacked, the linker's name is a dangling link;
-/// points it at the installed library.
+/// Unpacked development packages contain dangling links to an installed library; points them at it.
 fn link_installed(unpacked: &Path, installed: &Path) -> Result<()> {
     for name in ["libibverbs", "librdmacm"] {
         let link = unpacked.join(format!("{name}.so"));

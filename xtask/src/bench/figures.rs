@@ -1,4 +1,4 @@
-//! What `handfast bench` printed.
+//! Output of `handfast bench`.
 
 use super::Target;
 use anyhow::{Context, Result};
@@ -23,12 +23,12 @@ pub(super) struct Figures {
     pub(super) peers: Value,
 }
 
-/// Where it was measured.
+/// The measuring machine.
 pub(super) struct Machine {
     pub(super) processor: String,
     pub(super) processors: usize,
     pub(super) kernel: String,
-    /// Programs that wanted to run when it began, beside this one.
+    /// Other runnable programs at the start.
     pub(super) load: f64,
 }
 
@@ -43,14 +43,14 @@ impl Machine {
         Self {
             processor: models().next().map_or_else(|| "unknown".to_owned(), name),
             processors: models().count(),
-            // What follows the numbers is whose build it is.
+            // A build suffix follows the numbers.
             kernel: release.split(['-', '+']).next().unwrap_or_default().trim().to_owned(),
             load: load.split(' ').next().and_then(|it| it.parse().ok()).unwrap_or(0.0),
         }
     }
 }
 
-/// Which workload a row is of.
+/// Workload of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Workload {
     pub(super) operation: &'static str,

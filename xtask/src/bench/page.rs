@@ -119,7 +119,7 @@ pub(super) fn size(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// The targets for whoever watches.
+/// The targets for a terminal.
 pub(super) fn terminal(targets: &[Target]) -> String {
     let mut text = String::new();
     for target in targets {

@@ -1,4 +1,4 @@
-//! What the figures are to reach.
+//! Targets of the figures.
 
 use super::figures::{Figures, Row, Workload, median_ratio};
 use serde_json::{Value, json};
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Where a figure should lie.
+/// Required range of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
 }
 
-/// One figure beside what it is to reach.
+/// One figure and its target.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) what: String,
@@ -21,7 +21,7 @@ pub(super) struct Target {
     /// `None`: it was not measured, which counts as missed.
     value: Option<f64>,
     unit: &'static str,
-    /// What else is worth knowing of it.
+    /// Additional note.
     note: String,
 }
 

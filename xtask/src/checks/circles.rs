@@ -129,8 +129,8 @@ impl Crate {
     }
 }
 
-/// Whether one module is inside the other: a facade and its files are one room, and imports between
-/// them count for no circle. The whole crate is no room.
+/// One module is inside the other: a facade and its files are one room, and imports between them
+/// form no circle. The whole crate is no room.
 fn is_one_room(one: &Module, other: &Module) -> bool {
     let inside = |inner: &Module, outer: &Module| !outer.is_empty() && inner.starts_with(outer);
     one == other || inside(one, other) || inside(other, one)

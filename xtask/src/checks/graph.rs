@@ -1,4 +1,4 @@
-//! What packages depend on, and with which features, as cargo resolves each of them by itself.
+//! Dependencies and features of packages, as cargo resolves each by itself.
 
 use super::output_of;
 use crate::command::cargo;
@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 const CORE: &str = "handfast-core";
 /// The feature that breaks the protocol on purpose, for tests that must notice.
 const MUTANTS: &str = "mutants";
-/// Where handfast runs, as in deny.toml. Not `all`: that takes in what only a private cfg asks for,
+/// Supported targets, as in deny.toml. Not `all`, which includes dependencies of a private cfg,
 /// such as loom in the core's own tests.
 const TARGETS: [&str; 3] =
     ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "aarch64-apple-darwin"];
-/// All that the core may be built from. Each must do without the standard library when told to.
+/// Allowed dependencies of the core. Each must build without the standard library on request.
 const CORE_MAY_USE: &[&str] = &[
     "bytes",
     "itoa",
@@ -45,7 +45,7 @@ struct Resolved {
     features: Vec<String>,
 }
 
-/// The core's dependencies, with every feature of its own and on every target, are on the list.
+/// Checks the core's dependencies, with all its features and on every target, against the list.
 pub(crate) fn core_dependencies(project: &Project) -> Outcome {
     let graph = tree(project, CORE, &["-e", "normal,build", "--all-features"]);
     judge(graph, "every dependency allowed", not_allowed)
@@ -70,7 +70,7 @@ pub(crate) fn mutants_absent(project: &Project) -> Outcome {
             Err(error) => findings.push(error),
         }
     }
-    // What `cargo build` makes in the workspace's root, where features of all packages add up.
+    // A `cargo build` in the workspace's root unifies the features of all packages.
     match workspace_tree(project) {
         Ok(graph) if mutants_enabled(&graph) => {
             findings.push(format!("a build of the workspace has {CORE} with '{MUTANTS}'"));

@@ -1,4 +1,4 @@
-//! What the program that users get has in it.
+//! Contents of the released program.
 
 use crate::command::{cargo, run as run_command};
 use crate::project::Project;

@@ -1,4 +1,4 @@
-//! What no file of the repository may contain.
+//! Texts that no file of the repository may contain.
 
 use super::tracked_texts;
 use crate::report::Outcome;
@@ -43,7 +43,7 @@ fn findings_in(file: &str, text: &str) -> Vec<String> {
     findings
 }
 
-/// Whether `word` stands in `line` and is not part of a longer word.
+/// `line` contains `word`, not as part of a longer word.
 fn contains_word(line: &str, word: &str) -> bool {
     let is_letter = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(start, _)| {

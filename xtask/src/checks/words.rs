@@ -148,7 +148,7 @@ fn banned(file: &str, line: usize, text: &str) -> Vec<(Rule, String)> {
     words.map(finding).collect()
 }
 
-/// Whether a text has a word or a row of words that are no part of others, nor of an identifier.
+/// The text contains these words, not as parts of others or of an identifier.
 fn has_word(text: &str, word: &str) -> bool {
     let goes_on = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(word).any(|(at, _)| {

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What the guest loads; what these need is found in them. Without the checksum soft-RoCE refuses
-/// to add a link, with a misleading "No such file or directory".
+/// Modules that the guest loads; their own dependencies are found in them. Without the checksum
+/// soft-RoCE refuses to add a link, with a misleading "No such file or directory".
 const MODULES: [&str; 12] = [
     "crc32_generic",
     "rdma_rxe",
@@ -24,7 +24,7 @@ const MODULES: [&str; 12] = [
     "overlay",
     // Losses and delays, for scenarios that need them.
     "sch_netem",
-    // Where it was built; no kernel of the distribution's has it. Without the checksum it does not load.
+    // Where it was built; no distribution kernel has it. Without the checksum it does not load.
     "crc32c_generic",
     "siw",
 ];

@@ -23,14 +23,14 @@ pub(crate) const MACHINE: Packages = Packages {
 /// A newer kernel than the release's own.
 pub(crate) const NEWER_KERNEL: Packages =
     Packages { name: "kernel-backports", packages: &[KERNEL], from: Archive::Backports };
-/// What RDMA programs load in the guest, where the host has none, and programs to measure beside.
+/// Libraries of RDMA programs in the guest, for hosts without them, and tools for comparison.
 pub(crate) const DRIVERS: Packages = Packages {
     name: "drivers",
     packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2", "perftest"],
     from: Archive::System,
 };
 
-/// Which kernel a guest boots.
+/// Kernel of a guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WhichKernel {
     /// The newest of the distribution's release.
@@ -49,7 +49,7 @@ const SWITCH_OFF_MAX: Duration = Duration::from_secs(30);
 const TRIAL_MAX: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 const MEMORY_MIB: &str = "1024";
-/// What a host makes to have the other's power cut.
+/// File by which one host requests the other's power to be cut.
 const DESTROY_OTHER: &str = "destroy-other";
 /// Lines of the guest's console that are shown when it fails.
 const CONSOLE_LINES: usize = 15;
@@ -68,7 +68,7 @@ struct Host {
     process: Child,
     /// Its console, and what it shares with us.
     folder: PathBuf,
-    /// How often it was started.
+    /// Number of boots.
     boot: u32,
 }
 
@@ -106,7 +106,7 @@ impl Machine {
         Ok(Self { qemu, packages, drivers, kernel, folder })
     }
 
-    /// Whether a kernel's soft-iWARP was built before.
+    /// A kernel's soft-iWARP was built before.
     pub(crate) fn has_siw(project: &Project) -> bool {
         let packages = MACHINE.folder(project);
         Kernel::find(&packages).is_ok_and(|kernel| siw::kept(project, &kernel.release()).is_some())
@@ -223,7 +223,7 @@ impl Machine {
         qemu.args(["-m", MEMORY_MIB, "-nographic", "-no-reboot", "-nodefaults"]);
         qemu.args(["-monitor", "none", "-kernel"]).arg(&self.kernel.image);
         qemu.arg("-initrd").arg(files).arg("-append");
-        // Without a check of its timer: a busy host is late with interrupts, and the kernel panics.
+        // Without the timer check: on a busy host late interrupts would make the kernel panic.
         qemu.arg(format!("console=ttyS0 quiet panic=-1 no_timer_check {words}"));
         let mut console = OsString::from("file:");
         console.push(folder.join("console"));
@@ -289,7 +289,7 @@ impl Host {
         Ok(())
     }
 
-    /// Whether the guest has made the file `mark`, or has ended.
+    /// The guest has made the file `mark`, or has ended.
     fn is_over(&mut self, mark: &str) -> Result<bool> {
         Ok(self.shared(mark).exists() || self.process.try_wait()?.is_some())
     }
@@ -327,7 +327,7 @@ impl Host {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // What remains is in the way of nobody.
+        // A leftover folder does no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

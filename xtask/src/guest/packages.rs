@@ -15,13 +15,13 @@ use std::time::Instant;
 pub(crate) struct Packages {
     /// The folder's name, and part of the name of logs.
     pub(crate) name: &'static str,
-    /// Their names; of [`KERNEL`] the package that it stands for is taken, without dependencies.
+    /// Package names; of [`KERNEL`] the package that it depends on, without further dependencies.
     pub(crate) packages: &'static [&'static str],
-    /// Where they come from.
+    /// Source of the packages.
     pub(crate) from: Archive,
 }
 
-/// Where packages come from.
+/// Sources of packages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Archive {
     /// Wherever the system has its packages from.
@@ -36,12 +36,12 @@ pub(crate) const KERNEL: &str = "linux-image-amd64";
 const COMPLETE: &str = ".complete";
 
 impl Packages {
-    /// Where they are unpacked, whether they are yet or not.
+    /// Folder of the unpacked packages, existing or not.
     pub(crate) fn folder(&self, project: &Project) -> PathBuf {
         project.scratch().join("packages").join(self.name)
     }
 
-    /// Whether they were unpacked before.
+    /// They were unpacked before.
     pub(crate) fn is_present(&self, project: &Project) -> bool {
         fs::read_to_string(self.folder(project).join(COMPLETE))
             .is_ok_and(|names| names == self.packages.join(" "))
@@ -115,7 +115,7 @@ impl Packages {
     }
 }
 
-/// How the packages' programs are told where packages come from.
+/// Configuration of the package programs.
 struct Apt {
     options: Vec<String>,
 }
@@ -163,7 +163,7 @@ fn place_of<'a>(targets: &'a str, codename: &str) -> Option<&'a str> {
     pairs.filter(|(_, name)| *name == codename).map(|(place, _)| place).next()
 }
 
-/// The package that `name` stands for: its first dependency of the kind.
+/// The newest package of the kind `name`: its first dependency.
 fn newest(apt: &Apt, name: &str) -> Result<String> {
     let output = apt.command("apt-cache", &["depends", name]).output().context("apt-cache")?;
     let text = String::from_utf8_lossy(&output.stdout);

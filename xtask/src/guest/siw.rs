@@ -16,7 +16,7 @@ const SOURCES: Packages = Packages {
     packages: &["linux-headers-amd64", "linux-source"],
     from: Archive::System,
 };
-/// Where the driver is among the sources.
+/// Folder of the driver in the sources.
 const DRIVER: &str = "drivers/infiniband/sw/siw";
 
 /// The module for a kernel, where it was built before.
@@ -25,10 +25,10 @@ pub(super) fn kept(project: &Project, release: &str) -> Option<PathBuf> {
     module.is_file().then_some(module)
 }
 
-/// The module for a kernel; built unless that was done before, which takes a minute at most.
+/// The module for a kernel, built unless it exists, which takes a minute at most.
 ///
 /// # Errors
-/// What is missing or failed, first of all a compiler of the system's.
+/// The missing or failed part, first of all a system compiler.
 pub(super) fn ensure(project: &Project, release: &str, deadline: Instant) -> Result<PathBuf> {
     if let Some(module) = kept(project, release) {
         return Ok(module);
@@ -79,7 +79,7 @@ fn unpack_driver(sources: &Path, work: &Path, deadline: Instant) -> Result<PathB
     Ok(work.join(top).join(DRIVER))
 }
 
-/// The headers name the place where their package would be installed; they are told their own.
+/// The headers contain the path of their installed package; replaces it by their own.
 fn point_to(headers: &Path, sources: &Path) -> Result<()> {
     let makefile = headers.join("Makefile");
     let text = fs::read_to_string(&makefile)?;

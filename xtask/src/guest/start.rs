@@ -1,4 +1,4 @@
-//! What a guest's shell is told to do.
+//! Start script of a guest's shell.
 
 use anyhow::{Context, Result, ensure};
 use std::env;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 /// Queue pairs made and destroyed on one NIC before the command: the NICs' numbers differ by it.
 const NUMBERS_APART: u32 = 1_000;
-/// What of the environment goes along with the command, by prefix.
+/// Environment variables passed on to the command, by prefix.
 const ENVIRONMENT: [&str; 6] = ["CARGO", "HANDFAST_", "HOME", "PROPTEST_", "RUST", "USER"];
 
-/// What kind of NICs a guest has.
+/// Kind of a guest's NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum WhichNics {
     /// Soft-RoCE: rxe0 and rxe1.
@@ -31,7 +31,7 @@ impl WhichNics {
     }
 }
 
-/// What the guest is to do.
+/// Command of a guest.
 pub(crate) struct GuestCommand {
     pub(crate) words: Vec<OsString>,
     /// One guest with two NICs, or two with one each.
@@ -41,12 +41,11 @@ pub(crate) struct GuestCommand {
     pub(crate) limit: Duration,
     /// Makes and destroys queue pairs.
     pub(crate) numbers_apart: Option<PathBuf>,
-    /// Where the guest's shell looks for programs first.
+    /// First folder of the guest's search path.
     pub(crate) programs: Option<PathBuf>,
 }
 
-/// What the guest's shell runs: the network, then the command where it was asked for. `boot` counts
-/// from 1.
+/// Start script: the network, then the command if there is one. `boot` counts from 1.
 pub(super) fn start_script(
     command: &GuestCommand,
     (host, boot): (u8, u32),

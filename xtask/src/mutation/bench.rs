@@ -19,7 +19,7 @@ const VARIANTS: &str = "core/src/*/mutants.rs";
 const PROFILE: &str = "mutation";
 /// For what waits and does not compute.
 const TEST_SECONDS_MAX: &str = "600";
-/// What a change may make tests take of memory, in KiB of address space.
+/// Memory limit of tests, in KiB of address space.
 const MEMORY_KIB_MAX: &str = "6291456";
 /// For the first build, which is the only whole one.
 const BASELINE: Duration = Duration::from_secs(900);
@@ -27,7 +27,7 @@ const BASELINE: Duration = Duration::from_secs(900);
 /// Tests that a mutant is put to, unless an earlier stage has noticed it.
 struct Stage {
     package: &'static str,
-    /// Modules of its stories that take long.
+    /// Long-running test modules to skip.
     skip: &'static [&'static str],
     /// A change may make a loop endless. What takes several times the processor time that the tests
     /// need, however busy the machine is otherwise, is endless.
@@ -53,7 +53,7 @@ const STAGES: [Stage; 2] = [
 /// Ends with the processor time of all that it has started.
 const TIMED: &str = "cargo \"$@\"; status=$?; times; exit $status";
 
-/// What a test binary that hit a bound leaves in the log.
+/// Log lines of a test binary that hit a bound.
 const BOUND_HIT: [&str; 2] = ["(signal: 24", "memory allocation of "];
 
 /// One change.
@@ -63,14 +63,14 @@ pub(super) struct Mutant {
     file: String,
 }
 
-/// A copy of the repository that is changed in place, with a target folder of its own.
+/// A copy of the repository for changes in place, with a separate target folder.
 pub(super) struct Bench {
     root: PathBuf,
     pub(super) folder: PathBuf,
     tree: PathBuf,
     /// The files that are mutated, as they were when the run began.
     kept: BTreeMap<PathBuf, Vec<u8>>,
-    /// How many mutants met a fate in this run, and the processor time that took.
+    /// Mutants judged in this run, and their processor time.
     tried: usize,
     processor: Duration,
 }
@@ -169,7 +169,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What becomes of each mutant, as far as the time suffices.
+    /// Outcome of each mutant, as far as the time suffices.
     pub(super) fn try_out(&mut self, mutants: &[&Mutant], deadline: Instant) -> Result<Fates> {
         let mut fates = Fates::new();
         let mut left = mutants.to_vec();
@@ -191,7 +191,7 @@ impl Bench {
         Ok(fates)
     }
 
-    /// What one mutant has cost so far.
+    /// Cost of one mutant so far.
     pub(super) fn spent(&self) -> String {
         let tenths = (self.processor.as_millis() / 100).checked_div(self.tried as u128);
         let tenths = tenths.unwrap_or(0);
@@ -222,7 +222,7 @@ impl Bench {
             true => Ok(Fates::new()),
             false => Err(error),
         })?;
-        // Fields left out of an expression are tried whatever was asked for (cargo-mutants 27.1).
+        // cargo-mutants 27.1 also omits fields of expressions outside the requested files.
         found.retain(|name, _| mutants.iter().any(|mutant| mutant.name == *name));
         Ok(found)
     }
@@ -311,7 +311,7 @@ fn parse_outcomes(
     Ok(fates)
 }
 
-/// What `times` of a shell says, in its last line, of all that the shell has started.
+/// Total processor time from the last line of a shell's `times`.
 fn processor_time(output: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     for word in output.lines().last()?.split_whitespace() {

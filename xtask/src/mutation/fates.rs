@@ -1,11 +1,11 @@
-//! What became of each mutant, and the file that remembers it.
+//! Outcomes of mutants, and the file that keeps them.
 
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What became of a mutant.
+/// Outcome of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
     /// A test of the core failed.
@@ -40,7 +40,7 @@ impl Fate {
 
 pub(super) type Fates = BTreeMap<String, Fate>;
 
-/// How many of the sample met which fate.
+/// Number of outcomes of each kind in the sample.
 pub(super) fn tally(fates: &Fates, sample: &[&str]) -> String {
     let count = |fate| sample.iter().filter(|name| fates.get(**name) == Some(&fate)).count();
     let [core, explorer] = [Fate::KilledByCore, Fate::KilledByExplorer].map(count);
@@ -57,7 +57,7 @@ pub(super) fn tally(fates: &Fates, sample: &[&str]) -> String {
     )
 }
 
-/// What was found, in a file: the digest of what is mutated, then one fate and name per line.
+/// The outcomes in a file: the digest of the mutated code, then one outcome and name per line.
 pub(super) struct Record {
     path: PathBuf,
     digest: String,

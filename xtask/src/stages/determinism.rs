@@ -66,7 +66,7 @@ fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcom
     )))
 }
 
-/// How to play a seed of the comparison.
+/// Command that plays a seed of the comparison.
 fn replayed(seed: &str) -> String {
     match seed.split_once('-') {
         Some(("trace", name)) => format!("handfast sim replay sim-tests/traces/{name}.trace"),
@@ -98,7 +98,7 @@ fn built(finished: &Finished) -> Result<(), Outcome> {
     if finished.succeeded() { Ok(()) } else { Err(finished.outcome(|_| String::new())) }
 }
 
-/// What one process of a build prints.
+/// Output of one process of a build.
 fn prefixes(
     project: &Project,
     build: &str,

@@ -65,7 +65,7 @@ pub(super) fn short(project: &Project) -> Step<'_> {
     })
 }
 
-/// What is tested of the default features alone.
+/// Tests of the default features alone.
 pub(super) fn default_features(project: &Project, deadline: Instant) -> Outcome {
     let words: (&[&str], &[&str]) = (&["test"], &["--test", "program", "--test", "rdma"]);
     judged(&Features::default_only().run(project, "default-features", words, deadline))
@@ -126,7 +126,7 @@ pub(super) fn seeds(project: &Project) -> Vec<Step<'_>> {
     vec![Step::new("same-output", run)]
 }
 
-/// What a run of tests came to; none at all is a failure.
+/// Outcome of a run of tests; a run without any is a failure.
 pub(crate) fn judged(finished: &Finished) -> Outcome {
     match finished.outcome(|output| format!("{} tests", count(output))) {
         Outcome::Passed(_) if count(&finished.output()) == 0 => Outcome::failed("no test ran", ""),

@@ -11,8 +11,8 @@ use std::time::Instant;
 /// The packages with unsafe code that runs anywhere, and the engine, which nothing may leak from.
 const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
 
-/// Tests of those packages with AddressSanitizer, which looks for leaks at the end too. It is an
-/// unstable option of the compiler; a stable one takes it where it is told to, and brings the
+/// Tests of those packages with AddressSanitizer, including its leak check. It is an unstable
+/// option of the compiler; a stable one accepts it with an environment variable, and includes the
 /// runtime library.
 pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
     vec![Step::new("addresses", move |deadline| match host_with_runtime() {
