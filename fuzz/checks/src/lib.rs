@@ -1,4 +1,4 @@
-//! What must hold for any input, one module per fuzz target.
+//! Properties of any input, one module per fuzz target.
 //!
 //! libFuzzer calls these functions with inputs of its own making, and `cargo test` calls them with
 //! every file of the checked-in corpus, so an input that once broke something is tried on every run

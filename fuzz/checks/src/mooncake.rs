@@ -1,4 +1,4 @@
-//! What a node without our key says: descriptors, notifications, entries of stores, data requests.
+//! Messages of a legacy node: descriptors, notifications, entries of stores, data requests.
 
 use crate::check_error;
 use handfast_core::mooncake::{

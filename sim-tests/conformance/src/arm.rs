@@ -1,4 +1,4 @@
-//! What a fabric must be able to do so that scenarios can be played on it.
+//! The operations of a fabric that scenarios are played on.
 
 use std::fmt;
 
@@ -88,7 +88,7 @@ impl Rights {
     pub const ALL: Self = Self { local: true, read: true, write: true };
 }
 
-/// Which address of ours.
+/// A local address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     /// The IPv4 address.
@@ -99,7 +99,7 @@ pub enum Own {
     Empty,
 }
 
-/// Which address to reach.
+/// An address of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
     /// The peer's IPv4 address.
@@ -125,7 +125,7 @@ pub struct Address {
     pub is_global: bool,
 }
 
-/// What a queue pair is asked for. What is `Some` has its bit in the mask.
+/// The change of a queue pair. A field that is `Some` has its bit in the mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The state.
@@ -136,7 +136,7 @@ pub struct Change {
     pub port: Option<u8>,
     /// Rights of the peer.
     pub rights: Option<Rights>,
-    /// Where the peer is.
+    /// The address of the peer.
     pub address: Option<Address>,
     /// Bytes in a packet.
     pub mtu: Option<u32>,
@@ -183,7 +183,7 @@ impl Change {
     }
 }
 
-/// Which key a request carries.
+/// The key of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     /// The region's.
@@ -219,7 +219,7 @@ pub struct Place {
     pub key: Key,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Writes to the peer.
@@ -249,13 +249,13 @@ impl Kind {
 pub struct Request {
     /// Its name, returned with its end.
     pub id: u64,
-    /// What it does; no receive.
+    /// Its operation, which is never a receive.
     pub kind: Kind,
     /// Our bytes.
     pub local: Place,
     /// The peer's bytes; of a send, no matter.
     pub remote: Place,
-    /// How many.
+    /// Its length in bytes.
     pub length: u32,
     /// A success is reported.
     pub signalled: bool,
@@ -266,13 +266,13 @@ pub struct Request {
 pub struct Ended {
     /// The name it was posted under.
     pub id: u64,
-    /// How it ended, as rdma-core counts; 0 is success.
+    /// Its status, as rdma-core counts; 0 is success.
     pub status: u32,
-    /// What it did, where it succeeded.
+    /// Its operation, if it succeeded.
     pub kind: Option<Kind>,
 }
 
-/// What a device tells without being asked.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A completion was lost: the queue was full.
@@ -302,16 +302,16 @@ impl fmt::Display for Event {
     }
 }
 
-/// What is done to the network.
+/// An intervention on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disturbance {
-    /// What the side sends is lost from now on.
+    /// Everything that the side sends is lost from now on.
     Cut,
     /// It arrives again.
     Mend,
-    /// What the side sends is late: it arrives at the release.
+    /// Everything that the side sends is delayed until the release.
     Hold,
-    /// What was late arrives.
+    /// Delayed packets arrive.
     Release,
     /// The side's link goes down.
     LinkDown,
@@ -325,14 +325,14 @@ pub enum Disturbance {
     LinkMtu(u32),
 }
 
-/// What is waited for.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Completions, as long as they may take.
     Ends,
     /// Nothing: what could still come would have come by then.
     Quiet,
-    /// What is on its way arrives; no timer runs out.
+    /// Packets in flight arrive; no timer expires.
     Arrival,
 }
 
@@ -341,11 +341,12 @@ pub enum Wait {
 #[error("{0}")]
 pub struct ArmError(pub String);
 
-/// What calls of a fabric come to.
+/// The result of a call of a fabric.
 pub type Outcome<T> = Result<T, ArmError>;
 
-/// A fabric of two devices. Queue pairs and regions have names, which may be given anew when what
-/// they named is gone. Calls of verbs return what a driver does: 0 or the positive number of an error.
+/// A fabric of two devices. Queue pairs and regions have names, which may be reused after their
+/// object is gone. Calls of verbs return the value of a driver: 0 or the positive number of an
+/// error.
 pub trait VerbsArm {
     /// Bytes of every region.
     const REGION_BYTES: u32 = 8192;
@@ -405,8 +406,8 @@ pub trait VerbsArm {
     /// Disturbs what the side sends, or its port.
     fn disturb(&mut self, side: Side, disturbance: Disturbance) -> Outcome<()>;
 
-    /// The side's process and its device begin anew: nothing is left of its objects, and numbers
-    /// start from the first.
+    /// Restarts the side's process and its device: no object is left, and numbers start from the
+    /// first.
     fn restart(&mut self, side: Side) -> Outcome<()>;
 
     /// Lets a little happen; `round` counts from 0 in one wait. False when no more is to be waited

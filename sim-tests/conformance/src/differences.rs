@@ -1,4 +1,4 @@
-//! Where the fabrics may differ, and the comparison line by line.
+//! Allowed differences of the fabrics, and the comparison line by line.
 
 use crate::recording::Recording;
 
@@ -12,7 +12,7 @@ pub struct Difference {
     pub id: String,
     /// Why the fabrics differ, for people.
     pub cause: String,
-    /// Where: the scenario, and the step whose observations differ.
+    /// The scenario, and the step whose observations differ.
     pub places: Vec<(String, String)>,
 }
 
@@ -32,7 +32,7 @@ pub struct Deviation {
 /// The differences that are allowed.
 ///
 /// # Panics
-/// When the file that lists them is not of its form.
+/// Panics if the file that lists them is malformed.
 pub fn differences() -> Vec<Difference> {
     parse(include_str!("../differences.txt")).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -89,8 +89,8 @@ pub fn deviations(
     differing.map(deviation).collect()
 }
 
-/// What is wrong between the simulated fabric and the kernels: differences that nothing allows,
-/// scenarios that are missing, and allowed differences that none of the kernels shows.
+/// The findings: differences that nothing allows, missing scenarios, and allowed differences that
+/// no kernel shows.
 pub fn findings(
     simulated: &Recording,
     kernels: &[Recording],

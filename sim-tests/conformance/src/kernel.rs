@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 const COMPLETIONS: u32 = 255;
 /// A place of the table of GIDs that is empty.
 const EMPTY_PLACE: u8 = 7;
-/// A link-local address, of whomever.
+/// A link-local address of no host.
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 /// Longest wait for completions; the guest's processors are emulated and shared.
 const ENDS_MAX: Duration = Duration::from_secs(5);
-/// What comes at all comes earlier, by the timers of the scenarios that ask.
+/// Longest wait for packets that the timers of a scenario do not delay.
 const QUIET: Duration = Duration::from_millis(200);
 /// From one end of the wire to the other.
 const ARRIVAL: Duration = Duration::from_millis(60);
@@ -60,7 +60,7 @@ pub struct Kernel {
 /// The running kernel's release, such as `6.1.0-56-amd64`.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// If the kernel does not report it.
 pub fn release() -> Outcome<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").map_err(failed)?;
     Ok(text.trim().to_owned())
@@ -70,7 +70,7 @@ impl Kernel {
     /// Opens rxe0 for side A and rxe1 for side B.
     ///
     /// # Errors
-    /// When there are none, as outside of a guest.
+    /// If there are none, as outside of a guest.
     pub fn open() -> Outcome<Self> {
         let ends = [Some(End::open(Side::A, COMPLETIONS)?), Some(End::open(Side::B, COMPLETIONS)?)];
         Ok(Self { ends, network: Network::default(), began: Instant::now() })

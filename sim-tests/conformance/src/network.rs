@@ -7,14 +7,14 @@ use std::sync::Once;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How late is what a side sends while it is held.
+/// The delay of a side's packets while it is held.
 const DELAY: Duration = Duration::from_millis(400);
 /// After that time nothing of it is on its way.
 const DELAY_OVER: Duration = Duration::from_millis(500);
 /// The largest packet of a link of the guest, unless it is changed.
 const LINK_MTU: u32 = 1500;
 
-/// What was done to the wire of one side and is to be undone.
+/// Changes of one side's wire that must be undone.
 #[derive(Clone, Copy, Default)]
 struct Disturbed {
     queue: bool,
@@ -103,7 +103,7 @@ impl Network {
         }
     }
 
-    /// A device that nobody has open begins anew.
+    /// Restarts a device that no process has open.
     pub(crate) fn restart(side: Side) -> Outcome<()> {
         let (device, interface) = (device(side), interface(side));
         run(&format!("rdma link delete {device}"))?;

@@ -39,7 +39,7 @@ pub fn page(
     page
 }
 
-/// Of a title, what tells kernels apart.
+/// The part of a title that distinguishes kernels.
 fn short(kernel: &Recording) -> &str {
     kernel.title.split(',').next().unwrap_or(&kernel.title)
 }

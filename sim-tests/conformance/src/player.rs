@@ -15,7 +15,7 @@ const USUAL_REGION: &str = "r";
 /// Work that fits into each queue, unless a step says otherwise: one less than a power of two, since
 /// drivers round up to that.
 const USUAL_DEPTH: u32 = 15;
-/// What the regions of the sides are filled with.
+/// The content of the sides' regions.
 const FILLS: [u8; 2] = [0xaa, 0xbb];
 /// The first PSNs that the sides send.
 const PSNS: [u32; 2] = [1_000, 2_000];
@@ -24,11 +24,11 @@ const PSNS: [u32; 2] = [1_000, 2_000];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{scenario}: '{step}': {cause}")]
 pub struct PlayError {
-    /// Which.
+    /// The scenario.
     pub scenario: String,
     /// Its step.
     pub step: String,
-    /// What is wrong with the step or with the fabric.
+    /// The defect of the step or of the fabric.
     pub cause: String,
 }
 
@@ -90,12 +90,12 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 
     fn of_side(&mut self, side: Side, words: &mut Words<'_>) -> Observed {
-        let told = |code| Ok(Some(errno(code)));
+        let result = |code| Ok(Some(errno(code)));
         match words.next()? {
             "create" => self.create(side, words).map(Some),
             "destroy" => {
                 let pair = words.named_or("q", USUAL_PAIR);
-                told(self.arm.destroy(side, pair)?)
+                result(self.arm.destroy(side, pair)?)
             }
             "bring" => self.bring(side, words),
             "to" => self.to(side, words),
@@ -109,9 +109,9 @@ impl<V: VerbsArm> Player<'_, V> {
                 let fill = fill.map_err(|error| error.to_string())?;
                 let rights = words.rights()?.unwrap_or(Rights::ALL);
                 words.forget_settings();
-                told(self.arm.register(side, words.next()?, fill, rights)?)
+                result(self.arm.register(side, words.next()?, fill, rights)?)
             }
-            "deregister" => told(self.arm.deregister(side, words.next()?)?),
+            "deregister" => result(self.arm.deregister(side, words.next()?)?),
             "write" => self.post(side, Kind::Write, words),
             "read" => self.post(side, Kind::Read, words),
             "send" => self.post(side, Kind::Send, words),
@@ -130,7 +130,7 @@ impl<V: VerbsArm> Player<'_, V> {
             "mtu" => Ok(Some(self.arm.port_mtu(side)?.to_string())),
             "completions" => {
                 self.arm.limit_completions(side, words.next_number()?)?;
-                // What was registered before went with the device that was opened anew.
+                // Earlier registrations are gone, since the device was reopened.
                 self.usual_region(side)?;
                 Ok(None)
             }
@@ -212,7 +212,7 @@ impl<V: VerbsArm> Player<'_, V> {
         Ok(change)
     }
 
-    /// What a step asks for: all that is needed, or with `bare` the state alone.
+    /// The change that a step requests: all attributes, or with `bare` the state alone.
     fn wanted(&mut self, side: Side, state: State, words: &mut Words<'_>) -> Result<Change, Wrong> {
         let mut change = Change::to(state);
         if words.has("bare") {
@@ -369,11 +369,11 @@ impl<V: VerbsArm> Player<'_, V> {
         let count: usize = words.next_number()?;
         let ended = self.ended(side, Wait::Ends, count)?;
         let short = count.saturating_sub(ended.len());
-        let mut told = self.told(&ended);
+        let mut listed = self.listed(&ended);
         if short > 0 {
-            let _ = write!(told, "; {short} missing");
+            let _ = write!(listed, "; {short} missing");
         }
-        Ok(Some(told))
+        Ok(Some(listed))
     }
 
     fn ended(&mut self, side: Side, wait: Wait, count: usize) -> Result<Vec<Ended>, Wrong> {
@@ -388,7 +388,7 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 
     /// Ends in the order in which they came, those of each queue apart.
-    fn told(&self, ended: &[Ended]) -> String {
+    fn listed(&self, ended: &[Ended]) -> String {
         let of = |end: &Ended| {
             let unknown = ("unknown".to_owned(), Kind::Send);
             let place = usize::try_from(end.id).unwrap_or(usize::MAX);
@@ -400,22 +400,22 @@ impl<V: VerbsArm> Player<'_, V> {
             let kind = end.kind.map(|kind| format!(" {}", kind.word())).unwrap_or_default();
             format!("{} {}{kind}", of(end).0, status(end.status))
         };
-        let told: Vec<String> = sends.iter().chain(&receives).map(one).collect();
-        if told.is_empty() { "none".to_owned() } else { told.join(", ") }
+        let listed: Vec<String> = sends.iter().chain(&receives).map(one).collect();
+        if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
     }
 
     fn quiet(&mut self, side: Side) -> Result<String, Wrong> {
         let ended = self.ended(side, Wait::Quiet, usize::MAX)?;
-        Ok(self.told(&ended))
+        Ok(self.listed(&ended))
     }
 
     fn events(&mut self, side: Side) -> Result<String, Wrong> {
         self.wait(Wait::Arrival, |_| Ok(false))?;
-        let mut told = Vec::new();
+        let mut listed = Vec::new();
         while let Some(event) = self.arm.event(side)? {
-            told.push(event.to_string());
+            listed.push(event.to_string());
         }
-        Ok(if told.is_empty() { "none".to_owned() } else { told.join(", ") })
+        Ok(if listed.is_empty() { "none".to_owned() } else { listed.join(", ") })
     }
 
     fn bytes(&mut self, side: Side, words: &mut Words<'_>) -> Observed {

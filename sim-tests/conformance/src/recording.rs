@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// What one fabric showed in every scenario.
+/// The observations of one fabric in every scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// Which fabric.
+    /// The fabric.
     pub title: String,
     /// The names of scenarios, and what was observed in them.
     pub played: Vec<(String, Vec<String>)>,
@@ -27,7 +27,7 @@ impl Recording {
         recording
     }
 
-    /// What was observed in a scenario.
+    /// The observations of a scenario.
     pub fn lines(&self, scenario: &str) -> Option<&[String]> {
         let found = self.played.iter().find(|(name, _)| name == scenario);
         found.map(|(_, lines)| lines.as_slice())

@@ -1,11 +1,11 @@
 //! Scenarios as text.
 
-/// A story that is told on both fabrics.
+/// A scenario for both fabrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// Its name, unique among all.
     pub name: String,
-    /// What it shows, for people.
+    /// Its purpose, for people.
     pub why: String,
     /// Its steps, one a line.
     pub steps: Vec<String>,
@@ -14,7 +14,7 @@ pub struct Scenario {
 /// Scenarios about one thing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chapter {
-    /// What they are about.
+    /// Its subject.
     pub title: String,
     /// They.
     pub scenarios: Vec<Scenario>,
@@ -26,7 +26,7 @@ pub struct Chapter {
 pub struct Malformed {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The defect.
     pub cause: &'static str,
     /// It.
     pub text: String,
@@ -35,7 +35,7 @@ pub struct Malformed {
 /// Every chapter, in the order of the page.
 ///
 /// # Panics
-/// When a file that was built in is not of its form.
+/// Panics if a built-in file is malformed.
 pub fn chapters() -> Vec<Chapter> {
     let files = [
         include_str!("../scenarios/1-states.txt"),

@@ -11,7 +11,7 @@ use handfast_transport_sim::verbs::{
 };
 use std::collections::BTreeMap;
 
-/// Where the first region of a side lies, and how far apart they are.
+/// Address of a side's first region, and the distance of the next ones.
 const FIRST_ADDRESS: u64 = 0x0010_0000;
 /// Rounds of one wait, in each of which everything arrives or timers run out once: more than there
 /// are retries.
@@ -62,7 +62,7 @@ impl Simulated {
         known.map(|region| region.keys).ok_or_else(|| ArmError(format!("no region {region}")))
     }
 
-    /// Where the IPv4 address stands now; a place that is empty where it is gone.
+    /// The index of the IPv4 address, or an empty index if it is gone.
     fn own_place(&self, side: Side, own: Own) -> u8 {
         let is_ipv4 = |gid: &Option<Gid>| gid.is_some_and(|gid| gid.kind == GidKind::Ipv4);
         match own {

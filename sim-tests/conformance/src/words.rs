@@ -2,7 +2,7 @@
 
 use crate::arm::{Address, Change, Key, Own, Rights, State, Towards};
 
-/// What is wrong with a step.
+/// The defect of a step.
 pub(crate) type Wrong = String;
 
 /// The words of a line, taken one by one; what is left over is an error.
@@ -149,7 +149,7 @@ impl<'a> Words<'a> {
         let own = find("own").map(|(_, value)| match *value {
             "link-local" => Ok(Own::LinkLocal),
             "empty" => Ok(Own::Empty),
-            other => Err(format!("no address of ours is '{other}'")),
+            other => Err(format!("no local address is '{other}'")),
         });
         let to = find("to").map(|(_, value)| match *value {
             "link-local" => Ok(Towards::PeerLinkLocal),
@@ -196,7 +196,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Replaces what is given by what is given anew.
+/// Replaces a value if another is given.
 fn over<T>(field: &mut Option<T>, value: Option<T>) {
     if field.is_some() && value.is_some() {
         *field = value;

@@ -1,4 +1,4 @@
-//! What the simulator and the verbs backend know of devices is the same.
+//! The device profiles of the simulator and of the verbs backend agree.
 
 use handfast_transport_rdma::{Connecting, DEVICE_PROFILES};
 use handfast_transport_sim::verbs::{DuplicateRead, PROFILES, PsnSource};

@@ -19,7 +19,7 @@ fn the_kernel_of_the_guest_still_shows_what_was_recorded_of_it() {
     let recorded = recorded.unwrap_or_else(|| {
         panic!("no kernel like {} was recorded; it shows:\n{observed}", observed.title)
     });
-    // Where a difference is allowed, one kernel may show either from run to run.
+    // One kernel may show either side of an allowed difference from run to run.
     let allowed = differences();
     let mut steady = observed.clone();
     for (name, lines) in &mut steady.played {

@@ -1,7 +1,5 @@
-//! The simulated fabric beside the kernel's.
-//!
-//! With the feature `verbs` and in a guest of `cargo xtask guest` the kernel is asked again;
-//! elsewhere what was recorded of it speaks.
+//! The simulated fabric compared with the kernel's. The kernel runs with the feature `verbs` in a
+//! guest of `cargo xtask guest`; elsewhere its recording replaces it.
 
 mod devices;
 #[cfg(feature = "verbs")]

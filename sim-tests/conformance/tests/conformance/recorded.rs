@@ -1,4 +1,4 @@
-//! The simulated fabric beside what was recorded of kernels.
+//! The simulated fabric compared with recordings of kernels.
 
 use conformance::{Recording, chapters, differences, findings, page, record_simulated};
 use handfast_transport_sim::verbs::RXE;
@@ -12,7 +12,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded")
 }
 
-/// What was recorded of kernels, by name.
+/// Recordings of kernels, by name.
 pub(crate) fn kernels() -> Vec<Recording> {
     let entries = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let is_kernel = |path: &PathBuf| path.to_string_lossy().contains("/linux-");

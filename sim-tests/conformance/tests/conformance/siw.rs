@@ -11,18 +11,18 @@ const DEVICE: &str = "siw0";
 const EINVAL: i32 = 22;
 const RIGHTS: BareRights = BareRights { local_write: true, remote_read: true, remote_write: true };
 
-/// Whether the story can be told here. A guest that was made for it must have the device.
-fn is_told() -> bool {
-    let told = std::env::var("HANDFAST_NICS").is_ok_and(|nics| nics == "siw");
-    if !told {
+/// Whether the test can run here. A guest built for it must have the device.
+fn can_run() -> bool {
+    let available = std::env::var("HANDFAST_NICS").is_ok_and(|nics| nics == "siw");
+    if !available {
         println!("skipped: it needs a guest with {DEVICE}");
     }
-    told
+    available
 }
 
 #[test]
 fn a_queue_pair_that_is_wired_out_of_band_is_refused_at_rts() {
-    if !is_told() {
+    if !can_run() {
         return;
     }
     let nic = BareNic::open(DEVICE, 15).unwrap();
@@ -82,12 +82,12 @@ impl LaneSink for Deaf {
 
 #[test]
 fn opening_it_for_lanes_names_the_driver_the_step_and_the_cure() {
-    if !is_told() {
+    if !can_run() {
         return;
     }
     let error = Nic::open(NicConfig::new(DEVICE), Arc::new(Deaf)).err().expect("no lane over siw");
-    let told = error.to_string();
+    let text = error.to_string();
     for part in [DEVICE, "siw", "ibv_modify_qp(RTS)", "EINVAL", "--device", "--transport tcp"] {
-        assert!(told.contains(part), "'{part}' is missing in: {told}");
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
     }
 }
