@@ -1,4 +1,4 @@
-//! What putting and getting have in common: a window of chunks in flight, retries, the report.
+//! Shared parts of put and get: a window of chunks in flight, retries, the report.
 
 use crate::environment::Environment;
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use std::future::Future;
 use std::time::Duration;
 use tracing::info;
 
-/// What both directions of copying take.
+/// Options of both directions of copying.
 #[derive(Args)]
 pub(crate) struct Copy {
     /// Give each request up after that long, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT,
@@ -44,7 +44,7 @@ pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 const CHUNKS_MAX: usize = 4;
 /// Bytes one checksum question covers: few enough that a busy node answers in time.
 const CHECKSUM_BYTES: u64 = 64 << 20;
-/// How long the end of a command waits for its lanes; its memory goes with the process anyway.
+/// Longest wait of a command's end for its lanes; its memory goes with the process anyway.
 const CLOSE_TIMEOUT_MS: u64 = 200;
 /// First pause before a copy starts again; it doubles up to thirty-two times.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -162,7 +162,7 @@ pub(crate) async fn remote_checksum(
     Ok(sum)
 }
 
-/// Compares the two ends of a copy, unless told not to.
+/// Compares the two ends of a copy, unless `--no-verify` is given.
 pub(crate) async fn verify(
     segment: &Segment,
     offset: u64,
@@ -232,7 +232,7 @@ pub(crate) async fn client(options: &Copy) -> Result<Engine, Failure> {
     Ok(options.record.apply(builder).start().await?)
 }
 
-/// What a finished copy tells.
+/// The report of a finished copy.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) operation: &'static str,

@@ -29,7 +29,7 @@ const PREVENT_LISTENING: [Id; 5] = [
     ids::NET_UNRESOLVED,
     ids::CONFIG_INVALID,
 ];
-/// What `serve` serves if nothing else is asked for.
+/// Memory that `serve` serves by default.
 const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
 
 const EPILOGUE: &str = concat!(
@@ -63,7 +63,7 @@ pub(crate) struct Doctor {
     /// End after the report, with --listen too
     #[arg(long)]
     once: bool,
-    /// What --listen does without it
+    /// The behaviour of --listen without it
     #[arg(long, hide = true, requires = "listen", conflicts_with = "once")]
     answer: bool,
     /// Also write all that others need to look into a problem there, without secrets and names
@@ -79,7 +79,7 @@ pub(crate) struct Doctor {
     /// ETCDCTL_CACERT, else those that the system trusts]
     #[arg(long, value_name = "PEM")]
     metadata_ca: Option<PathBuf>,
-    /// Certificate of ours for a service that asks who we are [default: for an etcd ETCDCTL_CERT]
+    /// Client certificate for a service that requires one [default: for an etcd ETCDCTL_CERT]
     #[arg(long, value_name = "PEM", requires = "metadata_key")]
     metadata_cert: Option<PathBuf>,
     /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
@@ -88,7 +88,7 @@ pub(crate) struct Doctor {
     /// Node whose entries in the metadata service are to be looked at, by name
     #[arg(long, value_name = "NAME", requires = "metadata")]
     segment: Option<String>,
-    /// What bytes are to move over; with rdma, what prevents it is fatal
+    /// Transport to check for; with rdma, every obstacle to it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
     /// RDMA device to use, by name [default: all are looked at]
@@ -142,7 +142,7 @@ pub(crate) fn run(arguments: Doctor) -> Outcome {
     }
     show(&report, &arguments)?;
     check_served(&arguments)?;
-    // What cannot be listened at was told.
+    // An address that cannot be listened at was reported.
     let can_listen = !report.findings().any(|finding| PREVENT_LISTENING.contains(&finding.id));
     if let Some(listen) = arguments.listen.as_deref().filter(|_| !arguments.once && can_listen) {
         answering::run(listen, &arguments, &request, &outside)?;
@@ -193,7 +193,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
             }
         },
         host: host.map_or_else(|_| "this host".to_owned(), |host| host.trim().to_owned()),
-        // What is not text names nothing that is looked for.
+        // A variable that is not text names nothing of interest.
         environment: std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect(),
@@ -201,7 +201,7 @@ fn request(arguments: &Doctor) -> Result<Request, Failure> {
     })
 }
 
-/// What `serve` would refuse of that which no probe looks at.
+/// Checks options of `serve` that no probe looks at.
 fn check_served(arguments: &Doctor) -> Outcome {
     if let Some(name) = &arguments.name {
         NodeName::new(name).map_err(|error| Failure::Usage(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! What the environment says, in the variables that users of Mooncake set.
+//! Settings from the environment variables that users of Mooncake set.
 
 mod known;
 
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tracing_subscriber::filter::LevelFilter;
 
-/// What values a variable takes.
+/// The form of a variable's value.
 #[derive(Clone, Copy)]
 enum Values {
     /// A whole number.
@@ -50,7 +50,7 @@ impl fmt::Display for Values {
 struct Variable {
     name: &'static str,
     values: Values,
-    /// What applies where it is not set.
+    /// The value if the variable is not set.
     default: &'static str,
     what: &'static str,
 }
@@ -82,7 +82,7 @@ const ETCD_AUTHORITY: &str = "ETCDCTL_CACERT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
 const ETCD_KEY: &str = "ETCDCTL_KEY";
 
-/// What the names of Mooncake's variables begin with.
+/// The prefix of Mooncake's variables.
 const THEIRS: &str = "MC_";
 /// Ports that Mooncake takes where only one end of its range is named.
 const PORTS: RangeInclusive<u16> = 15_000..=17_000;
@@ -97,7 +97,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
     Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
-        what: "the host that peers are told, where --advertise is not given" },
+        what: "the advertised host without --advertise" },
     Variable { name: PROTO, values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: STATUS, values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
@@ -111,7 +111,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
     Variable { name: MATRIX, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
-        what: "file of which RDMA devices are near which memory, where several are named with --device and --nic-priority-matrix is not given" },
+        what: "file with the RDMA devices near each memory, for several --device without --nic-priority-matrix" },
     Variable { name: GID_INDEX, values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
         what: "place of the RDMA port's address in its table, where --gid names none" },
     Variable { name: MTU, values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
@@ -123,7 +123,7 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
-        default: "ERROR", what: "what is told on standard error, where -v is not given" },
+        default: "ERROR", what: "log level of standard error without -v" },
     Variable { name: LANES_OLD, values: Values::Number { min: 1, max: 16, unit: "" }, default: "(not set)",
         what: "older name of MC_TCP_LANES_PER_PEER, which goes before it" },
     Variable { name: PORT_MIN, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
@@ -135,18 +135,18 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: PORT_MAX_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which goes before it" },
     Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
-        default: "(none)", what: "how long a request of put and get may take, where --timeout is not given" },
+        default: "(none)", what: "timeout of a request of put and get without --timeout" },
     Variable { name: ETCD_USER, values: Values::User, default: "(none)",
         what: "name and password for an etcd" },
     Variable { name: ETCD_AUTHORITY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the system's)",
-        what: "file of who may vouch for an etcd, where --metadata-ca is not given" },
+        what: "file with the authorities trusted for an etcd, without --metadata-ca" },
     Variable { name: ETCD_CERTIFICATE, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
-        what: "file of our certificate for an etcd, where --metadata-cert is not given" },
+        what: "file with the client certificate for an etcd, without --metadata-cert" },
     Variable { name: ETCD_KEY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
-        what: "file of its key, where --metadata-key is not given" },
+        what: "file with its key, without --metadata-key" },
 ];
 
-/// What applies, and who says so.
+/// The effective value and its origin.
 #[derive(Serialize)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
@@ -163,7 +163,7 @@ pub(crate) struct WithoutEffect {
     pub(crate) name: &'static str,
     /// Whether the environment has it.
     pub(crate) set: bool,
-    /// What stands in for it, or why nothing does.
+    /// Its replacement, or the reason why it has none.
     pub(crate) why: &'static str,
 }
 
@@ -268,12 +268,12 @@ impl Environment {
         }
     }
 
-    /// How long a request may take.
+    /// Timeout of a request.
     pub(crate) fn transfer_timeout(&self) -> Option<Duration> {
         self.number(TRANSFER).map(Duration::from_secs)
     }
 
-    /// What an etcd may ask for.
+    /// Credentials for an etcd.
     pub(crate) fn etcd_credentials(&self) -> Result<Credentials, Failure> {
         let text = |name| self.set.get(name).map(String::as_str);
         let path = |name| text(name).map(PathBuf::from);
@@ -310,7 +310,7 @@ impl Environment {
         self.set.contains_key(FORCE_TCP)
     }
 
-    /// The host that peers are told.
+    /// The advertised host.
     pub(crate) fn advertise(&self) -> Option<&str> {
         self.set.get(BIND).map(String::as_str)
     }

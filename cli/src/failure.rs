@@ -1,5 +1,4 @@
-//! What a command can fail with, and the exit code that tells scripts which
-//! (`exit_codes.txt`, shown by `--help`).
+//! Failures of commands, each with its exit code (`exit_codes.txt`, shown by `--help`).
 
 use handfast::{Cause, Error, RecordError, Stage};
 use handfast_diagnosis::{Id, ids, of_call};
@@ -54,7 +53,7 @@ pub(crate) enum Failure {
     Machine(#[from] handfast::topology::MachineError),
     #[error("{0}")]
     Usage(String),
-    #[error("{address} tells no state of a node: {error}; nodes do so where --metrics says")]
+    #[error("{address} serves no state of a node: {error}; a node serves it at its --metrics address")]
     NoState { address: String, error: io::Error },
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },

@@ -37,7 +37,7 @@ Examples:
 #[derive(Args)]
 #[command(after_long_help = GET_EPILOGUE)]
 pub(crate) struct Get {
-    /// Where from: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
+    /// Source: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
     pub(crate) node: Place,
     /// File to make or replace
     pub(crate) file: PathBuf,
@@ -138,7 +138,7 @@ impl Target {
         }
     }
 
-    /// A file beside it, removed unless it is renamed.
+    /// A file in the same folder, removed unless it is renamed.
     fn partial_file(&self) -> Result<NamedTempFile, Failure> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = parent.unwrap_or(Path::new("."));

@@ -1,4 +1,4 @@
-//! What bytes move over: the options, and what is said when it is not what was preferred.
+//! The transport of lanes: its options, and notes on a fallback.
 
 use crate::environment::Environment;
 use crate::failure::Failure;
@@ -20,35 +20,35 @@ use std::path::{Path, PathBuf};
 /// Options of every command that moves bytes.
 #[derive(Args, Clone)]
 pub(crate) struct LaneOptions {
-    /// What bytes move over
+    /// Transport of the bytes
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
     /// RDMA devices to use, by name, with commas between; bytes are striped over all of them
     /// [default: one with the address listened at, or else the first usable one]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) device: Vec<String>,
-    /// Which of several devices to prefer for memory where: a file like MC_CUSTOM_TOPO_JSON's, which
-    /// `handfast topology --matrix` prints [default: those on the memory's own NUMA node]
+    /// Preferred devices for memory by its location: a file like MC_CUSTOM_TOPO_JSON's, as printed
+    /// by `handfast topology --matrix` [default: those on the memory's own NUMA node]
     #[arg(long, value_name = "FILE", requires = "device")]
     pub(crate) nic_priority_matrix: Option<PathBuf>,
     /// Address of the RDMA device's port to use, its GID; IPv4 addresses as such [default: the best
     /// there is]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gid: Option<IpAddr>,
-    /// Speak to nodes of another engine too, over its TCP data protocol, which knows no keys: what
-    /// is served so is open to whoever reaches the port
+    /// Speak to nodes of another engine too, over its TCP data protocol. That protocol has no keys:
+    /// every host that reaches the port may access the memory
     #[arg(long, value_enum, value_name = "ENGINE")]
     pub(crate) compat: Option<EngineName>,
-    /// Where nodes find each other by name: p2p (by address), http[s]://HOST:PORT/PATH, or
-    /// etcd://HOST:PORT[,HOST:PORT], with https:// before each endpoint for TLS; name and password
-    /// for an etcd are taken from ETCDCTL_USER
+    /// Metadata store in which nodes find each other by name: p2p (by address),
+    /// http[s]://HOST:PORT/PATH, or etcd://HOST:PORT[,HOST:PORT], with https:// before each
+    /// endpoint for TLS; ETCDCTL_USER has the name and password for an etcd
     #[arg(long, value_name = "STORE", default_value = "p2p")]
     pub(crate) metadata: Source,
     /// Certificates of who may vouch for a store that speaks TLS [default: for an etcd
     /// ETCDCTL_CACERT, else those that the system trusts]
     #[arg(long, value_name = "PEM")]
     pub(crate) metadata_ca: Option<PathBuf>,
-    /// Certificate of ours for a store that asks who we are [default: for an etcd ETCDCTL_CERT]
+    /// Client certificate for a store that requires one [default: for an etcd ETCDCTL_CERT]
     #[arg(long, value_name = "PEM", requires = "metadata_key")]
     pub(crate) metadata_cert: Option<PathBuf>,
     /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
@@ -117,7 +117,7 @@ impl LaneOptions {
         Ok(builder)
     }
 
-    /// What the store may ask for: options go before variables.
+    /// Credentials for the store: options precede variables.
     fn credentials(&self, environment: &Environment) -> Result<Credentials, Failure> {
         let mut credentials = match &self.metadata {
             Source::Etcd(_) => environment.etcd_credentials()?,
@@ -233,7 +233,7 @@ impl FallbackReport {
     }
 }
 
-/// What the bytes of a segment moved over, in one word; nothing where none moved.
+/// The transport of a segment's bytes, in one word; `None` where none moved.
 pub(crate) fn carrier(segment: &Segment) -> Option<&'static str> {
     segment.carrier().map(handfast::Carrier::name)
 }

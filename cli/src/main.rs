@@ -41,7 +41,7 @@ use tracing_subscriber::filter::LevelFilter;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let level = match arguments.verbose {
-        // A value that is none is told by the command that it is for.
+        // The command that uses a malformed value reports it.
         0 => Environment::read().ok().and_then(|it| it.log_level()).unwrap_or(LevelFilter::ERROR),
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever stopped reading has seen enough.
+        // The reader of the output closed it on purpose.
         Err(failure @ Failure::ReaderGone) => ExitCode::from(failure.exit_code()),
         Err(failure) => {
             match failure.diagnosis_id() {

@@ -10,9 +10,9 @@ use tracing::info;
 
 /// Serve the metadata store of a fleet over HTTP until interrupted
 ///
-/// Nodes, handfast's and Mooncake's, publish there under which name, where and with what memory
-/// they can be reached. Whoever reaches it may read and change that: serve it on a network you
-/// trust. The URL it prints is what `--metadata` takes, and what Mooncake calls the metadata server.
+/// Nodes of handfast and of Mooncake publish there their names, addresses and memory. Every host
+/// that reaches the store may read and change the entries: serve it on a network you trust. The
+/// printed URL is the value of `--metadata`, and Mooncake's metadata server.
 #[derive(Args)]
 pub(crate) struct Metadata {
     /// Address to listen at; port 0 takes any free one

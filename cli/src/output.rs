@@ -27,7 +27,7 @@ pub(crate) fn say_json(result: &impl Serialize) -> Outcome {
     say(format_args!("{line}"))
 }
 
-/// Tells what happens meanwhile.
+/// Prints a note on standard error.
 pub(crate) fn note(text: Arguments<'_>) {
     // Nobody reads it, and no work is given up for that.
     let _ = writeln!(std::io::stderr(), "{text}");

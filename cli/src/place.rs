@@ -1,4 +1,4 @@
-//! Where bytes are on a node: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]`, as `--help` tells
+//! The address of bytes on a node: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]`, as in `--help`
 //! (`places.txt`).
 
 use crate::size;

@@ -1,4 +1,4 @@
-//! How far a copy has come: a bar on a terminal, plain lines elsewhere.
+//! The progress of a copy: a bar on a terminal, plain lines elsewhere.
 
 use crate::{output, size};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

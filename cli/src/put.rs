@@ -35,7 +35,7 @@ Examples:
 pub(crate) struct Put {
     /// File to copy; a regular one
     pub(crate) file: PathBuf,
-    /// Where to: `HOST:PORT[/SEGMENT][:OFFSET]`
+    /// Target: `HOST:PORT[/SEGMENT][:OFFSET]`
     pub(crate) node: Place,
     #[command(flatten)]
     pub(crate) copy: Copy,

@@ -13,7 +13,8 @@ pub(crate) struct RecordArguments {
     /// is renamed FILE.old
     #[arg(long, value_name = "FILE", display_order = 800)]
     record: Option<PathBuf>,
-    /// With --record: how much to keep, from 1M to 1G; what is older makes way, failures last
+    /// With --record: bytes to keep, from 1M to 1G; older ones are dropped, those around failures
+    /// last
     #[arg(long, value_name = "SIZE", default_value = "16M", requires = "record",
           value_parser = size::parse_positive, display_order = 801)]
     record_bytes: u64,

@@ -33,8 +33,8 @@ with all that was put into them. Memory is gone with the process.
 
 /// Serve memory, or files mapped into memory, until interrupted
 ///
-/// Whoever reaches the address may read and write what is served: serve beyond this machine only
-/// on a network you trust.
+/// Every host that reaches the address may read and write the served memory: serve beyond this
+/// machine only on a network you trust.
 #[derive(Args)]
 #[command(after_long_help = SERVE_EPILOGUE)]
 pub(crate) struct Serve {
@@ -61,8 +61,8 @@ pub(crate) struct Serve {
     pub(crate) lanes: LaneOptions,
     #[command(flatten)]
     pub(crate) record: RecordArguments,
-    /// Tell over HTTP what happens, /metrics for Prometheus and /state in JSON, to whoever reaches
-    /// this address
+    /// Serve metrics over HTTP at this address, to every host that reaches it: /metrics for
+    /// Prometheus and /state in JSON
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics: Option<String>,
     /// Run on these processors only, such as 0 or 0,1
@@ -82,7 +82,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let sources = sources(&arguments.memory, &arguments.file, arguments.read_only)?;
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
-    // Whoever comes before the segments are there waits, instead of being told of none.
+    // Early callers wait for the segments to be registered.
     let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
@@ -125,7 +125,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     }
     output::say(format_args!("{lines}ready"))?;
     let warn = async {
-        // One that was missed is told with the next.
+        // A missed event is part of the next one.
         while !matches!(fallbacks.recv().await, Err(RecvError::Closed)) {
             warnings.tell(&engine);
         }
@@ -146,7 +146,8 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     Ok(())
 }
 
-/// What lanes go over beside TCP, as a line; where TCP alone was asked for, what else there is is told.
+/// The devices for lanes other than TCP, as a line; with `--transport tcp` the devices that are not
+/// used.
 fn line_of_devices(engine: &Engine, is_tcp_wanted: bool) -> String {
     let devices: Vec<&str> = engine.devices().collect();
     if !devices.is_empty() {
@@ -259,6 +260,6 @@ fn map(path: &Path, writable: bool) -> Result<Memory, Failure> {
 }
 
 pub(crate) async fn stdin_ends() {
-    // The end and an error both mean that whoever started us is gone.
+    // The end and an error both mean that the parent process is gone.
     let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
 }

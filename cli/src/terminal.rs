@@ -1,4 +1,4 @@
-//! How wide the terminal is, whether it shows colours, and which language its user reads.
+//! The terminal: its width, its colours, and the language of its user.
 
 use handfast_diagnosis::{COLUMNS_MIN, Language, Style};
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ const COLUMNS_MAX: usize = 110;
 /// Of output that goes to a file or another program.
 const COLUMNS_ELSEWHERE: usize = 100;
 
-/// How to write to standard output.
+/// The style of standard output.
 pub(crate) fn style(language: Option<Language>) -> Style {
     let output = std::io::stdout();
     let is_terminal = output.is_terminal();

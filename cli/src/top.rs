@@ -30,7 +30,7 @@ on until it is interrupted; elsewhere it prints one table and ends.
 #[derive(Args)]
 #[command(after_long_help = EPILOGUE)]
 pub(crate) struct Top {
-    /// Where the node tells of itself: what was given with --metrics
+    /// Address given to the node with --metrics
     #[arg(value_name = "HOST:PORT")]
     node: String,
     /// Time between two looks

@@ -26,8 +26,8 @@ CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
 
 /// Show which NICs are near which memory
 ///
-/// NUMA nodes, RDMA devices and accelerators of this machine as the kernel tells of them, and the
-/// NICs to prefer for memory at each location. Nothing is changed.
+/// NUMA nodes, RDMA devices and accelerators of this machine as the kernel lists them, and the
+/// preferred NICs for memory at each location. Nothing is changed.
 #[derive(Args)]
 #[command(after_long_help = EPILOGUE)]
 pub(crate) struct Topology {

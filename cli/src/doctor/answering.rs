@@ -19,7 +19,7 @@ pub(super) const CONNECTIONS_MAX: usize = 64;
 /// Before the next connection is taken where the last could not be: descriptors come free again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// What all connections share.
+/// State that all connections share.
 struct Answering<'a> {
     arguments: &'a Doctor,
     request: Request,
@@ -33,7 +33,7 @@ struct Answering<'a> {
 #[derive(Default)]
 struct LaneState {
     taken: Option<lanes::Answering>,
-    /// Why there are none, as it was told.
+    /// The reported reason for having none.
     told: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn run(
                 continue;
             };
             if connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
-                output::note(format_args!("not told: {CONNECTIONS_MAX} connections at once"));
+                output::note(format_args!("not answered: {CONNECTIONS_MAX} connections at once"));
                 continue;
             }
             connections.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +77,7 @@ pub(super) fn run(
             };
             if let Err(error) = std::thread::Builder::new().spawn_scoped(threads, answer) {
                 connections.fetch_sub(1, Ordering::Relaxed);
-                output::note(format_args!("not told: {error}"));
+                output::note(format_args!("not answered: {error}"));
             }
         }
     });
@@ -88,11 +88,11 @@ impl Answering<'_> {
     fn answer(&self, stream: TcpStream) {
         match self.told(stream) {
             Ok(Some(host)) => {
-                output::note(format_args!("told {host}"));
+                output::note(format_args!("answered {host}"));
                 self.loopback_mbps.store(doctor::loopback_mbps(), Ordering::Relaxed);
             }
             Ok(None) => {}
-            Err(error) => output::note(format_args!("not told: {error}")),
+            Err(error) => output::note(format_args!("not answered: {error}")),
         }
     }
 
@@ -122,13 +122,13 @@ impl Answering<'_> {
         }
     }
 
-    /// Takes lanes over RDMA, where nodes of this host would. Tried again each time: what kept a
-    /// device from being used may be cured by now. Told once.
+    /// Accepts lanes over RDMA, where nodes of this host would. Each call retries, because the
+    /// problem may be cured by now; it is reported once.
     fn lane_port(&self, address: IpAddr) -> Option<u16> {
         if self.arguments.transport == TransportName::Tcp {
             return None;
         }
-        // Whoever fails with it held has changed nothing yet.
+        // A thread that panicked with the lock held has changed nothing yet.
         let mut state = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         if state.taken.is_none() {
             match lanes::Answering::start(address, self.arguments) {

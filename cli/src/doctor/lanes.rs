@@ -25,7 +25,7 @@ const SHORT_BYTES: usize = 64;
 /// For all of it, with the device's start and the engine's end.
 const ALL_MAX: Duration = Duration::from_secs(25);
 
-/// What takes lanes of other doctors while this exists.
+/// Accepts lanes of other doctors while it exists.
 pub(super) struct Answering {
     engine: Engine,
     _served: Registration,
@@ -79,7 +79,7 @@ fn options(arguments: &Doctor) -> RdmaOptions {
         address: arguments.gid,
         ..RdmaOptions::default()
     };
-    // What is wrong with the environment is a finding of its own.
+    // A malformed environment is a finding of its own.
     match Environment::read() {
         Ok(environment) => environment.rdma(options),
         Err(_) => options,

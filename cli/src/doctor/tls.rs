@@ -6,8 +6,8 @@ use handfast_diagnosis::doctor::{Channel, Encrypt, Timed};
 use handfast_metadata::{Tls, TlsFiles};
 use std::io;
 
-/// With the certificates that a node would use: options go before variables. What is wrong with them
-/// is told when they are first needed, what is wrong with variables elsewhere.
+/// Uses the certificates that a node would use: options precede variables. Errors in them are
+/// reported at the first use, errors in variables elsewhere.
 pub(super) fn encrypt(arguments: &Doctor) -> Encrypt {
     let is_http = arguments.metadata.as_deref().is_some_and(|url| url.starts_with("http"));
     let mut files = match is_http {

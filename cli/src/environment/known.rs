@@ -1,6 +1,6 @@
 //! Variables of the Mooncake Transfer Engine that set nothing here, and why.
 
-/// What stands in for a variable here.
+/// The replacement of a variable.
 pub(super) struct Known {
     pub(super) names: &'static [&'static str],
     pub(super) why: &'static str,
@@ -43,7 +43,7 @@ pub(super) const WITHOUT_EFFECT: [Known; 25] = [
     Known { names: &["MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY", "MC_NIC_PEER_AFFINITY"],
         why: "the devices of two nodes are paired by name, and of the pairs those are taken that are near the memory at both ends" },
     Known { names: &["MC_LOG_DIR", "MC_LOG_RDMA_SLICE_AFFINITY", "MC_TRACK_RDMA_POSTED_SLICES", "MC_YLT_LOG_LEVEL", "MC_TE_METRIC", "MC_TE_METRIC_INTERVAL_SECONDS"],
-        why: "what happens is told on standard error, -v, and recorded with --record" },
+        why: "events are logged on standard error with -v, and recorded with --record" },
     Known { names: &["MC_TCP_ENABLE_CONNECTION_POOL"],
         why: "connections to Mooncake nodes are always kept" },
     Known { names: &["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "MC_TCP_ADMISSION_TIMEOUT_MS"],
@@ -64,10 +64,10 @@ pub(super) const WITHOUT_EFFECT: [Known; 25] = [
 
 /// Of what handfast has no part of.
 const OF_STORE: &str = "it is of Mooncake Store, which is built on the transfer engine";
-/// What the names of its variables begin with beside those above.
+/// Further prefixes of Mooncake's variables.
 const STORE: [&str; 2] = ["MC_STORE_", "MC_NOF_"];
 
-/// Why a variable sets nothing here, if it is one of theirs.
+/// The reason why a variable of Mooncake's sets nothing here; `None` for other variables.
 pub(super) fn why_without_effect(name: &str) -> Option<&'static str> {
     let known = WITHOUT_EFFECT.iter().find(|known| known.names.contains(&name));
     let of_store = STORE.iter().any(|prefix| name.starts_with(prefix)).then_some(OF_STORE);

@@ -8,10 +8,10 @@ use std::time::Duration;
 const SIZES: [usize; 4] = [1, 4_097, 256 << 10, (1 << 20) + 1];
 /// Holds the largest size, at an offset.
 pub(super) const SEGMENT_BYTES: usize = 2 << 20;
-/// Where they go within the place: not aligned to anything.
+/// Offset of the bytes within the segment, aligned to nothing.
 const OFFSET: u64 = 3;
 
-/// Where bytes may go.
+/// The target of writes.
 pub(super) struct Target<'a> {
     pub(super) segment: &'a Segment,
     pub(super) offset: u64,

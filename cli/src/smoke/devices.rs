@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 
-/// What is told of a device.
+/// The facts about a device.
 #[derive(Serialize)]
 pub(super) struct DeviceFacts {
     name: String,
@@ -88,7 +88,7 @@ impl fmt::Display for DeviceFacts {
     }
 }
 
-/// All devices that the kernel tells of. One that cannot be read is the engine's to complain of.
+/// All devices that the kernel lists. The engine reports one that cannot be read.
 pub(super) fn all() -> Vec<DeviceFacts> {
     let devices = discover(Path::new("/")).unwrap_or_else(|error| {
         tracing::warn!(%error, "devices cannot be listed");
@@ -97,11 +97,11 @@ pub(super) fn all() -> Vec<DeviceFacts> {
     devices.into_iter().map(DeviceFacts::new).collect()
 }
 
-/// What the two nodes of a loopback use: what was asked for, or two devices of one kind, or one
-/// device for both. Where none looks usable the engine is to say why.
+/// The devices of the two nodes of a loopback: the given ones, or two devices of one kind, or one
+/// device for both. If none looks usable, the engine reports why.
 pub(super) fn choose(arguments: &Smoke, devices: &[DeviceFacts]) -> [RdmaOptions; 2] {
     let found = if arguments.device.is_empty() && arguments.gid.is_empty() {
-        // What the library does not list, such as one whose driver is not installed, is left out.
+        // A device that the library does not list, as without its driver, is left out.
         let known = availability().unwrap_or_default();
         let usable = |device: &&DeviceFacts| device.is_usable() && known.contains(&device.name);
         let first = devices.iter().find(usable);

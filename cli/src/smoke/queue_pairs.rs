@@ -1,5 +1,5 @@
-//! What becomes of connections when one side ends them: with fresh queue pairs, as lanes do it, and
-//! with the same ones by way of RESET, which lanes never do.
+//! The outcome of connections when one side ends them: with new queue pairs, as lanes use them, and
+//! with the same ones after RESET, which lanes never use.
 
 use super::bytes::{compare, pattern};
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ impl LaneSink for Ends {
     }
 
     fn on_device_event(&self, event: DeviceEvent) {
-        tracing::debug!(?event, "the RDMA device tells");
+        tracing::debug!(?event, "event of the RDMA device");
     }
 }
 
@@ -71,8 +71,8 @@ impl Pair {
         Ok(Self { sites, lane: Lifecycle(0), bodies: None })
     }
 
-    /// Moves bytes, ends the first side, sees what the second is told, makes both sides anew the
-    /// way lanes are, and moves bytes again.
+    /// Moves bytes, ends the first side, waits for the completion of the second, creates both sides
+    /// again as lanes do, and moves bytes again.
     pub(super) fn establish_again(&mut self) -> Result<String, Failure> {
         self.connect()?;
         self.exchange(1)?;
@@ -81,7 +81,7 @@ impl Pair {
         let patience = self.sites[1].timeout / 2;
         let told = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
             Some(SliceEnd::Done) => {
-                let text = "a write to a queue pair that is destroyed was told to have succeeded";
+                let text = "a write to a destroyed queue pair was reported as a success";
                 return Err(Failure::Device(text.to_owned()));
             }
             Some(end) => words(&end),
@@ -166,7 +166,7 @@ impl Site {
         Ok(Self { nic, ends, memory, registration, timeout })
     }
 
-    /// Writes a pattern to the other, and waits for how that ends; `None` if nothing was told in
+    /// Writes a pattern to the other side and waits for the completion; `None` if none arrives in
     /// time. The seed is the slice's name.
     fn write(
         &self,

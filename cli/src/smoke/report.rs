@@ -8,7 +8,7 @@ use serde::Serialize;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// What to do about a step that failed with no cure of its own.
+/// The remedy for a failed step that has none of its own.
 const CURE: &str = "run again with -vv to see each step, and see docs/hardware.md";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,13 +27,13 @@ struct Step {
     name: &'static str,
     verdict: Verdict,
     milliseconds: u64,
-    /// What was done, or why it was not.
+    /// The result, or the reason for skipping it.
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<FallbackReport>,
 }
 
-/// What a smoke test tells. Steps run within it.
+/// The report of a smoke test. Steps run within it.
 #[derive(Serialize)]
 pub(super) struct Report {
     mode: &'static str,
@@ -55,7 +55,7 @@ impl Report {
         Self { mode, passed: true, devices, steps, timeout, json, failure: None }
     }
 
-    /// Tells of the devices before the first step that uses one.
+    /// Prints the devices before the first step that uses one.
     pub(super) fn devices(&mut self, devices: Vec<DeviceFacts>) -> Outcome {
         if !self.json {
             for device in &devices {
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// Runs an experiment, and tells what came of it: it never fails.
+    /// Runs an experiment and prints its result: it never fails.
     ///
     /// # Errors
     /// Of the output alone.

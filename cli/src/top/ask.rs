@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer: a thousand peers and four thousand lifecycles are a tenth of it.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// The state of the node that tells of itself at `address`.
+/// The state of the node whose metrics are at `address`.
 pub(super) fn state(address: &str) -> std::result::Result<Value, Failure> {
     let failed = |error| Failure::NoState { address: address.to_owned(), error };
     let answer = ask(address).map_err(failed)?;

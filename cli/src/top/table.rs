@@ -11,12 +11,12 @@ const BEHIND_WIDE: usize = 66;
 const BEHIND_NARROW: usize = 37;
 /// Columns that a name has at least.
 const NAME_MIN: usize = 12;
-/// What stands for the peers that are not counted one by one.
+/// The name of the peers that are not counted one by one.
 const OTHER: &str = "other";
-/// What a terminal that says nothing of itself has.
+/// The size of a terminal that reports none.
 const USUAL: Window = Window { columns: 80, rows: 24 };
 
-/// How much room there is.
+/// The size of the window.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     pub(super) columns: usize,
@@ -34,7 +34,7 @@ impl Window {
     }
 }
 
-/// What is shown, and how many columns names have.
+/// The shown rows, and the width of names.
 #[derive(Clone, Copy)]
 struct Layout {
     wide: bool,
@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// What one peer did in the interval, and since the start.
+/// The counts of one peer in the interval, and since the start.
 struct Peer<'a> {
     name: &'a str,
     write: u64,
@@ -78,7 +78,7 @@ struct Peer<'a> {
     pairs: Vec<Pair>,
 }
 
-/// What went over a NIC of the node and one of the peer in the interval.
+/// The traffic of one rail in the interval.
 struct Pair {
     name: String,
     write: u64,
@@ -161,7 +161,7 @@ impl<'a> Peer<'a> {
         )
     }
 
-    /// What went over each pair of NICs, below it.
+    /// The traffic of each rail, below it.
     fn pairs(
         &self,
         elapsed: Duration,
@@ -173,7 +173,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// What happened to its lanes, where that is worth a line.
+    /// Events of its lanes that are worth a line.
     fn trouble(&self) -> Option<String> {
         let parts = [
             (self.lanes_ended, "lane ended", "lanes ended"),
@@ -274,7 +274,7 @@ fn cut_end(line: &str, columns: usize) -> String {
     line.trim_end().chars().take(columns).map(plain).collect()
 }
 
-/// Who it is, and how its lanes stand.
+/// The node's identity, and the state of its lanes.
 fn head(now: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let count = |value: &Value| value.as_u64().unwrap_or(0);

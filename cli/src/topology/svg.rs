@@ -86,7 +86,7 @@ fn nics<'a>(machine: &'a Machine, column: impl Fn(Option<u32>) -> usize) -> Vec<
     machine.nics.iter().map(place).collect()
 }
 
-/// How many devices each column has so far.
+/// The number of devices in each column.
 #[derive(Default)]
 struct Rows(Vec<usize>);
 

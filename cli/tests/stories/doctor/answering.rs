@@ -72,7 +72,7 @@ fn more_connections_than_are_waited_for_are_closed_at_once_and_room_comes_back()
     let past = TcpStream::connect(&answering.address).unwrap();
     let started = Instant::now();
     assert!(ends(&past) && started.elapsed() < SILENT_MAX);
-    assert!(answering.errors().contains("not told: 64 connections at once"));
+    assert!(answering.errors().contains("not answered: 64 connections at once"));
     assert!(idle.iter().all(ends));
     until("there is room again", || !answering.compared().contains(&"NET-RESET".to_owned()));
 }
@@ -83,7 +83,7 @@ fn that_no_lane_is_taken_is_told_once_and_not_to_those_who_ask_nothing() {
     let mut stream = TcpStream::connect(&answering.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     until("it was sent away", || {
-        answering.errors().contains("not told: what answers is no doctor")
+        answering.errors().contains("not answered: what answers is no doctor")
     });
     assert!(!answering.errors().contains("no lane over RDMA"), "{}", answering.errors());
     let taken = answering.compared();
