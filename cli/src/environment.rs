@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn values_at_the_ends_of_their_ranges_are_taken_and_past_them_refused_with_the_range() {
+    fn ranges_of_values_are_exact_and_named() {
         for (name, good, wrong, range) in [
             (STATUS, ["1", "3600"], ["0", "3601"], "1 to 3600 s"),
             (LANES, ["1", "16"], ["0", "17"], "1 to 16"),
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_without_effect_say_why_and_unknown_ones_what_may_be_meant() {
+    fn unused_and_unknown_variables_are_explained() {
         let set =
             of(&[("MC_USE_IPV6", "9"), ("MC_PIGEON", "1"), ("MC_SLICESIZE", "1"), ("HOME", "/")]);
         let set = set.unwrap();

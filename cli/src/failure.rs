@@ -53,7 +53,9 @@ pub(crate) enum Failure {
     Machine(#[from] handfast::topology::MachineError),
     #[error("{0}")]
     Usage(String),
-    #[error("{address} serves no state of a node: {error}; a node serves it at its --metrics address")]
+    #[error(
+        "{address} serves no state of a node: {error}; a node serves it at its --metrics address"
+    )]
     NoState { address: String, error: io::Error },
     #[error("{what} failed: {error}")]
     System { what: &'static str, error: io::Error },

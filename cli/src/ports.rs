@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_free_port_of_a_range_is_offered_once_and_then_there_is_none() {
+    fn free_ports_of_a_range_are_offered_once() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
         let mut ports = Ports::new("127.0.0.1", port..=port);

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_hundred_times_the_fiftieth_and_the_ninety_ninth_are_named() {
+    fn percentiles_of_a_hundred_times_are_exact() {
         let times = Times::new((1..=100).rev().map(Duration::from_micros).collect());
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-6;
         assert!(near(times.p50, 50.0) && near(times.p99, 99.0), "{times:?}");

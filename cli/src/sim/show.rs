@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_fit_wide_and_narrow_terminals_and_are_one_line_each_elsewhere() {
+    fn facts_fit_terminals_and_are_single_lines_elsewhere() {
         let mut facts = Facts::default();
         facts.add("states", "one two three four five six seven eight nine ten");
         assert_eq!(facts.text(None).lines().count(), 1);

@@ -79,7 +79,7 @@ impl Pair {
         self.sites[0].nic.retire(self.lane)?;
         // A device may need long to give up, and the rest of the step needs time as well.
         let patience = self.sites[1].timeout / 2;
-        let told = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
+        let outcome = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
             Some(SliceEnd::Done) => {
                 let text = "a write to a destroyed queue pair was reported as a success";
                 return Err(Failure::Device(text.to_owned()));
@@ -91,7 +91,7 @@ impl Pair {
         self.connect()?;
         self.exchange(3)?;
         Ok(format!(
-            "one side destroyed its queue pair, a write of the other ended with: {told}; both made \
+            "one side destroyed its queue pair, a write of the other ended with: {outcome}; both made \
              another, and {BYTES} bytes moved each way"
         ))
     }

@@ -69,7 +69,7 @@ fn both(a: &mut Node, b: &mut Node, mut act: impl FnMut(&mut Node)) {
 }
 
 #[test]
-fn two_processes_that_open_at_once_agree_on_one_lane_two_hundred_times() {
+fn simultaneous_opens_agree_on_one_lane() {
     let (mut a, mut b) = (Node::start(1), Node::start(2));
     let (mut crossed, mut crossed_plain, mut early) = (0, 0, [0, 0]);
     for round in 1..=ROUNDS {

@@ -117,7 +117,7 @@ pub(crate) fn answering_of(
 }
 
 #[test]
-fn two_doctors_compare_and_one_survives_whoever_speaks_otherwise() {
+fn doctors_compare_and_survive_foreign_connections() {
     let (_process, address) = answering();
     for _ in 0..2 {
         let ended = doctor(&["--transport", "tcp", "--peer", &address]);
@@ -147,7 +147,7 @@ fn two_doctors_compare_and_one_survives_whoever_speaks_otherwise() {
 }
 
 #[test]
-fn both_hosts_stand_beside_each_other_and_the_one_at_fault_is_named() {
+fn comparison_names_the_host_at_fault() {
     let (_process, address) = answering();
     let ask = |more: &[&str]| {
         run(&[&["doctor", "--transport", "tcp", "--peer", &address], more].concat()).output
@@ -177,7 +177,7 @@ fn what_was_seen_is_told_in_chinese_too() {
 }
 
 #[test]
-fn what_others_need_is_written_to_a_file_of_ones_own_and_never_over_another() {
+fn bundle_is_written_to_a_new_private_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let file = folder.name("bundle.json");

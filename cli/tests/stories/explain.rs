@@ -23,7 +23,7 @@ fn piped(log: &str, arguments: &[&str]) -> Ended {
 }
 
 #[test]
-fn the_first_error_of_a_storm_is_explained_with_side_remedy_and_check() {
+fn first_error_of_a_storm_is_explained() {
     let ended = piped(STORM, &["--lang", "en"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     for part in [

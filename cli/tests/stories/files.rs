@@ -77,7 +77,7 @@ fn a_get_makes_files_only_where_it_can_and_replaces_only_files() {
 }
 
 #[test]
-fn a_get_over_a_file_keeps_its_permissions_and_follows_links_to_it() {
+fn get_keeps_permissions_and_follows_links() {
     let folder = Folder::new();
     let server = Server::start(&["--memory", "100K"]);
     let secret = folder.patterned("secret", 10, 0);
@@ -123,7 +123,7 @@ fn a_full_disk_ends_a_get_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_ends_a_get_before_it_moves_anything() {
+fn unwritable_folder_ends_get_before_any_transfer() {
     let folder = Folder::new();
     let server = Server::start(&["--memory", "8M"]);
     let script = r#""$2" get "$3" "$1/copy""#;
@@ -148,7 +148,7 @@ fn an_interrupted_or_terminated_get_leaves_no_file() {
 }
 
 #[test]
-fn a_file_cut_short_behind_the_servers_back_fails_the_client_and_not_the_server() {
+fn truncated_file_fails_the_client_only() {
     let folder = Folder::new();
     let file = folder.patterned("file", 8 * MIB, 0);
     let mut server = Server::start(&["--file", &file, "--memory", "1M"]);

@@ -24,7 +24,7 @@ fn over_rdma(arguments: &[&str]) {
 }
 
 #[test]
-fn each_host_takes_what_the_other_puts_and_one_that_leaves_is_noticed() {
+fn hosts_exchange_files_and_notice_a_lost_one() {
     let Some(host) = host() else { return };
     let folder = Folder::new();
     let address = |host: u8| format!("10.0.0.{}:7411", host + 1);

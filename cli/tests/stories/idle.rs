@@ -51,7 +51,7 @@ fn idle_child() {
 }
 
 #[test]
-fn a_server_with_ten_thousand_idle_connections_serves_on_within_its_bounds() {
+fn server_serves_with_ten_thousand_idle_connections() {
     let hard = getrlimit(Resource::Nofile).maximum;
     if hard.is_some_and(|hard| hard < CONNECTIONS_EACH as u64 + SPARE) {
         return skipped(&format!("only {hard:?} descriptors per process are allowed here"));

@@ -11,7 +11,7 @@ const UNDER_WAY: u64 = 16 * MIB;
 const MEMORY: [&str; 2] = ["--memory", "256M"];
 
 #[test]
-fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
+fn put_fails_soon_after_the_server_is_killed() {
     let folder = Folder::new();
     let file = folder.sparse("file", 256 * MIB);
     let server = Server::start(&MEMORY);
@@ -25,7 +25,7 @@ fn a_put_ends_with_a_typed_error_soon_after_the_server_is_killed() {
 }
 
 #[test]
-fn a_get_ends_with_a_typed_error_soon_after_the_server_is_killed_and_leaves_no_file() {
+fn get_fails_soon_after_a_kill_and_leaves_no_file() {
     let folder = Folder::new();
     let server = Server::start(&MEMORY);
     let client = Client::start(&["get", &server.at("memory"), &folder.name("copy")]);
@@ -41,7 +41,7 @@ fn a_get_ends_with_a_typed_error_soon_after_the_server_is_killed_and_leaves_no_f
 }
 
 #[test]
-fn with_retries_the_same_process_succeeds_once_the_server_runs_again() {
+fn retries_succeed_after_the_server_restarts() {
     let folder = Folder::new();
     let file = folder.patterned("file", 96 * MIB, 3);
     let server = Server::start(&MEMORY);

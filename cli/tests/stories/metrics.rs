@@ -41,7 +41,7 @@ async fn until_written(segment: &Segment, memory: &Memory) {
 const SERVE: [&str; 4] = ["--memory", "memory=1M", "--metrics", "127.0.0.1:0"];
 
 #[test]
-fn a_killed_server_that_comes_back_is_one_re_pair_by_its_restart() {
+fn killed_server_is_paired_again_once() {
     let server = Server::start(&[&SERVE[..], &["--name", "cache"]].concat());
     runtime().block_on(async {
         let engine = Engine::builder().start().await.unwrap();

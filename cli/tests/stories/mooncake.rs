@@ -77,7 +77,7 @@ fn a_batch_of_a_released_node_arrives_whole() {
 }
 
 #[test]
-fn what_a_released_node_names_past_the_end_is_refused_and_nothing_else_suffers() {
+fn released_node_past_the_end_is_refused() {
     let Some(release) = Release::find(RELEASE) else { return skipped(ABSENT) };
     let folder = Folder::new();
     let server = Server::start(&["--memory", "1M", "--compat", "mooncake"]);
@@ -112,8 +112,9 @@ fn probes_and_notifications_of_a_released_node_are_taken() {
     assert_eq!(peer.ask(told)["rc"], 0);
 }
 
+/// The next put, into a new node, succeeds.
 #[test]
-fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_works() {
+fn put_into_killed_released_node_fails_in_time() {
     for version in releases() {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };
         put_into_a_node_that_is_killed(&release);
@@ -148,7 +149,7 @@ fn put_into_a_node_that_is_killed(release: &Release) {
 }
 
 #[test]
-fn a_released_node_goes_on_when_the_server_was_killed_and_is_back() {
+fn released_node_survives_a_restart_of_the_server() {
     for version in releases() {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };
         kill_the_server_of_a_node(&release);

@@ -89,7 +89,7 @@ fn what_is_served_is_written_and_read(release: &Release) {
 }
 
 #[test]
-fn a_file_put_into_a_released_node_over_rdma_and_got_back_is_the_same() {
+fn file_survives_a_released_node_over_rdma() {
     let Some(release) = release(RELEASE) else { return };
     let folder = Folder::new();
     let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
@@ -107,7 +107,7 @@ fn a_file_put_into_a_released_node_over_rdma_and_got_back_is_the_same() {
 /// It looks the address of who opens it up where that takes calls, so that a node without a port
 /// cannot open it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_node_is_written_and_read_over_rdma_by_who_takes_calls() {
+async fn older_node_is_written_and_read_over_rdma() {
     let Some(release) = release(OLD) else { return };
     let folder = Folder::new();
     let mut peer = release.start_over_rdma(THERE, BY_ADDRESS, MEMORY, &[]);
@@ -137,7 +137,7 @@ fn an_older_node_writes_and_reads_over_rdma_what_is_served() {
 }
 
 #[test]
-fn nodes_of_both_kinds_find_each_other_through_a_metadata_server_and_move_bytes_over_rdma() {
+fn both_kinds_meet_through_metadata_and_use_rdma() {
     let Some(release) = release(RELEASE) else { return };
     let folder = Folder::new();
     let store = Metadata::start("10.0.0.2:0", &folder.name("table"));
@@ -158,7 +158,7 @@ fn nodes_of_both_kinds_find_each_other_through_a_metadata_server_and_move_bytes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_of_both_kinds_meet_over_rdma_through_the_metadata_server_of_a_release() {
+async fn both_kinds_meet_through_released_metadata_over_rdma() {
     for version in [RELEASE, OLD] {
         let Some(release) = release(version) else { return };
         meet_through(&release, &release.metadata_server(AT_OURS).url).await;
@@ -198,7 +198,7 @@ async fn meet_through(release: &Release, url: &str) {
 }
 
 #[test]
-fn with_transport_auto_each_released_node_is_met_over_what_it_has() {
+fn auto_meets_each_released_node_over_its_transport() {
     for version in [RELEASE, OLD] {
         let Some(release) = release(version) else { return };
         met_over(&release, "rdma", release.start_over_rdma(THERE, BY_ADDRESS, 16 * MIB, &[]));
@@ -288,8 +288,9 @@ async fn each_of_our_nics_answers_a_released_node_that_opens_its_path() {
     }
 }
 
+/// The next put, into a new node, succeeds.
 #[test]
-fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_works() {
+fn put_into_killed_released_node_fails_in_time() {
     let Some(release) = release(RELEASE) else { return };
     let folder = Folder::new();
     let source = folder.patterned("source", 64 * MIB, 5);
@@ -311,7 +312,7 @@ fn a_put_into_a_released_node_that_is_killed_fails_in_time_and_the_next_one_work
 /// Released nodes set their queue pairs to try seven times, which on soft-RoCE is for ever: a write to
 /// a run that was killed hangs there until something tells them of the next run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_was_killed_is_reached_again_once_its_next_run_has_opened_the_other() {
+async fn killed_node_is_reached_after_its_next_run_opens() {
     let Some(release) = release(RELEASE) else { return };
     let folder = Folder::new();
     let server = Server::start_at(HERE, &[&["--memory", "1M"], &FLEET[..]].concat());

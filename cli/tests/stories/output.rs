@@ -99,7 +99,7 @@ fn without_a_terminal_there_is_one_plain_line_and_nothing_else() {
 
 /// A program with RDMA tells the same of a machine that has no device.
 #[test]
-fn rdma_that_cannot_be_had_is_an_error_with_a_cure_and_auto_warns_and_takes_tcp() {
+fn missing_rdma_is_an_error_and_auto_falls_back() {
     if !handfast_has_no_rdma() {
         return;
     }
@@ -169,7 +169,7 @@ fn each_v_tells_more() {
 }
 
 #[test]
-fn help_fits_the_terminal_and_teaches_examples_defaults_and_exit_codes() {
+fn help_fits_terminal_with_examples_and_exit_codes() {
     for command in COMMANDS {
         for (columns, widest) in [("80", 80), ("40", 40)] {
             let arguments = [command, &["--help"]].concat();

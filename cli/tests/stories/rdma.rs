@@ -85,7 +85,7 @@ fn two_servers_take_bytes_from_each_others_nic_at_once() {
 }
 
 #[test]
-fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure() {
+fn pair_without_common_transport_names_the_remedy() {
     if !guest() {
         return;
     }
@@ -102,7 +102,7 @@ fn a_pair_that_has_no_transport_in_common_ends_with_an_error_that_names_the_cure
 }
 
 #[test]
-fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
+fn auto_uses_rdma_or_explains_tcp() {
     if !guest() {
         return;
     }
@@ -122,7 +122,7 @@ fn auto_takes_rdma_where_both_have_it_and_says_why_where_it_takes_tcp() {
 }
 
 #[test]
-fn a_server_that_prefers_rdma_warns_once_of_all_who_come_without() {
+fn rdma_server_warns_once_of_tcp_clients() {
     if !guest() {
         return;
     }
@@ -143,7 +143,7 @@ fn a_server_that_prefers_rdma_warns_once_of_all_who_come_without() {
 }
 
 #[test]
-fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fails() {
+fn auto_falls_back_between_unreachable_nics() {
     if !guest() {
         return;
     }
@@ -162,7 +162,7 @@ fn auto_takes_tcp_where_the_two_nics_cannot_reach_each_other_and_rdma_alone_fail
 }
 
 #[test]
-fn without_the_library_the_program_starts_rdma_fails_and_auto_says_so() {
+fn missing_library_fails_rdma_and_auto_falls_back() {
     if !guest() {
         return;
     }
@@ -242,7 +242,7 @@ fn assert_steps(ended: &Ended, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_smoke_test_of_two_nics_against_each_other_passes_every_step() {
+fn smoke_of_two_nics_passes_every_step() {
     if !guest() {
         return;
     }
@@ -263,7 +263,7 @@ fn a_smoke_test_of_two_nics_against_each_other_passes_every_step() {
 }
 
 #[test]
-fn a_smoke_test_of_one_nic_runs_against_itself_and_against_a_server() {
+fn smoke_of_one_nic_runs_alone_and_against_a_server() {
     if !guest() {
         return;
     }
@@ -281,7 +281,7 @@ fn a_smoke_test_of_one_nic_runs_against_itself_and_against_a_server() {
 }
 
 #[test]
-fn a_smoke_test_without_a_device_or_the_library_says_what_is_missing() {
+fn smoke_without_device_or_library_names_the_lack() {
     if !guest() {
         return;
     }

@@ -216,7 +216,7 @@ async fn memory_is_held_until_the_device_is_done_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_nics_the_one_that_is_cut_ends_its_transfers_in_time_and_the_other_goes_on() {
+async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
     let (Some(cut), Some(whole)) = (wire(2), wire(3)) else { return };
     let (a, b) = (Owner::start(&cut, None).await, Owner::start(&whole, None).await);
     let (to_a, to_b) = (start(&cut, 0, None, false).await, start(&whole, 0, None, false).await);
@@ -269,7 +269,7 @@ async fn of_two_nics_the_one_that_is_cut_ends_its_transfers_in_time_and_the_othe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_whose_address_is_silent_delays_the_opening_to_no_other() {
+async fn silent_peer_delays_no_other_opening() {
     let Some(wire) = wire(4) else { return };
     let silent_at = wire.silent_address();
     let sound = Owner::start(&wire, Some(&wire.ip(1))).await;
@@ -291,7 +291,7 @@ async fn a_peer_whose_address_is_silent_delays_the_opening_to_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_side_announces_the_address_that_fits_a_peer_of_one_family_at_the_first_lane() {
+async fn first_lane_announces_address_of_the_peers_family() {
     let Some(wire) = wire(5) else { return };
     wire.ipv6("fd00:5::");
     // Each of the two families is offered by one side alone, and announced second by the other.

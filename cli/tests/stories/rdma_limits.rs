@@ -58,7 +58,7 @@ async fn write_and_check(segment: &Segment, seed: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_device_that_has_no_queue_pair_left_gets_those_of_the_lane_that_was_idle_for_longest() {
+async fn exhausted_device_evicts_the_longest_idle_lane() {
     if !guest() {
         return;
     }
@@ -82,7 +82,7 @@ async fn a_device_that_has_no_queue_pair_left_gets_those_of_the_lane_that_was_id
 }
 
 #[test]
-fn a_process_that_may_have_no_queue_pair_is_told_how_many_there_are_and_what_to_do() {
+fn queue_pair_limit_is_reported_with_its_remedy() {
     if !guest() {
         return;
     }

@@ -109,7 +109,7 @@ impl Rails {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_request_is_striped_over_two_nics_and_one_that_is_cut_costs_no_transfer() {
+async fn striped_request_survives_a_cut_nic() {
     let Some(rails) = Rails::new([6, 7], TransportChoice::Rdma).await else { return };
     let segment = rails.open().await;
     let shares = rails.write(&segment, 1, PATIENCE).await;
@@ -150,7 +150,7 @@ async fn a_large_request_is_striped_over_two_nics_and_one_that_is_cut_costs_no_t
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_both_nics_cut_lanes_run_over_tcp_and_over_rdma_again_when_one_returns() {
+async fn lanes_use_tcp_while_both_nics_are_cut() {
     let Some(rails) = Rails::new([8, 9], TransportChoice::Auto).await else { return };
     let segment = rails.open().await;
     rails.write(&segment, 1, PATIENCE).await;
@@ -190,8 +190,9 @@ fn of_first(shares: [u64; 2]) -> u64 {
     100 * shares[0] / (shares[0] + shares[1])
 }
 
+/// The other NIC takes over while that one is cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_go_over_the_nic_that_is_near_their_memory_and_over_the_other_when_that_is_cut() {
+async fn bytes_use_the_nic_near_their_memory() {
     let rails = Rails::with([10, 11], TransportChoice::Rdma, one_for_each_node).await;
     let Some(rails) = rails else { return };
     let segment = rails.open().await;
@@ -226,7 +227,7 @@ async fn bytes_go_over_the_nic_that_is_near_their_memory_and_over_the_other_when
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_our_memory_is_near_to_both_nics_the_peers_memory_decides() {
+async fn peers_memory_decides_between_equally_near_nics() {
     let rails = Rails::with([12, 13], TransportChoice::Rdma, one_for_each_node).await;
     let Some(rails) = rails else { return };
     let second = Memory::zeroed(BYTES).unwrap();

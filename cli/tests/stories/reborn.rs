@@ -38,8 +38,7 @@ fn resources() -> String {
 }
 
 #[test]
-fn a_host_that_loses_its_power_under_load_and_comes_back_is_reached_again_and_leaves_nothing_behind()
- {
+fn host_is_reached_again_after_power_loss_under_load() {
     let Some(host) = host() else { return };
     let boot = std::env::var("HANDFAST_BOOT").unwrap_or_default();
     match (host, &*boot) {

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 #[test]
-fn what_was_put_into_a_served_file_is_on_disk_when_the_server_has_ended() {
+fn served_file_is_on_disk_when_the_server_ends() {
     for signal in [Signal::TERM, Signal::INT] {
         let folder = Folder::new();
         let served = folder.sparse("served", 4 * MIB);

@@ -35,7 +35,7 @@ fn exploring_to_a_fixpoint_tells_figures_rates_and_coverage() {
 }
 
 #[test]
-fn a_bound_on_worlds_that_is_reached_has_an_exit_code_of_its_own() {
+fn reached_bound_of_worlds_has_its_own_exit_code() {
     let ended = run(&["sim", "explore", "--states-max", "50"]);
     ended.failed(11, &["the bound of 50 worlds was reached", "--states-max"]);
 }
@@ -53,7 +53,7 @@ fn sweeping_the_same_seeds_twice_leads_to_the_same_worlds() {
 }
 
 #[test]
-fn devices_and_traffic_are_chosen_and_what_breaks_there_replays_from_its_line() {
+fn failure_with_chosen_devices_replays_from_its_line() {
     let told =
         succeed(&["sim", "explore", "--traffic", "Write", "--device", "rxe", "--faults", "0"]);
     assert!(told.contains("Transfers on rxe, Write") && told.contains("fixpoint"), "{told}");
@@ -96,7 +96,7 @@ fn a_line_replays_with_every_event_and_the_trace_that_it_had() {
 }
 
 #[test]
-fn lines_that_are_damaged_strange_or_of_other_versions_are_told_apart() {
+fn damaged_and_foreign_replay_lines_are_distinguished() {
     let line = calm();
     let damaged = line.replace("SimultaneousOpen", "SimultaneousOpem");
     run(&["sim", "replay", &damaged]).failed(2, &["damaged", "copy the whole line"]);
@@ -128,7 +128,7 @@ fn a_timeline_is_one_page_without_anything_from_elsewhere() {
 }
 
 #[test]
-fn a_program_without_variants_says_how_to_get_them_and_one_with_them_finds_them() {
+fn program_without_variants_names_the_feature() {
     let ended = run(&["sim", "mutants", "SO-1"]);
     if ended.code == Some(0) {
         assert!(ended.output.contains("SO-1"), "{ended:?}");

@@ -18,7 +18,7 @@ fn is_told() -> bool {
 }
 
 #[test]
-fn auto_takes_tcp_and_says_loudly_which_device_refuses_which_step() {
+fn auto_names_the_refusing_device_and_step() {
     if !is_told() {
         return;
     }

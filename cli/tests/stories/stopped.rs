@@ -12,7 +12,7 @@ const SLACK: Duration = Duration::from_millis(500);
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_put_to_a_stopped_server_ends_in_time_and_delays_nobody_else() {
+fn put_to_stopped_server_ends_in_time_and_delays_none() {
     let folder = Folder::new();
     let file = folder.sparse("file", 256 * MIB);
     let small = folder.patterned("small", 100_000, 1);
@@ -38,7 +38,7 @@ fn a_put_to_a_stopped_server_ends_in_time_and_delays_nobody_else() {
 }
 
 #[test]
-fn with_retries_the_same_process_succeeds_once_the_server_goes_on() {
+fn retries_succeed_after_the_server_continues() {
     let folder = Folder::new();
     let file = folder.patterned("file", 96 * MIB, 5);
     let server = Server::start(&["--memory", "96M"]);
@@ -56,7 +56,7 @@ fn with_retries_the_same_process_succeeds_once_the_server_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_reports_indeterminate_and_reaches_the_server_again_within_a_second() {
+async fn engine_reports_indeterminate_and_reconnects() {
     let (stopped, other) = (Server::start(&[]), Server::start(&[]));
     let engine = Engine::builder().start().await.unwrap();
     let block = Memory::zeroed(MIB as usize).unwrap().whole();
@@ -127,7 +127,7 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
 
 /// The lane that went mute has bytes in the server's sockets when the write is done on the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_write_that_was_tried_again_succeeds_no_byte_of_its_first_attempt_lands() {
+async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let server = Server::start(&[]);
     let timing = EngineTiming { lane_mute_timeout_ms: 300, ..EngineTiming::default() };
     let engine = Engine::builder().timing(timing).start().await.unwrap();

@@ -46,7 +46,7 @@ fn expected() -> Value {
 }
 
 #[test]
-fn the_matrix_is_printed_alone_for_mooncake_and_with_all_the_rest_as_json() {
+fn matrix_is_printed_alone_or_within_the_json() {
     let folder = Folder::new();
     let root = machine(&folder);
     let root = root.to_str().unwrap();
@@ -77,7 +77,7 @@ fn a_terminal_of_any_width_shows_all_of_it() {
 }
 
 #[test]
-fn the_picture_has_every_device_and_a_line_from_each_accelerator_to_its_nic() {
+fn picture_links_each_accelerator_to_its_nic() {
     let folder = Folder::new();
     let (root, file) = (machine(&folder), folder.join("machine.svg"));
     succeed(&["topology", "--root", root.to_str().unwrap(), "--svg", file.to_str().unwrap()]);

@@ -39,7 +39,7 @@ fn recording(trace: &str) -> [&str; 6] {
 }
 
 #[test]
-fn a_restart_under_load_is_recorded_on_both_sides_replays_and_draws_itself() {
+fn restart_under_load_is_recorded_and_replays() {
     let Restarted { folder, address } = Restarted::record();
     for name in ["killed", "next", "client"] {
         let shown = replayed(&folder.name(name));
@@ -80,7 +80,7 @@ fn a_restart_under_load_is_recorded_on_both_sides_replays_and_draws_itself() {
 }
 
 #[test]
-fn a_trace_that_is_none_or_leads_elsewhere_has_exit_codes_of_its_own() {
+fn malformed_and_diverging_traces_have_exit_codes() {
     let folder = Folder::new();
     let (file, trace) = (folder.patterned("file", 10, 0), folder.name("trace"));
     let server = Server::start(&["--memory", "m=1M"]);
@@ -116,7 +116,7 @@ fn a_trace_that_is_none_or_leads_elsewhere_has_exit_codes_of_its_own() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_begun_ends_the_command_before_anything_moves() {
+fn recording_that_cannot_begin_ends_the_command() {
     let folder = Folder::new();
     let (file, notes) = (folder.patterned("file", 10, 0), folder.name("notes"));
     fs::write(&notes, "mine").unwrap();

@@ -64,8 +64,9 @@ fn who_says_nothing_keeps_nobody_waiting_and_is_sent_away() {
     assert!(started.elapsed() < 3 * SILENT_MAX, "{:?}", started.elapsed());
 }
 
+/// A later connection is answered again once another has ended.
 #[test]
-fn more_connections_than_are_waited_for_are_closed_at_once_and_room_comes_back() {
+fn excess_doctor_connections_are_closed_at_once() {
     let answering = Answering::start();
     let idle: Vec<_> =
         (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(&answering.address).unwrap()).collect();
@@ -77,8 +78,9 @@ fn more_connections_than_are_waited_for_are_closed_at_once_and_room_comes_back()
     until("there is room again", || !answering.compared().contains(&"NET-RESET".to_owned()));
 }
 
+/// A doctor that never asked gets no report.
 #[test]
-fn that_no_lane_is_taken_is_told_once_and_not_to_those_who_ask_nothing() {
+fn missing_lane_port_is_reported_once() {
     let answering = Answering::start();
     let mut stream = TcpStream::connect(&answering.address).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

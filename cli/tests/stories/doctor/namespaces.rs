@@ -170,7 +170,7 @@ fn a_bridge_that_swallows_long_packets_is_found_from_both_ends() {
 }
 
 #[test]
-fn over_ipv6_long_packets_that_are_swallowed_and_roces_port_are_found_as_well() {
+fn ipv6_path_mtu_and_blocked_roce_port_are_found() {
     let Some(network) = Network::new() else { return };
     if !Path::new("/proc/net/if_inet6").exists() {
         return skipped("this kernel has no IPv6");
@@ -208,7 +208,7 @@ fn a_filter_that_drops_roces_port_alone_is_found() {
 }
 
 #[test]
-fn a_filter_that_drops_the_doctors_port_is_told_from_a_port_nobody_listens_at() {
+fn filtered_port_differs_from_closed_port() {
     let Some(network) = Network::new() else { return };
     let ids = |ended: &Ended| -> Vec<String> {
         let found = findings(&ended.output).into_iter();

@@ -18,7 +18,7 @@ const BYTES: u64 = 64 << 10;
 const SENT: u64 = 1 << 20;
 
 #[test]
-fn a_released_node_and_ours_open_each_other_a_hundred_times_at_the_same_time() {
+fn released_node_and_handfast_open_simultaneously() {
     for version in [RELEASE, OLD] {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };
         let (runtime, folder) = (Runtime::new().unwrap(), Folder::new());

@@ -153,7 +153,7 @@ fn one(found: &[Value], id: &str) -> Value {
 }
 
 #[test]
-fn an_etcd_that_was_stopped_is_found_and_is_well_when_it_runs_again() {
+fn stopped_etcd_is_found_until_it_runs_again() {
     let Some(mut etcd) = Etcd::start("127.0.0.1", "127.0.0.1") else { return };
     let url = etcd.url("127.0.0.1");
     // What it tells clients is of this machine alone, and nothing else is wrong.
@@ -216,7 +216,7 @@ fn store(folder: &Folder) -> Metadata {
 }
 
 #[test]
-fn entries_of_a_node_that_was_killed_are_stale_until_it_runs_again() {
+fn entries_of_killed_node_are_stale_until_it_restarts() {
     let folder = Folder::new();
     let store = store(&folder);
     let server = node(&store);

@@ -19,14 +19,14 @@ const TOLD_WITHIN: Duration = Duration::from_secs(10);
 const MOVES: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_follows_its_node_through_an_http_store_that_tells_of_no_change() {
+async fn segment_follows_its_node_through_unwatched_store() {
     let folder = Folder::new();
     let store = Metadata::start("127.0.0.1:0", &folder.name("table"));
     follow(&store.url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_segment_follows_its_node_through_the_http_store_of_a_release() {
+async fn segment_follows_its_node_through_released_store() {
     for version in super::releases() {
         let Some(release) = super::Release::find(version) else {
             return crate::helpers::skipped(super::ABSENT);

@@ -16,8 +16,9 @@ const MEMORY: u64 = 136 * MIB;
 const THEIRS: &str = "mooncake-node:1";
 const OURS: &str = "handfast-node:2";
 
+/// Each node also finds the others after a crash.
 #[test]
-fn nodes_of_both_kinds_find_each_other_through_our_metadata_server_and_again_after_crashes() {
+fn both_kinds_meet_through_our_metadata_server() {
     for version in releases() {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };
         meet_through_our_metadata_server(&release);
@@ -41,7 +42,7 @@ fn meet_through_our_metadata_server(release: &Release) {
 }
 
 #[test]
-fn a_fleet_with_a_released_metadata_server_is_joined_and_joined_again_after_a_crash() {
+fn fleet_with_released_metadata_server_is_rejoined() {
     for version in releases() {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };
         join_a_released_metadata_server(&release);
@@ -85,7 +86,7 @@ fn meet_through_an_etcd(release: &Release) {
 }
 
 #[test]
-fn a_metadata_server_that_is_gone_is_named_and_one_that_cannot_start_says_why() {
+fn lost_or_unstartable_metadata_server_is_named() {
     let folder = Folder::new();
     let store = Metadata::start("127.0.0.1:0", &folder.name("table"));
     let url = store.url.clone();
@@ -125,7 +126,7 @@ fn ports_are_taken_from_the_range_that_the_environment_names() {
 }
 
 #[test]
-fn variables_of_the_environment_are_shown_with_their_source_and_wrong_ones_say_their_range() {
+fn variables_are_shown_with_source_and_range() {
     let with = |name: &str, value: &str, arguments: &[&str]| {
         let mut command = Command::new(PROGRAM);
         let ended = command.args(arguments).env(name, value).output().unwrap();
