@@ -124,7 +124,7 @@ fn doctors_compare_and_survive_foreign_connections() {
         assert_eq!(ended.code, Some(0), "{ended:?}");
         let report: Value = serde_json::from_str(&ended.output).unwrap();
         assert!(report["peer"].is_string(), "{report}");
-        // Who says nothing sensible is sent away, and the next is answered.
+        // A foreign connection is closed, and the next doctor is answered.
         let mut stream = TcpStream::connect(&address).unwrap();
         std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").unwrap();
         assert_eq!(stream.read(&mut [0; 16]).unwrap_or(0), 0);
@@ -171,7 +171,7 @@ fn what_was_seen_is_told_in_chinese_too() {
     let chinese = ["doctor", "--once", "--transport", "tcp", "--lang", "zh", "--listen"];
     let ended = run(&[&chinese[..], &[&server.address]].concat());
     assert!(ended.output.contains(&format!("{} 由 handfast", server.address)), "{ended:?}");
-    // What cannot be listened at is not answered at either: it ends by itself.
+    // An address that cannot be listened at ends the command.
     let ended = run(&["doctor", "--transport", "tcp", "--listen", &server.address]);
     assert_eq!(ended.code, Some(1), "{ended:?}");
 }
@@ -230,7 +230,7 @@ fn a_web_page_in_place_of_a_metadata_store_is_told_in_one_line() {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, page) = (stream.unwrap(), "<p>\u{1b}[2J\r\n".repeat(50));
-            // Who asks may be gone by then.
+            // The client may be gone by then.
             let _ = stream.read(&mut [0; 4096]);
             let head = "HTTP/1.1 501 Unsupported method\r\nConnection: close\r\nContent-Length:";
             let answer = format!("{head} {}\r\n\r\n{page}", page.len());

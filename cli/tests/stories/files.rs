@@ -1,4 +1,4 @@
-//! What is wrong with a local file or folder.
+//! Problems with a local file or folder.
 
 use crate::helpers::{
     Client, Folder, MIB, PROGRAM, Server, descriptors, run, skipped, succeed, until,

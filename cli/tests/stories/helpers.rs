@@ -19,10 +19,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at a condition.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) const MIB: u64 = 1 << 20;
-/// What recordings are named, each in a folder of its own.
+/// The name of recordings, each in a folder of its own.
 const TRACE: &str = "run.trace";
 
-/// Says why a story is not told, past the capture of the test harness.
+/// Prints the reason for skipping a test, past the capture of the test harness.
 pub(crate) fn skipped(why: &str) {
     let name = std::thread::current().name().unwrap_or("a story").to_owned();
     // The macros that print would print into the capture.
@@ -87,7 +87,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether it is a command of ours, started by whatever, that has a node and does not record it yet.
+/// Whether the command is a `handfast` command with a node that does not record yet.
 fn has_node(command: &Command) -> bool {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let words = words.map(|word| word.to_str().unwrap_or(""));
@@ -97,7 +97,7 @@ fn has_node(command: &Command) -> bool {
         && !words.any(|word| word == "--record")
 }
 
-/// Where a command of ours records its run, and the check at its end that the recording replays.
+/// The folder of a command's recording, and the check at its end that the recording replays.
 pub(crate) struct Recording(Option<TempDir>);
 
 impl Recording {
@@ -111,7 +111,7 @@ impl Recording {
         Self(Some(folder))
     }
 
-    /// Where it is, if something was recorded.
+    /// The path of the recording, if there is one.
     pub(crate) fn file(&self) -> Option<PathBuf> {
         let file = self.0.as_ref()?.path().join(TRACE);
         file.exists().then_some(file)
@@ -168,7 +168,7 @@ impl Drop for RecordedEngine {
 pub(crate) struct Server {
     pub(crate) process: Process,
     pub(crate) address: String,
-    /// What it printed before `ready`.
+    /// The lines that it printed before `ready`.
     pub(crate) lines: Vec<String>,
     _output: BufReader<ChildStdout>,
     pub(crate) recording: Recording,
@@ -244,7 +244,7 @@ pub(crate) struct Client {
     recording: Recording,
 }
 
-/// How it ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// `None` if a signal ended it.
@@ -386,7 +386,7 @@ pub(crate) fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Started again as a child that tells the story named, if `key` is set.
+/// This test, started again as a child process, if `key` is set.
 pub(crate) fn again(story: &str, key: &str, value: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", story, "--nocapture", "--test-threads=1"]).env(key, value);

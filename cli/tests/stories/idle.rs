@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const CHILDREN: usize = 4;
 const CONNECTIONS_EACH: usize = 2_500;
 const KEY: &str = "HANDFAST_STORY_IDLE";
-/// What a server may hold, whatever arrives: its limit of connections and some of its own.
+/// Most descriptors of a server under any load: its limit of connections and some of its own.
 const DESCRIPTORS_MAX: usize = 1_024 + 64;
 /// A task and a socket per connection held take far less than this each.
 const MEMORY_MAX: u64 = DESCRIPTORS_MAX as u64 * (32 << 10);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// In-flight transfers must have ended by then.
 const ERROR_WITHIN: Duration = Duration::from_secs(1);
-/// What has arrived when the server is killed, so that the transfer is surely under way.
+/// Bytes that arrive before the server is killed, so that the transfer is surely under way.
 const UNDER_WAY: u64 = 16 * MIB;
 const MEMORY: [&str; 2] = ["--memory", "256M"];
 

@@ -1,6 +1,6 @@
-//! What users of the program `handfast` see: real processes, files and sockets of this machine.
+//! The program `handfast` as its users see it: real processes, files and sockets of this machine.
 //!
-//! A story that cannot be told here prints a line that starts with `skipped:` on standard error.
+//! A test that cannot run here prints a line that starts with `skipped:` on standard error.
 
 mod bench;
 mod crossing;

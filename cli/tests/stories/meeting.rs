@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Where host 0 is met.
+/// The address at which the hosts synchronize.
 const MEETING: (&str, u16) = ("10.0.0.1", 18_517);
 
 /// The other host, by lines of text.
@@ -46,7 +46,7 @@ impl Other {
     }
 }
 
-/// Which of the two hosts this is, where there are two.
+/// The number of this host, if there are two.
 pub(crate) fn host() -> Option<u8> {
     let is_there = |nic: &str| std::fs::exists(format!("/sys/class/infiniband/{nic}")).unwrap();
     let one_nic = is_there("rxe0") && !is_there("rxe1");

@@ -1,4 +1,4 @@
-//! What is counted when processes are killed, come back, or are taken for others.
+//! Counters after processes are killed, restart, or are taken for others.
 
 use crate::helpers::{PATIENCE, Server, run, succeed};
 use handfast::{Engine, Memory, Segment};
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Where a server tells of itself, and the question for its state.
+/// The metrics address of a server, and its state.
 fn told(server: &Server) -> (String, String) {
     let line = server.lines.iter().find_map(|line| line.strip_prefix("metrics at http://"));
     let address = line.expect("it says where").split('/').next().unwrap().to_owned();

@@ -1,6 +1,6 @@
 //! Released nodes of the Mooncake Transfer Engine as peers of the program, on either side.
 //!
-//! `cargo xtask test --stage fleet` installs them and tells these stories; elsewhere they are skipped.
+//! `cargo xtask test --stage fleet` installs them and runs these tests; elsewhere they are skipped.
 
 mod crossing;
 mod doctor;
@@ -17,7 +17,7 @@ use std::time::Instant;
 const COMPAT: [&str; 2] = ["--compat", "mooncake"];
 /// Bytes of memory of every peer.
 const MEMORY: u64 = 65 * MIB;
-/// What is moved: less than a page, a few pages, no whole number of anything, much.
+/// Amounts: less than a page, a few pages, no multiple of anything, much.
 const SIZES: [u64; 4] = [100, 4 << 10, 3 * MIB + 7, 64 * MIB];
 
 #[test]
@@ -160,7 +160,7 @@ fn kill_the_server_of_a_node(release: &Release) {
     let folder = Folder::new();
     let options = ["--memory", "65M", "--compat", "mooncake"];
     let server = Server::start(&options);
-    // Released nodes keep what they were told of a peer for ever, unless they are told not to.
+    // Released nodes cache descriptors of a peer for ever, unless this variable is set.
     let mut peer = release.start_with(MEMORY, &[("MC_DISABLE_METACACHE", "1")]);
     let source = folder.patterned("source", 64 * MIB, 6);
     peer.load(&source, 0);

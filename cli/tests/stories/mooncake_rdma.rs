@@ -1,7 +1,7 @@
-//! Released nodes of the Mooncake Transfer Engine as peers over RDMA, on either side: they run in the
-//! guest beside us, at rxe0, and we are at rxe1.
+//! Released nodes of the Mooncake Transfer Engine as peers over RDMA, on either side: they run in
+//! the same guest at rxe0, and handfast is at rxe1.
 //!
-//! `cargo xtask nightly` tells these stories where stage `fleet` has installed them.
+//! `cargo xtask nightly` runs these tests where stage `fleet` has installed the releases.
 
 use crate::helpers::{Client, Folder, MIB, PATIENCE, RecordedEngine, Server, run, skipped, until};
 use crate::mooncake::peer::{ABSENT, BY_ADDRESS, OLD, Peer, RELEASE, Release, is_night};
@@ -17,7 +17,7 @@ use serde_json::json;
 use std::fs;
 use std::time::Duration;
 
-/// Where they are, and by which device they are reached.
+/// The address and the device of the released nodes.
 const THERE: (&str, &str) = ("10.0.0.1", "rxe0");
 const HERE: &str = "10.0.0.2:0";
 const FLEET: [&str; 6] = ["--compat", "mooncake", "--transport", "rdma", "--device", "rxe1"];
@@ -28,13 +28,13 @@ const THEIRS: &str = "mooncake-node:1";
 const OURS: &str = "handfast-node:2";
 const AT_OURS: &str = "10.0.0.2";
 const AT_THEIRS: (&str, &str) = ("MC_TCP_BIND_ADDRESS", "10.0.0.1");
-/// Released nodes keep what they were told of a peer for ever, unless they are told not to.
+/// Released nodes cache descriptors of a peer for ever, unless this is set.
 const FORGETS: (&str, &str) = ("MC_DISABLE_METACACHE", "1");
-/// Asked for TCP where there are RDMA devices they serve RDMA, unless they are told not to.
+/// Released nodes serve RDMA where there are RDMA devices, unless this is set.
 const TCP_ALONE: (&str, &str) = ("MC_FORCE_TCP", "1");
-/// Of theirs, so that what is moved has several.
+/// A slice size of the released node that splits a transfer.
 const SMALL_SLICES: (&str, &str) = ("MC_SLICE_SIZE", "16384");
-/// What is moved where the amount does not matter.
+/// Bytes of a transfer whose amount does not matter.
 const BYTES: usize = 300_000;
 /// Bytes of a packet between the two at most, headers and all.
 const FRAME_BYTES_MAX: u64 = 1_514;
@@ -42,7 +42,7 @@ const FRAME_BYTES_MAX: u64 = 1_514;
 const ROUNDS: u8 = 100;
 const STEPS: u8 = 10;
 const STEP: Duration = Duration::from_millis(3);
-/// What is moved: a page, no whole number of anything, much.
+/// Amounts: a page, no multiple of anything, much.
 const SIZES: [u64; 3] = [4 << 10, 3 * MIB + 7, 64 * MIB];
 
 /// With a seed each; the last takes an emulated machine seconds, and is for the night.
@@ -50,7 +50,7 @@ fn sizes() -> impl Iterator<Item = (u8, u64)> {
     (1..).zip(SIZES).take(if is_night() { SIZES.len() } else { SIZES.len() - 1 })
 }
 
-/// A release, where the story can be told.
+/// A release, where the test can run.
 fn release(version: &'static str) -> Option<Release> {
     if !guest() {
         return None;
@@ -191,7 +191,7 @@ async fn meet_through(release: &Release, url: &str) {
     assert!(content(&node.memory) == fs::read(&source).unwrap());
     peer.moves("read", OURS, 8 * MIB, 0, BYTES as u64);
     assert!(peer.dump(&folder, 8 * MIB, BYTES as u64) == fs::read(&source).unwrap());
-    // What we wrote, and what it read.
+    // The bytes that handfast wrote, and those that the peer read.
     let moved = 2 * BYTES as u64 / FRAME_BYTES_MAX;
     assert!(packets(THERE.1) > before + moved, "they went over the device");
     node.engine.close().await;
@@ -244,7 +244,7 @@ async fn both_sides_open_at_once_again_and_again_and_both_write() {
             "cmd": "write", "peer": node.engine.address(), "address": node.memory.address(),
             "here": MIB, "bytes": BYTES,
         }));
-        // What they do before they open takes longer here than there.
+        // The two sides take different times before they open.
         tokio::time::sleep(u32::from(round % STEPS) * STEP).await;
         segment.write(&ours.whole(), 0).deadline(PATIENCE).await.unwrap();
         assert_eq!(peer.hear()["rc"], 0, "round {round}");
@@ -257,7 +257,7 @@ async fn both_sides_open_at_once_again_and_again_and_both_write() {
     assert!(crossed > 0, "no two requests were under way at once");
 }
 
-/// Of ours they choose at random for each slice, of theirs as well: every path is taken.
+/// Both sides choose their NIC at random for each slice, so every path is taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_of_our_nics_answers_a_released_node_that_opens_its_path() {
     const SLICES: u64 = 64;
@@ -309,8 +309,8 @@ fn put_into_killed_released_node_fails_in_time() {
     assert!(next.dump(&folder, 0, 64 * MIB) == fs::read(&source).unwrap());
 }
 
-/// Released nodes set their queue pairs to try seven times, which on soft-RoCE is for ever: a write to
-/// a run that was killed hangs there until something tells them of the next run.
+/// Released nodes set an infinite retry count on soft-RoCE: a write to a killed node hangs there
+/// until the node learns of the next run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_node_is_reached_after_its_next_run_opens() {
     let Some(release) = release(RELEASE) else { return };
@@ -331,7 +331,7 @@ async fn killed_node_is_reached_after_its_next_run_opens() {
     node.engine.close().await;
 }
 
-/// An engine of ours with one open segment.
+/// A handfast engine with one open segment.
 struct Node {
     engine: RecordedEngine,
     memory: Memory,

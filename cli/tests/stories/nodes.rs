@@ -1,5 +1,5 @@
-//! What is wrong with the node: each failure says what, where and what to do, and the server goes
-//! on serving.
+//! Problems with the node: each failure names its subject, place and remedy, and the server keeps
+//! serving.
 
 use crate::helpers::{Client, Folder, MIB, Server, run, succeed};
 use handfast::{Cause, Engine};
@@ -81,7 +81,7 @@ fn foreign(answer: Option<&'static [u8]>) -> String {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             if let Some(answer) = answer {
-                // Whoever asks has sent all of its question before it reads.
+                // A client has sent all of its request before it reads.
                 let _ = stream.read(&mut [0; 4096]);
                 let _ = stream.write_all(answer);
             } else {

@@ -1,4 +1,4 @@
-//! What is printed, where, and how wide.
+//! Printed output: its content, stream and width.
 
 use crate::helpers::{Client, Ended, Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use serde_json::Value;
@@ -35,14 +35,14 @@ pub(crate) fn on_terminal(columns: u16, line: &str) -> Option<Ended> {
     let folder = Folder::new();
     let line = format!("stty cols {columns} rows 24; {line}");
     command.args(["-qec", &line]).arg(folder.join("typescript")).env("TERM", "xterm");
-    // Whoever runs the tests may want no colour; what is tested is the program's own choice.
+    // The environment of the tests may switch colours off; the program's own choice is under test.
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(variable);
     }
     Some(Client::spawn(command).end())
 }
 
-/// What is shown on each line between two moves of the cursor, without escape sequences.
+/// The text of each line between two moves of the cursor, without escape sequences.
 fn shown(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.split(['\r', '\n']) {
@@ -97,7 +97,7 @@ fn without_a_terminal_there_is_one_plain_line_and_nothing_else() {
     );
 }
 
-/// A program with RDMA tells the same of a machine that has no device.
+/// A program with RDMA reports the same on a machine without a device.
 #[test]
 fn missing_rdma_is_an_error_and_auto_falls_back() {
     if !handfast_has_no_rdma() {

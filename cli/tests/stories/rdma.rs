@@ -149,7 +149,7 @@ fn auto_falls_back_between_unreachable_nics() {
     }
     let folder = Folder::new();
     let file = folder.patterned("file", MIB, 1);
-    // Told to use these, neither can fit the other.
+    // Pinned to these addresses, neither NIC fits the other.
     let pinned = ["--gid", "10.0.0.2"];
     let server = Server::start_at("10.0.0.2:0", &[&AUTO[..], &SMALL, &pinned].concat());
     let gid = fs::read_to_string("/sys/class/infiniband/rxe0/ports/1/gids/0").unwrap();

@@ -20,7 +20,7 @@ const BYTES: usize = 4 * MIB as usize;
 const SLOW_MBIT: u32 = 4;
 /// Of memory that nobody but a story and its spans hold.
 const ONLY_HERE: usize = 1;
-/// What a machine whose processors are emulated and shared adds to a wait.
+/// Additional wait on a machine with emulated and shared processors.
 const SLACK: Duration = Duration::from_secs(3);
 /// A withdrawn slice has a second to end by itself, then its lane is retired.
 const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// takes a second of it, for TCP and for the device.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(4);
 
-/// Whether stories of a guest with two NICs can be told here.
+/// Whether tests of a guest with two NICs can run here.
 pub(crate) fn guest() -> bool {
     let guest = std::env::var_os("HANDFAST_GUEST").is_some();
     let has_nics = fs::exists("/sys/class/infiniband/rxe1").unwrap_or(false);
@@ -38,7 +38,7 @@ pub(crate) fn guest() -> bool {
     guest && has_nics
 }
 
-/// A wire for one story alone, where it can be told.
+/// A wire for one test alone, where it can run.
 pub(crate) fn wire(number: u32) -> Option<Wire> {
     guest().then(|| Wire::new(number))
 }
@@ -282,7 +282,7 @@ async fn silent_peer_delays_no_other_opening() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let since = Instant::now();
     write_and_check(&to_sound, &sound, 10_000, 2).await;
-    println!("opened in {} ms beside a silent peer", since.elapsed().as_millis());
+    println!("opened in {} ms with a silent peer", since.elapsed().as_millis());
     assert!(!waiting.is_finished(), "the silent peer was given up before it could be in the way");
     let error = timeout(PATIENCE, waiting).await.unwrap().unwrap().unwrap_err();
     assert!(error.to_string().contains("ibv_modify_qp(RTR)"), "{error}");

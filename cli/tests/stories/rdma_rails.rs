@@ -158,7 +158,7 @@ async fn lanes_use_tcp_while_both_nics_are_cut() {
     rails.write(&segment, 2, MOVED_WITHIN).await;
     assert_eq!(segment.carrier(), Some(Carrier::Tcp));
     let told = rails.user.fallbacks();
-    assert!(!told.is_empty(), "nobody was told");
+    assert!(!told.is_empty(), "the fallback is reported");
     println!("{}", told[0]);
 
     rails.wires[1].up();
@@ -185,7 +185,7 @@ fn one_for_each_node(devices: &[String]) -> Option<PriorityMatrix> {
     Some(PriorityMatrix::parse(&text).unwrap())
 }
 
-/// How many of the packets went over the first NIC, in hundredths.
+/// The share of packets over the first NIC, in hundredths.
 fn of_first(shares: [u64; 2]) -> u64 {
     100 * shares[0] / (shares[0] + shares[1])
 }

@@ -26,12 +26,12 @@ const LATE_AT_MOST: Duration = Duration::from_secs(4);
 /// are over after 1.3 s, and the kernel's look for the address may be under way still.
 const REPAIRED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What made host 1 be started again is read and removed by who started it.
+/// Asks the starter of host 1 to cut its power, by a file that the starter removes.
 fn cut_the_power_of_host_1() {
     std::fs::write("/run/guest/destroy-other", "").unwrap();
 }
 
-/// What the kernel has of the device's objects, as one line.
+/// The kernel's resources of the device, as one line.
 fn resources() -> String {
     let output = Command::new("rdma").args(["resource", "show", "rxe0"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -135,7 +135,7 @@ async fn start() -> RecordedEngine {
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
-/// Writes again and again until told to stop, and says why writes failed. None ends late.
+/// Writes repeatedly until the stop flag, and returns the causes of failed writes. None ends late.
 async fn keep_writing(segment: Segment, block: Memory, stop: Arc<AtomicBool>) -> Vec<Cause> {
     let mut failures = Vec::new();
     while !stop.load(Ordering::Acquire) {

@@ -5,10 +5,10 @@
 use crate::helpers::{Folder, MIB, Server, run, skipped};
 use std::fs;
 
-/// What each message about it must name: device, driver, failing step and cure.
+/// Parts of each message about it: device, driver, failing step and remedy.
 const NAMED: [&str; 5] = ["siw0", "siw", "ibv_modify_qp(RTS)", "EINVAL", "--device"];
 
-/// Whether the story can be told here. A guest that was made for it must have the devices.
+/// Whether the test can run here. A guest built for it must have the devices.
 fn is_told() -> bool {
     let told = std::env::var("HANDFAST_NICS").is_ok_and(|nics| nics == "siw");
     if !told {

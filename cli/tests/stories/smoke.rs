@@ -1,4 +1,4 @@
-//! `handfast smoke` where there is no RDMA; `rdma.rs` tells of it where there is.
+//! `handfast smoke` without RDMA; `rdma.rs` covers it with RDMA.
 
 use crate::helpers::run;
 

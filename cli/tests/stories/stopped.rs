@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What may be added to a timeout on a busy machine.
+/// Addition to a timeout on a busy machine.
 const SLACK: Duration = Duration::from_millis(500);
 /// A transfer must succeed by then once the peer is back.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     engine.close().await;
 }
 
-/// The lane that went mute has bytes in the server's sockets when the write is done on the next one.
+/// The unresponsive lane has bytes in the server's sockets when the write succeeds on the next one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let server = Server::start(&[]);
@@ -139,7 +139,7 @@ async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let writing = tokio::spawn(transfer.unwrap());
     let since = Instant::now();
     while engine.counters().tcp.lanes_retired == 0 {
-        assert!(since.elapsed() < Duration::from_secs(10), "the mute lane is not given up");
+        assert!(since.elapsed() < Duration::from_secs(10), "the unresponsive lane is not given up");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert!(!writing.is_finished(), "no success before the first attempt is fenced");

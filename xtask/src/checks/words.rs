@@ -57,7 +57,7 @@ const RULES: [(Rule, &str); 3] = [
 
 /// Findings that a folder of the repository may have, in the order of [`RULES`]; `.` is the root's files.
 const BUDGETS: [(&str, [usize; 3]); 11] = [
-    ("cli", [86, 88, 0]),
+    ("cli", [39, 36, 0]),
     ("core", [20, 13, 0]),
     ("docs", [140, 0, 0]),
     ("engine", [167, 157, 0]),

@@ -1,4 +1,4 @@
-//! A doctor that answers, and whoever comes to its port.
+//! An answering doctor and the connections to its port.
 
 use super::{doctor, ids};
 use crate::helpers::{Folder, PROGRAM, Process, run, until};
@@ -90,9 +90,9 @@ fn missing_lane_port_is_reported_once() {
     assert!(!answering.errors().contains("no lane over RDMA"), "{}", answering.errors());
     let taken = answering.compared();
     answering.compared();
-    until("both were told", || answering.errors().matches("\ntold ").count() == 2);
-    let told = answering.errors().matches("no lane over RDMA is taken").count();
-    assert!(told <= 1, "{told} times, {taken:?}");
+    until("both are answered", || answering.errors().matches("\nanswered ").count() == 2);
+    let reports = answering.errors().matches("no lane over RDMA is taken").count();
+    assert!(reports <= 1, "{reports} times, {taken:?}");
 }
 
 #[test]

@@ -99,7 +99,7 @@ impl Network {
     fn on(&self, host: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(host), PROGRAM]);
-        // What is expected where tests run would be another finding than what is planted.
+        // `CI` would change the severity of the planted problem.
         command.env_remove("CI");
         command
     }
@@ -109,14 +109,14 @@ impl Network {
         answering_of(self.on("b"), &format!("{ADDRESS}:{PORT}"), "tcp")
     }
 
-    /// What host a's doctor says of the two.
+    /// The comparison by host a's doctor.
     fn compared(&self) -> Ended {
         doctor_of(self.on("a"), &["--transport", "auto", "--peer", &format!("{ADDRESS}:{PORT}")])
     }
 }
 
-/// What was found on the way between the two. That a busy machine cannot judge its speed is no
-/// matter here.
+/// The findings about the path between the two, without the rate, which a busy machine cannot
+/// judge.
 #[track_caller]
 fn way(ended: &Ended) -> Vec<Value> {
     let report: Value = serde_json::from_str(&ended.output).unwrap();

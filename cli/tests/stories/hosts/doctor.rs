@@ -11,7 +11,7 @@ use std::process::Command;
 const PEER: &str = "10.0.0.2:7412";
 const LOOK: &str = "handfast doctor --json --once --transport rdma --peer 10.0.0.2:7412";
 const LOOK_HERE: &str = "handfast doctor --json --once --transport rdma --device rxe0";
-/// Is told last.
+/// The last command.
 const END: &str = "end";
 const DONE: &str = "done";
 
@@ -31,7 +31,7 @@ fn doctors_of_two_hosts_name_the_side_at_fault() {
     module_missing();
 }
 
-/// The other host, which does as it is told.
+/// Runs the commands of the other host.
 fn obey(other: &mut Other) {
     let (_process, _) = answering_of(Command::new(PROGRAM), PEER, "rdma");
     other.both("answering");

@@ -1,4 +1,4 @@
-//! A released node and one of ours that open each other at the same time.
+//! A released node and a handfast node that open each other at the same time.
 
 use super::peer::{ABSENT, OLD, Peer, RELEASE, Release};
 use crate::helpers::{Folder, skipped, until};
@@ -9,12 +9,13 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 
-/// How often they meet.
+/// Simultaneous openings.
 const ROUNDS: u8 = 100;
 /// At least so many of them must have been at the same time, or little was seen.
 const CROSSED_MIN: usize = 20;
 const BYTES: u64 = 64 << 10;
-/// Where what a released node sends lies in its memory; what it is sent lies at the beginning.
+/// Offset in the released node's memory of the bytes that it sends; received bytes are at the
+/// beginning.
 const SENT: u64 = 1 << 20;
 
 #[test]

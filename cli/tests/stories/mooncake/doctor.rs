@@ -11,7 +11,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Where the packages of the distribution are unpacked, set by `cargo xtask test --stage fleet`.
+/// The folder of the unpacked distribution packages, set by `cargo xtask test --stage fleet`.
 const FOLDER: &str = "HANDFAST_FLEET";
 const NODE: &str = "node-b.example:1";
 /// `mooncake/rpc_meta/node-b.example:1`, as an etcd takes it over HTTP.
@@ -89,7 +89,7 @@ impl Etcd {
         let address = format!("{}:{port}", if listen == "0.0.0.0" { "127.0.0.1" } else { listen });
         until("the etcd answers", || {
             let request = "GET /health HTTP/1.0\r\n\r\n";
-            // What is not encrypted it answers with nothing then.
+            // It closes a plain connection without an answer.
             if self.is_encrypted {
                 return TcpStream::connect(&address).is_ok();
             }
@@ -108,7 +108,7 @@ impl Etcd {
     }
 }
 
-/// What it answers to a request, up to its end.
+/// The answer to a request, up to its end.
 fn said_by(address: &str, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(request.as_bytes())?;
@@ -129,13 +129,13 @@ fn own_address() -> Option<String> {
     match left {
         Ok(address) if !address.ip().is_loopback() => Some(address.ip().to_string()),
         _ => {
-            skipped("this machine has no address beside loopback");
+            skipped("this machine has no address but loopback");
             None
         }
     }
 }
 
-/// What is wrong with the metadata service, by id.
+/// Findings about the metadata service, by id.
 fn asked(url: &str, more: &[&str]) -> Vec<Value> {
     let ended = doctor(&[&["--transport", "tcp", "--metadata", url], more].concat());
     let found = findings(&ended.output).into_iter();
@@ -156,7 +156,7 @@ fn one(found: &[Value], id: &str) -> Value {
 fn stopped_etcd_is_found_until_it_runs_again() {
     let Some(mut etcd) = Etcd::start("127.0.0.1", "127.0.0.1") else { return };
     let url = etcd.url("127.0.0.1");
-    // What it tells clients is of this machine alone, and nothing else is wrong.
+    // It advertises an address of this machine alone, which is the only finding.
     one(&asked(&url, &[]), "ETCD-ADVERTISE");
     etcd.stop();
     one(&asked(&url, &[]), "ETCD-DOWN");
@@ -238,7 +238,7 @@ fn a_name_with_a_slip_in_it_leads_to_the_node_that_is_meant() {
     let _server = node(&store);
     one(&asked(&store.url, &["--segment", "node-b.exmaple:1"]), "SEG-NAME");
     assert_eq!(asked(&store.url, &["--segment", NODE]), [] as [Value; 0]);
-    // An etcd lists its keys, so that the nearest can be told.
+    // An etcd lists its keys, so the finding names the nearest one.
     let Some(etcd) = Etcd::start("127.0.0.1", "10.1.0.9") else { return };
     let url = etcd.url("127.0.0.1");
     publish(&etcd);

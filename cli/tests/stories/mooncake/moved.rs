@@ -15,7 +15,7 @@ const BYTES: usize = 64 << 10;
 const FOUND_WITHIN: Duration = Duration::from_secs(10);
 /// No transfer may take longer than that to say that the node is away.
 const TOLD_WITHIN: Duration = Duration::from_secs(10);
-/// How often it moves.
+/// Moves of the node.
 const MOVES: u64 = 3;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

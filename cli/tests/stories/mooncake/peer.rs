@@ -1,4 +1,4 @@
-//! A released node as a child process that is told what to do.
+//! A released node as a scripted child process.
 
 use crate::helpers::{Folder, Process, until};
 use serde_json::{Value, json};
@@ -12,10 +12,10 @@ pub(crate) const RELEASE: &str = "0.3.13.post1";
 pub(crate) const OLD: &str = "0.3.10.post2";
 /// Set for stories that every change can do without.
 const NIGHTLY: &str = "HANDFAST_NIGHTLY";
-/// Why a story is not told.
+/// The reason for skipping a test.
 pub(crate) const ABSENT: &str =
     "released Mooncake nodes are not installed; `cargo xtask test --stage fleet` installs them";
-/// What stands for no store.
+/// The value for no metadata store.
 pub(crate) const BY_ADDRESS: &str = "P2PHANDSHAKE";
 /// The folder they are in, set by that stage.
 const FOLDER: &str = "HANDFAST_FLEET";
@@ -29,7 +29,7 @@ pub(crate) struct Release {
     libraries: String,
 }
 
-/// The releases that every story is told of at night, and the newer one at every change.
+/// The releases of every test at night, and the newer one at every change.
 pub(crate) fn releases() -> &'static [&'static str] {
     if is_night() { &[RELEASE, OLD] } else { &[RELEASE] }
 }
@@ -111,7 +111,7 @@ impl Release {
         peer
     }
 
-    /// The etcd that is unpacked beside it.
+    /// The etcd in the same folder.
     #[cfg(feature = "etcd")]
     pub(crate) fn etcd(&self) -> PathBuf {
         let folder = self.python.ancestors().nth(3).unwrap();
@@ -126,7 +126,7 @@ impl Release {
     }
 }
 
-/// Where the packages of the distribution lie that the stories need.
+/// The folder of distribution packages that the tests need.
 pub(crate) fn packages(folder: &Path) -> PathBuf {
     folder.join("packages/fleet")
 }
@@ -135,9 +135,9 @@ pub(crate) fn packages(folder: &Path) -> PathBuf {
 pub(crate) struct Peer {
     pub(crate) process: Process,
     pub(crate) address: String,
-    /// Where it takes calls.
+    /// The port of its control channel.
     pub(crate) port: u64,
-    /// Where its memory lies.
+    /// The address of its memory.
     pub(crate) memory: u64,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
@@ -194,7 +194,7 @@ impl Peer {
         self.ask(json!({"cmd": "load", "path": path, "here": here}));
     }
 
-    /// What is in its memory.
+    /// The content of its memory.
     pub(crate) fn dump(&mut self, folder: &Folder, here: u64, bytes: u64) -> Vec<u8> {
         let path = folder.name("dump");
         self.ask(json!({"cmd": "dump", "path": path, "here": here, "bytes": bytes}));

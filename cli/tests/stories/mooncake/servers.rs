@@ -33,7 +33,7 @@ impl Metadata {
         Self { _process: process, url }
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("http://").unwrap().strip_suffix("/metadata").unwrap()
     }
@@ -61,7 +61,7 @@ impl Release {
         Metadata::spawn(command, &address, url)
     }
 
-    /// The etcd that is unpacked beside the release.
+    /// The etcd unpacked with the release.
     #[cfg(feature = "etcd")]
     pub(crate) fn etcd_server(&self, host: &str, folder: &Folder) -> Metadata {
         let (clients, peers) = (free(host), free(host));

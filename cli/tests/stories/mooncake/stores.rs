@@ -7,7 +7,7 @@ use crate::helpers::{Folder, MIB, PROGRAM, Server, run, skipped, succeed};
 use std::fs;
 use std::process::Command;
 
-/// Where released nodes say that they are: they would look for an address of the machine.
+/// The advertised address of released nodes, which would otherwise choose one of the machine.
 const AT_LOOPBACK: [(&str, &str); 1] = [("MC_TCP_BIND_ADDRESS", LOOPBACK)];
 const LOOPBACK: &str = "127.0.0.1";
 const BYTES: u64 = 3 * MIB + 7;
@@ -55,7 +55,7 @@ fn join_a_released_metadata_server(release: &Release) {
     let url = &store.url;
     let (peer, server) = fleet(release, url);
     let peer = both_ways(&folder, peer, &server, url, 1);
-    // It takes an address once, and would lock out whoever crashed.
+    // It accepts an address once, and would lock out a restarted node.
     server.process.signal(rustix::process::Signal::KILL);
     drop(server);
     let server = serve(url);
@@ -167,7 +167,7 @@ fn variables_are_shown_with_source_and_range() {
     }
 }
 
-/// A released node and one of ours, both published.
+/// A released node and a handfast node, both published.
 fn fleet(release: &Release, url: &str) -> (Peer, Server) {
     (release.start_named(THEIRS, url, MEMORY, &AT_LOOPBACK), serve(url))
 }

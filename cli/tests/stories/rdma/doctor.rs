@@ -42,7 +42,7 @@ fn planted_faults_are_found_and_each_is_cured_by_its_own_remedy() {
 
 fn no_address() {
     let finding = found("IP-MISSING", &line(""));
-    // What the user chooses.
+    // The user's choice.
     done(&command(&finding).replace("ADDRESS/PREFIX", &format!("{ADDRESS}/24")));
     cured("IP-MISSING", &line(""));
 }
