@@ -242,21 +242,24 @@ impl<N: Net> Driver<N> {
             Command::NoRoom { peer, error, limit } => {
                 return self.note_no_room(peer, (error, limit));
             }
-            Command::Shutdown { done } => {
-                if let Some(waiting) = &mut self.shutdown {
-                    waiting.extend(done);
-                    return;
-                }
-                let known = self.parts.node.lifecycles();
-                let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
-                for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
-                    self.parts.node.handle_input(now, Input::Close(peer));
-                }
-                self.shutdown = Some(done.into_iter().collect());
-                return;
-            }
+            Command::Shutdown { done } => return self.begin_shutdown(done),
         };
         self.parts.node.handle_input(now, input);
+    }
+
+    /// Closes every lane; `done` is notified when none is left.
+    fn begin_shutdown(&mut self, done: Option<oneshot::Sender<()>>) {
+        if let Some(waiting) = &mut self.shutdown {
+            waiting.extend(done);
+            return;
+        }
+        let now = self.parts.clock.now();
+        let known = self.parts.node.lifecycles();
+        let peers: Vec<NicPath> = known.map(|(_, _, peer, _)| peer.clone()).collect();
+        for peer in peers.into_iter().chain(self.opened.keys().cloned()) {
+            self.parts.node.handle_input(now, Input::Close(peer));
+        }
+        self.shutdown = Some(done.into_iter().collect());
     }
 
     /// Of those whom we opened to, whose number is bounded: somebody may want to know.
