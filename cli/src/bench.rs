@@ -1,6 +1,5 @@
 //! `handfast bench`: rates of reads and writes, beside the raw limit measured in the same run.
 
-mod iperf3;
 mod latency;
 mod load;
 mod peers;
@@ -52,8 +51,7 @@ threads, gib_per_s (the median), measurements_gib_per_s, one a round, and for a 
 ours processor_s_per_gib, the processor time of both sides; with --limit also raw_gib_per_s,
 raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio, all of a stream
 that walks over as much memory as a batch does, and raw_in_cache_gib_per_s and ratio_in_cache, of
-one that sends and receives the same block again and again; with
---iperf3 also iperf3_gib_per_s and raw_to_iperf3, how the raw stream compares with iperf3.
+one that sends and receives the same block again and again.
 
 With --latency: latencies, each with operation, size and us (mean, p50, p99); with --limit also
 raw_blocking_us and raw_adaptive_us, a ping-pong whose ends sleep and one whose ends look for
@@ -103,10 +101,6 @@ pub(crate) struct Bench {
     /// Also measure a raw one-way TCP stream of equal block size over equal memory, and show the ratio
     #[arg(long)]
     pub(crate) limit: bool,
-    /// With --limit: also measure a stream of equal block size with iperf3, for at least a second,
-    /// and show how the raw stream compares
-    #[arg(long, requires = "limit")]
-    pub(crate) iperf3: bool,
     /// Also measure how long single requests take, for each direction and size; with --limit
     /// beside a raw ping-pong of the same bytes
     #[arg(long)]
@@ -157,9 +151,6 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let Some(footprint) = workloads.iter().map(Workload::footprint).max() else {
         return Err(Failure::Usage("there is nothing to measure".into()));
     };
-    if arguments.iperf3 {
-        iperf3::check(arguments.size.iter().copied().max().unwrap_or(0))?;
-    }
     let server_core = arguments.cores.last().copied();
     let server = match &arguments.node {
         Some(_) if arguments.limit => {
@@ -184,7 +175,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     };
     let runtime = runtime::build()?;
     let meter = Meter::new(server.as_ref().map(Server::process));
-    let yardstick = Yardstick { sink: sink.as_ref(), server_core, meter };
+    let yardstick = Yardstick { sink: sink.as_ref(), meter };
     let report = measure(&arguments, &runtime, &address, workloads, &yardstick)?;
     let peers = peers.map(|peers| peers::measure(&runtime, &peers, &arguments.lanes));
     report.with_peers(peers.transpose()?).print(arguments.json)
@@ -193,7 +184,6 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
 /// What measurements are held against.
 struct Yardstick<'a> {
     sink: Option<&'a raw::Sink>,
-    server_core: Option<usize>,
     meter: Meter,
 }
 
@@ -250,11 +240,6 @@ impl Row {
         yardstick: &Yardstick<'_>,
     ) -> Outcome {
         let (size, duration) = (self.workload.size, arguments.duration);
-        if arguments.iperf3 {
-            let (sender, receiver) = (arguments.cores.first().copied(), yardstick.server_core);
-            let placement = iperf3::Placement { sender, receiver };
-            self.iperf3.push(iperf3::measure(size, duration, placement)?);
-        }
         if let Some(sink) = yardstick.sink {
             let walk = self.workload.batch_bytes();
             self.raw.push(sink.measure(size, walk, duration)?);

@@ -5,7 +5,6 @@
 
 mod figures;
 mod page;
-mod plot;
 mod targets;
 
 use crate::command::cargo;
@@ -29,7 +28,7 @@ const PEERS: &str = "1000";
 /// medians of the rounds' ratios, so they roughly hold on a busy machine too. One process runs on
 /// the first processor, the other on the last.
 ///
-/// Writes `bench.json`, `README.md` and a plot. Takes about six minutes after the build, with
+/// Writes `bench.json` and `README.md`. Takes about six minutes after the build, with
 /// --quick less than one.
 ///
 /// Exit code: 0 if everything was measured; with --check, 1 if a target was missed.
@@ -129,7 +128,6 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     };
     write("bench.json", figures.to_json(&targets)?)?;
     write("README.md", page::page(&figures, &targets))?;
-    write("ratios.svg", plot::ratios(&figures))?;
     print!("\n{}", page::terminal(&targets));
     println!("\nwritten to {}", folder.display());
     let missed = targets.iter().filter(|target| !target.is_met()).count();

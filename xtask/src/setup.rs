@@ -25,7 +25,7 @@ const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
 /// unpacked below cargo's target folder, by any user; nothing of them is installed.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Also install what nothing needs: cargo-nextest (faster tests), iperf3 (the loopback's limit)
+    /// Also install what nothing needs: cargo-nextest (faster tests)
     #[arg(long)]
     optional: bool,
     /// Only find or unpack what builds the verbs backend, and print the command that builds it
@@ -90,14 +90,7 @@ pub(crate) const CPP: Tool = Tool {
     install: &[APT_UPDATE, &["apt-get", "install", "--yes", "--no-install-recommends", "g++"]],
     stage: Some("fuzz"),
 };
-const IPERF: Tool = Tool {
-    name: "iperf3",
-    present: &["iperf3", "--version"],
-    install: &[APT_UPDATE, &["apt-get", "install", "--yes", "--no-install-recommends", "iperf3"]],
-    stage: None,
-};
-
-const TOOLS: [&Tool; 8] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEXTEST, &IPERF];
+const TOOLS: [&Tool; 7] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS, &NEXTEST];
 
 /// `cargo xtask setup`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {

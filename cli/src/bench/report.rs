@@ -20,19 +20,11 @@ pub(super) struct Row {
     pub(super) raw: Vec<Moved>,
     /// Of one block again and again, where a batch has more.
     pub(super) raw_in_cache: Vec<Moved>,
-    /// In bytes per second.
-    pub(super) iperf3: Vec<f64>,
 }
 
 impl Row {
     pub(super) fn new(workload: Workload) -> Self {
-        Self {
-            workload,
-            moved: Vec::new(),
-            raw: Vec::new(),
-            raw_in_cache: Vec::new(),
-            iperf3: Vec::new(),
-        }
+        Self { workload, moved: Vec::new(), raw: Vec::new(), raw_in_cache: Vec::new() }
     }
 
     fn show(self) -> ShownRow {
@@ -61,8 +53,6 @@ impl Row {
             ratio: median_ratio(&moved, &raw),
             raw_in_cache_gib_per_s: median(gib(&in_cache)),
             ratio_in_cache: median_ratio(&moved, &in_cache),
-            iperf3_gib_per_s: median(gib(&self.iperf3)),
-            raw_to_iperf3: median_ratio(&raw, &self.iperf3),
             measurements_gib_per_s: gib(&moved),
             raw_measurements_gib_per_s: gib(&raw),
         }
@@ -90,10 +80,6 @@ struct ShownRow {
     raw_in_cache_gib_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio_in_cache: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    iperf3_gib_per_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    raw_to_iperf3: Option<f64>,
     measurements_gib_per_s: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     raw_measurements_gib_per_s: Vec<f64>,
@@ -243,12 +229,9 @@ impl Report {
             ),
             "operation   size  batch  threads    rate     raw   ratio".to_owned(),
         ];
-        if self.workloads.iter().any(|row| row.iperf3_gib_per_s.is_some()) {
-            lines[1].push_str("  iperf3  raw/iperf3");
-        }
         for row in &self.workloads {
             let shown = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.2}"));
-            let mut line = format!(
+            lines.push(format!(
                 "{:9} {:>6} {:>6} {:>8} {:>7.2} {:>7} {:>7}",
                 row.operation,
                 size::short(row.size),
@@ -257,12 +240,7 @@ impl Report {
                 row.gib_per_s,
                 shown(row.raw_gib_per_s),
                 shown(row.ratio)
-            );
-            if row.iperf3_gib_per_s.is_some() {
-                let (rate, ratio) = (shown(row.iperf3_gib_per_s), shown(row.raw_to_iperf3));
-                line.push_str(&format!(" {rate:>7} {ratio:>11}"));
-            }
-            lines.push(line);
+            ));
         }
         if !self.latencies.is_empty() {
             lines.extend(latency::table(&self.latencies));

@@ -76,26 +76,6 @@ fn fields_that_were_not_measured_are_left_out() {
 }
 
 #[test]
-fn iperf3_measures_the_yardstick_where_it_is_installed() {
-    let options =
-        ["bench", "--size", "64K", "--batch", "1", "--rounds", "1", "--operation", "read"];
-    let ended = run(&[&options[..], &["--limit", "--iperf3", "--duration", "100ms"]].concat());
-    if std::process::Command::new("iperf3").arg("--version").output().is_err() {
-        ended.failed(1, &["starting iperf3 failed"]);
-        eprintln!("skipped: iperf3 is not installed, so only its absence was tried");
-        return;
-    }
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    let lines: Vec<&str> = ended.output.lines().collect();
-    assert!(lines[1].ends_with("iperf3  raw/iperf3"), "{ended:?}");
-    assert!(lines.iter().all(|line| line.len() <= 80), "{ended:?}");
-    let numbers: Vec<f64> = lines[2].split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [.., raw, _, iperf3, ratio] = numbers[..] else { panic!("{ended:?}") };
-    // Rounded to two places each.
-    assert!((raw / iperf3 - ratio).abs() < 0.1 * ratio, "{ended:?}");
-}
-
-#[test]
 fn the_table_goes_to_standard_output_and_progress_elsewhere() {
     let ended = run(&[&["bench"], &SHORT[..]].concat());
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -113,8 +93,6 @@ fn what_cannot_be_measured_is_refused_in_words() {
     bench(&["--cores", "0,99999"]).failed(2, &["no processor 99999"]);
     bench(&["--limit", "127.0.0.1:1"]).failed(2, &["--limit", "leave NODE out"]);
     bench(&["127.0.0.1:1"]).failed(3, &["127.0.0.1:1", "refused"]);
-    bench(&["--iperf3"]).failed(2, &["--limit"]);
-    bench(&["--limit", "--iperf3", "--size", "2M"]).failed(2, &["1048576 bytes"]);
     bench(&["--batch", "0"]).failed(2, &["--batch", "1..=4096"]);
     bench(&["--batch", "5000"]).failed(2, &["--batch", "1..=4096"]);
     bench(&["--peers", "0"]).failed(2, &["--peers", "1..=10000"]);

@@ -15,7 +15,7 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
          processors, {processor}; Linux {kernel}; loopback TCP; {}; load at the start {load:.1}; \
          {} s.\n\nHandfast and the raw limit, one TCP socket between two processes, are measured \
          in turns; a ratio is the median of the rounds' ratios. Ratios hold for other machines \
-         better than rates do. What a transfer is made of, call by call: [profile](profile.md).\n\n![ratios](ratios.svg)\n\n## Targets\n\n| figure | wanted | found | \
+         better than rates do. What a transfer is made of, call by call: [profile](profile.md).\n\n## Targets\n\n| figure | wanted | found | \
          |\n| --- | --- | --- | --- |\n",
         figures.placement,
         figures.took.as_secs(),
