@@ -1,20 +1,19 @@
 //! `handfast topology`: which NIC is near which memory of this machine.
 
-mod svg;
-
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::output;
 use crate::sim::show::{Facts, columns};
 use clap::Args;
 use handfast::topology::{Machine, Nic, PriorityMatrix};
 use serde::Serialize;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 const EPILOGUE: &str = concat!(
     "\
 Examples:
   handfast topology
-  handfast topology --svg machine.svg
+  handfast topology --dot | dot -Tsvg > machine.svg
   handfast topology --matrix > matrix.json     MC_CUSTOM_TOPO_JSON=matrix.json
 
 Accelerators are numbered by PCI address, as CUDA does where
@@ -37,9 +36,9 @@ pub(crate) struct Topology {
     /// Print the matrix alone, in the form that Mooncake reads and publishes
     #[arg(long)]
     matrix: bool,
-    /// Also draw the machine into this file
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
+    /// Print the machine as a graph for Graphviz, with an edge from each accelerator to its NICs
+    #[arg(long, conflicts_with_all = ["json", "matrix"])]
+    dot: bool,
     /// Look below this folder, such as a copy of another machine's /sys, and not below /
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
@@ -55,12 +54,8 @@ struct Whole<'a> {
 pub(crate) fn run(arguments: Topology) -> Outcome {
     let machine = Machine::discover(&arguments.root)?;
     let matrix = machine.matrix();
-    if let Some(path) = &arguments.svg {
-        std::fs::write(path, svg::draw(&machine, &matrix)).map_err(|error| Failure::File {
-            path: path.clone(),
-            doing: "writing",
-            error,
-        })?;
+    if arguments.dot {
+        return output::say(format_args!("{}", graph(&machine, &matrix)));
     }
     if arguments.matrix {
         return output::say(format_args!("{}", matrix.to_json()));
@@ -69,6 +64,37 @@ pub(crate) fn run(arguments: Topology) -> Outcome {
         return output::say_json(&Whole { machine: &machine, matrix: &matrix });
     }
     output::say(format_args!("{}", facts(&machine, &matrix).text(columns())))
+}
+
+/// A Graphviz graph: a cluster per NUMA node, and an edge from each accelerator to its NICs.
+fn graph(machine: &Machine, matrix: &PriorityMatrix) -> String {
+    let mut text = String::from("digraph machine {\n  rankdir=LR; node [shape=box];\n");
+    let known = |numa: Option<u32>| machine.nodes.iter().find(|node| Some(node.number) == numa);
+    let mut device = |name: &str, note: String, numa: Option<u32>| {
+        let device = format!("{name:?} [label={:?}];", format!("{name}\n{note}"));
+        let _ = match known(numa) {
+            Some(node) => {
+                let number = node.number;
+                let title = format!("NUMA node {number}");
+                writeln!(text, "  subgraph cluster_{number} {{ label={title:?}; {device} }}")
+            }
+            None => writeln!(text, "  {device}"),
+        };
+    };
+    for gpu in &machine.gpus {
+        device(&gpu.location, gpu.pci.clone(), gpu.numa);
+    }
+    for nic in &machine.nics {
+        let state = if nic.active { "" } else { ", no active port" };
+        device(&nic.name, format!("{} {}{state}", nic.kind, nic.pci), nic.numa);
+    }
+    for gpu in &machine.gpus {
+        for nic in matrix.nics(&gpu.location).preferred {
+            let _ = writeln!(text, "  {:?} -> {nic:?};", gpu.location);
+        }
+    }
+    text.push('}');
+    text
 }
 
 fn facts(machine: &Machine, matrix: &PriorityMatrix) -> Facts {

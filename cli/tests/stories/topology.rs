@@ -1,6 +1,6 @@
 //! `handfast topology`, on a made-up machine: two sockets, a GPU and a NIC on each.
 
-use crate::helpers::{Folder, run, succeed};
+use crate::helpers::{Folder, succeed};
 use crate::output::on_terminal;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
@@ -77,20 +77,16 @@ fn a_terminal_of_any_width_shows_all_of_it() {
 }
 
 #[test]
-fn picture_links_each_accelerator_to_its_nic() {
+fn graph_joins_accelerators_and_their_nics() {
     let folder = Folder::new();
-    let (root, file) = (machine(&folder), folder.join("machine.svg"));
-    succeed(&["topology", "--root", root.to_str().unwrap(), "--svg", file.to_str().unwrap()]);
-    let svg = std::fs::read_to_string(&file).unwrap();
-    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-    assert_eq!(svg.matches("class=\"near\"").count(), 2);
-    for title in ["cuda:0 0000:01:00.0", "cuda:1 0000:11:00.0", "a_nic_with_a_long_name_1"] {
-        assert!(svg.contains(&format!("<title>{title}")), "{title}: {svg}");
+    let root = machine(&folder);
+    let graph = succeed(&["topology", "--root", root.to_str().unwrap(), "--dot"]);
+    assert!(graph.starts_with("digraph machine {\n") && graph.ends_with("}\n"), "{graph}");
+    for place in [0, 1] {
+        let near = format!("  \"cuda:{place}\" -> \"a_nic_with_a_long_name_{place}\";\n");
+        assert_eq!(graph.matches(&near).count(), 1, "{graph}");
+        let gpu = format!("{{ label=\"NUMA node {place}\"; \"cuda:{place}\" [label=");
+        assert!(graph.contains(&gpu), "{graph}");
     }
-}
-
-#[test]
-fn a_file_that_cannot_be_written_is_named() {
-    run(&["topology", "--svg", "/nowhere/machine.svg"])
-        .failed(5, &["/nowhere/machine.svg", "writing"]);
+    assert_eq!(graph.matches("->").count(), 2, "{graph}");
 }
