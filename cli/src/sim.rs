@@ -31,7 +31,7 @@ Try it:
   handfast sim sweep --minutes 1       random schedules with up to 12 faults
   handfast sim replay 'hf2:…'          what a printed line leads to
   handfast sim minimize 'hf2:…'        the same in as few events as can be found
-  handfast sim timeline 'hf2:…'        a picture of it: timeline.html
+  handfast sim timeline 'hf2:…'        its events, one line each
   handfast sim replay run.trace        what `serve --record run.trace` wrote
 
 docs/simulation.md in the sources says what is simulated, what each oracle

@@ -35,7 +35,7 @@ pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use line::{Line, LineError, ReplayError, Schedule};
 pub use minimize::{MinimizeError, Minimized, minimize};
 pub use play::{Rules, Run, play, play_schedule};
-pub use record::{Bar, Fate, Passage, Picture, Record, Row, SiteState};
+pub use record::{Fate, Passage, Picture, Record, Row, SiteState};
 pub use recorded::{ENTRIES_SHOWN_MAX, Window, picture as picture_of_trace};
 pub use scenario::Scenario;
 pub use scheduler::Scheduler;

@@ -1,15 +1,10 @@
 //! A replayed line, written down event by event: what a timeline draws.
 
-use crate::case::{Case, names_of};
 use crate::heal::next;
 use crate::line::{Line, ReplayError, rules};
 use crate::play::Run;
-use handfast_core::Pair;
-use handfast_core::node::StateKind;
 use handfast_core::wire::Message;
-use handfast_transport_sim::{
-    Action, Choice, Demand, InFlight, Operations, Oracle, Step, Violation, World,
-};
+use handfast_transport_sim::{Action, Choice, Demand, InFlight, Oracle, Step, Violation, World};
 use std::sync::Arc;
 
 /// Most events that a world is followed for while it heals.
@@ -75,41 +70,15 @@ pub struct Passage {
     pub fate: Fate,
 }
 
-/// A lifecycle from its beginning to its end.
-#[derive(Clone, Debug)]
-pub struct Bar {
-    /// Its site.
-    pub site: usize,
-    /// Its name, such as `B'#2`.
-    pub name: String,
-    /// Its states, each with the row in which it began.
-    pub states: Vec<(StateKind, usize)>,
-    /// The row in which it was gone; the number of rows if it is there at the end.
-    pub ended: usize,
-    /// Its queue pair's numbers, `none` before BringUp, as last seen.
-    pub queue_pair: Option<u32>,
-    pub(crate) pair: Pair,
-}
-
 /// Content of a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Picture {
-    /// Title.
-    pub title: String,
-    /// Verdict of a run without a violation.
-    pub holds: String,
-    /// Figures, in a sentence.
-    pub facts: String,
-    /// The command that replays it.
-    pub command: String,
     /// Names of the sites.
     pub sites: Vec<String>,
     /// Every event, healing included.
     pub rows: Vec<Row>,
     /// Every message.
     pub passages: Vec<Passage>,
-    /// Every lifecycle.
-    pub bars: Vec<Bar>,
     /// The violation, if any.
     pub violation: Option<Violation>,
     /// The row in which that shows.
@@ -145,46 +114,12 @@ impl Record {
         let (line, trace_hash) = (line.clone(), run.trace_hash);
         let mut record = Self { line, trace_hash, picture };
         let mut open: Vec<(Arc<Message>, Passage)> = Vec::new();
-        record.follow_lifecycles(&world);
         for choice in &run.schedule {
             record.event(&mut world, choice, false, &mut open);
         }
         record.heal(&run, &mut world, &mut open);
         record.finish(open);
-        record.head();
         Ok(record)
-    }
-
-    fn head(&mut self) {
-        let Case { scenario, ground, variant, faults, faults_max, operations, .. } =
-            &self.line.case;
-        let rules = match variant {
-            Some(entry) => format!("variant {} ({}): {}", entry.id, entry.name, entry.breaks),
-            None => "shipping rules".to_owned(),
-        };
-        let ground = match ground.words() {
-            bare if bare.is_empty() => bare,
-            words => format!(", {words}"),
-        };
-        let grain = match operations {
-            Operations::Stepwise => "every queue-pair operation is an event",
-            Operations::AtOnce => "queue-pair operations succeed at once",
-        };
-        let rows = &self.picture.rows;
-        let healing = rows.iter().filter(|row| row.healing).count();
-        let spent = rows.iter().filter(|row| row.fault).count();
-        let budget = match faults_max {
-            0 => "no faults allowed".to_owned(),
-            _ => format!("faults: {spent} of {faults_max} ({})", names_of(*faults)),
-        };
-        self.picture.facts = format!(
-            "{} events, {healing} of them healing; {budget}; {grain}; trace {:032x}",
-            rows.len(),
-            self.trace_hash
-        );
-        self.picture.title = format!("{scenario:?}{ground}, {rules}");
-        self.picture.holds = "every oracle holds".to_owned();
-        self.picture.command = format!("handfast sim replay '{}'", self.line);
     }
 
     fn heal(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
@@ -226,7 +161,6 @@ impl Record {
             violations: step.violations,
             states: (0..world.sites()).map(|site| state_of(world, site)).collect(),
         });
-        self.follow_lifecycles(world);
     }
 
     fn follow_messages(
@@ -272,54 +206,10 @@ impl Record {
         }
     }
 
-    /// Called after a row was added; the bars of a world that begins with lifecycles begin at 0.
-    fn follow_lifecycles(&mut self, world: &World) {
-        let rows = self.picture.rows.len();
-        let row = rows.saturating_sub(1);
-        let mut present: Vec<(usize, Pair)> = Vec::new();
-        for site in 0..world.sites() {
-            for (lifecycle, state, ..) in world.node(site).lifecycles() {
-                let pair = world.pair_of(site, lifecycle);
-                present.push((site, pair));
-                let qp = world
-                    .queue_pairs()
-                    .iter()
-                    .find(|qp| qp.host == site && qp.lifecycle == lifecycle);
-                let known =
-                    self.picture.bars.iter_mut().find(|bar| bar.site == site && bar.pair == pair);
-                let bar = match known {
-                    Some(bar) => bar,
-                    None => {
-                        self.picture.bars.push(Bar {
-                            site,
-                            name: world.name_of_pair(pair),
-                            states: Vec::new(),
-                            ended: usize::MAX,
-                            queue_pair: None,
-                            pair,
-                        });
-                        let last = self.picture.bars.len() - 1;
-                        &mut self.picture.bars[last]
-                    }
-                };
-                bar.queue_pair = qp.map(|qp| qp.number).or(bar.queue_pair);
-                if bar.states.last().is_none_or(|(last, _)| *last != state) {
-                    bar.states.push((state, row));
-                }
-            }
-        }
-        for bar in &mut self.picture.bars {
-            if bar.ended == usize::MAX && !present.contains(&(bar.site, bar.pair)) {
-                bar.ended = row;
-            }
-        }
-    }
-
     fn finish(&mut self, open: Vec<(Arc<Message>, Passage)>) {
         let rows = self.picture.rows.len();
         let left = open.into_iter().map(|(_, passage)| Passage { ended: rows, ..passage });
         self.picture.passages.extend(left);
-        self.picture.bars.iter_mut().for_each(|bar| bar.ended = bar.ended.min(rows));
         if self.picture.violation.is_some() && self.picture.broken.is_none() {
             // A world that cannot heal shows it in its last row.
             self.picture.broken = rows.checked_sub(1);

@@ -3,11 +3,11 @@
 //! The other side of a message is not known: a call is drawn where it was sent, and what became of
 //! it where that showed.
 
-use crate::record::{Bar, Fate, Passage, Picture, Row, SiteState};
+use crate::record::{Fate, Passage, Picture, Row, SiteState};
 use handfast_core::transport::{Operation, Outcome};
 use handfast_core::wire::Message;
 use handfast_core::{Event, Incarnation, Input, Lifecycle, NicPath, Node, Output, Pair};
-use handfast_trace::{Edge, Entry, ReplayError, Replayed, Step, TraceReader, What, replay};
+use handfast_trace::{Edge, Entry, ReplayError, Step, TraceReader, What, replay};
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -30,12 +30,11 @@ pub struct Window {
 /// # Errors
 /// [`ReplayError`] if it does not; or what `open` fails with.
 pub fn picture<R: BufRead, E: From<ReplayError>>(
-    name: &str,
     open: &mut dyn FnMut() -> Result<TraceReader<R>, E>,
     window: Window,
 ) -> Result<Picture, E> {
     let mut end = 0;
-    let replayed = replay(open()?, &mut |step| {
+    replay(open()?, &mut |step| {
         if let Step::Entry { entry, .. } = step {
             end = entry.number + 1;
         }
@@ -49,16 +48,14 @@ pub fn picture<R: BufRead, E: From<ReplayError>>(
         Step::Entry { entry, node, outputs } if shown.contains(&entry.number) => {
             drawing.entry(entry, node, outputs);
         }
-        Step::Entry { node, .. } => drawing.pass(node),
-        Step::End(_) => {}
+        Step::Entry { .. } | Step::End(_) => {}
     })?;
-    Ok(drawing.finish(name, &replayed))
+    Ok(drawing.finish())
 }
 
 #[derive(Default)]
 struct Drawing {
     picture: Picture,
-    own: Option<Pair>,
     peers: Vec<NicPath>,
     /// The runs of each peer, in the order in which they showed.
     runs: BTreeMap<NicPath, Vec<Incarnation>>,
@@ -73,18 +70,8 @@ impl Drawing {
         let name = node.path();
         if self.picture.sites.is_empty() {
             self.picture.sites.push(format!("A ({name})"));
-            self.own = Some(Pair { incarnation: node.incarnation(), lifecycle: Lifecycle(0) });
         }
         self.missing += missing;
-        self.pass(node);
-    }
-
-    /// Processes an entry before the first row without drawing it.
-    fn pass(&mut self, node: &Node) {
-        if self.picture.rows.is_empty() {
-            self.picture.bars.clear();
-            self.follow(node);
-        }
     }
 
     fn entry(&mut self, entry: &Entry, node: &Node, outputs: &[Output]) {
@@ -111,7 +98,6 @@ impl Drawing {
             violations: Vec::new(),
             states: vec![SiteState { lifecycles: lifecycles.collect(), details }],
         });
-        self.follow(node);
     }
 
     /// Text of an entry, and the site it belongs to.
@@ -245,32 +231,6 @@ impl Drawing {
         lifecycles.collect()
     }
 
-    fn follow(&mut self, node: &Node) {
-        let row = self.picture.rows.len().saturating_sub(1);
-        let mut present = Vec::new();
-        let Some(own) = self.own else { return };
-        for (lifecycle, kind, ..) in node.lifecycles() {
-            let pair = Pair { lifecycle, ..own };
-            present.push(pair);
-            let bars = &mut self.picture.bars;
-            let at = bars.iter().position(|bar| bar.pair == pair).unwrap_or_else(|| {
-                let name = format!("A#{}", lifecycle.0);
-                let states = Vec::new();
-                let (site, ended, queue_pair) = (0, usize::MAX, None);
-                bars.push(Bar { site, name, states, ended, queue_pair, pair });
-                bars.len() - 1
-            });
-            if bars[at].states.last().is_none_or(|(last, _)| *last != kind) {
-                bars[at].states.push((kind, row));
-            }
-        }
-        for bar in &mut self.picture.bars {
-            if bar.ended == usize::MAX && !present.contains(&bar.pair) {
-                bar.ended = row;
-            }
-        }
-    }
-
     fn site(&mut self, peer: &NicPath) -> usize {
         if let Some(at) = self.peers.iter().position(|known| known == peer) {
             return at + 1;
@@ -308,27 +268,13 @@ impl Drawing {
         format!("{}#{}", self.name_of(peer, pair.incarnation), pair.lifecycle.0)
     }
 
-    fn finish(mut self, name: &str, replayed: &Replayed) -> Picture {
+    fn finish(mut self) -> Picture {
         let rows = self.picture.rows.len();
         for (_, passage) in std::mem::take(&mut self.open) {
             let passage = Passage { fate: Fate::OnItsWay, ended: rows, ..passage };
             self.picture.passages.push(passage);
         }
-        for bar in &mut self.picture.bars {
-            bar.ended = bar.ended.min(rows);
-        }
-        let Replayed { program, steps, edges, .. } = replayed;
-        Picture {
-            title: format!("a recorded run, {name}"),
-            holds: "replayed: everything is as it was recorded".to_owned(),
-            facts: format!(
-                "{rows} of {} entries; recorded by handfast {program}; the other side of messages \
-                 is not recorded",
-                steps + edges
-            ),
-            command: format!("handfast sim replay {name}"),
-            ..self.picture
-        }
+        self.picture
     }
 }
 

@@ -1,13 +1,10 @@
-//! A picture as a picture: a page, a Mermaid diagram, or one line per event.
+//! A picture as text: a Mermaid diagram, or one line per event.
 
-mod html;
-mod layout;
 mod mermaid;
 
 use crate::record::Picture;
 use std::fmt::Write as _;
 
-pub use html::html;
 pub use mermaid::mermaid;
 
 /// Every event, with what it made the nodes do below it.

@@ -9,7 +9,6 @@ use clap::Args;
 use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;
 use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Instant;
 
 const REPLAY_EPILOGUE: &str = concat!(
@@ -78,21 +77,15 @@ pub(crate) struct Minimize {
 const TIMELINE_EPILOGUE: &str = concat!(
     "\
 Examples:
-  handfast sim timeline 'hf2:…'                  writes timeline.html
-  handfast sim timeline 'hf2:…' --out race.html
-  handfast sim timeline 'hf2:…' --mermaid        for Markdown
-  handfast sim timeline run.trace --text         the last entries of a recorded run
-
-The page needs nothing from elsewhere, and prints. The nodes are vertical
-lines, their lifecycles bars beside them, messages arrows, faults crosses; the
-row in which an oracle breaks is red. The state of every node shows when the
-pointer rests on a row.
+  handfast sim timeline 'hf2:…'                  one line per event
+  handfast sim timeline 'hf2:…' --mermaid        a sequence diagram for Markdown
+  handfast sim timeline run.trace                the last entries of a recorded run
 
 ",
     include_str!("exit_codes.txt")
 );
 
-/// Draw what a line or a recorded run holds, as a page for browsers and paper
+/// Print the events of a line or of a recorded run, or draw them as a sequence diagram
 #[derive(Args)]
 #[command(after_long_help = TIMELINE_EPILOGUE)]
 pub(crate) struct Timeline {
@@ -109,17 +102,10 @@ pub(crate) struct Timeline {
     /// With a trace: leave a last line out that is cut off
     #[arg(long)]
     allow_cut: bool,
-    /// File to make or replace; - is standard output
-    #[arg(long, value_name = "FILE", default_value = "timeline.html",
-          conflicts_with_all = ["mermaid", "text"])]
-    out: PathBuf,
-    /// Print a Mermaid sequence diagram instead
-    #[arg(long, conflicts_with = "text")]
-    mermaid: bool,
-    /// Print one line per event instead
+    /// Print a Mermaid sequence diagram
     #[arg(long)]
-    text: bool,
-    /// Print what was drawn as one line of JSON: every event, message and lifecycle
+    mermaid: bool,
+    /// Print one line of JSON: every event, with the state of every node after it
     #[arg(long)]
     json: bool,
 }
@@ -154,8 +140,6 @@ struct ShownPicture<'a> {
     events: Vec<ShownEvent<'a>>,
     broken: Option<ShownViolation>,
     broken_at_event: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -167,7 +151,7 @@ struct ShownRecord<'a> {
     picture: ShownPicture<'a>,
 }
 
-fn shown_picture(picture: &Picture, file: Option<String>) -> ShownPicture<'_> {
+fn shown_picture(picture: &Picture) -> ShownPicture<'_> {
     let events = picture.rows.iter().map(|row| ShownEvent {
         event: &row.words,
         site: &picture.sites[row.site],
@@ -182,16 +166,15 @@ fn shown_picture(picture: &Picture, file: Option<String>) -> ShownPicture<'_> {
         events: events.collect(),
         broken: picture.violation.as_ref().map(Into::into),
         broken_at_event: picture.broken.map(|row| row + 1),
-        file,
     }
 }
 
-fn shown(record: &Record, file: Option<String>) -> ShownRecord<'_> {
+fn shown(record: &Record) -> ShownRecord<'_> {
     ShownRecord {
         case: (&record.line.case).into(),
         line: record.line.to_string(),
         trace: format!("{:032x}", record.trace_hash),
-        picture: shown_picture(&record.picture, file),
+        picture: shown_picture(&record.picture),
     }
 }
 
@@ -212,7 +195,7 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
         line: line.to_string(),
     });
     if arguments.json {
-        output::say_json(&shown(&record, None))?;
+        output::say_json(&shown(&record))?;
     } else {
         let told = match arguments.text {
             true => pictures::text(picture, columns()),
@@ -293,37 +276,19 @@ pub(super) fn timeline(arguments: Timeline) -> Outcome {
     if let Some(path) = trace::named(&arguments.line) {
         let window = Window { from: arguments.from, entries: arguments.entries };
         let picture = trace::picture(&path, arguments.allow_cut, window)?;
-        return draw(&arguments, &picture, &|file| {
-            output::say_json(&shown_picture(&picture, file))
-        });
+        return draw(&arguments, &picture, || output::say_json(&shown_picture(&picture)));
     }
     let record = Record::of(&parse(&arguments.line)?)?;
-    draw(&arguments, &record.picture, &|file| output::say_json(&shown(&record, file)))
+    draw(&arguments, &record.picture, || output::say_json(&shown(&record)))
 }
 
-fn draw(
-    arguments: &Timeline,
-    picture: &Picture,
-    say_json: &dyn Fn(Option<String>) -> Outcome,
-) -> Outcome {
-    let printed = match (arguments.mermaid, arguments.text) {
-        (true, _) => Some(pictures::mermaid(picture)),
-        (_, true) => Some(pictures::text(picture, columns())),
-        _ if arguments.out.as_os_str() == "-" => Some(pictures::html(picture)),
-        _ => None,
-    };
-    if let Some(printed) = printed {
-        return match arguments.json {
-            true => say_json(None),
-            false => output::say(format_args!("{}", printed.trim_end())),
-        };
-    }
-    let path = &arguments.out;
-    let written = std::fs::write(path, pictures::html(picture));
-    written.map_err(|error| Failure::file(path, "writing the timeline", error))?;
+fn draw(arguments: &Timeline, picture: &Picture, say_json: impl FnOnce() -> Outcome) -> Outcome {
     if arguments.json {
-        return say_json(Some(path.display().to_string()));
+        return say_json();
     }
-    let events = picture.rows.len();
-    output::say(format_args!("{events} events drawn: open {} in a browser", path.display()))
+    let printed = match arguments.mermaid {
+        true => pictures::mermaid(picture),
+        false => pictures::text(picture, columns()),
+    };
+    output::say(format_args!("{}", printed.trim_end()))
 }

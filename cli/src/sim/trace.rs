@@ -135,8 +135,7 @@ pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
 
 /// The picture of a window of the entries.
 pub(super) fn picture(path: &Path, allow_cut: bool, window: Window) -> Result<Picture, Failure> {
-    let name = path.display().to_string();
-    picture_of_trace(&name, &mut || open(path, allow_cut), window)
+    picture_of_trace(&mut || open(path, allow_cut), window)
 }
 
 fn milliseconds(replayed: &Replayed) -> u64 {

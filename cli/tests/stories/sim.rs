@@ -68,7 +68,7 @@ fn failure_with_chosen_devices_replays_from_its_line() {
     assert!(line.starts_with("hf2:Transfers:rxe,Write,az:-:"), "{line}");
     run(&["sim", "replay", &line]).failed(10, &[&line]);
     assert!(json(&["sim", "minimize", &line, "--json"])["events"].as_u64() < Some(20));
-    assert!(succeed(&["sim", "timeline", &line, "--text"]).contains("arrives"));
+    assert!(succeed(&["sim", "timeline", &line]).contains("arrives"));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn damaged_and_foreign_replay_lines_are_distinguished() {
     run(&["sim", "replay", &damaged]).failed(2, &["damaged", "copy the whole line"]);
     run(&["sim", "replay", "hello"]).failed(2, &["no replay line"]);
     let newer = line.replacen("hf2", "hf3", 1);
-    run(&["sim", "timeline", &newer, "--text"]).failed(2, &["'hf3'", "version of handfast"]);
+    run(&["sim", "timeline", &newer]).failed(2, &["'hf3'", "version of handfast"]);
     let parsed: handfast_sim::Line = line.parse().unwrap();
     let elsewhere = handfast_sim::Line { trace: parsed.trace ^ 1, ..parsed }.to_string();
     run(&["sim", "replay", &elsewhere]).failed(12, &["leads to other worlds"]);
@@ -110,21 +110,13 @@ fn damaged_and_foreign_replay_lines_are_distinguished() {
 }
 
 #[test]
-fn a_timeline_is_one_page_without_anything_from_elsewhere() {
-    let folder = Folder::new();
-    let (line, page) = (calm(), folder.name("page.html"));
-    let told = succeed(&["sim", "timeline", &line, "--out", &page]);
-    assert!(told.contains("events drawn"), "{told}");
-    let page = String::from_utf8(std::fs::read(&page).unwrap()).unwrap();
-    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
-    for outside in ["http:", "https:", "src=", "<script", "<link", "url(", "@import"] {
-        assert!(!page.contains(outside), "{outside}");
-    }
-    assert!(page.contains(&line) && page.contains("<title>after event 1: "));
-    assert_eq!(succeed(&["sim", "timeline", &line, "--out", "-"]).trim_end(), page.trim_end());
-    assert!(succeed(&["sim", "timeline", &line, "--mermaid"]).starts_with("sequenceDiagram\n"));
-    let nowhere = folder.name("nowhere/page.html");
-    run(&["sim", "timeline", &line, "--out", &nowhere]).failed(5, &["writing the timeline"]);
+fn timeline_prints_lines_or_diagram() {
+    let line = calm();
+    let text = succeed(&["sim", "timeline", &line]);
+    assert!(text.starts_with("  1        "), "{text}");
+    let mermaid = succeed(&["sim", "timeline", &line, "--mermaid"]);
+    assert!(mermaid.starts_with("sequenceDiagram\n"), "{mermaid}");
+    assert_eq!(json(&["sim", "timeline", &line, "--json"])["line"], line);
 }
 
 #[test]

@@ -9,7 +9,7 @@ const RESTART: &[u8] = include_bytes!("../../traces/sigkill-restart.trace");
 
 fn picture(from: Option<u64>, entries: u64) -> Picture {
     let mut open = || TraceReader::new(RESTART, false).map_err(ReplayError::from);
-    picture_of_trace("sigkill-restart.trace", &mut open, Window { from, entries }).unwrap()
+    picture_of_trace(&mut open, Window { from, entries }).unwrap()
 }
 
 #[test]
@@ -43,9 +43,7 @@ fn window_shows_its_entries_and_prior_state() {
     let window = picture(Some(from), 2);
     assert_eq!(window.rows.len(), 2);
     assert!(window.rows[0].words.starts_with(&format!("entry {from}, ")));
-    assert_eq!(window.bars.len(), 1, "the lane that was there before");
-    for drawn in [timeline::html(&window), timeline::mermaid(&window)] {
-        assert!(drawn.contains(&format!("entry {from}, ")), "{drawn}");
-    }
+    let drawn = timeline::mermaid(&window);
+    assert!(drawn.contains(&format!("entry {from}, ")), "{drawn}");
     assert!(picture(Some(end + 1), 10).rows.is_empty());
 }
