@@ -3,7 +3,7 @@
 //! The workspace's tests may build the program with the broken variants or without: stories that
 //! need one make a failing line themselves only where there is one.
 
-use crate::helpers::{Folder, PROGRAM, run, succeed};
+use crate::helpers::{PROGRAM, run, succeed};
 use crate::output::on_terminal;
 use serde_json::Value;
 
