@@ -147,9 +147,10 @@ fn banned(file: &str, line: usize, text: &str) -> Vec<(Rule, String)> {
     words.map(finding).collect()
 }
 
-/// The text contains these words, not as parts of others or of an identifier.
+/// The text contains these words, not as parts of others, of an identifier or of a format argument.
 fn has_word(text: &str, word: &str) -> bool {
-    let goes_on = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    let goes_on =
+        |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '{' | '}'));
     text.match_indices(word).any(|(at, _)| {
         let (before, after) = (&text[..at], &text[at + word.len()..]);
         !goes_on(before.chars().next_back()) && !goes_on(after.chars().next())
@@ -194,7 +195,10 @@ mod tests {
     fn banned_words_are_found_in_prose_and_not_in_names() {
         let text = "// It is told.\nlet told = f(\"in vain\"); // fine\nlet whoever = 'x';\n";
         assert_eq!(rules("a/src/b.rs", text), [Rule::Banned, Rule::Banned]);
-        assert_eq!(rules("docs/a.md", "Told so.\nretold, told_to, mute_timeout\n"), [Rule::Banned]);
+        assert_eq!(
+            rules("docs/a.md", "Told so.\nretold, told_to, mute_timeout, {told}\n"),
+            [Rule::Banned]
+        );
         assert_eq!(rules("a.toml", "told"), []);
         let found = findings_in("a/src/b.rs", "fn f() {}\n\n/// Asks\n/// in vain.\n");
         assert_eq!(found[0].1, "a/src/b.rs:4: 'in vain', better: without success");
