@@ -1,4 +1,4 @@
-//! `handfast bench`: rates of reads and writes, beside the raw limit measured in the same run.
+//! `handfast bench`: rates of reads and writes, and the raw limit measured in the same run.
 
 mod latency;
 mod load;
@@ -27,7 +27,7 @@ use tokio::runtime::Runtime;
 pub(crate) use peers::{BenchPeers, serve as serve_peers};
 pub(crate) use raw::sink as raw_sink;
 
-/// What an engine takes in one batch unless told otherwise.
+/// Default bound of a batch's requests in an engine.
 const BATCH_MAX: i64 = 4096;
 /// More only measure the scheduler.
 const THREADS_MAX: i64 = 256;
@@ -35,12 +35,12 @@ const THREADS_MAX: i64 = 256;
 /// More need more ports than a machine has.
 const PEERS_MAX: i64 = 10_000;
 
-/// What `--help` adds at its end.
+/// The end of `--help`.
 const EPILOGUE: &str = concat!(
     "\
 Examples:
   handfast bench                        everything, on this machine
-  handfast bench --limit --cores 0,1    beside what plain TCP reaches
+  handfast bench --limit --cores 0,1    and the rate of plain TCP
   handfast bench --latency --limit --size 4K --cores 0,1
   handfast bench --peers 1000 --size 4K
   handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
@@ -75,7 +75,7 @@ their_bytes_per_peer, lanes_opened and lifecycles_ended.
 #[derive(Args)]
 #[command(after_long_help = EPILOGUE)]
 pub(crate) struct Bench {
-    /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process of ours]
+    /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process started for it]
     pub(crate) node: Option<String>,
     /// Bytes per request
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4K,64K,1M",
@@ -102,10 +102,10 @@ pub(crate) struct Bench {
     #[arg(long)]
     pub(crate) limit: bool,
     /// Also measure how long single requests take, for each direction and size; with --limit
-    /// beside a raw ping-pong of the same bytes
+    /// together with a raw ping-pong of the same bytes
     #[arg(long)]
     pub(crate) latency: bool,
-    /// Also measure the first transfer to a new peer; with --limit beside a raw connection
+    /// Also measure the first transfer to a new peer, and with --limit a raw connection
     #[arg(long)]
     pub(crate) first_transfer: bool,
     /// Also measure opening to COUNT peers of their own, in at most 20 processes
@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     let server_core = arguments.cores.last().copied();
     let server = match &arguments.node {
         Some(_) if arguments.limit => {
-            let text = "--limit needs a process of ours at the other end: leave NODE out";
+            let text = "--limit starts the other end itself: leave NODE out";
             return Err(Failure::Usage(text.into()));
         }
         Some(_) => None,
@@ -175,14 +175,14 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
     };
     let runtime = runtime::build()?;
     let meter = Meter::new(server.as_ref().map(Server::process));
-    let yardstick = Yardstick { sink: sink.as_ref(), meter };
-    let report = measure(&arguments, &runtime, &address, workloads, &yardstick)?;
+    let baseline = Baseline { sink: sink.as_ref(), meter };
+    let report = measure(&arguments, &runtime, &address, workloads, &baseline)?;
     let peers = peers.map(|peers| peers::measure(&runtime, &peers, &arguments.lanes));
     report.with_peers(peers.transpose()?).print(arguments.json)
 }
 
-/// What measurements are held against.
-struct Yardstick<'a> {
+/// The baseline of measurements.
+struct Baseline<'a> {
     sink: Option<&'a raw::Sink>,
     meter: Meter,
 }
@@ -192,7 +192,7 @@ fn measure(
     runtime: &Runtime,
     address: &str,
     workloads: Vec<Workload>,
-    yardstick: &Yardstick<'_>,
+    baseline: &Baseline<'_>,
 ) -> Result<Report, Failure> {
     let builder = arguments.record.apply(arguments.lanes.apply(Engine::builder())?);
     let engine = runtime.block_on(builder.start())?;
@@ -201,7 +201,7 @@ fn measure(
     let segment = runtime.block_on(engine.open(address))?;
     let footprint = workloads.iter().map(Workload::footprint).max().unwrap_or(0);
     segment.check_range(0, footprint)?;
-    let (duration, meter) = (arguments.duration, yardstick.meter);
+    let (duration, meter) = (arguments.duration, baseline.meter);
     let load = Load { runtime, engine: &engine, segment: &segment, duration, meter };
     let mut rows: Vec<Row> = workloads.into_iter().map(Row::new).collect();
     let mut latencies = match arguments.latency {
@@ -210,16 +210,16 @@ fn measure(
     };
     for round in 0..arguments.rounds {
         for row in &mut rows {
-            row.measure(arguments, &load, yardstick)?;
+            row.measure(arguments, &load, baseline)?;
         }
         for latency in &mut latencies {
-            latency.measure(&load, yardstick.sink)?;
+            latency.measure(&load, baseline.sink)?;
         }
         if !arguments.json {
             output::note(format_args!("round {} of {}", round + 1, arguments.rounds));
         }
     }
-    let sink = yardstick.sink;
+    let sink = baseline.sink;
     let first = arguments
         .first_transfer
         .then(|| load::first_transfers(runtime, address, &arguments.lanes, sink));
@@ -233,14 +233,9 @@ fn measure(
 
 impl Row {
     /// Measures once, the yardsticks first.
-    fn measure(
-        &mut self,
-        arguments: &Bench,
-        load: &Load<'_>,
-        yardstick: &Yardstick<'_>,
-    ) -> Outcome {
+    fn measure(&mut self, arguments: &Bench, load: &Load<'_>, baseline: &Baseline<'_>) -> Outcome {
         let (size, duration) = (self.workload.size, arguments.duration);
-        if let Some(sink) = yardstick.sink {
+        if let Some(sink) = baseline.sink {
             let walk = self.workload.batch_bytes();
             self.raw.push(sink.measure(size, walk, duration)?);
             if walk > size {

@@ -1,4 +1,4 @@
-//! How long single requests take, beside a ping-pong of the same bytes.
+//! Latency of single requests, and of a ping-pong with the same bytes.
 
 use super::load::Load;
 use super::raw::{Sink, Waiting};
@@ -20,7 +20,7 @@ pub(super) struct Latency {
     adaptive: Vec<Times>,
 }
 
-/// What is kept of one measurement, in microseconds.
+/// The result of one measurement, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Times {
     mean: f64,
@@ -65,7 +65,7 @@ impl Latency {
         sizes.iter().flat_map(of_size).collect()
     }
 
-    /// Measures once, the yardstick first.
+    /// Measures once, the baseline first.
     pub(super) fn measure(&mut self, load: &Load<'_>, sink: Option<&Sink>) -> Result<(), Failure> {
         let ways = match self.operation {
             Operation::Write => (self.size, SHORT_BYTES),

@@ -1,4 +1,4 @@
-//! What is measured: batches, one after the other, from some threads.
+//! The measured load: batches, one after the other, from some threads.
 
 use super::processor::Meter;
 use super::{Operation, raw};
@@ -55,7 +55,7 @@ pub(super) struct Moved {
     pub(super) processor_s_per_byte: Option<f64>,
 }
 
-/// What one submitter did, and what the meter said at both ends of it.
+/// The work of one submitter, and the meter's readings before and after it.
 struct Submitted {
     bytes: u64,
     took: Duration,
@@ -135,8 +135,8 @@ impl Load<'_> {
         Ok(Submitted { bytes: moved, took, processor: [before, self.meter.read()] })
     }
 
-    /// How long single requests take, one after the other, asked by a task of the runtime as an
-    /// application's would be; the bytes are compared afterwards.
+    /// Latencies of single requests in sequence, submitted by a task of the runtime as an
+    /// application's would be. The bytes are compared afterwards.
     pub(super) fn latencies(
         &self,
         operation: Operation,
@@ -202,7 +202,7 @@ async fn compare(segment: &Segment, memory: &Memory) -> Result<(), Failure> {
     }
 }
 
-/// How long the steps of a first transfer took, in the order in which they happen.
+/// Durations of the steps of a first transfer, in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FirstTransfer {
     /// Asking the owner who it is and what it serves.
@@ -225,7 +225,7 @@ impl FirstTransfer {
 /// First transfers, and in turns with them what a raw connection and one round trip over it take.
 pub(super) struct FirstTransfers {
     pub(super) transfers: Vec<FirstTransfer>,
-    /// Empty without a yardstick.
+    /// Empty without a baseline.
     pub(super) raw: Vec<Duration>,
 }
 

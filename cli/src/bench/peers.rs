@@ -54,7 +54,7 @@ pub(crate) fn serve(arguments: BenchPeers) -> Outcome {
     })
 }
 
-/// What opening to many peers took.
+/// The cost of opening many peers.
 #[derive(Serialize)]
 pub(super) struct Peers {
     count: u32,

@@ -22,7 +22,7 @@ impl Meter {
         Some(own + of_process(self.partner?)?)
     }
 
-    /// What both used since an earlier reading.
+    /// The time that both used since an earlier reading.
     pub(super) fn since(&self, earlier: Option<Duration>) -> Option<Duration> {
         Some(self.read()?.saturating_sub(earlier?))
     }

@@ -16,15 +16,15 @@ const BLOCK_BYTES_MAX: u64 = 1 << 30;
 /// Most memory that a stream walks over: several times what caches hold, so that more of it changes
 /// nothing.
 const WALK_BYTES_MAX: u64 = 256 << 20;
-/// How long who waits adaptively looks for bytes before it sleeps: about as long as a lane's reader
-/// does (64 turns of a runtime).
+/// Busy polling before an adaptive wait sleeps: about as long as a lane's reader polls (64 turns of a
+/// runtime).
 const LOOK_MAX: Duration = Duration::from_micros(100);
 /// Round trips before the clock starts.
 const WARM_UP_TRIPS: u32 = 16;
 /// Bytes that say what a connection is for.
 const ORDER_BYTES: usize = 24;
 
-/// How both ends of a ping-pong wait for the next message.
+/// The wait for the next message at both ends of a ping-pong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     /// They sleep in the kernel.
@@ -33,7 +33,7 @@ pub(super) enum Waiting {
     Adaptive,
 }
 
-/// What a connection is for; the same words on both sides.
+/// The purpose of a connection, which both sides name alike.
 #[derive(Clone, Copy)]
 enum Order {
     /// A byte says that the memory is there. Then blocks of so many bytes come until the end, each
@@ -121,7 +121,7 @@ impl Sink {
         Ok(Moved { bytes_per_s, processor_s_per_byte })
     }
 
-    /// How long round trips of `out` bytes there and `back` bytes here take, one after the other.
+    /// Durations of round trips in sequence, with `out` bytes there and `back` bytes here.
     pub(super) fn round_trips(
         &self,
         waiting: Waiting,
@@ -158,7 +158,7 @@ impl Sink {
         Ok(trips)
     }
 
-    /// How long it takes to connect and have `out` bytes answered.
+    /// The time to connect and get an answer to `out` bytes.
     pub(super) fn connect_and_ask(&self, out: u64) -> std::result::Result<Duration, Failure> {
         let ask = || -> Result<Duration> {
             let (message, mut answer) = (buffer(out)?, [0; 8]);
@@ -250,7 +250,7 @@ pub(crate) fn sink(cores: &[usize]) -> Outcome {
     output::say(format_args!("{address}\nready"))?;
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            // A stream that broke tells its own process; the next one starts afresh.
+            // The other process reports a broken stream; the next one is independent.
             let _ = stream.and_then(take);
         }
     });

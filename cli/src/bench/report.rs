@@ -252,8 +252,8 @@ impl Report {
 }
 
 /// The median of the ratios within each round.
-fn median_ratio(rates: &[f64], yardstick: &[f64]) -> Option<f64> {
-    median(rates.iter().zip(yardstick).map(|(rate, yardstick)| rate / yardstick).collect())
+fn median_ratio(rates: &[f64], baseline: &[f64]) -> Option<f64> {
+    median(rates.iter().zip(baseline).map(|(rate, baseline)| rate / baseline).collect())
 }
 
 pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Which world to begin with.
+//! The initial world.
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
@@ -26,16 +26,16 @@ pub(super) struct Variant {
     pub(super) mutant: Option<&'static Entry>,
 }
 
-/// What a restart does to the numbers and keys of a device.
+/// The effect of a restart on the numbers and keys of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Numbering {
-    /// They begin anew, as after a restart of the host
+    /// They start from the first, as after a restart of the host
     Anew,
     /// They go on, as after a restart of the process
     GoesOn,
 }
 
-/// Where the sequence numbers of a connection begin.
+/// The first sequence number of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Sequence {
     /// At random, as nodes with our key tell each other
@@ -44,14 +44,14 @@ pub(super) enum Sequence {
     Zero,
 }
 
-/// How devices are used, whichever they are.
+/// Options of all devices.
 #[derive(Args)]
 pub(super) struct Usage {
-    /// What a restart does to queue-pair numbers and keys [default: anew, except on devices that
+    /// Effect of a restart on queue-pair numbers and keys [default: anew, except on devices that
     /// ignore sequence numbers]
     #[arg(long, value_name = "HOW")]
     numbers: Option<Numbering>,
-    /// Where sequence numbers begin [default: exchanged]
+    /// First sequence numbers [default: exchanged]
     #[arg(long, value_name = "HOW")]
     psns: Option<Sequence>,
 }
@@ -81,14 +81,14 @@ impl Usage {
 
 #[derive(Args)]
 pub(super) struct World {
-    /// What the applications ask for; a name that there is not, such as `list`, lists all
+    /// Demands of the applications; an unknown name, such as `list`, lists all
     /// [default: SimultaneousOpen; with traffic Transfers, where nothing else is asked for]
     #[arg(long, value_parser = parse_scenario)]
     scenario: Option<Scenario>,
     /// The device of every node [default: strict]
     #[arg(long, value_name = "PROFILE", value_parser = parse_device)]
     device: Option<&'static Profile>,
-    /// What is transferred, with its bytes [default: nothing]
+    /// Transfers, with their bytes [default: nothing]
     #[arg(long, value_name = "KIND", value_parser = parse_traffic)]
     traffic: Option<Traffic>,
     #[command(flatten)]
@@ -164,7 +164,7 @@ pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
     })
 }
 
-/// What is said to who wants bytes where none can be carried.
+/// The error of a scenario that cannot carry bytes.
 pub(super) fn cannot_carry(scenario: Scenario, traffic: Traffic) -> Failure {
     Failure::Usage(format!(
         "{scenario:?} cannot carry {traffic:?}: take --scenario Transfers, and for Fleet --scenario \
@@ -192,7 +192,7 @@ pub(super) fn parse_variant(id: &str) -> Result<&'static Entry, String> {
 const NO_VARIANTS: &str = "this build has only the rules that ship; in the sources, `cargo run \
      --release --features mutants --bin handfast -- sim mutants` has the broken ones too";
 
-/// What is said to who asks for variants where there are none.
+/// The error of a program without variants.
 #[cfg(not(feature = "mutants"))]
 pub(super) fn no_variants() -> Failure {
     Failure::Usage(NO_VARIANTS.to_owned())

@@ -23,7 +23,7 @@ when it was printed: the same in debug and release builds and on every platform.
 rules have changed since, the replay says so.
 
 A trace is fed to the core, which must do what it did, bit for bit. The first
-entry of which something else comes is told, with what was expected.
+entry with other effects is reported, with the expected ones.
 
 ",
     include_str!("exit_codes.txt")
@@ -133,7 +133,7 @@ struct ShownEvent<'a> {
     does_not_hold: Vec<ShownViolation>,
 }
 
-/// What a picture shows.
+/// The counts of a picture.
 #[derive(Serialize)]
 struct ShownPicture<'a> {
     sites: &'a [String],

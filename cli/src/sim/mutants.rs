@@ -89,7 +89,7 @@ mod table {
             }
         }
 
-        /// What replays the shortest schedule; transfers have no lines.
+        /// The line that replays the shortest schedule; transfers have none.
         fn line(self) -> Option<String> {
             let Self::Handshake(entry) = self else { return None };
             let (found, _) = hunt::explore(entry).ok()?;

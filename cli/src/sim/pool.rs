@@ -1,4 +1,4 @@
-//! Seeds of a swarm, played by several threads and told in their order.
+//! Seeds of a swarm, played by several threads and reported in their order.
 
 use handfast_sim::Coverage;
 use handfast_sim::sweep::{Swarm, Swarmed};
@@ -9,13 +9,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Seeds that a thread takes at a time.
 const BATCH: u64 = 16;
-/// Batches that may wait to be told.
+/// Batches that may wait to be reported.
 const WAITING_MAX: usize = 64;
 
 /// The seeds of a batch, with the place of the first.
 type Batch = (u64, Vec<Swarmed>);
 
-/// What all threads share.
+/// State that all threads share.
 struct Pool<'a> {
     swarm: &'a Swarm,
     from: u64,
@@ -25,8 +25,8 @@ struct Pool<'a> {
     stopped: AtomicBool,
 }
 
-/// Plays so many seeds and tells each with its seed, until it is told to stop. What is told does not
-/// depend on how many threads there are.
+/// Plays seeds and reports each, until the callback asks to stop. Reports do not depend on the number of
+/// threads.
 pub(super) fn play(
     swarm: &Swarm,
     (from, seeds): (u64, u64),

@@ -90,7 +90,7 @@ pub(super) fn per_second(count: u64, took: Duration) -> u64 {
     if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 }
 }
 
-/// Which marks were hit.
+/// The marks that were hit.
 #[derive(Serialize)]
 pub(super) struct Marks {
     transitions: usize,

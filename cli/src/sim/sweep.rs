@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Seeds of a sweep that is told neither a number nor a time.
+/// Seeds of a sweep without a number and a time.
 const SEEDS: u64 = 1_000;
 /// Between two lines that say how far a sweep without a terminal is.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
@@ -48,7 +48,7 @@ nothing half-open, no lifecycle lost. Every oracle is asked after every event.
 #[derive(Args)]
 #[command(after_long_help = EPILOGUE)]
 pub(crate) struct Sweep {
-    /// How many seeds [default: 1000, unless a time is given]
+    /// Number of seeds [default: 1000, unless a time is given]
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["minutes", "time"])]
     seeds: Option<u64>,
     /// Sweep for that many minutes
@@ -93,7 +93,7 @@ pub(crate) struct Sweep {
     json: bool,
 }
 
-/// What was played.
+/// The summary of a sweep.
 #[derive(Default, Serialize)]
 struct Tally {
     seeds: u64,
@@ -282,7 +282,7 @@ fn facts(shown: &Shown) -> Facts {
     facts
 }
 
-/// How far a sweep is: a bar on a terminal, a line a minute elsewhere.
+/// The progress of a sweep: a bar on a terminal, a line a minute elsewhere.
 struct Progress {
     bar: Option<ProgressBar>,
     time: Option<Duration>,

@@ -1,4 +1,4 @@
-//! What is done with the file of a recorded run.
+//! Commands on the file of a recorded run.
 
 use super::show::{Facts, columns, grouped};
 use crate::failure::{Failure, Outcome};
@@ -43,7 +43,7 @@ pub(crate) struct Redact {
     allow_cut: bool,
 }
 
-/// Writes the new file beside its place, so that half of one is never sent.
+/// Writes a temporary file and renames it, so that half of one is never sent.
 pub(super) fn redact_file(arguments: &Redact) -> Outcome {
     let Redact { file, out, allow_cut } = arguments;
     // Opened once here, so that what is no file fails as that.
@@ -119,8 +119,7 @@ pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
     let told = format!("{} inputs, {} outputs", grouped(*steps), grouped(*outputs));
     facts.add("the same", format!("{told}, every one as recorded"));
     facts.add("not replayed", format!("{} edges of transfers", grouped(*edges)));
-    facts
-        .add("segments", format!("{}, {} entries made way", grouped(*segments), grouped(*missing)));
+    facts.add("segments", format!("{}, {} entries dropped", grouped(*segments), grouped(*missing)));
     facts.add("took", format!("{} ms when it was recorded", grouped(milliseconds)));
     facts.add(
         "ending",

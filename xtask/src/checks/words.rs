@@ -57,17 +57,17 @@ const RULES: [(Rule, &str); 3] = [
 
 /// Findings that a folder of the repository may have, in the order of [`RULES`]; `.` is the root's files.
 const BUDGETS: [(&str, [usize; 3]); 11] = [
-    ("cli", [39, 36, 0]),
+    ("cli", [6, 0, 0]),
     ("core", [20, 13, 0]),
-    ("docs", [140, 0, 0]),
-    ("engine", [167, 157, 0]),
-    ("sim", [10, 20, 0]),
+    ("docs", [139, 0, 0]),
+    ("engine", [165, 157, 0]),
+    ("sim", [10, 12, 0]),
     ("sim-tests", [6, 5, 0]),
     ("transport", [3, 1, 0]),
     ("transport-rdma", [34, 26, 0]),
     ("transport-sim", [3, 0, 0]),
     ("transport-tcp", [19, 24, 0]),
-    ("xtask", [7, 2, 12]),
+    ("xtask", [6, 2, 12]),
 ];
 
 /// Reads every Rust file and every page that git tracks.
