@@ -14,7 +14,6 @@ mod project;
 mod report;
 mod setup;
 mod stages;
-mod sweep;
 mod verbs;
 
 use clap::{Parser, Subcommand};
@@ -47,7 +46,6 @@ enum Task {
     Mutation(mutation::Arguments),
     Demo(demo::Arguments),
     Dashboard(dashboard::Arguments),
-    Sweep(sweep::Arguments),
     Setup(setup::Arguments),
 }
 
@@ -67,7 +65,6 @@ fn main() -> ExitCode {
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
-        Task::Sweep(arguments) => sweep::run(project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {
