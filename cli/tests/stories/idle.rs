@@ -16,7 +16,8 @@ const KEY: &str = "HANDFAST_STORY_IDLE";
 const DESCRIPTORS_MAX: usize = 1_024 + 64;
 /// A task and a socket per connection held take far less than this each.
 const MEMORY_MAX: u64 = DESCRIPTORS_MAX as u64 * (32 << 10);
-const SERVES_WITHIN: Duration = Duration::from_secs(1);
+/// A call that is not answered fails after five seconds.
+const SERVES_WITHIN: Duration = Duration::from_secs(4);
 /// Of a child, beyond its connections.
 const SPARE: u64 = 100;
 

@@ -5,11 +5,11 @@ use handfast::{Cause, Engine, EngineTiming, Memory, Remote, Span};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// Addition to a timeout on a busy machine.
-const SLACK: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// A busy machine is late by less; a transfer that waited for the stopped server would be by more.
+const SLACK: Duration = Duration::from_millis(2_500);
 /// A transfer must succeed by then once the peer is back.
-const BACK_WITHIN: Duration = Duration::from_secs(1);
+const BACK_WITHIN: Duration = Duration::from_secs(3);
 
 #[test]
 fn put_to_stopped_server_ends_in_time_and_delays_none() {
@@ -17,7 +17,7 @@ fn put_to_stopped_server_ends_in_time_and_delays_none() {
     let file = folder.sparse("file", 256 * MIB);
     let small = folder.patterned("small", 100_000, 1);
     let (stopped, other) = (Server::start(&["--memory", "256M"]), Server::start(&[]));
-    let put = ["put", &file, &stopped.at("memory"), "--timeout", "1s"];
+    let put = ["put", &file, &stopped.at("memory"), "--timeout", "3s"];
     let mut client = Client::start(&put);
     stopped.until_grown(16 * MIB);
     let since = Instant::now();
@@ -109,7 +109,7 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     let error = given_up.unwrap_err();
     assert_eq!(error.remote(), Some(Remote::Indeterminate), "{error}");
     let fenced = tokio::time::timeout(Duration::from_millis(200), segment.fence()).await;
-    assert!(fenced.is_err(), "nothing is certain while the server is stopped");
+    assert!(!matches!(fenced, Ok(Ok(()))), "nothing is certain while the server is stopped");
     server.process.signal(Signal::CONT);
     let since = Instant::now();
     segment.fence().await.unwrap();
