@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 /// Check everything: build, lints, tests, exploration. CI runs it on every change.
 ///
-/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer` and `seeds` in
-/// parallel to the others. Each has a budget of time on two idle processors; past four times that it
-/// is killed and fails. One line per stage; the output of what failed follows it. A step that cannot
+/// Sets up what is missing (see `cargo xtask setup`) and runs the stages, `explorer`, `seeds` and
+/// `fleet` in parallel to the others. Each has a budget of time on two idle processors; past four
+/// times that it is killed and fails. One line per stage; the output of what failed follows it. A step that cannot
 /// run here is skipped, and the summary gives the reason and the time of every step.
 ///
 /// Exit code: 0 if nothing failed, 1 if something did.
@@ -36,10 +36,10 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-/// Stages at low priority in parallel with all others: they need only a processor, build with
-/// another profile, and measure no time. The others build, download, wait for sockets and for an
-/// emulated machine, and leave a processor idle for a third of their time.
-const BESIDE: [&str; 2] = ["explorer", "seeds"];
+/// Stages that run in parallel to all others, one after the other. The first two need a processor and
+/// nothing else, build with another profile, and measure no time: they run at low priority, while the
+/// others build, download, wait for sockets and for an emulated machine. The third mostly waits.
+const BESIDE: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
 
 /// Seconds of fuzzing at night, over all decoders.
 const FUZZ_SECONDS: u64 = 600;
@@ -159,7 +159,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
         Stage {
             name: "tests",
             what: "every test of every package, examples in the docs",
-            budget: depth.budget(390),
+            budget: depth.budget(430),
             steps: rust_tests::workspace(project, depth.property_cases()),
         },
         Stage {
@@ -184,7 +184,7 @@ fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             name: "guest",
             what: "the same on the kernel's RDMA driver in a virtual machine",
             // The machine is emulated.
-            budget: depth.budget(240),
+            budget: depth.budget(280),
             steps: guest::steps(project, depth == Depth::Nightly),
         },
     ]
