@@ -78,7 +78,7 @@ pub(crate) enum Failure {
     Redact(#[from] handfast_trace::RedactError),
     #[error(transparent)]
     Minimize(#[from] handfast_sim::MinimizeError),
-    #[cfg(feature = "mutants")]
+    #[cfg(feature = "variants")]
     #[error("not found out: {0}")]
     NotFoundOut(String),
     #[error("not in the catalogue")]
@@ -144,7 +144,7 @@ impl Failure {
             Self::MetadataServer(ServerError::Journal(_)) => 5,
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
-            #[cfg(feature = "mutants")]
+            #[cfg(feature = "variants")]
             Self::NotFoundOut(_) => 10,
             Self::WorldsMax { .. } => 11,
             Self::Trace(error) | Self::Redact(RedactError::Replay(error)) => match error {

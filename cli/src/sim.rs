@@ -3,11 +3,11 @@
 mod case;
 mod explore;
 mod lines;
-mod mutants;
 mod pool;
 pub(crate) mod show;
 mod sweep;
 mod trace;
+mod variants;
 
 use crate::failure::Outcome;
 use clap::{Args, Subcommand};
@@ -49,7 +49,8 @@ enum Command {
     Minimize(lines::Minimize),
     Timeline(lines::Timeline),
     Redact(trace::Redact),
-    Mutants(mutants::Mutants),
+    #[command(visible_alias = "mutants")]
+    Variants(variants::Variants),
 }
 
 pub(crate) fn run(arguments: Sim) -> Outcome {
@@ -60,6 +61,6 @@ pub(crate) fn run(arguments: Sim) -> Outcome {
         Command::Minimize(arguments) => lines::minimize(arguments),
         Command::Timeline(arguments) => lines::timeline(arguments),
         Command::Redact(arguments) => trace::redact_file(&arguments),
-        Command::Mutants(arguments) => mutants::run(arguments),
+        Command::Variants(arguments) => variants::run(arguments),
     }
 }

@@ -15,7 +15,6 @@ pub mod gate;
 pub mod identity;
 pub mod mooncake;
 pub mod node;
-mod questions;
 mod time;
 pub mod transfer;
 pub mod transport;

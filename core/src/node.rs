@@ -9,7 +9,6 @@ mod fingerprint;
 mod lane;
 mod machine;
 mod messages;
-mod mutants;
 mod peers;
 mod quiesce;
 mod saved;
@@ -23,6 +22,4 @@ pub use api::{
 pub use fingerprint::Ranks;
 pub use lane::StateKind;
 pub use machine::Node;
-#[cfg(feature = "mutants")]
-pub use mutants::Mutant;
 pub use transitions::{TRANSITIONS, Transition, Trigger};

@@ -15,14 +15,11 @@ mod events;
 mod fingerprint;
 mod lanes;
 mod machine;
-mod mutants;
 mod slab;
 mod types;
 
 pub use affinity::{AFFINITIES_MAX, Affinity, RAILS_RANKED_MAX};
 pub use machine::Transfers;
-#[cfg(feature = "mutants")]
-pub use mutants::TransferMutant;
 pub use types::{
     BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
     Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,

@@ -13,6 +13,6 @@ pub use oracle::{TransferOracle, TransferViolation};
 pub use search::{Finding, Searched, explore, play};
 pub use setup::{BatchPlan, TransferBuild, TransferFaults, TransferScenario, TransferSetup};
 pub use variants::TransferEntry;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub use variants::VARIANTS;
 pub use world::TransferWorld;

@@ -1,8 +1,8 @@
 //! The setting of a schedule: scenario, rules, devices, traffic, faults and granularity.
 
 use crate::ground::Ground;
-use crate::mutants::Entry;
 use crate::scenario::Scenario;
+use crate::variants::Entry;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
 
 /// A world to begin with, by values that fit into one line.

@@ -4,10 +4,10 @@ use crate::batches::{self, TransferEntry, VARIANTS};
 use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
-use crate::mutants::{ALL, CANARY, Entry};
 use crate::play::Rules;
 use crate::scheduler::Scheduler;
 use crate::sweep::Random;
+use crate::variants::{ALL, CANARY, Entry};
 use handfast_transport_sim::Oracle;
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -86,9 +86,11 @@ pub enum Escape {
     },
 }
 
-/// Hunts for the canary and then for every variant, two at a time, in the order of the registries.
+/// Hunts for the canary and then for every wanted variant, two at a time, in the order of the registries.
 /// If the canary is not found, the searches see nothing, and that alone is reported.
-pub fn hunt_all() -> Vec<(&'static str, Result<Catch, Escape>)> {
+pub fn hunt_all(
+    wanted: impl Fn(&str) -> bool + Sync,
+) -> Vec<(&'static str, Result<Catch, Escape>)> {
     if let Err(escape) = hunt(&CANARY) {
         return vec![(CANARY.id, Err(escape))];
     }
@@ -101,9 +103,13 @@ pub fn hunt_all() -> Vec<(&'static str, Result<Catch, Escape>)> {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let found = match ALL.get(at) {
+                        Some(entry) if !wanted(entry.id) => continue,
                         Some(entry) => (at, entry.id, hunt(entry)),
                         None if at < count => {
                             let entry = &VARIANTS[at - ALL.len()];
+                            if !wanted(entry.id) {
+                                continue;
+                            }
                             (at, entry.id, hunt_transfers(entry))
                         }
                         None => break,

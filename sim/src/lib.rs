@@ -9,11 +9,10 @@ mod expectation;
 mod explorer;
 pub mod ground;
 mod heal;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub mod hunt;
 pub mod line;
 mod minimize;
-pub mod mutants;
 mod play;
 mod record;
 mod recorded;
@@ -25,6 +24,7 @@ pub mod sweep;
 pub mod timeline;
 mod transcript;
 mod transfers;
+pub mod variants;
 mod ways;
 
 pub use case::Case;

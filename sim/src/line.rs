@@ -13,11 +13,11 @@
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
 use crate::ground::Ground;
-use crate::mutants;
 use crate::play::{Rules, Run, play};
 use crate::scenario::Scenario;
 use crate::scheduler::Scheduler;
 use crate::sweep::Random;
+use crate::variants;
 use handfast_transport_sim::{Choice, Operations, Oracle, Step, Violation};
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -88,9 +88,8 @@ pub enum LineError {
     /// It names a variant that this build does not have.
     #[error(
         "there is no variant '{id}' of the rules in this build: {cure}",
-        cure = if mutants::ALL.is_empty() {
-            "it has the shipping rules only; run `cargo run --release --features mutants --bin \
-             handfast -- sim replay LINE` in the sources"
+        cure = if variants::ALL.is_empty() {
+            "it has the shipping rules only; run `cargo xtask variants -- sim replay LINE` in the sources"
         } else {
             "replay the line with the version of handfast that printed it"
         }
@@ -310,7 +309,7 @@ impl FromStr for Line {
             variant: match variant {
                 "-" => None,
                 id => Some(
-                    mutants::find(id)
+                    variants::find(id)
                         .ok_or_else(|| LineError::UnknownVariant { id: id.to_owned() })?,
                 ),
             },

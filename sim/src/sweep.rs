@@ -76,7 +76,7 @@ pub struct Swarm {
     /// The devices and traffic drawn from; in scenarios that carry no bytes, the devices alone.
     pub grounds: Vec<Ground>,
     /// The variant that all nodes follow; `None` for the shipping rules.
-    pub variant: Option<&'static crate::mutants::Entry>,
+    pub variant: Option<&'static crate::variants::Entry>,
     /// Most events of a schedule.
     pub events_max: u32,
     /// Most faults of a schedule.

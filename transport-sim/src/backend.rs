@@ -1,68 +1,65 @@
 //! Backends of the simulated sites: the correct one, and broken variants that tests must find.
 
-/// The backend of every site. Variants that are wrong on purpose exist behind the cargo feature
-/// `mutants` only.
+/// The backend of every site: the one that ships, or a broken one that an oracle must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Creates and destroys; puts in error, drains, then destroys; posts on published lanes.
     #[default]
     Shipping,
     /// Takes a queue pair through RESET and uses it again.
-    #[cfg(feature = "mutants")]
     ResetReuse,
     /// Destroys without putting in error and draining first.
-    #[cfg(feature = "mutants")]
     DestroyWithWorkOutstanding,
     /// Posts on a lane before it is wired.
-    #[cfg(feature = "mutants")]
     PostBeforeReady,
     /// Takes a lane that is gone on our side for fenced on the other.
-    #[cfg(feature = "mutants")]
     SuccessBeforeFence,
     /// Calls an access that is not allowed an error of the peer, which may be tried again.
-    #[cfg(feature = "mutants")]
     ProtectionForgiven,
     /// Calls what fails because the own port is down an error of the peer.
-    #[cfg(feature = "mutants")]
     PortBlamedOnPeer,
     /// Destroys queue pairs that have ended when it makes new ones.
-    #[cfg(feature = "mutants")]
     RetiresOnInsert,
     /// Forgets what was posted on a queue pair that it destroys.
-    #[cfg(feature = "mutants")]
     WorkForgotten,
     /// Takes a lane that comes up on another rail for the fence of one that is gone.
-    #[cfg(feature = "mutants")]
     AnyRailFences,
 }
 
-/// Deviations of a broken backend; all false for the shipping one.
-macro_rules! questions {
-    ($($question:ident: $variant:ident;)*) => {
-        impl Backend {
-            $(
-                #[cfg(feature = "mutants")]
-                pub(crate) fn $question(self) -> bool {
-                    self == Self::$variant
-                }
+impl Backend {
+    pub(crate) fn resets(self) -> bool {
+        self == Self::ResetReuse
+    }
 
-                #[cfg(not(feature = "mutants"))]
-                pub(crate) const fn $question(self) -> bool {
-                    false
-                }
-            )*
-        }
-    };
-}
+    pub(crate) fn drops_work(self) -> bool {
+        self == Self::DestroyWithWorkOutstanding
+    }
 
-questions! {
-    resets: ResetReuse;
-    drops_work: DestroyWithWorkOutstanding;
-    posts_early: PostBeforeReady;
-    takes_gone_for_fenced: SuccessBeforeFence;
-    forgives_protection: ProtectionForgiven;
-    blames_port_on_peer: PortBlamedOnPeer;
-    retires_on_insert: RetiresOnInsert;
-    forgets_work: WorkForgotten;
-    takes_any_rail_for_fence: AnyRailFences;
+    pub(crate) fn posts_early(self) -> bool {
+        self == Self::PostBeforeReady
+    }
+
+    pub(crate) fn takes_gone_for_fenced(self) -> bool {
+        self == Self::SuccessBeforeFence
+    }
+
+    pub(crate) fn forgives_protection(self) -> bool {
+        self == Self::ProtectionForgiven
+    }
+
+    pub(crate) fn blames_port_on_peer(self) -> bool {
+        self == Self::PortBlamedOnPeer
+    }
+
+    pub(crate) fn retires_on_insert(self) -> bool {
+        self == Self::RetiresOnInsert
+    }
+
+    pub(crate) fn forgets_work(self) -> bool {
+        self == Self::WorkForgotten
+    }
+
+    pub(crate) fn takes_any_rail_for_fence(self) -> bool {
+        self == Self::AnyRailFences
+    }
 }

@@ -14,6 +14,7 @@ mod project;
 mod report;
 mod setup;
 mod stages;
+mod variants;
 mod verbs;
 
 use clap::{Parser, Subcommand};
@@ -47,6 +48,7 @@ enum Task {
     Demo(demo::Arguments),
     Dashboard(dashboard::Arguments),
     Setup(setup::Arguments),
+    Variants(variants::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
+        Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {

@@ -1,7 +1,7 @@
 //! The workspace this program was built from.
 
 use anyhow::{Context, Result};
-use cargo_metadata::{Metadata, MetadataCommand, Package};
+use cargo_metadata::{Metadata, MetadataCommand};
 use std::path::{Path, PathBuf};
 
 /// The workspace's metadata from cargo.
@@ -35,12 +35,5 @@ impl Project {
     /// The workspace has a package of this name.
     pub(crate) fn has_package(&self, name: &str) -> bool {
         self.metadata.workspace_packages().iter().any(|package| package.name == name)
-    }
-
-    /// The packages that may be published: what users get.
-    pub(crate) fn shipping_packages(&self) -> Vec<String> {
-        let ships = |package: &&&Package| package.publish.as_ref().is_none_or(|to| !to.is_empty());
-        let members = self.metadata.workspace_packages();
-        members.iter().filter(ships).map(|package| package.name.to_string()).collect()
     }
 }

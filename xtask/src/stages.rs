@@ -11,7 +11,7 @@ use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{dashboard, fleet, fuzz, guest, setup};
+use crate::{dashboard, fleet, fuzz, guest, setup, variants};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -244,7 +244,7 @@ fn fast_checks(project: &Project) -> Vec<Step<'_>> {
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),
         Step::new("import-circles", |_| circles::check(project.root())),
-        Step::new("mutants-absent", |_| graph::mutants_absent(project)),
+        Step::new("variants-apply", |_| variants::check(project)),
         Step::new("texts", |_| texts::check(project.root())),
         Step::new("links", |_| links::check(project.root())),
         Step::new("words", |_| words::check(project.root())),

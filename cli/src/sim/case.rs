@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
 use handfast_sim::case::{faults_named, kinds, names_of};
-use handfast_sim::mutants::{self, Entry};
+use handfast_sim::variants::{self, Entry};
 use handfast_sim::{Case, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile, Rebirth};
 use handfast_transport_sim::{Faults, Operations};
@@ -20,10 +20,10 @@ pub(super) enum Grain {
 /// The options that both exploring and sweeping take.
 #[derive(Args)]
 pub(super) struct Variant {
-    /// Follow a broken variant of the rules, by its id such as SO-1; only in builds with
-    /// `--features mutants` [default: the rules that ship]
-    #[arg(long, value_name = "ID", value_parser = parse_variant)]
-    pub(super) mutant: Option<&'static Entry>,
+    /// Follow a broken variant of the rules, by its id such as SO-1; only in the program that
+    /// `cargo xtask variants` builds [default: the rules that ship]
+    #[arg(long = "variant", visible_alias = "mutant", value_name = "ID", value_parser = parse_variant)]
+    pub(super) entry: Option<&'static Entry>,
 }
 
 /// The effect of a restart on the numbers and keys of a device.
@@ -112,7 +112,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn case(&self) -> Result<Case, Failure> {
         // A variant brings the devices that it is found on, unless others are named.
-        let own = self.variant.mutant.map(|entry| (entry.scenario(), entry.ground));
+        let own = self.variant.entry.map(|entry| (entry.scenario(), entry.ground));
         let asked = self.usage.ground(self.device, self.traffic);
         let ground = own.map(|(_, own)| own).filter(|_| asked == Ground::BARE).unwrap_or(asked);
         let usual = match ground.traffic {
@@ -126,7 +126,7 @@ impl World {
         }
         Ok(Case {
             scenario,
-            variant: self.variant.mutant,
+            variant: self.variant.entry,
             ground,
             faults: self.kinds,
             faults_max: self.faults,
@@ -135,7 +135,7 @@ impl World {
                 Grain::AtOnce => Operations::AtOnce,
             },
             // A variant may reuse numbers, and then an answer that is ignored now may count later.
-            prune: !self.unpruned && self.variant.mutant.is_none(),
+            prune: !self.unpruned && self.variant.entry.is_none(),
         })
     }
 }
@@ -180,7 +180,7 @@ fn parse_kinds(names: &str) -> Result<Faults, String> {
 }
 
 pub(super) fn parse_variant(id: &str) -> Result<&'static Entry, String> {
-    mutants::find(id).ok_or_else(|| match mutants::ALL {
+    variants::find(id).ok_or_else(|| match variants::ALL {
         [] => NO_VARIANTS.to_owned(),
         all => {
             let known: Vec<&str> = all.iter().map(|entry| entry.id).collect();
@@ -189,14 +189,8 @@ pub(super) fn parse_variant(id: &str) -> Result<&'static Entry, String> {
     })
 }
 
-const NO_VARIANTS: &str = "this build has only the rules that ship; in the sources, `cargo run \
-     --release --features mutants --bin handfast -- sim mutants` has the broken ones too";
-
-/// The error of a program without variants.
-#[cfg(not(feature = "mutants"))]
-pub(super) fn no_variants() -> Failure {
-    Failure::Usage(NO_VARIANTS.to_owned())
-}
+const NO_VARIANTS: &str = "this build has the shipping rules only: in a checkout of the sources, \
+     `cargo xtask variants -- sim sweep --variant ID` builds and runs one with the variants";
 
 /// A case in words: `SimultaneousOpen, shipping rules, at most 1 fault (all), at once, pruned`.
 pub(super) fn words(case: &Case) -> String {

@@ -201,7 +201,7 @@ fn swarm(arguments: &Sweep) -> Result<Swarm, Failure> {
     Ok(Swarm {
         scenarios,
         grounds,
-        variant: arguments.variant.mutant,
+        variant: arguments.variant.entry,
         events_max: arguments.events.unwrap_or(usual.events_max),
         faults_max: arguments.faults.unwrap_or(usual.faults_max),
     })

@@ -18,7 +18,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["sim", "replay"],
     &["sim", "minimize"],
     &["sim", "timeline"],
-    &["sim", "mutants"],
+    &["sim", "variants"],
     &["topology"],
 ];
 /// Commands of which nothing has a default.

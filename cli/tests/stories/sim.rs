@@ -1,11 +1,9 @@
 //! `handfast sim`: exploring, sweeping, and what is done with a line.
-//!
-//! The workspace's tests may build the program with the broken variants or without: stories that
-//! need one make a failing line themselves only where there is one.
 
-use crate::helpers::{PROGRAM, run, succeed};
+use crate::helpers::{Client, Folder, PROGRAM, run, succeed};
 use crate::output::on_terminal;
 use serde_json::Value;
+use std::process::Command;
 
 /// A line of the rules that ship: both sides open, and all is well.
 fn calm() -> String {
@@ -119,20 +117,18 @@ fn timeline_prints_lines_or_diagram() {
     assert_eq!(json(&["sim", "timeline", &line, "--json"])["line"], line);
 }
 
+/// The program has the shipping rules only, and every way to a variant names the command that has them.
 #[test]
-fn program_without_variants_names_the_feature() {
-    let ended = run(&["sim", "mutants", "SO-1"]);
-    if ended.code == Some(0) {
-        assert!(ended.output.contains("SO-1"), "{ended:?}");
-        let swept = run(&["sim", "sweep", "--mutant", "SO-1", "--seeds", "100"]);
-        let line = swept.output.lines().last().unwrap().to_owned();
-        let swept = swept.failed(10, &["an oracle does not hold"]);
-        assert!(line.starts_with("hf2:") && swept.errors.trim_end().ends_with(&line), "{swept:?}");
-        run(&["sim", "replay", &line]).failed(10, &[&line]);
-        assert!(json(&["sim", "minimize", &line, "--json"])["events"].as_u64() <= Some(6));
-        return;
-    }
-    ended.failed(2, &["--features mutants"]);
+fn program_without_variants_names_the_one_with_them() {
+    let outside = Folder::new();
+    let mut command = Command::new(PROGRAM);
+    command.args(["sim", "variants", "SO-1"]).current_dir(outside.path());
+    Client::spawn(command).end().failed(2, &["no checkout", "cargo xtask variants"]);
+    let swept = run(&["sim", "sweep", "--variant", "SO-1", "--seeds", "1"]);
+    swept.failed(2, &["shipping rules only", "cargo xtask variants -- sim sweep"]);
+    let line = "hf2:SimultaneousOpen:-:SO-1:0xf8:a:eAABA:e55e53e5:ab9f62be";
+    let replayed = run(&["sim", "replay", line]);
+    replayed.failed(2, &["no variant 'SO-1'", "cargo xtask variants -- sim replay"]);
 }
 
 #[test]

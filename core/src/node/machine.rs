@@ -23,8 +23,6 @@ pub struct Node {
     pub(super) lanes: BTreeMap<Lifecycle, Lane>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counters: Counters,
-    #[cfg(feature = "mutants")]
-    pub(super) mutant: Option<super::mutants::Mutant>,
 }
 
 impl Node {
@@ -38,8 +36,6 @@ impl Node {
             lanes: BTreeMap::new(),
             outputs: VecDeque::new(),
             counters: Counters::default(),
-            #[cfg(feature = "mutants")]
-            mutant: None,
         }
     }
 
@@ -179,12 +175,8 @@ impl Node {
             peer.wanted = true;
             peer.failures = 0;
             peer.first_failure = None;
-        } else if let Some(open) = peer.open {
+        } else if peer.open.is_some() {
             // The attempt under way belongs to all who wait for it, and is not hurried by more.
-            if self.rebuilds_for_waiter() {
-                self.end(now, open, Failure::Superseded);
-                self.handle_timer(now, &TimerId::Peer(path));
-            }
             return;
         }
         self.pursue(now, &path);
@@ -215,7 +207,6 @@ impl Node {
             return;
         }
         match peer.open {
-            Some(_) if self.leaves_initiative() && self.config.path > *path => {}
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
                 if self.raise(now, path).is_none() {
@@ -230,13 +221,9 @@ impl Node {
         if !self.has_room() {
             return None;
         }
-        let mut lifecycle = Lifecycle(self.next_lifecycle);
-        if self.reuses_numbers() {
-            let free = |number: &u64| !self.lanes.contains_key(&Lifecycle(*number));
-            lifecycle = Lifecycle((1..).find(free).unwrap_or(self.next_lifecycle));
-        }
-        self.next_lifecycle = self.next_lifecycle.max(lifecycle.0 + 1);
-        let timer = self.timer(now + self.config.timing.operation, TimerKind::Operation);
+        let lifecycle = Lifecycle(self.next_lifecycle);
+        self.next_lifecycle += 1;
+        let timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let lane = Lane {
             peer: path.clone(),
             state: State::Raising,
@@ -252,8 +239,6 @@ impl Node {
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
         let skip = self.numbers_to_skip(lifecycle, path);
         let peer = path.clone();
-        self.publish_at_once(lifecycle, path);
-        self.retire_ended();
         self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer, skip }));
         Some(lifecycle)
     }
@@ -304,10 +289,6 @@ impl Node {
     fn handle_call_failed(&mut self, now: Instant, lifecycle: Lifecycle, failure: CallFailure) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
-        if self.ends_for_failed_call() {
-            self.end(now, lifecycle, Failure::Call(failure));
-            return;
-        }
         if let State::Announced(_) | State::Wired { .. } = lane.state {
             let peer = self.peers.entry(path).or_default();
             peer.first_failure.get_or_insert(Failure::Call(failure));
@@ -360,7 +341,7 @@ impl Node {
     }
 
     fn on_brought_up(&mut self, now: Instant, lifecycle: Lifecycle, body: Body) {
-        let half_open = self.timer(now + self.config.timing.half_open, TimerKind::HalfOpen);
+        let half_open = Some((now + self.config.timing.half_open, TimerKind::HalfOpen));
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         lane.body = body;
         lane.timer = half_open;
@@ -376,7 +357,7 @@ impl Node {
         let (remote, peer_wired) = (*remote, *peer_wired);
         if remote.is_weak() {
             self.on_wired_plainly(now, lifecycle, peer_wired);
-        } else if peer_wired || self.establishes_alone() {
+        } else if peer_wired {
             self.establish(now, lifecycle, remote, Trigger::Wired);
         } else {
             self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
@@ -438,7 +419,7 @@ impl Node {
         failure: Failure,
         trigger: Trigger,
     ) {
-        let overdue = self.timer(now + self.config.timing.operation, TimerKind::Operation);
+        let overdue = Some((now + self.config.timing.operation, TimerKind::Operation));
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         if lane.state.kind() == StateKind::Retiring {
             return;
@@ -449,16 +430,14 @@ impl Node {
         let held = core::mem::take(&mut lane.held);
         let path = lane.peer.clone();
         self.transit(lifecycle, trigger, next);
-        if published && !self.retires_unrevoked() {
+        if published {
             self.outputs.push_back(Output::Revoke(lifecycle));
         }
-        if !self.retires_on_insert() {
-            self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
-        }
+        self.outputs.push_back(Output::Operate(Operation::Retire { lifecycle }));
         for held in held {
             let detail = alloc::format!("lifecycle {} ended: {failure}", lifecycle.0);
             let (reason, sender) = match held.message.op {
-                Op::Request if !self.blames_peer() => (RefusalReason::Busy, Lifecycle(0)),
+                Op::Request => (RefusalReason::Busy, Lifecycle(0)),
                 Op::Quiesce => (RefusalReason::Gone, lifecycle),
                 _ => (RefusalReason::Gone, Lifecycle(0)),
             };
@@ -474,12 +453,9 @@ impl Node {
     fn after_end(&mut self, now: Instant, path: &NicPath, lifecycle: Lifecycle, cause: Failure) {
         let opens_max = self.config.limits.opens_max;
         let base = self.config.timing.backoff;
-        let finds_ended = self.finds_ended();
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.bound = peer.bound.filter(|bound| *bound != lifecycle);
-        if !finds_ended {
-            peer.open = peer.open.filter(|open| *open != lifecycle);
-        }
+        peer.open = peer.open.filter(|open| *open != lifecycle);
         if !peer.wanted || peer.bound.is_some() {
             return;
         }
@@ -503,14 +479,12 @@ impl Node {
             }
             _ => false,
         };
-        let final_word = final_word && !self.retries_for_ever();
         if final_word || attempt > opens_max {
             self.fail_demand(path, if final_word { cause } else { first });
             return;
         }
         let wait = self.jittered(base, lifecycle, Purpose::BackoffJitter, attempt);
-        let forgotten = self.forgets_demand();
-        if let Some(peer) = self.peers.get_mut(path).filter(|_| !forgotten) {
+        if let Some(peer) = self.peers.get_mut(path) {
             peer.backoff = Some(now + wait);
         }
     }
@@ -528,7 +502,6 @@ impl Node {
     fn on_retired(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.remove(&lifecycle) else { return };
         self.record(lifecycle, Some(lane.state.kind()), Trigger::Retired, None);
-        self.lose_sight(now, &lane.peer, lifecycle);
         let Some(name) = self.names.get_mut(&lane.peer.node) else { return };
         name.lanes.retain(|own| *own != lifecycle);
         for waiting in name.lanes.clone() {
@@ -548,13 +521,9 @@ impl Node {
     /// A lane that is not known to be gone stays: it may still touch memory (rule H6).
     fn on_retire_failed(&mut self, now: Instant, lifecycle: Lifecycle, error: TransportError) {
         let base = self.config.timing.backoff;
-        let gives_up = self.gives_up_retire();
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Retiring { attempts, .. } = lane.state else { return };
         lane.timer = None;
-        if gives_up {
-            return self.on_retired(now, lifecycle);
-        }
         if attempts >= self.config.limits.retires_max {
             let peer = lane.peer.clone();
             self.emit(Event::RetireFailed { peer, lifecycle, error });
@@ -577,14 +546,9 @@ impl Node {
     }
 
     pub(super) fn arm(&mut self, lifecycle: Lifecycle, at: Instant, kind: TimerKind) {
-        let timer = self.timer(at, kind);
         if let Some(lane) = self.lanes.get_mut(&lifecycle) {
-            lane.timer = timer;
+            lane.timer = Some((at, kind));
         }
-    }
-
-    fn timer(&self, at: Instant, kind: TimerKind) -> Option<(Instant, TimerKind)> {
-        (!self.forgets_timer(kind)).then_some((at, kind))
     }
 
     pub(super) fn jittered(

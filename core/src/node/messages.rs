@@ -21,14 +21,6 @@ impl Node {
             self.reject(token, &message, RefusalReason::Configuration, detail);
             return;
         }
-        if self.bans_superseded() && message.op == Op::Request && self.is_banned(now, &message) {
-            let detail = "another incarnation bears this name".into();
-            self.reject(token, &message, RefusalReason::Superseded, detail);
-            return;
-        }
-        if let Some(busy) = self.looking_up() {
-            return self.hold(busy, Held { token, message });
-        }
         match message.op {
             Op::Request => self.on_request(now, Held { token, message }),
             Op::Ready => self.on_ready(now, Held { token, message }),
@@ -60,18 +52,11 @@ impl Node {
 
     /// The lifecycle that an answer is about, unless it is gone, going or not announced.
     fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
-        if self.rebuilds_for_waiter() {
-            return self.peers.get(from)?.open;
-        }
         let gone = self.state_of(echo).is_none_or(|state| state == StateKind::Retiring);
-        if gone && self.misdirects_answers() {
-            let peer = self.peers.get(from)?;
-            return peer.bound.or(peer.open);
-        }
         let lane = self.lanes.get(&echo)?;
         // What nobody has heard of yet cannot have been answered, whatever a peer says.
         let unheard = lane.state.kind() == StateKind::Raising;
-        let current = lane.peer == *from && !unheard && (!gone || self.revives_ended());
+        let current = lane.peer == *from && !unheard && !gone;
         current.then_some(echo)
     }
 
@@ -80,8 +65,7 @@ impl Node {
         let open = self.peers.get(&path).and_then(|peer| peer.open);
         let bound = self.bound(&path);
         let current = bound.filter(|(_, remote)| remote.incarnation == sender.incarnation);
-        let same = bound.filter(|(_, remote)| self.is_same(*remote, sender));
-        let same = same.filter(|_| !self.replaces_on_request() && !self.rebuilds_for_duplicate());
+        let same = bound.filter(|(_, remote)| *remote == sender);
         if let Some((bound, _)) = same {
             self.answer_request(now, bound, call);
             return;
@@ -101,13 +85,6 @@ impl Node {
                 proof => self.reject_unproven(call, proof),
             }
             return;
-        }
-        if self.drops_crossing() && self.wants(&path) && open.is_some() {
-            self.reject_busy(call);
-            return;
-        }
-        if let Some((bound, _)) = current.filter(|_| self.ends_before_room()) {
-            self.end(now, bound, Failure::Superseded);
         }
         if open.is_none() && !self.has_room() {
             let detail = "the table of lifecycles is full".into();
@@ -132,11 +109,7 @@ impl Node {
         if let Some((bound, _)) = current {
             self.end(now, bound, Failure::Superseded);
         }
-        let replaced = open.filter(|_| self.replaces_on_request());
-        if let Some(open) = replaced {
-            self.end(now, open, Failure::Superseded);
-        }
-        let Some(lifecycle) = open.xor(replaced).or_else(|| self.raise(now, &path)) else { return };
+        let Some(lifecycle) = open.or_else(|| self.raise(now, &path)) else { return };
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
             peer.room = None;
@@ -147,13 +120,7 @@ impl Node {
     /// The pair that a request comes too late after: the last one bound, or a later one that the
     /// open lifecycle was offered to.
     fn passed_over(&self, path: &NicPath, open: Option<Lifecycle>, sender: Pair) -> Option<Pair> {
-        if self.ignores_order() {
-            return None;
-        }
-        let last = match self.forgets_last() {
-            true => self.bound(path).map(|(_, remote)| remote),
-            false => self.peers.get(path).and_then(|peer| peer.last),
-        };
+        let last = self.peers.get(path).and_then(|peer| peer.last);
         let last = last.filter(|last| sender == *last || is_older(sender, *last));
         let offered = open.and_then(|open| self.offered(open));
         last.or_else(|| offered.filter(|offered| is_older(sender, *offered)))
@@ -164,21 +131,10 @@ impl Node {
     fn answer_request(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
         let sender = call.message.sender;
         match self.lanes[&lifecycle].state.kind() {
-            StateKind::Announced if self.wires_on_request() => {
-                self.bind(now, lifecycle, &call.message, false);
-            }
-            StateKind::Announced if self.looks_up() && !self.wants(&call.message.from) => {
-                self.send_request(now, lifecycle);
-                return self.hold(lifecycle, call);
-            }
-            StateKind::Announced if self.answers_in_turn(&call.message.from) => {
-                return self.hold(lifecycle, call);
-            }
             StateKind::Announced => {
-                let offered = self.offered(lifecycle).filter(|_| !self.offers_twice());
+                let offered = self.offered(lifecycle);
                 let taken = offered.is_some_and(|to| to.incarnation != sender.incarnation);
                 match self.fence(lifecycle, &call.message.from, sender) {
-                    _ if self.offers_unfenced() => {}
                     Fence::Retiring => return self.hold(lifecycle, call),
                     Fence::Clear if !taken => {}
                     Fence::Clear | Fence::InUse => return self.ask_for_proof(lifecycle, &call),
@@ -259,31 +215,19 @@ impl Node {
         self.release_plain(now, lifecycle);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         for held in core::mem::take(&mut lane.held) {
-            if self.replaces_on_request() {
-                self.answer_request(now, lifecycle, held);
-            } else if self.acknowledges_once() && held.message.op == Op::Ready {
-                // Taken once, although it waited.
-                let message = self.message(lifecycle, Op::Ack, Some(held.message.sender));
-                self.outputs.push_back(Output::Answer { token: held.token, message });
-            } else {
-                self.handle_call(now, held.token, held.message);
-            }
+            self.handle_call(now, held.token, held.message);
         }
     }
 
     fn on_ready(&mut self, now: Instant, call: Held) {
         let message = &call.message;
         let echo = message.echo.filter(|echo| echo.incarnation == self.config.incarnation);
-        let bound = self.bound(&message.from).filter(|_| self.takes_stale_ready());
-        let own = bound.map(|(bound, _)| bound).or(echo.map(|echo| echo.lifecycle));
+        let own = echo.map(|echo| echo.lifecycle);
         let lane = own.and_then(|own| Some((own, self.lanes.get(&own)?)));
         let Some((lifecycle, lane)) = lane.filter(|(_, lane)| {
             let gone = matches!(lane.state.kind(), StateKind::Raising | StateKind::Retiring);
             lane.peer == message.from && !gone
         }) else {
-            if self.raises_for_ready() {
-                self.raise(now, &message.from);
-            }
             let detail = "the echoed lifecycle does not exist".into();
             self.reject(call.token, message, RefusalReason::Gone, detail);
             return;
@@ -300,7 +244,7 @@ impl Node {
                     proof => self.reject_unproven(call, proof),
                 }
             }
-            Some(remote) if self.is_same(remote, message.sender) || self.takes_stale_ready() => {
+            Some(remote) if remote == message.sender => {
                 self.on_peer_wired(now, lifecycle, call);
             }
             Some(remote) => self.reject_superseded(call, remote),
@@ -312,7 +256,6 @@ impl Node {
             return self.reject_ending(call);
         }
         let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
-        let once = self.acknowledges_once();
         match self.state_mut(lifecycle) {
             Some(State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. }) => {
                 *peer_wired = true;
@@ -323,21 +266,14 @@ impl Node {
                 self.outputs.push_back(Output::Answer { token: call.token, message });
                 self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
-            _ if once => {
-                let detail = "a ready was acknowledged already".into();
-                self.reject(call.token, &call.message, RefusalReason::Gone, detail);
-            }
             _ => self.outputs.push_back(Output::Answer { token: call.token, message }),
         }
     }
 
     fn on_reply(&mut self, now: Instant, lifecycle: Lifecycle, message: &Message) {
-        if self.takes_reply_for_ack(lifecycle) {
-            return self.on_ack(now, lifecycle, message.sender);
-        }
         let offered = self.offered(lifecycle);
         let older = offered.is_some_and(|offered| is_older(message.sender, offered));
-        if older || !self.is_announced(lifecycle) && !self.is_revived(lifecycle) {
+        if older || !self.is_announced(lifecycle) {
             self.counters.ignored += 1;
             return;
         }
@@ -350,7 +286,7 @@ impl Node {
 
     fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
         match self.lanes[&lifecycle].state {
-            State::Wired { remote, .. } if self.is_same(remote, sender) => {
+            State::Wired { remote, .. } if remote == sender => {
                 self.establish(now, lifecycle, remote, Trigger::PeerWired);
             }
             _ => self.counters.ignored += 1,
@@ -358,7 +294,7 @@ impl Node {
     }
 
     fn on_refuse(&mut self, now: Instant, lifecycle: Lifecycle, message: Message) {
-        let Some(refusal) = message.refusal.filter(|_| !self.swallows_refusals()) else { return };
+        let Some(refusal) = message.refusal else { return };
         match &self.lanes[&lifecycle].state {
             // It answers a call of before: what was asked for has been had since.
             State::Established { .. } | State::Draining { .. } => {
@@ -423,8 +359,8 @@ impl Node {
             let offered = announcement.offered;
             offered.is_none_or(|to| to.incarnation == prove.incarnation && !is_older(prove, to))
         };
-        let prove = announcement.prove.filter(|to| latest(*to) || self.repeats_old_echo());
-        prove.filter(|prove| clear(*prove) || self.proves_unfenced())
+        let prove = announcement.prove.filter(|to| latest(*to));
+        prove.filter(|prove| clear(*prove))
     }
 
     /// An unbound lifecycle of ours was echoed. It was issued after the present holder of the name
@@ -478,7 +414,7 @@ impl Node {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Fencing { remote, body, peer_wired } = lane.state.clone() else { return };
         let fence = self.fence(lifecycle, &lane.peer, remote);
-        if fence != Fence::Clear && !self.wires_unfenced() {
+        if fence != Fence::Clear {
             return;
         }
         let local = self.pair(lifecycle);
@@ -490,15 +426,6 @@ impl Node {
 
     fn is_announced(&self, lifecycle: Lifecycle) -> bool {
         self.state_of(lifecycle) == Some(StateKind::Announced)
-    }
-
-    fn wants(&self, path: &NicPath) -> bool {
-        self.peers.get(path).is_some_and(|peer| peer.wanted)
-    }
-
-    /// Whether two pairs are one: the same lifecycle of the same incarnation.
-    fn is_same(&self, pair: Pair, sender: Pair) -> bool {
-        pair == sender || self.knows_by_number() && pair.lifecycle == sender.lifecycle
     }
 
     fn reject_superseded(&mut self, call: Held, by: Pair) {
@@ -514,16 +441,6 @@ impl Node {
             _ => (RefusalReason::Gone, "the echoed lifecycle proves nothing any more".into()),
         };
         self.refuse(call.token, self.pair(Lifecycle(0)), &call.message, reason, detail);
-    }
-
-    /// A variant only: takes an unknown incarnation for the holder of the name at first sight.
-    fn is_banned(&mut self, now: Instant, message: &Message) -> bool {
-        let name = self.names.get(&message.from.node);
-        if name.is_some_and(|name| name.superseded.contains(&message.sender.incarnation)) {
-            return true;
-        }
-        self.enthrone(now, &message.from, message.sender.incarnation);
-        false
     }
 }
 

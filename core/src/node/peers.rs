@@ -82,8 +82,7 @@ impl Node {
         let mut idle = self
             .peers
             .iter()
-            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path))
-            .chain(self.peers.iter().filter(|_| self.evicts_busy()));
+            .filter(|(path, peer)| !peer.wanted && peer.backoff.is_none() && !used(path));
         let Some((idle, _)) = idle.next() else { return false };
         let idle = idle.clone();
         self.peers.remove(&idle);
@@ -99,7 +98,7 @@ impl Node {
         let Some(name) = self.names.get(&path.node) else { return Proof::Holds };
         match name.live {
             Some(live) if live.incarnation != remote.incarnation => {
-                if name.superseded.contains(&remote.incarnation) && !self.forgets_superseded() {
+                if name.superseded.contains(&remote.incarnation) {
                     Proof::Conflict
                 } else if lifecycle < live.since {
                     Proof::Stale
@@ -148,8 +147,7 @@ impl Node {
             **number != lifecycle
                 && wired.is_some_and(|wired| {
                     let another = wired.incarnation != remote.incarnation;
-                    let elsewhere = another && !self.fences_one_nic();
-                    (lane.peer == *path || elsewhere) && !(another && self.forgets_earlier_runs())
+                    lane.peer == *path || another
                 })
         };
         let mut fence = Fence::Clear;

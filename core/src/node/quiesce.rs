@@ -20,11 +20,11 @@ impl Node {
         let remote = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote());
         let weak = remote.is_some_and(Pair::is_weak);
         match self.state_of(lifecycle) {
-            Some(StateKind::Established | StateKind::Weak) if !self.retires_unasked() => {
+            Some(StateKind::Established | StateKind::Weak) => {
                 self.drain_lane(now, lifecycle, cause);
             }
             // The peer may have wired and heard that we have: nothing is posted here, but there.
-            Some(StateKind::Wired) if !self.retires_unasked() && !weak => {
+            Some(StateKind::Wired) if !weak => {
                 self.quiesce(now, lifecycle, Trigger::of(&cause), cause);
             }
             Some(StateKind::Draining | StateKind::Quiescing) => {}

@@ -91,7 +91,7 @@ impl Node {
         }
         let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else { return };
         match self.state_of(lifecycle) {
-            Some(StateKind::Announced) if !self.answers_plainly_in_turn(lifecycle) => {
+            Some(StateKind::Announced) => {
                 let body = call.message.body.clone();
                 let knows_ready = call.message.ready.is_some();
                 if let Some(lane) = self.lanes.get_mut(&lifecycle) {
@@ -235,9 +235,6 @@ impl Node {
             return;
         };
         self.transit(lifecycle, trigger, State::Proving { remote });
-        if self.trusts_unproven() {
-            return self.on_proven(lifecycle);
-        }
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
         self.outputs.push_back(Output::Operate(Operation::Prove { lifecycle }));
     }

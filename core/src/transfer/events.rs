@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 impl Transfers {
     pub(super) fn on_lane_up(&mut self, lane: Lifecycle, depth: u32) -> Result<(), InputError> {
         self.lanes.add(lane, depth.min(self.limits.slices_per_lane_max))?;
-        self.lane_wanted &= self.wants_once();
+        self.lane_wanted = false;
         Ok(())
     }
 
@@ -22,13 +22,10 @@ impl Transfers {
             self.counters.stale += 1;
             return;
         };
-        self.lane_wanted &= self.wants_once();
+        self.lane_wanted = false;
         self.lanes.stop(lane);
         let cause = Arc::new(cause);
         while let Some(slot) = self.lanes[lane].slices.front() {
-            if self.orphans_slices() {
-                break;
-            }
             if let Place::Lost(_) = self.slices[slot].place {
                 self.lanes[lane].slices.remove(&mut self.slices, slot);
                 self.try_again(now, slot, Some(cause.clone()));
@@ -40,9 +37,6 @@ impl Transfers {
             }
         }
         self.lanes[lane].down = true;
-        if self.orphans_slices() {
-            return;
-        }
         self.lanes.forget_if_settled(lane);
     }
 
@@ -70,16 +64,14 @@ impl Transfers {
             }
             CompletionStatus::Refused(error) => self.on_refused(now, slot, error),
             CompletionStatus::Failed(error) => {
-                if !self.uses_failed_lane() {
-                    self.lanes.stop(lane);
-                }
+                self.lanes.stop(lane);
                 self.expose(slot, lane);
                 self.try_again(now, slot, Some(Arc::new(error)));
             }
             CompletionStatus::Flushed => {
                 self.lanes.stop(lane);
                 self.expose(slot, lane);
-                self.try_again(now, slot, self.flush_charge());
+                self.try_again(now, slot, None);
             }
         }
     }
@@ -105,11 +97,6 @@ impl Transfers {
         if sent != Sent::None {
             self.expose(slot, lane);
         }
-        if sent == Sent::None && self.counts_unsent() {
-            let (batch, piece) = (self.slices[slot].batch, self.slices[slot].piece);
-            let bytes = &mut self.batches[batch].requests[piece.request as usize].bytes;
-            *bytes += u64::from(piece.length);
-        }
         let batch = self.slices[slot].batch;
         let withdrawn = self.batches[batch].outcome.is_some();
         if !withdrawn {
@@ -128,7 +115,7 @@ impl Transfers {
         self.lane_wanted = false;
         let cause = Arc::new(cause);
         for slot in self.batches.slots() {
-            if self.batches.get(slot).is_some() && self.is_waiting(slot) && !self.ignores_loss() {
+            if self.batches.get(slot).is_some() && self.is_waiting(slot) {
                 self.batches[slot].note(&cause);
                 let outcome = BatchOutcome::Failed(Cause::PeerLost(cause.clone()));
                 self.end(now, slot, outcome);
@@ -147,7 +134,7 @@ impl Transfers {
             }
         }
         for slot in self.batches.slots() {
-            if self.batches.get(slot).is_some() && !self.outlives_restart() {
+            if self.batches.get(slot).is_some() {
                 self.end(now, slot, BatchOutcome::Failed(Cause::PeerRestarted));
             }
         }
@@ -155,22 +142,15 @@ impl Transfers {
 
     pub(super) fn on_lane_fenced(&mut self, now: Instant, lane: Lifecycle) {
         let Some(lane) = self.lanes.find(lane) else { return };
-        let together = self.fences_together();
         for batch in self.lanes.fence(lane) {
-            self.batches[batch].debts.retain(|debt| debt.lane != lane && !together);
+            self.batches[batch].debts.retain(|debt| debt.lane != lane);
             self.settle(now, batch);
         }
-        self.lanes[lane].fenced &= self.lanes[lane].down || !self.forgets_early_fence();
         self.lanes.forget_if_settled(lane);
     }
 
     pub(super) fn on_fence_lost(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
-        if self.takes_loss_for_fence() {
-            return self.on_lane_fenced(now, lane);
-        }
-        let Some(lane) = self.lanes.find(lane).filter(|_| !self.ignores_fence_loss()) else {
-            return;
-        };
+        let Some(lane) = self.lanes.find(lane) else { return };
         let cause = Arc::new(cause);
         // Slices that are still posted add debts when they come back.
         self.lanes[lane].fence_lost = Some(cause.clone());
@@ -210,27 +190,21 @@ impl Transfers {
 
     pub(super) fn take_back(&mut self, slot: u32, lane: u32) {
         self.lanes[lane].slices.remove(&mut self.slices, slot);
-        let withdrawn = || self.batches[self.slices[slot].batch].outcome.is_some();
-        if !(self.loses_room() && withdrawn()) {
-            self.lanes.on_answered(lane);
-        }
-        if !self.reuses_names() {
-            self.slices.renew(slot);
-        }
+        self.lanes.on_answered(lane);
+        self.slices.renew(slot);
         self.slices[slot].place = Place::Waiting;
     }
 
     /// Bytes of the attempt may have reached the peer, or may yet.
     fn expose(&mut self, slot: u32, lane: u32) {
-        let (touches, owes) = (!self.forgets_touch(), !self.owes_nothing());
         let slice = &self.slices[slot];
         let batch = &mut self.batches[slice.batch];
         let progress = &mut batch.requests[slice.piece.request as usize];
         if progress.request.direction == Direction::Read {
             return;
         }
-        progress.touched |= touches;
-        if !self.lanes[lane].fenced && owes {
+        progress.touched = true;
+        if !self.lanes[lane].fenced {
             batch.debts.insert(Debt { request: slice.piece.request, lane });
             self.lanes[lane].debtors.insert(slice.batch);
         }
@@ -244,7 +218,6 @@ impl Transfers {
 
     /// Lets a slice that is nowhere wait for another lane, charging it if there was a failure.
     fn try_again(&mut self, now: Instant, slot: u32, failure: Option<Arc<TransportError>>) {
-        let never = self.never_retries();
         let slice = &mut self.slices[slot];
         let index = slice.batch;
         let batch = &mut self.batches[index];
@@ -265,7 +238,7 @@ impl Transfers {
         let slice = &mut self.slices[slot];
         if let Some(failure) = failure {
             let first = slice.first_failure.get_or_insert(failure);
-            if slice.retries >= self.limits.retries_max || never {
+            if slice.retries >= self.limits.retries_max {
                 let outcome = BatchOutcome::Failed(Cause::Exhausted(first.clone()));
                 self.remove_slice(slot);
                 self.end(now, index, outcome);

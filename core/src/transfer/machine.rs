@@ -31,8 +31,6 @@ pub struct Transfers {
     finished: VecDeque<(BatchId, BatchReport)>,
     pub(super) lane_wanted: bool,
     pub(super) counters: TransferCounters,
-    #[cfg(feature = "mutants")]
-    pub(super) mutant: Option<super::mutants::TransferMutant>,
 }
 
 impl Transfers {
@@ -56,8 +54,6 @@ impl Transfers {
             finished: VecDeque::new(),
             lane_wanted: false,
             counters: TransferCounters::default(),
-            #[cfg(feature = "mutants")]
-            mutant: None,
             limits,
         }
     }
@@ -196,10 +192,6 @@ impl Transfers {
         while let Some(&(deadline, slot)) = self.deadlines.first()
             && deadline <= now
         {
-            if self.forgets_queued() && self.batches[slot].slices.front().is_none() {
-                self.deadlines.remove(&(deadline, slot));
-                continue;
-            }
             self.end(now, slot, BatchOutcome::TimedOut);
         }
     }
@@ -312,7 +304,6 @@ impl Transfers {
     /// Decides how a batch ends, unless that is decided already: drops what is not posted, and
     /// asks for the rest back.
     pub(super) fn end(&mut self, now: Instant, slot: u32, outcome: BatchOutcome) {
-        let frees = self.frees_posted(&outcome);
         let batch = &mut self.batches[slot];
         if batch.outcome.is_some() {
             return;
@@ -335,11 +326,6 @@ impl Transfers {
                     self.lanes[lane].slices.remove(&mut self.slices, slice);
                     self.remove_slice(slice);
                 }
-                Place::Posted(lane) if frees => {
-                    self.take_back(slice, lane);
-                    self.remove_slice(slice);
-                }
-                Place::Posted(_) if self.forgets_withdrawal() => {}
                 Place::Posted(lane) => {
                     let lane = self.lanes[lane].lifecycle;
                     self.withdrawals.push_back((lane, SliceId(self.slices.key(slice))));
@@ -359,15 +345,11 @@ impl Transfers {
     /// Finishes a batch if it waits for nothing more.
     pub(super) fn settle(&mut self, now: Instant, slot: u32) {
         let batch = &self.batches[slot];
-        let cut = batch.is_cut();
-        let complete = (cut || self.completes_early()) && batch.debts.is_empty();
+        let complete = batch.is_cut() && batch.debts.is_empty();
         if batch.slices.front().is_some() || (batch.outcome.is_none() && !complete) {
             return;
         }
         let id = BatchId(self.batches.key(slot));
-        if !cut && self.completes_early() && batch.outcome.is_none() {
-            self.unshare(slot);
-        }
         let batch = self.batches.remove(slot);
         if let (None, Some(deadline)) = (&batch.outcome, batch.deadline) {
             self.deadlines.remove(&(deadline, slot));

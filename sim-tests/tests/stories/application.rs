@@ -3,16 +3,15 @@
 mod model;
 
 use crate::nightly;
-use handfast_core::node::{Mutant, StateKind};
+use handfast_core::node::StateKind;
 use handfast_core::{Event, NicPath, Node};
-use handfast_sim::script::Script;
 use handfast_sim::{HEAL_EVENTS_MAX, Scenario, next_fair_event};
 use handfast_transport_sim::{Action, Build, Choice, Command, CommandKind, Setup, Step, World};
 use model::{Happening, Lane, Model, Side, View};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use proptest::test_runner::{TestError, TestRng, TestRunner};
+use proptest::test_runner::{TestError, TestRunner};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -45,54 +44,12 @@ fn applications_get_what_they_may_rely_on() {
     }
 }
 
-/// A lane that opens too early is found in a few events.
-#[test]
-fn early_lane_is_found_in_few_events() {
-    let (why, transcript) = finds(Mutant::EstablishedOnFirstSight);
-    assert!(why.contains("does not listen"), "{why}\n{transcript}");
-    assert!(transcript.lines().count() <= PREAMBLE_LINES + 6, "{why}\n{transcript}");
-}
-
-#[test]
-fn a_side_that_waits_for_the_other_to_begin_is_noticed() {
-    let (why, transcript) = finds(Mutant::LowerInitiates);
-    assert!(why.contains("failed though nothing happened"), "{why}\n{transcript}");
-    assert!(transcript.lines().count() <= 16, "{why}\n{transcript}");
-}
-
-#[test]
-fn a_lane_that_comes_back_under_its_old_number_is_noticed() {
-    let (why, transcript) = finds(Mutant::ReusedNumbers);
-    assert!(why.contains("once more"), "{why}\n{transcript}");
-}
-
-#[test]
-fn what_is_left_of_a_failure_plays_as_a_transcript() {
-    let mutant = Mutant::EstablishedOnFirstSight;
-    let (_, transcript) = finds(mutant);
-    let script = Script::new("shrunk", &transcript);
-    let mishap = script.play(Arc::new(move |config| Node::with_mutant(config, mutant)));
-    let mishap = mishap.expect_err("it fails there too").to_string();
-    assert!(mishap.contains("PublishedUnwired"), "{mishap}");
-    script.play(Arc::new(Node::new)).expect("the rules get to its end");
-}
-
-/// The model's finding for a variant, shrunk; deterministic.
-fn finds(mutant: Mutant) -> (String, String) {
-    let runner = TestRunner::new_with_rng(
-        config(3_000),
-        TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha),
-    );
-    let found = search(runner, Arc::new(move |config| Node::with_mutant(config, mutant)));
-    found.err().unwrap_or_else(|| panic!("{mutant:?} does what the model says"))
-}
-
-fn config(cases: u32) -> ProptestConfig {
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 /// Runs cases until one fails; returns why, and what is left of it as a transcript.
-fn search(mut runner: TestRunner, build: Build) -> Result<(), (String, String)> {
+pub(crate) fn search(mut runner: TestRunner, build: Build) -> Result<(), (String, String)> {
     let found = runner.run(&case(), |case| {
         let (result, _) = play(&case, &build);
         result.map_err(TestCaseError::fail)
@@ -150,7 +107,7 @@ fn play((sites, moves): &Case, build: &Build) -> (Result<(), String>, String) {
 }
 
 /// The lines of a transcript that say how the world begins.
-const PREAMBLE_LINES: usize = 2;
+pub(crate) const PREAMBLE_LINES: usize = 2;
 
 struct Run {
     world: World,

@@ -2,7 +2,6 @@
 
 mod application;
 mod batches;
-mod budgets;
 mod mixed;
 mod rails;
 mod reconnect;
@@ -14,6 +13,7 @@ mod short;
 mod sweep;
 mod transcripts;
 mod transfers;
+#[cfg(feature = "variants")]
 mod variants;
 
 /// Worlds are made and dropped a hundred thousand times a second; a fifth of the time is saved.

@@ -4,7 +4,7 @@
 use crate::shipping::{at_once, holds, holds_at_night, pruned};
 use crate::sweep::seeds_hold;
 use handfast_sim::sweep::Swarm;
-use handfast_sim::{Ending, Explorer, Scenario, hunt, mutants};
+use handfast_sim::{Ending, Explorer, Scenario};
 use sim_tests::assert_snapshot;
 use std::fmt::Write as _;
 
@@ -61,14 +61,6 @@ fn what_old_nodes_cost_without_a_fault_is_written_down() {
         );
     }
     assert_snapshot("mixed", &text);
-}
-
-/// A side that answers only in turn waits for ever on a legacy node that holds its lock.
-#[test]
-fn answering_in_turn_deadlocks_with_a_legacy_lock() {
-    let entry = mutants::find("H7-2").expect("a registered variant");
-    let (found, _) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
-    assert_snapshot(entry.name, &found.transcript);
 }
 
 #[test]

@@ -1,75 +1,14 @@
 //! Lines that replay a schedule, and what makes it shorter.
 
 use handfast_sim::line::LINE_MAX;
-use handfast_sim::mutants::{self, Entry};
 use handfast_sim::sweep::{Random, Swarm};
+use handfast_sim::variants;
 use handfast_sim::{
-    Case, Coverage, Ending, Explorer, Ground, Line, LineError, MinimizeError, Record, ReplayError,
-    Scenario, Schedule, Scheduler, Traffic, minimize,
+    Case, Coverage, Ground, Line, LineError, MinimizeError, Record, ReplayError, Scenario,
+    Schedule, Scheduler, Traffic, minimize,
 };
 use handfast_transport_sim::verbs::{ERDMA_ROCEV2, ERDMA_STANDARD, PROFILES, Rebirth};
-use handfast_transport_sim::{Faults, Operations, Oracle};
-
-#[test]
-fn the_line_of_a_counterexample_replays_it() {
-    for entry in mutants::ALL {
-        let (line, events, oracle) = explored(entry);
-        assert!(line.len() <= LINE_MAX, "{} characters: {line}", line.len());
-        let again: Line = line.parse().expect("a line reads back");
-        assert_eq!(again.to_string(), line);
-        let run = again.play().expect("a line replays");
-        assert_eq!(run.schedule.len(), events, "{line}");
-        assert_eq!(run.violation.map(|found| found.oracle), Some(oracle), "{line}");
-    }
-}
-
-#[test]
-fn the_line_of_a_random_run_replays_it() {
-    let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
-    let mut replayed = 0;
-    for seed in 0..40 {
-        let swarmed = swarm.run(seed, &mut Coverage::default());
-        let Some(line) = swarmed.line else { continue };
-        let again: Line = line.to_string().parse().expect("a line reads back");
-        let run = again.play().expect("a line replays");
-        assert_eq!(run.trace_hash, swarmed.run.trace_hash);
-        assert_eq!(run.violation, swarmed.run.violation);
-        replayed += 1;
-    }
-    assert!(replayed > 0);
-}
-
-#[test]
-fn a_line_that_was_printed_long_ago_still_reads() {
-    let text = "hf2:SimultaneousOpen:-:SO-1:0xf8:a:eAABA:e55e53e5:ab9f62be";
-    let line: Line = text.parse().expect("the first line ever shrunk reads back");
-    assert_eq!(line.to_string(), text);
-    assert_eq!(line.schedule, Schedule::Events { places: vec![0, 0, 1, 0], circle: 0 });
-    assert_eq!((line.case.scenario, line.case.faults_max), (Scenario::SimultaneousOpen, 0));
-    assert_eq!(line.trace, 0xe55e_53e5);
-}
-
-#[test]
-fn a_schedule_that_goes_round_in_a_circle_has_a_line() {
-    let entry = mutants::find("TwoMessagesEqual").expect("a registered variant");
-    let explorer = Explorer {
-        liveness: false,
-        states_max: 3_000,
-        oracles: vec![Oracle::Liveness],
-        ..Explorer::default()
-    };
-    let case = Case { faults_max: 0, ..Case::of_variant(entry) };
-    let Ending::Violation(found) = explorer.explore(&case.start()).ending else {
-        panic!("nothing recurs")
-    };
-    let line = found.line(&case).expect("it fits");
-    let Schedule::Events { circle, .. } = &line.schedule else { panic!("{line}") };
-    assert_eq!(*circle, found.healing.len());
-    let parsed: Line = line.to_string().parse().expect("a line reads back");
-    assert_eq!(parsed.schedule, line.schedule);
-    let violation = parsed.play().expect("it replays").violation.expect("it recurs");
-    assert_eq!(violation.oracle, Oracle::Liveness, "{}", violation.detail);
-}
+use handfast_transport_sim::{Faults, Operations};
 
 #[test]
 fn devices_and_traffic_are_a_part_of_a_line() {
@@ -189,7 +128,7 @@ fn a_schedule_that_does_not_fit_into_a_line_says_so() {
 #[test]
 fn the_longest_line_of_a_random_run_fits() {
     let scenarios = Scenario::ALL.iter().map(|scenario| format!("{scenario:?}").len());
-    let ids = mutants::ALL.iter().map(|entry| entry.id.len());
+    let ids = variants::ALL.iter().map(|entry| entry.id.len());
     let random = Random { seed: u64::MAX, events_max: 100_000, scheduler: Scheduler::Starve(255) };
     let case = Case {
         ground: Ground::on(&ERDMA_STANDARD, Some(Traffic::WriteAndRead)),
@@ -205,35 +144,7 @@ fn the_longest_line_of_a_random_run_fits() {
     assert_eq!(line.parse::<Line>().expect("a line reads back").schedule, Schedule::Random(random));
 }
 
-/// A failing random run of any variant shrinks to a dozen events.
-#[test]
-fn random_failures_shrink_to_a_dozen_events() {
-    for entry in mutants::ALL {
-        let case = Case::of_variant(entry);
-        let failing = (0..SEEDS_MAX).find_map(|seed| {
-            let random = Random { seed, events_max: 120, scheduler: Scheduler::Uniform };
-            let run = random.run(&case, &mut Coverage::default());
-            run.violation.is_some().then(|| Line::of_random(case, random, &run))
-        });
-        let line = failing.unwrap_or_else(|| panic!("{} breaks on no seed", entry.id));
-        shrinks(&line);
-    }
-}
-
-/// The original bug, found by any swarm, shrinks to six events.
-#[test]
-fn original_bug_shrinks_to_six_events() {
-    let swarm = Swarm { variant: mutants::find("SO-1"), ..Swarm::default() };
-    let failing = (0..100).filter_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
-    let mut shrunk = 0;
-    for line in failing.take(10) {
-        shrinks(&line);
-        shrunk += 1;
-    }
-    assert_eq!(shrunk, 10);
-}
-
-fn shrinks(line: &Line) {
+pub(crate) fn shrinks(line: &Line) {
     let id = line.case.variant.map(|entry| entry.id);
     let smaller = minimize(line).expect("a failing line shrinks");
     let events = smaller.run.schedule.len();
@@ -245,7 +156,7 @@ fn shrinks(line: &Line) {
 }
 
 /// Random runs in which each variant must break at least once.
-const SEEDS_MAX: u64 = 10_000;
+pub(crate) const SEEDS_MAX: u64 = 10_000;
 
 #[test]
 fn a_schedule_on_which_nothing_breaks_is_not_shrunk() {
@@ -267,22 +178,5 @@ fn resealed(line: &str) -> String {
     match format!("{body}:00000000").parse::<Line>() {
         Err(LineError::Checksum { expected, .. }) => format!("{body}:{expected}"),
         other => panic!("{other:?}"),
-    }
-}
-
-fn explored(entry: &'static Entry) -> (String, usize, Oracle) {
-    let case = Case::of_variant(entry);
-    let explorer = Explorer {
-        liveness: entry.oracles.contains(&Oracle::Liveness),
-        circles: false,
-        oracles: entry.oracles.to_vec(),
-        ..Explorer::default()
-    };
-    match explorer.explore(&case.start()).ending {
-        Ending::Violation(found) => {
-            let line = found.line(&case).expect("the shortest way fits");
-            (line.to_string(), found.schedule.len(), found.violation.oracle)
-        }
-        other => panic!("{} was not found out: {other:?}", entry.id),
     }
 }

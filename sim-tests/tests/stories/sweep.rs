@@ -1,17 +1,11 @@
 //! Random schedules with more faults than an exploration can afford.
 
-use handfast_core::Node;
-use handfast_core::node::Mutant;
-use handfast_sim::line::LINE_MAX;
-use handfast_sim::sweep::{Seeded, Swarm, events_to_settle, failure};
-use handfast_sim::{Case, Coverage, Line, Scenario, mutants, next_fair_event};
-use handfast_transport_sim::{Oracle, Step};
+use handfast_sim::sweep::{Seeded, Swarm, failure};
+use handfast_sim::{Case, Coverage, Scenario, next_fair_event};
+use handfast_transport_sim::Step;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 2_000 } else { 20_000 };
-
-const EVENTS_MAX: u32 = 2_000;
 
 const FLEETS: u64 = if cfg!(debug_assertions) { 20 } else { 400 };
 
@@ -97,39 +91,4 @@ fn every_transfer_of_a_fleet_ends_and_without_a_fault_well() {
     assert!(ends.iter().all(|end| *end == Some(true)), "{ends:?}");
     assert_eq!((world.transfers_left(), world.transfer_success(200)), (0, None));
     assert!((0..8).all(|site| world.node(site).lifecycles().count() > 2), "both NICs of each");
-}
-
-/// A fleet finds a broken backend, and the finding replays from one line.
-#[test]
-fn fleet_finds_broken_backend_and_replays_it() {
-    let swarm = Swarm { variant: mutants::find("WorkForgotten"), ..Swarm::fleet() };
-    let found = (0..50).find_map(|seed| swarm.run(seed, &mut Coverage::default()).line);
-    let line: Line = found.expect("a transfer never ends").to_string().parse().expect("it reads");
-    assert!(line.to_string().len() <= LINE_MAX, "{line}");
-    let violation = line.play().expect("it replays").violation.expect("it breaks again");
-    assert_eq!(violation.oracle, Oracle::Liveness, "{}", violation.detail);
-}
-
-/// Connecting on first sight storms where the shipping rule does not.
-#[test]
-fn connecting_on_first_sight_storms() {
-    let average = |mutant: Option<Mutant>| {
-        let (mut total, mut unsettled) = (0u64, 0u64);
-        for seed in 0..500 {
-            let mut setup = Scenario::SimultaneousOpen.setup(0);
-            setup.limits.opens_max = 1_000;
-            if let Some(mutant) = mutant {
-                setup.build = Arc::new(move |config| Node::with_mutant(config, mutant));
-            }
-            match events_to_settle(setup, seed, EVENTS_MAX) {
-                Some(events) => total += u64::from(events),
-                None => (total, unsettled) = (total + u64::from(EVENTS_MAX), unsettled + 1),
-            }
-        }
-        println!("{mutant:?}: {} events on average, {unsettled} of 500 unsettled", total / 500);
-        total / 500
-    };
-    let (shipping, first_sight) = (average(None), average(Some(Mutant::WiredOnFirstSight)));
-    assert!(shipping <= 14, "{shipping}");
-    assert!(2 * first_sight >= 3 * shipping, "{first_sight} against {shipping}");
 }

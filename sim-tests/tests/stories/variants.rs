@@ -4,10 +4,18 @@
 //! Events are counted as page-sized models count them: queue-pair operations succeed at once, so
 //! what counts is commands, deliveries, timers and faults.
 
+mod application;
+mod budgets;
+mod mixed;
+mod replay;
+mod short;
+mod sweep;
+mod transcripts;
+
 use crate::nightly;
 use handfast_core::Node;
-use handfast_core::node::Mutant;
-use handfast_sim::{Case, Counterexample, Ending, Explorer, Scenario, hunt, mutants};
+use handfast_core::node::Variant;
+use handfast_sim::{Case, Counterexample, Ending, Explorer, Scenario, hunt, variants};
 use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, World};
 use sim_tests::assert_snapshot;
 use std::sync::Arc;
@@ -37,7 +45,7 @@ fn two_messages_fenced_by_equal_generation_pair_anew_for_ever() {
         oracles: vec![Oracle::Liveness],
         ..Explorer::default()
     };
-    let start = variant(Mutant::TwoMessagesEqual, Scenario::SimultaneousOpen, 0);
+    let start = world(Variant::TwoMessagesEqual, Scenario::SimultaneousOpen, 0);
     let found = match explorer.explore(&start).ending {
         Ending::Violation(found) => *found,
         other => panic!("nothing recurs: {other:?}"),
@@ -140,7 +148,7 @@ fn first_sight_keeps_agreement_where_explored() {
             oracles: vec![Oracle::Agreement, Oracle::FabricLaw],
             ..Explorer::default()
         };
-        let setup = setup(Mutant::WiredOnFirstSight, Scenario::SimultaneousOpen, faults);
+        let setup = setup(Variant::WiredOnFirstSight, Scenario::SimultaneousOpen, faults);
         let report = explorer.explore(&World::new(Setup { prune: true, ..setup }));
         println!(
             "wired on first sight, K={faults}: {} states, {} transitions, all of up to {} events",
@@ -168,12 +176,22 @@ fn repeated_old_echo_offers_to_an_ended_lifecycle() {
         oracles: vec![Oracle::GhostHit],
         ..Explorer::default()
     };
-    let setup = setup(Mutant::OldEchoRepeated, Scenario::SimultaneousOpen, 2);
+    let setup = setup(Variant::OldEchoRepeated, Scenario::SimultaneousOpen, 2);
     let setup = Setup { faults: Faults::ALL, prune: true, ..setup };
     let report = explorer.explore(&World::new(setup));
     let Ending::Violation(found) = report.ending else { panic!("{:?}", report.ending) };
     println!("{} worlds\n{}", report.states, found.transcript);
     assert!(found.schedule.len() <= 15, "{}", found.transcript);
+}
+
+/// The variants explored on every change; all of them are at night, and where figures are rewritten.
+const CLASSICS: [&str; 13] = [
+    "SO-1", "GEN-1", "SO-13", "PEER-18", "SO-4", "SO-5", "GEN-9", "H6-1", "H13-1", "GEN-7", "CQ-1",
+    "BATCH-1", "H12-1",
+];
+
+fn is_chosen(id: &str) -> bool {
+    nightly() || std::env::var_os("UPDATE_SNAPSHOTS").is_some() || CLASSICS.contains(&id)
 }
 
 /// No fixpoint is near: a million worlds are not all there are.
@@ -187,19 +205,19 @@ fn first_sight_states() -> usize {
 
 /// The shortest way to what is wrong with a variant is a checked-in transcript.
 fn shows(id: &str) {
-    let entry = mutants::find(id).expect("a registered variant");
+    let entry = variants::find(id).expect("a registered variant");
     let (found, _) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{id}: {escape}"));
     println!("{id}: {}", found.report(&Case::of_variant(entry)));
     assert_snapshot(entry.name, &found.transcript);
 }
 
-fn variant(mutant: Mutant, scenario: Scenario, faults: u32) -> World {
-    scenario.begin(setup(mutant, scenario, faults))
+fn world(variant: Variant, scenario: Scenario, faults: u32) -> World {
+    scenario.begin(setup(variant, scenario, faults))
 }
 
-fn setup(mutant: Mutant, scenario: Scenario, faults: u32) -> Setup {
+fn setup(variant: Variant, scenario: Scenario, faults: u32) -> Setup {
     Setup {
-        build: Arc::new(move |config| Node::with_mutant(config, mutant)),
+        build: Arc::new(move |config| Node::with_variant(config, variant)),
         operations: Operations::AtOnce,
         faults: Faults::CLASSIC,
         ..scenario.setup(faults)

@@ -3,9 +3,9 @@
 use super::oracle::TransferOracle;
 use super::setup::{TransferBuild, TransferFaults, TransferScenario, TransferSetup};
 use super::world::TransferWorld;
-#[cfg(feature = "mutants")]
-use handfast_core::transfer::{TransferMutant, Transfers};
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
+use handfast_core::transfer::{TransferVariant, Transfers};
+#[cfg(feature = "variants")]
 use std::sync::Arc;
 
 /// A broken variant of the rules of transfers, and where it is found out.
@@ -46,7 +46,7 @@ impl TransferEntry {
 }
 
 /// Every broken variant of transfers.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub const VARIANTS: &[TransferEntry] = &[
     TransferEntry {
         id: "GEN-10",
@@ -56,7 +56,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 2,
         oracle: TransferOracle::MemoryHeld,
-        build: || of(TransferMutant::AttemptsUnnamed),
+        build: || of(TransferVariant::AttemptsUnnamed),
     },
     TransferEntry {
         id: "CQ-1",
@@ -66,7 +66,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::SlicesOrphaned),
+        build: || of(TransferVariant::SlicesOrphaned),
     },
     TransferEntry {
         id: "CQ-2",
@@ -76,7 +76,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 0,
         oracle: TransferOracle::Liveness,
-        build: || of(TransferMutant::RoomLost),
+        build: || of(TransferVariant::RoomLost),
     },
     TransferEntry {
         id: "CQ-5",
@@ -86,7 +86,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Liveness,
-        build: || of(TransferMutant::LaneWantedOnce),
+        build: || of(TransferVariant::LaneWantedOnce),
     },
     TransferEntry {
         id: "CQ-6",
@@ -96,7 +96,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Bytes,
-        build: || of(TransferMutant::UnsentCounted),
+        build: || of(TransferVariant::UnsentCounted),
     },
     TransferEntry {
         id: "BATCH-1",
@@ -106,7 +106,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 0,
         oracle: TransferOracle::MemoryHeld,
-        build: || of(TransferMutant::FreedByCancel),
+        build: || of(TransferVariant::FreedByCancel),
     },
     TransferEntry {
         id: "BATCH-2",
@@ -116,7 +116,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::MemoryHeld,
-        build: || of(TransferMutant::FreedByFailure),
+        build: || of(TransferVariant::FreedByFailure),
     },
     TransferEntry {
         id: "BATCH-3",
@@ -126,7 +126,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::QueuedDeadlineForgotten),
+        build: || of(TransferVariant::QueuedDeadlineForgotten),
     },
     TransferEntry {
         id: "BATCH-6",
@@ -136,7 +136,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 0,
         oracle: TransferOracle::Success,
-        build: || of(TransferMutant::CompletedEarly),
+        build: || of(TransferVariant::CompletedEarly),
     },
     TransferEntry {
         id: "FO-1",
@@ -146,7 +146,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 2,
         oracle: TransferOracle::Cause,
-        build: || of(TransferMutant::FlushCharged),
+        build: || of(TransferVariant::FlushCharged),
     },
     TransferEntry {
         id: "FO-6",
@@ -156,7 +156,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Cause,
-        build: || of(TransferMutant::NeverRetried),
+        build: || of(TransferVariant::NeverRetried),
     },
     TransferEntry {
         id: "FO-20",
@@ -166,7 +166,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 0,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::WithdrawalForgotten),
+        build: || of(TransferVariant::WithdrawalForgotten),
     },
     TransferEntry {
         id: "ID-2",
@@ -176,7 +176,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::RestartOutlived),
+        build: || of(TransferVariant::RestartOutlived),
     },
     TransferEntry {
         id: "PEER-4",
@@ -186,7 +186,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 3,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::LossIgnored),
+        build: || of(TransferVariant::LossIgnored),
     },
     TransferEntry {
         id: "H12-1",
@@ -196,7 +196,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Ghost,
-        build: || of(TransferMutant::SuccessUnfenced),
+        build: || of(TransferVariant::SuccessUnfenced),
     },
     TransferEntry {
         id: "H12-2",
@@ -206,7 +206,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 2,
         oracle: TransferOracle::Ghost,
-        build: || of(TransferMutant::FencedTogether),
+        build: || of(TransferVariant::FencedTogether),
     },
     TransferEntry {
         id: "H12-3",
@@ -216,7 +216,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Ghost,
-        build: || of(TransferMutant::TouchForgotten),
+        build: || of(TransferVariant::TouchForgotten),
     },
     TransferEntry {
         id: "H12-4",
@@ -226,7 +226,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::Liveness,
-        build: || of(TransferMutant::EarlyFenceForgotten),
+        build: || of(TransferVariant::EarlyFenceForgotten),
     },
     TransferEntry {
         id: "H12-5",
@@ -236,7 +236,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 2,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::FenceLossIgnored),
+        build: || of(TransferVariant::FenceLossIgnored),
     },
     TransferEntry {
         id: "H12-6",
@@ -246,7 +246,7 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 2,
         oracle: TransferOracle::Prompt,
-        build: || of(TransferMutant::FenceLossProves),
+        build: || of(TransferVariant::FenceLossProves),
     },
     TransferEntry {
         id: "T5-1",
@@ -256,11 +256,11 @@ pub const VARIANTS: &[TransferEntry] = &[
         faults: TransferFaults::ALL,
         faults_max: 1,
         oracle: TransferOracle::LaneLaw,
-        build: || of(TransferMutant::FailedLaneUsed),
+        build: || of(TransferVariant::FailedLaneUsed),
     },
 ];
 
-#[cfg(feature = "mutants")]
-fn of(mutant: TransferMutant) -> TransferBuild {
-    Arc::new(move |limits| Transfers::with_mutant(limits, mutant))
+#[cfg(feature = "variants")]
+fn of(variant: TransferVariant) -> TransferBuild {
+    Arc::new(move |limits| Transfers::with_variant(limits, variant))
 }

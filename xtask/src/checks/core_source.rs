@@ -1,4 +1,4 @@
-//! The core keeps out the standard library and unsafe code.
+//! The core keeps out the standard library, unsafe code, and code that only some builds have.
 
 use crate::report::Outcome;
 use std::fs;
@@ -20,7 +20,9 @@ fn findings_in(folder: &Path) -> io::Result<(usize, Vec<String>)> {
     let files = rust_files(folder)?;
     let mut findings = missing_attributes(&fs::read_to_string(folder.join("lib.rs"))?);
     for file in &files {
-        findings.extend(uses_of_std(&file.display().to_string(), &fs::read_to_string(file)?));
+        let (name, text) = (file.display().to_string(), fs::read_to_string(file)?);
+        findings.extend(uses_of_std(&name, &text));
+        findings.extend(switches(&name, &text));
     }
     Ok((files.len(), findings))
 }
@@ -54,6 +56,17 @@ fn uses_of_std(file: &str, text: &str) -> Vec<String> {
     lines.map(|(index, line)| format!("{file}:{}: {}", index + 1, line.trim())).collect()
 }
 
+/// Lines that only some builds have, except tests and the atomics that loom replaces: a machine that
+/// ships holds no switch of a test.
+fn switches(file: &str, text: &str) -> Vec<String> {
+    let switches = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.contains("cfg") && !code.contains("cfg(test)") && !code.contains("core_loom")
+    };
+    let lines = text.lines().enumerate().filter(|(_, line)| switches(line));
+    lines.map(|(index, line)| format!("{file}:{}: {}", index + 1, line.trim())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +77,13 @@ mod tests {
         assert_eq!(missing_attributes("#![no_std]\n//#![forbid(unsafe_code)]\n").len(), 1);
         let optional = "#![cfg_attr(not(feature = \"std\"), no_std)]\n#![forbid(unsafe_code)]\n";
         assert_eq!(missing_attributes(optional).len(), 1);
+    }
+
+    #[test]
+    fn code_of_some_builds_is_found() {
+        let text = "#[cfg(feature = \"x\")]\nif cfg!(debug_assertions) {\n#[cfg(test)]\n";
+        assert_eq!(switches("a.rs", text).len(), 2);
+        assert_eq!(switches("a.rs", "#[cfg(not(core_loom))]\n/// cfg\n"), [""; 0]);
     }
 
     #[test]

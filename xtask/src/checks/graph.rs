@@ -7,8 +7,6 @@ use crate::report::Outcome;
 use std::collections::BTreeSet;
 
 const CORE: &str = "handfast-core";
-/// The feature that breaks the protocol on purpose, for tests that must notice.
-const MUTANTS: &str = "mutants";
 /// Supported targets, as in deny.toml. Not `all`, which includes dependencies of a private cfg,
 /// such as loom in the core's own tests.
 const TARGETS: [&str; 3] =
@@ -57,36 +55,6 @@ pub(crate) fn core_features(project: &Project) -> Outcome {
     judge(graph, "", with_std)
 }
 
-/// No package that users get turns the core's mutants on.
-pub(crate) fn mutants_absent(project: &Project) -> Outcome {
-    let packages = project.shipping_packages();
-    let mut findings = Vec::new();
-    for package in &packages {
-        match tree(project, package, &["-e", "normal,build"]) {
-            Ok(graph) if mutants_enabled(&graph) => {
-                findings.push(format!("{package} builds {CORE} with the feature '{MUTANTS}'"));
-            }
-            Ok(_) => {}
-            Err(error) => findings.push(error),
-        }
-    }
-    // A `cargo build` in the workspace's root unifies the features of all packages.
-    match workspace_tree(project) {
-        Ok(graph) if mutants_enabled(&graph) => {
-            findings.push(format!("a build of the workspace has {CORE} with '{MUTANTS}'"));
-        }
-        Ok(_) => {}
-        Err(error) => findings.push(error),
-    }
-    Outcome::of_findings(&findings, "")
-}
-
-fn workspace_tree(project: &Project) -> Result<BTreeSet<Resolved>, String> {
-    let words = ["tree", "--workspace", "--prefix", "none", "--format", "{p}|{f}"];
-    let edges = ["-e", "normal,build"];
-    parse_tree(&output_of(cargo(project.root(), words.into_iter().chain(edges)))?)
-}
-
 fn judge(
     graph: Result<BTreeSet<Resolved>, String>,
     note: &str,
@@ -107,10 +75,6 @@ fn not_allowed(graph: &BTreeSet<Resolved>) -> Vec<String> {
 fn with_std(graph: &BTreeSet<Resolved>) -> Vec<String> {
     let with_std = graph.iter().filter(|package| package.features.iter().any(|f| f == "std"));
     with_std.map(|package| format!("{CORE} turns on 'std' of {}", package.name)).collect()
-}
-
-fn mutants_enabled(graph: &BTreeSet<Resolved>) -> bool {
-    graph.iter().any(|p| p.name == CORE && p.features.iter().any(|feature| feature == MUTANTS))
 }
 
 fn tree(project: &Project, package: &str, options: &[&str]) -> Result<BTreeSet<Resolved>, String> {
@@ -159,7 +123,6 @@ serde v1.0.229|alloc,derive,serde_derive (*)
         assert_eq!(serde.features, ["alloc", "derive", "serde_derive"]);
         assert_eq!(not_allowed(&graph), [""; 0]);
         assert_eq!(with_std(&graph), [""; 0]);
-        assert!(!mutants_enabled(&graph));
     }
 
     #[test]
@@ -178,17 +141,6 @@ serde v1.0.229|alloc,derive,serde_derive (*)
             with_std(&parse_tree(&graph).unwrap()),
             ["handfast-core turns on 'std' of serde_json"]
         );
-    }
-
-    #[test]
-    fn mutants_are_found_in_the_core_at_any_depth_and_nowhere_else() {
-        let enabled = "handfast-cli v0.1.0 (/x/cli)|default\nhandfast v0.1.0 (/x)|\n\
-                       handfast-core v0.1.0 (/x/core)|default,mutants\n";
-        assert!(mutants_enabled(&parse_tree(enabled).unwrap()));
-        let elsewhere = "handfast-core v0.1.0 (/x/core)|mutants-report\nother v1.0.0|mutants\n";
-        assert!(!mutants_enabled(&parse_tree(elsewhere).unwrap()));
-        let repeated = "handfast v0.1.0 (/x)|\nhandfast-core v0.1.0 (/x/core)|mutants (*)\n";
-        assert!(mutants_enabled(&parse_tree(repeated).unwrap()));
     }
 
     #[test]

@@ -12,9 +12,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What is changed. The broken variants beside the rules are changes themselves.
+/// What is changed.
 const FILES: [&str; 2] = ["core/src/node/*.rs", "core/src/transfer/*.rs"];
-const VARIANTS: &str = "core/src/*/mutants.rs";
 /// Builds what is changed fast, and is fast where nothing is.
 const PROFILE: &str = "mutation";
 /// For what waits and does not compute.
@@ -44,7 +43,7 @@ const STAGES: [Stage; 2] = [
     },
     Stage {
         package: "sim-tests",
-        skip: &["application::", "replay::", "shipping::", "sweep::", "variants::"],
+        skip: &["application::", "replay::", "shipping::", "sweep::"],
         processor_seconds_max: "30",
         noticed: Fate::KilledByExplorer,
     },
@@ -141,7 +140,7 @@ impl Bench {
     }
 
     pub(super) fn list(&self) -> Result<Vec<Mutant>> {
-        let mut command = cargo(&self.root, ["mutants", "--list", "--json", "--exclude", VARIANTS]);
+        let mut command = cargo(&self.root, ["mutants", "--list", "--json"]);
         command.args(FILES.iter().flat_map(|file| ["--file", file]));
         let output = command.output().context("cargo mutants")?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -232,7 +231,7 @@ impl Bench {
         let mut command = Command::new("sh");
         command.args(["-c", TIMED, "sh"]);
         command.current_dir(&self.tree).args(["mutants", "--in-place", "--baseline", "skip"]);
-        command.args(["--no-shuffle", "--colors", "never", "--exclude", VARIANTS]);
+        command.args(["--no-shuffle", "--colors", "never"]);
         command.args(["--profile", PROFILE, "--timeout", TEST_SECONDS_MAX]);
         command.arg("--cargo-arg").arg(bounded(stage));
         command.arg("--output").arg(&self.folder);

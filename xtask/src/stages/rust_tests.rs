@@ -6,6 +6,7 @@ use crate::guest;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
 use crate::setup;
+use crate::variants;
 use std::time::Instant;
 
 /// The package with the explorer and the sweeps.
@@ -14,6 +15,8 @@ const EXPLORER: &str = "sim-tests";
 const STORIES: [&str; 6] = ["test", "--release", "--package", EXPLORER, "--test", "stories"];
 /// Tests of that package whose output is a function of their seeds have this in their name.
 const SEEDED: &str = "seeds";
+/// Tests of that package that need the broken variants have this in their path.
+const VARIANTS: &str = "variants::";
 /// Set for tests that take minutes: explorations of that package, and stories of released nodes.
 pub(crate) const NIGHTLY: &str = "HANDFAST_NIGHTLY";
 
@@ -55,6 +58,20 @@ pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<S
         }),
         guest::builds(project),
     ]
+}
+
+/// The tests of the broken variants: some on every change, all at night. A few seconds of a processor do
+/// not pay for a second optimised build.
+fn with_variants(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
+    let words = ["test", "--package", EXPLORER, "--features", "variants", "--test", "stories"];
+    match variants::cargo_with_variants(project, &words) {
+        Ok(mut command) => {
+            command.args(["--", VARIANTS]).envs(nightly.then_some((NIGHTLY, "1")));
+            let log = project.scratch().join("variants.log");
+            judged(&run_command(modest(command), log, deadline))
+        }
+        Err(error) => variants::not_made(&error),
+    }
 }
 
 /// The tests that take seconds, of the default features.
@@ -101,7 +118,15 @@ pub(super) fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         let finished = run_command(modest(command), log, deadline);
         with_bounds(judged(&finished), &finished.output())
     };
-    vec![Step::new("explorer", run)]
+    let mut steps = vec![
+        Step::new("explorer", run),
+        Step::new("variants", move |deadline| with_variants(project, nightly, deadline)),
+    ];
+    if nightly {
+        steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
+        steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));
+    }
+    steps
 }
 
 /// Adds to the note of a run the explorations in it that ended at their bound.

@@ -1,14 +1,12 @@
-//! `handfast sim mutants`.
+//! `handfast sim variants`.
 
-use crate::failure::Outcome;
 use clap::Args;
 
 const EPILOGUE: &str = concat!(
     "\
-Examples, in a build that `cargo build --release --features mutants --bin
-handfast` makes in the sources:
-  handfast sim mutants
-  handfast sim mutants SO-1 GEN-1 --json
+Examples, in a checkout of the sources, where cargo builds the variants first:
+  handfast sim variants
+  handfast sim variants SO-1 GEN-1 --json
 
 Columns: the variant, the worlds seen until it broke, the events of the
 shortest schedule, how many random schedules it took, and the oracle that does
@@ -22,32 +20,64 @@ schedules is a failure of the explorer. The JSON has the replay lines too.
 /// Check that each broken variant of the rules is found out
 ///
 /// The oracles are worth what they find. Each variant is the machine that ships with one rule
-/// broken; it is explored until an oracle breaks, and tried with random schedules. Builds without
-/// the cargo feature `mutants`, which is every build for users, contain none of this code.
+/// broken; it is explored until an oracle breaks, and tried with random schedules. The rules that
+/// ship must hold in the same world. The variants are patches in the sources and no part of this
+/// program: in a checkout it runs `cargo xtask variants`, which builds one that has them.
 #[derive(Args)]
 #[command(after_long_help = EPILOGUE)]
-pub(crate) struct Mutants {
+pub(crate) struct Variants {
     /// Ids of variants, such as SO-1 [default: all]
     #[arg(value_name = "ID")]
-    variants: Vec<String>,
+    ids: Vec<String>,
     /// Print the result as one line of JSON
     #[arg(long)]
     json: bool,
 }
 
-#[cfg(not(feature = "mutants"))]
-pub(super) fn run(Mutants { variants, json }: Mutants) -> Outcome {
-    // Neither makes a difference here.
-    let _ = (variants, json);
-    Err(super::case::no_variants())
+#[cfg(not(feature = "variants"))]
+pub(super) use build::run;
+
+/// A program without the variants has cargo build one with them.
+#[cfg(not(feature = "variants"))]
+mod build {
+    use super::Variants;
+    use crate::failure::{Failure, Outcome};
+    use std::env;
+    use std::os::unix::process::CommandExt;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// Folder of the patches in a checkout.
+    const PATCHES: &str = "sim-tests/variants";
+
+    pub(crate) fn run(arguments: Variants) -> Outcome {
+        let here = env::current_dir().unwrap_or_default();
+        let Some(root) = checkout(&here) else {
+            return Err(Failure::Usage(format!(
+                "the variants are patches in the sources, and {} is in no checkout of them: run it \
+                 in one, or `cargo xtask variants` there",
+                here.display()
+            )));
+        };
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(root).args(["xtask", "variants"]).args(arguments.ids);
+        let error = cargo.args(arguments.json.then_some("--json")).exec();
+        Err(Failure::System { what: "running cargo xtask variants", error })
+    }
+
+    /// The root of the checkout that a folder is in.
+    fn checkout(folder: &Path) -> Option<PathBuf> {
+        let mut folders = folder.ancestors();
+        folders.find(|folder| folder.join(PATCHES).is_dir()).map(Path::to_owned)
+    }
 }
 
-#[cfg(feature = "mutants")]
-pub(super) fn run(arguments: Mutants) -> Outcome {
-    table::run(&arguments.variants, arguments.json)
+#[cfg(feature = "variants")]
+pub(super) fn run(arguments: Variants) -> crate::failure::Outcome {
+    table::run(&arguments.ids, arguments.json)
 }
 
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 mod table {
     use super::super::show::{columns, grouped};
     use crate::failure::Failure;
@@ -56,7 +86,7 @@ mod table {
     use handfast_sim::Case;
     use handfast_sim::batches::{TransferEntry, VARIANTS};
     use handfast_sim::hunt::{self, Catch, Escape};
-    use handfast_sim::mutants::{ALL, CANARY, Entry, find};
+    use handfast_sim::variants::{ALL, CANARY, Entry, find};
     use serde::Serialize;
 
     /// A variant of the handshake or of transfers.
@@ -160,7 +190,7 @@ mod table {
         }
         let narrow = columns().is_some_and(|columns| columns < WIDE);
         if !json && !narrow {
-            let [id, states, events, random] = ["mutant", "states", "shortest", "random"];
+            let [id, states, events, random] = ["variant", "states", "shortest", "random"];
             output::say(format_args!("{id:<10} {states:>9} {events:>9} {random:>9}  oracle"))?;
         }
         let mut rows = Vec::new();

@@ -1,10 +1,11 @@
 //! Every broken variant is found within its budget, its world holds under the shipping rules, and the
 //! documents say how.
 
+use super::is_chosen;
 use handfast_core::Node;
 use handfast_sim::hunt::{self, Catch, Escape, SCHEDULES_MAX, STATES_MAX};
-use handfast_sim::mutants::{CANARY, Entry};
-use handfast_sim::{Case, Ending, Explorer, batches, mutants};
+use handfast_sim::variants::{CANARY, Entry};
+use handfast_sim::{Case, Ending, Explorer, batches, variants};
 use handfast_transport_sim::Oracle;
 use sim_tests::assert_document;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,7 @@ const SCHEDULES_MIN: u64 = 64;
 /// Every variant is found within its budget, and the documents list how.
 #[test]
 fn every_variant_is_found_within_its_budget() {
-    let caught = hunt::hunt_all();
+    let caught = hunt::hunt_all(is_chosen);
     let escaped: Vec<String> = caught
         .iter()
         .filter_map(|(id, caught)| Some(format!("{id}: {}", caught.as_ref().err()?)))
@@ -39,7 +40,12 @@ fn every_variant_is_found_within_its_budget() {
     let kept = kept(&figures);
     let over: Vec<String> = caught.iter().filter_map(|it| over_budget(it, &kept)).collect();
     assert!(over.is_empty(), "over budget: {over:#?}\nUPDATE_SNAPSHOTS=1 rewrites {FILE}");
-    assert_eq!(kept.len(), caught.len(), "{FILE} has lines for variants that are gone");
+    let registered = variants::ALL.len() + batches::VARIANTS.len();
+    assert_eq!(kept.len(), registered, "{FILE} has lines for variants that are gone");
+    if caught.len() < registered {
+        println!("{} of {registered} variants: the rest is for the night", caught.len());
+        return;
+    }
     assert_variants_are_documented(&caught, &kept);
 }
 
@@ -69,7 +75,7 @@ fn finding_that_shipping_rules_show_is_refused() {
 
 #[test]
 fn seldom_found_variants_have_controls_that_hold() {
-    for entry in mutants::SELDOM {
+    for entry in variants::SELDOM {
         let (_, states) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
         hunt::control(entry, states).unwrap_or_else(|shown| panic!("{}: {shown}", entry.id));
     }
@@ -83,7 +89,8 @@ const HIDDEN_BY_PRUNING: [&str; 3] = ["GEN-2", "SO-12", "TENT-5"];
 #[test]
 fn reductions_hide_no_other_variant() {
     assert_eq!(hidden(false), [""; 0]);
-    assert_eq!(hidden(true), HIDDEN_BY_PRUNING);
+    let expected: Vec<&str> = HIDDEN_BY_PRUNING.into_iter().filter(|id| is_chosen(id)).collect();
+    assert_eq!(hidden(true), expected);
 }
 
 /// Variants that are not found where pairs of nodes go on one after the other.
@@ -101,13 +108,14 @@ fn hidden(prune: bool) -> Vec<&'static str> {
         };
         !matches!(explorer.explore(&case.start()).ending, Ending::Violation(_))
     };
-    mutants::ALL.iter().filter(is_hidden).map(|entry| entry.id).collect()
+    let chosen = variants::ALL.iter().filter(|entry| is_chosen(entry.id));
+    chosen.filter(is_hidden).map(|entry| entry.id).collect()
 }
 
 /// What is known not to be found is said, and is looked for all the same.
 #[test]
 fn rules_that_others_stand_in_for_are_still_not_missed() {
-    for entry in mutants::UNREFUTED {
+    for entry in variants::UNREFUTED {
         let explorer = Explorer { states_max: STATES_MAX, circles: false, ..Explorer::default() };
         let report = explorer.explore(&Case::of_variant(entry).start());
         match report.ending {
@@ -120,9 +128,9 @@ fn rules_that_others_stand_in_for_are_still_not_missed() {
 
 #[test]
 fn every_variant_has_a_name_of_its_own() {
-    let handshake = mutants::ALL.iter().map(|entry| (entry.id, entry.name));
+    let handshake = variants::ALL.iter().map(|entry| (entry.id, entry.name));
     let transfers = batches::VARIANTS.iter().map(|entry| (entry.id, entry.name));
-    let seldom = mutants::SELDOM.iter().map(|entry| (entry.id, entry.name));
+    let seldom = variants::SELDOM.iter().map(|entry| (entry.id, entry.name));
     let all: Vec<(&str, &str)> = handshake.chain(seldom).chain(transfers).collect();
     let ids: BTreeSet<&str> = all.iter().map(|(id, _)| *id).collect();
     let names: BTreeSet<&str> = all.iter().map(|(_, name)| *name).collect();

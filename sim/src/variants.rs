@@ -1,17 +1,18 @@
 //! The registry of broken variants of the rules: what each breaks, where an explorer finds it, and
-//! which oracle says so. Without the cargo feature `mutants` there are none, and [`ALL`] is empty.
+//! which oracle says so. The variants are patches in `sim-tests/variants`; without the cargo feature
+//! `variants`, which is for a core with those patches, [`ALL`] is empty.
 
 use crate::case::Case;
 use crate::ground::Ground;
 use crate::scenario::Scenario;
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 use crate::transfers::Traffic;
-#[cfg(feature = "mutants")]
-use handfast_core::{Node, node::Mutant};
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
+use handfast_core::{Node, node::Variant};
+#[cfg(feature = "variants")]
 use handfast_transport_sim::verbs::{ERDMA_COMPAT, STRICT};
 use handfast_transport_sim::{Backend, Build, Faults, Operations, Oracle, Setup, World};
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 use std::sync::Arc;
 
 /// A broken variant of the rules, and where it is found out.
@@ -69,23 +70,23 @@ pub fn find(id: &str) -> Option<&'static Entry> {
 }
 
 /// Broken in its very first event: a search that misses it sees nothing at all. Not one of [`ALL`].
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub const CANARY: Entry = Entry {
     id: "CANARY",
     name: "Canary",
     breaks: "publishes a lane before it has queue pairs",
     scenarios: &[Scenario::LowerOpens],
     oracles: &[Oracle::FabricLaw],
-    build: || of(Mutant::Canary),
+    build: || of(Variant::Canary),
     ..CLASSIC
 };
 
 /// None: this build has only the shipping rules.
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "variants"))]
 pub const ALL: &[Entry] = &[];
 
 /// Every broken variant.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub const ALL: &[Entry] = &[
     Entry {
         id: "SO-1",
@@ -93,7 +94,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a request replaces whatever endpoint there is; two messages",
         scenarios: &[Scenario::SimultaneousOpen],
         oracles: &[Oracle::Agreement],
-        build: || of(Mutant::ReplacedByRequest),
+        build: || of(Variant::ReplacedByRequest),
         ..CLASSIC
     },
     Entry {
@@ -102,7 +103,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a second waiter rebuilds the queue pairs while the call is out",
         scenarios: &[Scenario::OpenTwice],
         oracles: &[Oracle::Agreement],
-        build: || of(Mutant::RebuiltByWaiter),
+        build: || of(Variant::RebuiltByWaiter),
         ..CLASSIC
     },
     Entry {
@@ -112,7 +113,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
         oracles: &[Oracle::Agreement],
-        build: || of(Mutant::TwoMessagesEqual),
+        build: || of(Variant::TwoMessagesEqual),
         ..CLASSIC
     },
     Entry {
@@ -122,7 +123,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
         oracles: &[Oracle::Agreement],
-        build: || of(Mutant::TwoMessagesOrdered),
+        build: || of(Variant::TwoMessagesOrdered),
         ..CLASSIC
     },
     Entry {
@@ -131,7 +132,7 @@ pub const ALL: &[Entry] = &[
         breaks: "posts as soon as the own side has wired, before the peer is ready",
         scenarios: &[Scenario::LowerOpens],
         oracles: &[Oracle::PublishedUnwired],
-        build: || of(Mutant::EstablishedOnFirstSight),
+        build: || of(Variant::EstablishedOnFirstSight),
         ..CLASSIC
     },
     Entry {
@@ -146,7 +147,7 @@ pub const ALL: &[Entry] = &[
             Oracle::PublishedUnwired,
             Oracle::FabricLaw,
         ],
-        build: || of(Mutant::ReusedNumbers),
+        build: || of(Variant::ReusedNumbers),
         ..CLASSIC
     },
     Entry {
@@ -155,7 +156,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a request is wired towards at once, with queue pairs of its own",
         scenarios: &[Scenario::SimultaneousOpen],
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::WiredOnFirstSight),
+        build: || of(Variant::WiredOnFirstSight),
         ..CLASSIC
     },
     Entry {
@@ -165,7 +166,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::SupersededSet),
+        build: || of(Variant::SupersededSet),
         ..CLASSIC
     },
     Entry {
@@ -174,7 +175,7 @@ pub const ALL: &[Entry] = &[
         breaks: "the side with the lower path initiates, the other waits",
         scenarios: &[Scenario::HigherOpens],
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::LowerInitiates),
+        build: || of(Variant::LowerInitiates),
         ..CLASSIC
     },
     Entry {
@@ -184,7 +185,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::OfferedUnfenced),
+        build: || of(Variant::OfferedUnfenced),
         ..CLASSIC
     },
     Entry {
@@ -195,7 +196,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::FabricLaw],
-        build: || of(Mutant::RevivedByReply),
+        build: || of(Variant::RevivedByReply),
         ..CLASSIC
     },
     Entry {
@@ -206,7 +207,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::DeadOffer],
-        build: || of(Mutant::OfferedWhileRetiring),
+        build: || of(Variant::OfferedWhileRetiring),
         ..CLASSIC
     },
     Entry {
@@ -216,7 +217,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::RefusalChanged],
-        build: || of(Mutant::RaisedByReady),
+        build: || of(Variant::RaisedByReady),
         ..CLASSIC
     },
     Entry {
@@ -226,7 +227,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
         oracles: &[Oracle::PublishedUnwired],
-        build: || of(Mutant::StaleReadyTaken),
+        build: || of(Variant::StaleReadyTaken),
         ..CLASSIC
     },
     Entry {
@@ -238,7 +239,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         oracles: &[Oracle::Lasting],
         lasting: true,
-        build: || of(Mutant::WipedByOwnFailure),
+        build: || of(Variant::WipedByOwnFailure),
         ..CLASSIC
     },
     Entry {
@@ -250,7 +251,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         oracles: &[Oracle::Lasting],
         lasting: true,
-        build: || of(Mutant::RebuiltByDuplicate),
+        build: || of(Variant::RebuiltByDuplicate),
         ..CLASSIC
     },
     Entry {
@@ -262,7 +263,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         oracles: &[Oracle::Lasting],
         lasting: true,
-        build: || of(Mutant::ReadyAnsweredOnce),
+        build: || of(Variant::ReadyAnsweredOnce),
         ..CLASSIC
     },
     Entry {
@@ -272,7 +273,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::LowerOpens],
         faults_max: 1,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::ReadyOnce),
+        build: || of(Variant::ReadyOnce),
         ..CLASSIC
     },
     Entry {
@@ -283,7 +284,7 @@ pub const ALL: &[Entry] = &[
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 2,
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::AnswerMisdirected),
+        build: || of(Variant::AnswerMisdirected),
         ..CLASSIC
     },
     Entry {
@@ -292,7 +293,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a request that crosses ours is turned away as busy",
         scenarios: &[Scenario::SimultaneousOpen],
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::CrossingTurnedAway),
+        build: || of(Variant::CrossingTurnedAway),
         ..CLASSIC
     },
     Entry {
@@ -302,7 +303,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::Agreement],
-        build: || of(Mutant::KnownByNumber),
+        build: || of(Variant::KnownByNumber),
         ..CLASSIC
     },
     Entry {
@@ -313,7 +314,7 @@ pub const ALL: &[Entry] = &[
         faults: Faults { lane_error: true, early_timer: true, ..Faults::NONE },
         faults_max: 2,
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::OlderRequestWins),
+        build: || of(Variant::OlderRequestWins),
         ..CLASSIC
     },
     Entry {
@@ -322,7 +323,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a request is answered only after a call of ours to its sender",
         scenarios: &[Scenario::Circle],
         oracles: &[Oracle::Unanswered],
-        build: || of(Mutant::AnsweredAfterLookUp),
+        build: || of(Variant::AnsweredAfterLookUp),
         ..CLASSIC
     },
     Entry {
@@ -332,7 +333,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::Crowd],
         faults_max: 1,
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::BusyPeerEvicted),
+        build: || of(Variant::BusyPeerEvicted),
         ..CLASSIC
     },
     Entry {
@@ -341,7 +342,7 @@ pub const ALL: &[Entry] = &[
         breaks: "what has ended is retired when something new is raised",
         scenarios: &[Scenario::CloseAgainstClose],
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::RetiredOnInsert),
+        build: || of(Variant::RetiredOnInsert),
         ..CLASSIC
     },
     Entry {
@@ -352,7 +353,7 @@ pub const ALL: &[Entry] = &[
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 1,
         oracles: &[Oracle::FabricLaw],
-        build: || of(Mutant::RetiredUnrevoked),
+        build: || of(Variant::RetiredUnrevoked),
         ..CLASSIC
     },
     Entry {
@@ -362,7 +363,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::LowerOpens],
         faults_max: 1,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::HalfOpenForEver),
+        build: || of(Variant::HalfOpenForEver),
         ..CLASSIC
     },
     Entry {
@@ -374,7 +375,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::FailedRetireForgotten),
+        build: || of(Variant::FailedRetireForgotten),
         ..CLASSIC
     },
     Entry {
@@ -385,7 +386,7 @@ pub const ALL: &[Entry] = &[
         faults: Faults { protection: true, ..Faults::NONE },
         faults_max: 1,
         oracles: &[Oracle::Reconnected],
-        build: || of(Mutant::ProtectionRetried),
+        build: || of(Variant::ProtectionRetried),
         ..CLASSIC
     },
     Entry {
@@ -397,7 +398,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::PeerBlamed],
-        build: || of(Mutant::PeerBlamed),
+        build: || of(Variant::PeerBlamed),
         ..CLASSIC
     },
     Entry {
@@ -409,7 +410,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::OperationUnbounded),
+        build: || of(Variant::OperationUnbounded),
         ..CLASSIC
     },
     Entry {
@@ -421,7 +422,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::DemandForgotten),
+        build: || of(Variant::DemandForgotten),
         ..CLASSIC
     },
     Entry {
@@ -431,7 +432,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::LowerOpens],
         faults_max: 1,
         oracles: &[Oracle::Liveness],
-        build: || of(Mutant::RequestedOnce),
+        build: || of(Variant::RequestedOnce),
         ..CLASSIC
     },
     Entry {
@@ -441,7 +442,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::RefusalSwallowed],
-        build: || of(Mutant::RefusalSwallowed),
+        build: || of(Variant::RefusalSwallowed),
         ..CLASSIC
     },
     Entry {
@@ -451,7 +452,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::PublishedUnwired],
-        build: || of(Mutant::ReplyTakenForAck),
+        build: || of(Variant::ReplyTakenForAck),
         ..CLASSIC
     },
     Entry {
@@ -461,7 +462,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::TightLimits],
         faults_max: 2,
         oracles: &[Oracle::RefusalChanged],
-        build: || of(Mutant::RoomCheckedLate),
+        build: || of(Variant::RoomCheckedLate),
         ..CLASSIC
     },
     Entry {
@@ -471,7 +472,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
         oracles: &[Oracle::GhostHit],
-        build: || of(Mutant::OfferedTwice),
+        build: || of(Variant::OfferedTwice),
         ..CLASSIC
     },
     Entry {
@@ -481,7 +482,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::Established],
         operations: Operations::Stepwise,
         oracles: &[Oracle::StaleLane],
-        build: || of(Mutant::WiredUnfenced),
+        build: || of(Variant::WiredUnfenced),
         ..CLASSIC
     },
     Entry {
@@ -492,7 +493,7 @@ pub const ALL: &[Entry] = &[
         faults_max: 1,
         operations: Operations::Stepwise,
         oracles: &[Oracle::StaleLane],
-        build: || of(Mutant::EarlierRunsUnfenced),
+        build: || of(Variant::EarlierRunsUnfenced),
         ..CLASSIC
     },
     Entry {
@@ -502,7 +503,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::CloseAgainstClose],
         faults_max: 0,
         oracles: &[Oracle::CutOff],
-        build: || of(Mutant::RetiredUnasked),
+        build: || of(Variant::RetiredUnasked),
         ..CLASSIC
     },
     Entry {
@@ -512,7 +513,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::TwoNics],
         faults_max: 1,
         oracles: &[Oracle::StaleLane],
-        build: || of(Mutant::OneNicFenced),
+        build: || of(Variant::OneNicFenced),
         ..CLASSIC
     },
     Entry {
@@ -522,7 +523,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::Ring],
         faults_max: 0,
         oracles: &[Oracle::Isolation],
-        build: || of(Mutant::AnsweredInTurn),
+        build: || of(Variant::AnsweredInTurn),
         ..CLASSIC
     },
     Entry {
@@ -532,7 +533,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::NewToOld],
         faults_max: 0,
         oracles: &[Oracle::Swallowed],
-        build: || of(Mutant::UsableUnproven),
+        build: || of(Variant::UsableUnproven),
         ..CLASSIC
     },
     Entry {
@@ -542,7 +543,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::NewAgainstReplacing],
         faults_max: 0,
         oracles: &[Oracle::Unanswered],
-        build: || of(Mutant::PlainAnsweredInTurn),
+        build: || of(Variant::PlainAnsweredInTurn),
         ..CLASSIC
     },
     // The same races where they show on devices; their ids end in V where the race itself, as the
@@ -656,17 +657,17 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::RailsUp],
         faults_max: 1,
         oracles: &[Oracle::StaleLane],
-        build: || of(Mutant::OneNicFenced),
+        build: || of(Variant::OneNicFenced),
         ..CLASSIC
     },
 ];
 
 /// None: this build has only the shipping rules.
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(feature = "variants"))]
 pub const SELDOM: &[Entry] = &[];
 
 /// Broken variants that are found by exploration, and by random schedules too seldom to count on.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub const SELDOM: &[Entry] = &[Entry {
     id: "H12-1-R",
     name: "AnyRailFences",
@@ -683,7 +684,7 @@ pub const SELDOM: &[Entry] = &[Entry {
 /// Rules that no search shows to be needed: whatever these variants do is caught by another rule,
 /// as far as was explored. They stay, since the proofs lean on them. The day a search finds one of
 /// these, it belongs into [`ALL`].
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 pub const UNREFUTED: &[Entry] = &[
     Entry {
         id: "H4-1",
@@ -692,7 +693,7 @@ pub const UNREFUTED: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[],
-        build: || of(Mutant::LastPairForgotten),
+        build: || of(Variant::LastPairForgotten),
         ..CLASSIC
     },
     Entry {
@@ -702,14 +703,14 @@ pub const UNREFUTED: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[],
-        build: || of(Mutant::EchoedUnfenced),
+        build: || of(Variant::EchoedUnfenced),
         ..CLASSIC
     },
 ];
 
 /// What most entries share: loss, duplication and restart, operations at once, as in page-sized
 /// models.
-#[cfg(feature = "mutants")]
+#[cfg(feature = "variants")]
 const CLASSIC: Entry = Entry {
     id: "",
     name: "",
@@ -725,7 +726,7 @@ const CLASSIC: Entry = Entry {
     build: || Arc::new(Node::new),
 };
 
-#[cfg(feature = "mutants")]
-fn of(mutant: Mutant) -> Build {
-    Arc::new(move |config| Node::with_mutant(config, mutant))
+#[cfg(feature = "variants")]
+fn of(variant: Variant) -> Build {
+    Arc::new(move |config| Node::with_variant(config, variant))
 }

@@ -1,0 +1,307 @@
+//! The broken variants of the rules: patches in `sim-tests/variants`, applied to a copy of the core in
+//! a workspace of its own below `target`. `docs/adr/0006-variants-are-patches.md` says why.
+
+mod history;
+
+use crate::command::{cargo, run as run_command};
+use crate::project::Project;
+use crate::report::Outcome;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+/// Folder of the patches.
+const PATCHES: &str = "sim-tests/variants";
+/// The crate that they change.
+const CORE: &str = "core";
+/// The lines of context before and after a change that must match: what is said further away may change.
+const CONTEXT: &str = "-C1";
+/// Files that a workspace has of its own; everything else in it is a link.
+const OWN_FILES: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
+
+/// Explore the broken variants of the rules, or edit their patches
+///
+/// Each variant is the shipping core with one rule broken, by a patch in `sim-tests/variants`. All
+/// patches are applied together, to a copy of the core in `target/variants`; one program is built of
+/// it and explores each variant until an oracle fails, and its world under the shipping rules, in
+/// which none may.
+///
+/// Exit code: 0 if every variant was found, 1 if a patch does not apply, or that of the program.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Ids of variants, such as SO-1 [default: all]
+    #[arg(value_name = "ID")]
+    ids: Vec<String>,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Check that every patch applies, and build nothing
+    #[arg(long, conflicts_with_all = ["ids", "json", "edit", "save", "program"])]
+    check: bool,
+    /// Make a git repository in `target/variants-edit` with a commit for each patch
+    #[arg(long, conflicts_with_all = ["ids", "json", "save", "program"])]
+    edit: bool,
+    /// Write the patches from the commits of that repository
+    #[arg(long, conflicts_with_all = ["ids", "json", "program"])]
+    save: bool,
+    /// Run the program with the variants with these arguments, such as `sim replay LINE`
+    #[arg(last = true, value_name = "ARGUMENT", conflicts_with_all = ["ids", "json"])]
+    program: Vec<String>,
+}
+
+pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
+    if arguments.edit {
+        return history::edit(project);
+    }
+    if arguments.save {
+        return history::save(project);
+    }
+    if arguments.check {
+        anstream::println!("{} patches apply", apply(project)?);
+        return Ok(true);
+    }
+    let mut program = cargo_run(project)?;
+    if arguments.program.is_empty() {
+        program.args(["sim", "variants"]).args(&arguments.ids);
+        program.args(arguments.json.then_some("--json"));
+    } else {
+        program.args(&arguments.program);
+    }
+    Ok(program.status().context("cargo")?.success())
+}
+
+/// The command that builds the program with the variants and runs it, without its arguments.
+fn cargo_run(project: &Project) -> Result<Command> {
+    let workspace = workspace(project)?;
+    let words = ["run", "--quiet", "--package", "handfast-cli", "--bin", "handfast"];
+    let mut program = cargo(&workspace, words);
+    // Of the same name as the program that ships, which it must not replace.
+    program.env("CARGO_TARGET_DIR", workspace.join("target"));
+    program.args(["--features", "variants", "--"]);
+    Ok(program)
+}
+
+/// The program with the variants finds one, and `sim variants` is how.
+pub(crate) fn program(project: &Project, deadline: Instant) -> Outcome {
+    let run = |mut command: Command| {
+        command.args(["sim", "variants", "SO-1", "BATCH-1"]);
+        let log = project.scratch().join("variants-program.log");
+        run_command(command, log, deadline).outcome(|_| "the program finds variants".to_owned())
+    };
+    cargo_run(project).map_or_else(|error| not_made(&error), run)
+}
+
+/// Lints of what only a build with the variants has.
+pub(crate) fn lints(project: &Project, deadline: Instant) -> Outcome {
+    let packages = ["-p", "handfast-sim", "-p", "sim-tests", "-p", "handfast-cli"];
+    let options = ["--all-targets", "--features", "variants", "--", "-D", "warnings"];
+    let words = [&["clippy"][..], &packages, &options].concat();
+    let run = |command| {
+        let log = project.scratch().join("variants-lints.log");
+        run_command(command, log, deadline).outcome(|_| String::new())
+    };
+    cargo_with_variants(project, &words).map_or_else(|error| not_made(&error), run)
+}
+
+/// The outcome of a step that has no core with the variants.
+pub(crate) fn not_made(error: &anyhow::Error) -> Outcome {
+    Outcome::failed("no core with the variants", format!("{error:#}"))
+}
+
+/// Every patch applies.
+pub(crate) fn check(project: &Project) -> Outcome {
+    match apply(project) {
+        Ok(patches) => Outcome::Passed(format!("{patches} patches of variants apply")),
+        Err(error) => Outcome::failed("a variant does not apply", format!("{error:#}")),
+    }
+}
+
+/// Runs cargo where the core has the variants, with the target folder of the workspace proper, so that
+/// other dependencies are not built twice.
+pub(crate) fn cargo_with_variants(project: &Project, words: &[&str]) -> Result<Command> {
+    let mut command = cargo(&workspace(project)?, words.iter().copied());
+    command.env("CARGO_TARGET_DIR", project.target());
+    Ok(command)
+}
+
+/// The workspace with the variants, up to date: links to everything but the core, and a copy of that
+/// with every patch applied. Files that are as before keep their times.
+fn workspace(project: &Project) -> Result<PathBuf> {
+    apply(project)?;
+    let (root, folder) = (project.root(), folder(project));
+    for file in OWN_FILES {
+        copy_if_changed(&root.join(file), &folder.join(file))?;
+    }
+    for entry in fs::read_dir(root)? {
+        let name = entry?.file_name();
+        let text = name.to_string_lossy();
+        let own = OWN_FILES.contains(&&*text) || text == CORE || text == "target";
+        if own || text.starts_with('.') {
+            continue;
+        }
+        match symlink(root.join(&name), folder.join(&name)) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("a link to {text}"));
+            }
+            _ => {}
+        }
+    }
+    sync(&folder.join("applied").join(CORE), &folder.join(CORE))?;
+    Ok(folder)
+}
+
+fn folder(project: &Project) -> PathBuf {
+    project.target().join("variants")
+}
+
+/// Applies every patch to a fresh copy of the core, and says how many there are.
+fn apply(project: &Project) -> Result<usize> {
+    let fresh = folder(project).join("applied");
+    remove(&fresh)?;
+    sync(&project.root().join(CORE), &fresh.join(CORE))?;
+    let patches = patches(project.root())?;
+    for patch in &patches {
+        let applied = git_apply(&fresh, patch, &[])?;
+        if let Err(why) = applied {
+            bail!(
+                "{PATCHES}/{}: {why}\n`cargo xtask variants --edit` shows where, and `--save` writes \
+                 the patch that you made of it",
+                file_name(patch)
+            );
+        }
+    }
+    Ok(patches.len())
+}
+
+/// The patches, in the order in which they are applied: that of their names.
+fn patches(root: &Path) -> Result<Vec<PathBuf>> {
+    let folder = root.join(PATCHES);
+    let entries = fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    let mut patches = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "patch") {
+            patches.push(path);
+        }
+    }
+    patches.sort();
+    ensure!(!patches.is_empty(), "{} has no patches", folder.display());
+    Ok(patches)
+}
+
+/// Applies a patch in a folder; what git says if it does not apply, with file and line of the hunk.
+fn git_apply(folder: &Path, patch: &Path, options: &[&str]) -> Result<Result<(), String>> {
+    let mut git = Command::new("git");
+    git.current_dir(folder).args(["apply", CONTEXT]).args(options).arg(patch);
+    // In a repository git would leave out what is not in its index.
+    hide_repository(&mut git);
+    git.env("GIT_CEILING_DIRECTORIES", folder.parent().unwrap_or(folder));
+    let output = git.output().context("git, which applies the patches of the variants")?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Ok(if output.status.success() { Ok(()) } else { Err(said) })
+}
+
+/// Leaves out the variables that git sets for its hooks.
+fn hide_repository(git: &mut Command) {
+    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
+        git.env_remove(name);
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Makes `to` what `from` is, and leaves files that are equal as they are.
+fn sync(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    let mut kept = BTreeSet::new();
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            sync(&source, &target)?;
+        } else {
+            copy_if_changed(&source, &target)?;
+        }
+        kept.insert(entry.file_name());
+    }
+    for entry in fs::read_dir(to)? {
+        let entry = entry?;
+        if !kept.contains(&entry.file_name()) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| from.display().to_string())?;
+    if !fs::read(to).is_ok_and(|kept| kept == bytes) {
+        fs::write(to, bytes).with_context(|| to.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Removes a file or a folder, which may be absent.
+fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| path.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATCH: &str = "A variant\n\ndiff --git a/core/a.rs b/core/a.rs\n--- a/core/a.rs\n\
+        +++ b/core/a.rs\n@@ -1,3 +1,4 @@\n one\n+broken\n two\n three\n";
+
+    /// A folder with a core of one file, and a patch beside it.
+    fn folder(text: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let tree = folder.path().join("tree");
+        fs::create_dir_all(tree.join(CORE)).unwrap();
+        fs::write(tree.join("core/a.rs"), text).unwrap();
+        let patch = folder.path().join("A.patch");
+        fs::write(&patch, PATCH).unwrap();
+        (folder, tree, patch)
+    }
+
+    #[test]
+    fn patch_applies_at_moved_lines() {
+        let (_folder, tree, patch) = folder("new\nnew\none\ntwo\nthree\n");
+        git_apply(&tree, &patch, &[]).unwrap().unwrap();
+        let text = fs::read_to_string(tree.join("core/a.rs")).unwrap();
+        assert_eq!(text, "new\nnew\none\nbroken\ntwo\nthree\n");
+    }
+
+    #[test]
+    fn patch_of_changed_lines_fails_with_file_and_hunk() {
+        let (_folder, tree, patch) = folder("one\nchanged\nthree\n");
+        let said = git_apply(&tree, &patch, &[]).unwrap().unwrap_err();
+        assert!(said.contains("core/a.rs:1"), "{said}");
+    }
+
+    #[test]
+    fn sync_leaves_equal_files_and_removes_others() {
+        let (_folder, tree, _) = folder("one\n");
+        let copy = tree.join("copy");
+        sync(&tree.join(CORE), &copy).unwrap();
+        let time = || fs::metadata(copy.join("a.rs")).unwrap().modified().unwrap();
+        let before = time();
+        fs::write(copy.join("b.rs"), "gone").unwrap();
+        sync(&tree.join(CORE), &copy).unwrap();
+        assert_eq!(time(), before);
+        assert!(!copy.join("b.rs").exists());
+    }
+}
