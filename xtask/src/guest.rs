@@ -39,7 +39,7 @@ const ONE_HOST: [&str; 7] =
 const FLEET: &str = "mooncake_rdma::";
 /// Those of them that every change has: both ways, of both releases.
 const FLEET_SHORT: [&str; 3] =
-    ["mooncake_rdma::a_file_", "mooncake_rdma::a_released_", "mooncake_rdma::an_older_"];
+    ["mooncake_rdma::file_", "mooncake_rdma::released_", "mooncake_rdma::older_"];
 /// Time limit of all of them, one after another.
 const FLEET_SECONDS_MAX: &str = "3600";
 /// Makes the numbers of the two NICs differ; built by the stage, used by every guest then.
@@ -344,4 +344,21 @@ fn verdict(project: &Project) -> PathBuf {
 fn numbers_apart(project: &Project) -> Option<PathBuf> {
     let program = project.target().join("debug/examples").join(EXAMPLE);
     program.is_file().then_some(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn every_chosen_test_of_released_nodes_exists() {
+        let project = Project::find().unwrap();
+        let path = project.root().join("cli/tests/stories/mooncake_rdma.rs");
+        let text = fs::read_to_string(path).unwrap();
+        for name in FLEET_SHORT {
+            let name = name.strip_prefix(FLEET).unwrap();
+            assert!(text.contains(&format!("fn {name}")), "no test's name begins with {name}");
+        }
+    }
 }

@@ -125,13 +125,13 @@ async fn older_node_is_written_and_read_over_rdma() {
 }
 
 #[test]
-fn a_released_node_writes_and_reads_over_rdma_what_is_served() {
+fn released_node_moves_served_bytes_over_rdma() {
     let Some(release) = release(RELEASE) else { return };
     what_is_served_is_written_and_read(&release);
 }
 
 #[test]
-fn an_older_node_writes_and_reads_over_rdma_what_is_served() {
+fn older_node_moves_served_bytes_over_rdma() {
     let Some(release) = release(OLD) else { return };
     what_is_served_is_written_and_read(&release);
 }
