@@ -4,8 +4,8 @@
 #![allow(clippy::disallowed_types, reason = "a benchmark reads the clock")]
 
 use handfast_core::transfer::{
-    CompletionStatus, Direction, LocalSpan, RemoteSpan, Request, SliceId, TransferInput,
-    TransferLimits, TransferOutput, Transfers,
+    Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request, SliceId,
+    TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::{Duration, Instant, Lifecycle};
 use std::hint::black_box;
@@ -51,7 +51,8 @@ fn nanoseconds_per_slice(batches_outstanding: u64) -> u128 {
         }
         for slice in posted.drain(..) {
             slices += 1;
-            let done = TransferInput::Completion { slice, status: CompletionStatus::Done };
+            let done =
+                TransferInput::Completion(Completion { slice, status: CompletionStatus::Done });
             transfers.handle_input(now, done).expect("a completion is always accepted");
         }
     }

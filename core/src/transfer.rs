@@ -21,7 +21,7 @@ mod types;
 pub use affinity::{AFFINITIES_MAX, Affinity, RAILS_RANKED_MAX};
 pub use machine::Transfers;
 pub use types::{
-    BatchId, BatchOutcome, BatchReport, Cause, CompletionStatus, Direction, InputError, LocalSpan,
-    Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,
+    BatchId, BatchOutcome, BatchReport, Cause, Completion, CompletionStatus, Direction, InputError,
+    LocalSpan, Moved, Remote, RemoteSpan, Request, RequestStatus, Sent, SliceId, SubmitError,
     TransferCounters, TransferInput, TransferLimits, TransferLoad, TransferOutput, Work,
 };

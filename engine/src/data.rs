@@ -4,10 +4,6 @@
 //! thread (RDMA), queue-pair steps on the step pool. Nothing here touches the life cycle.
 
 pub(crate) mod fallback;
-#[cfg(feature = "verbs")]
-pub(crate) mod local;
-#[cfg(not(feature = "verbs"))]
-#[path = "data/local_absent.rs"]
 pub(crate) mod local;
 pub(crate) mod plane;
 #[cfg(feature = "verbs")]

@@ -5,9 +5,8 @@
 
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, LaneSink, Nic, NicConfig, QUEUE_PAIRS_PER_LANE_MAX,
-};
+use handfast_transport::{Completion, LaneSink};
+use handfast_transport_rdma::{Nic, NicConfig, NicSink, QUEUE_PAIRS_PER_LANE_MAX};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -17,8 +16,9 @@ struct Deaf;
 impl LaneSink for Deaf {
     fn on_completions(&self, _: Lifecycle, _: &mut Vec<Completion>) {}
     fn on_lane_failed(&self, _: Lifecycle, _: TransportError) {}
-    fn on_device_event(&self, _: DeviceEvent) {}
 }
+
+impl NicSink for Deaf {}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -5,13 +5,9 @@
 //! work.
 
 use handfast_core::Lifecycle;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    COMPLETION_QUEUES_MAX, Completion, DeviceEvent, LaneSink, Nic, NicConfig, Polling, Posting,
-    RemoteSpan,
-};
+use handfast_transport::{Access, Completion, Direction, LaneSink, Memory, Posting, SliceId};
+use handfast_transport_rdma::{COMPLETION_QUEUES_MAX, Nic, NicConfig, NicSink, Polling};
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -36,8 +32,9 @@ impl LaneSink for Ends {
     fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
         println!("a lane failed: {error}");
     }
-    fn on_device_event(&self, _: DeviceEvent) {}
 }
+
+impl NicSink for Ends {}
 
 /// Writes per second over all lanes.
 fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
@@ -52,7 +49,7 @@ fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
     let (source, target) = (Memory::zeroed(BYTES)?, Memory::zeroed(BYTES)?);
     let local = one.register(source.whole(), Access::READ)?;
     let far = other.register(target.whole(), Access::READ_WRITE)?;
-    let remote = RemoteSpan { key: far.remote_key(), address: target.address() };
+    let remote = far.remote_span();
     for lane in (0..LANES).map(Lifecycle) {
         let mine = one.bring_up(lane, &[1])?;
         let theirs = other.bring_up(lane, &[2])?;
@@ -62,10 +59,9 @@ fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
     let posting = || Posting {
         slice: SliceId::from_bits(0),
         direction: Direction::Write,
-        local: local.clone(),
-        offset: 0,
-        length: BYTES,
+        span: source.whole(),
         remote,
+        memory: Some(local.memory().clone()),
     };
     let started = Instant::now();
     let mut left = vec![WRITES_PER_LANE; LANES as usize];

@@ -8,13 +8,11 @@
 //! them when packets are lost or reordered.
 
 use handfast_core::Lifecycle;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Polling, Posting, Registration, RemoteSpan,
-    SliceEnd,
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, SliceId,
 };
+use handfast_transport_rdma::{Nic, NicConfig, NicSink, Polling, Registration};
 use std::error::Error;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -72,7 +70,7 @@ impl Work {
 
 impl LaneSink for Load {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
-        if completions.iter().any(|completion| completion.end != SliceEnd::Done) {
+        if completions.iter().any(|completion| completion.status != CompletionStatus::Done) {
             println!("a request failed: {completions:?}");
             // The receiver sees the channel close.
             *self.work.lock().expect("nobody panics with the lock") = None;
@@ -97,8 +95,9 @@ impl LaneSink for Load {
     fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
         println!("the lane failed: {error}");
     }
-    fn on_device_event(&self, _: DeviceEvent) {}
 }
+
+impl NicSink for Load {}
 
 /// One end, with memory that both sides may use.
 struct End {
@@ -129,17 +128,13 @@ fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Res
     let theirs = other.nic.bring_up(LANE, &[0x0034_0000])?;
     other.nic.wire(LANE, &mine)?;
     one.nic.wire(LANE, &theirs)?;
-    let remote = RemoteSpan {
-        key: other.registration.remote_key(),
-        address: other.registration.span().address(),
-    };
+    let remote = other.registration.remote_span();
     let request = Posting {
         slice: SliceId::from_bits(0),
         direction,
-        local: one.registration.clone(),
-        offset: 0,
-        length: bytes,
+        span: one.registration.span().clone(),
         remote,
+        memory: Some(one.registration.memory().clone()),
     };
     let (over, ended) = channel();
     let nic = Arc::downgrade(&one.nic);

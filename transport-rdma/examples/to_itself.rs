@@ -4,12 +4,11 @@
 //! read back, retire.
 
 use handfast_core::Lifecycle;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, RemoteSpan, SliceEnd, availability,
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, SliceId,
 };
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, NicSink, availability};
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -20,17 +19,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MINE: Lifecycle = Lifecycle(1);
 const THEIRS: Lifecycle = Lifecycle(2);
 
-struct Ends(Mutex<Sender<SliceEnd>>);
+struct Ends(Mutex<Sender<CompletionStatus>>);
 
 impl LaneSink for Ends {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let ends = self.0.lock().expect("nobody panics with the lock");
         // Fails when the program is over.
-        completions.drain(..).for_each(|completion| drop(ends.send(completion.end)));
+        completions.drain(..).for_each(|completion| drop(ends.send(completion.status)));
     }
     fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
         println!("the lane failed: {error}");
     }
+}
+
+impl NicSink for Ends {
     fn on_device_event(&self, event: DeviceEvent) {
         println!("{event:?}");
     }
@@ -50,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     source.copy_in(0, &pattern)?;
     let local = nic.register(source.whole(), Access::READ)?;
     let far = nic.register(target.whole(), Access::READ_WRITE)?;
-    let remote = RemoteSpan { key: far.remote_key(), address: target.address() };
+    let remote = far.remote_span();
 
     let mine = nic.bring_up(MINE, &[0x0012_3456])?;
     let theirs = nic.bring_up(THEIRS, &[0x0065_4321])?;
@@ -60,14 +62,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     nic.prove(THEIRS, None, PATIENCE)?;
     let slice = SliceId::from_bits(1);
     let direction = Direction::Write;
-    nic.post(
-        MINE,
-        &mut vec![Posting { slice, direction, local, offset: 0, length: BYTES, remote }],
-    );
+    let (span, memory) = (source.whole(), Some(local.memory().clone()));
+    nic.post(MINE, &mut vec![Posting { slice, direction, span, remote, memory }]);
     let end = ends.recv_timeout(PATIENCE)?;
     let mut bytes = vec![0; BYTES];
     target.copy_out(0, &mut bytes)?;
-    if end != SliceEnd::Done || bytes != pattern {
+    if end != CompletionStatus::Done || bytes != pattern {
         return Err(format!("the bytes did not arrive: {end:?}").into());
     }
     nic.retire(MINE)?;

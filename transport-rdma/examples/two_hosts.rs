@@ -3,14 +3,13 @@
 //! Host 0 writes a mebibyte into host 1, which compares it. Then host 1 leaves the network without
 //! a word, and host 0 must hear of it from its own NIC.
 
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Message, Op};
 use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, Registration, RemoteSpan, SliceEnd,
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, RemoteSpan, SliceId,
 };
+use handfast_transport_rdma::{Nic, NicConfig, NicSink, Registration};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -29,19 +28,20 @@ const RETRY_EXCEEDED: i32 = 12;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-struct Ends(Mutex<Sender<SliceEnd>>);
+struct Ends(Mutex<Sender<CompletionStatus>>);
 
 impl LaneSink for Ends {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let ends = self.0.lock().expect("nobody panics with the lock");
         // Fails when the program is over.
-        completions.drain(..).for_each(|completion| drop(ends.send(completion.end)));
+        completions.drain(..).for_each(|completion| drop(ends.send(completion.status)));
     }
     fn on_lane_failed(&self, _: Lifecycle, error: TransportError) {
         println!("the lane failed: {error}");
     }
-    fn on_device_event(&self, _: DeviceEvent) {}
 }
+
+impl NicSink for Ends {}
 
 /// The other host, by lines of text.
 struct Other {
@@ -123,23 +123,22 @@ fn write(
     memory: &Memory,
     local: &Registration,
     remote: RemoteSpan,
-    ends: &Receiver<SliceEnd>,
+    ends: &Receiver<CompletionStatus>,
     other: &mut Other,
 ) -> Result<()> {
     let length = BYTES / SLICES;
     let posting = |slice: usize| Posting {
         slice: SliceId::from_bits(slice as u64),
         direction: Direction::Write,
-        local: local.clone(),
-        offset: slice * length,
-        length,
+        span: memory.span(slice * length, length).expect("a slice of the memory"),
         remote: RemoteSpan { address: remote.address + (slice * length) as u64, ..remote },
+        memory: Some(local.memory().clone()),
     };
     memory.copy_in(0, &pattern())?;
     nic.post(LANE, &mut (0..SLICES).map(posting).collect());
     for _ in 0..SLICES {
         let end = ends.recv_timeout(PATIENCE)?;
-        if end != SliceEnd::Done {
+        if end != CompletionStatus::Done {
             return Err(format!("a write ended as {end:?}").into());
         }
     }
@@ -150,8 +149,8 @@ fn write(
     let first = loop {
         nic.post(LANE, &mut vec![posting(0)]);
         match ends.recv_timeout(PATIENCE)? {
-            SliceEnd::Done if Instant::now() < deadline => {}
-            SliceEnd::Failed(error) => break error,
+            CompletionStatus::Done if Instant::now() < deadline => {}
+            CompletionStatus::Failed(error) => break error,
             end => return Err(format!("instead of a failure: {end:?}").into()),
         }
     };

@@ -37,10 +37,10 @@ pub use verbs::{
 };
 #[cfg(feature = "verbs")]
 pub use verbs::{
-    COMPLETION_QUEUES_MAX, Completion, DEPTH_MAX, DeviceEvent, DeviceRegistration,
-    IDLE_PROBE_DEFAULT, IDLE_PROBE_MIN, LaneSink, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad,
-    PROBE_ANSWER_MAX, Polling, Posting, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions,
-    Registration, RemoteSpan, SERVICE_LEVEL_MAX, SliceEnd,
+    COMPLETION_QUEUES_MAX, DEPTH_MAX, DeviceEvent, DeviceRegistration, IDLE_PROBE_DEFAULT,
+    IDLE_PROBE_MIN, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLoad, NicSink, PROBE_ANSWER_MAX,
+    Polling, QUEUE_PAIRS_PER_LANE_MAX, RETRY_COUNT_MAX, RegisterOptions, Registration,
+    SERVICE_LEVEL_MAX,
 };
 
 /// The usable devices by name, never empty.

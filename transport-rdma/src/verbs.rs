@@ -12,9 +12,9 @@ mod lanes;
 mod nic;
 mod objects;
 mod poller;
-mod posting;
 mod registration;
 mod reset;
+mod sink;
 mod wiring;
 mod work;
 
@@ -32,5 +32,5 @@ pub use objects::bare::{
     BareRegion, BareRequest, BareRights,
 };
 pub use poller::Polling;
-pub use posting::{Completion, DeviceEvent, LaneSink, Posting, RemoteSpan, SliceEnd};
 pub use registration::{DeviceRegistration, RegisterOptions, Registration};
+pub use sink::{DeviceEvent, NicSink};

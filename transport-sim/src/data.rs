@@ -9,11 +9,11 @@ use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::rails::Rail;
 use crate::setup::{Command, CommandKind};
-use crate::verbs::{Access, Completion, Keys, SendKind, Status, WorkRequest};
+use crate::verbs::{Access, Keys, SendKind, Status, WorkCompletion, WorkRequest};
 use crate::world::{Demand, Step, World, error};
 use handfast_core::transfer::{
-    BatchId, BatchReport, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request, Sent,
-    SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
+    BatchId, BatchReport, Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request,
+    Sent, SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
 };
 use handfast_core::transport::Side;
 use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
@@ -329,7 +329,7 @@ impl World {
         &mut self,
         site: usize,
         lane: Lifecycle,
-        drained: &[Completion],
+        drained: &[WorkCompletion],
         step: &mut Step,
     ) {
         let Some(at) = self.target_of(site, lane).filter(|_| !drained.is_empty()) else { return };
@@ -510,7 +510,7 @@ impl World {
         }
     }
 
-    fn complete(&mut self, nic: usize, at: usize, completion: &Completion, step: &mut Step) {
+    fn complete(&mut self, nic: usize, at: usize, completion: &WorkCompletion, step: &mut Step) {
         let side = self.side_of(nic, completion.status);
         let cause = error(side, "simulated completion");
         let status = match (completion.status, side) {
@@ -520,7 +520,8 @@ impl World {
             _ => CompletionStatus::Failed(cause),
         };
         let slice = SliceId::from_bits(completion.wr_id);
-        self.input(self.host(nic), at, TransferInput::Completion { slice, status }, step);
+        let ended = TransferInput::Completion(Completion { slice, status });
+        self.input(self.host(nic), at, ended, step);
     }
 
     /// Does what a machine wants done, until it wants nothing.
@@ -546,8 +547,9 @@ impl World {
                 TransferOutput::Post { lane, slice, work } => {
                     let request = self.work_request(site, slice, &work);
                     if !request.is_some_and(|request| self.post(site, lane, request)) {
-                        let input = TransferInput::Released { slice, sent: Sent::None };
-                        self.input(site, at, input, step);
+                        let status = CompletionStatus::Released(Sent::None);
+                        let ended = TransferInput::Completion(Completion { slice, status });
+                        self.input(site, at, ended, step);
                     }
                 }
                 // A device gives nothing back that it was given; its completion comes.

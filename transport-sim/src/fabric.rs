@@ -3,7 +3,7 @@
 use crate::backend::Backend;
 use crate::setup::{Devices, Setup};
 use crate::verbs::{
-    self, Access, Attributes, Completion, Gid, GidKind, QpState, Rebirth, VerbsError,
+    self, Access, Attributes, Gid, GidKind, QpState, Rebirth, VerbsError, WorkCompletion,
 };
 use handfast_core::{Lifecycle, Pair};
 use std::sync::Arc;
@@ -186,7 +186,7 @@ impl Fabric {
         &mut self,
         site: usize,
         lifecycle: Lifecycle,
-        drained: &mut Vec<Completion>,
+        drained: &mut Vec<WorkCompletion>,
     ) -> Result<(), VerbsError> {
         let Some(qp) = self.of_mut(site, lifecycle) else { return Ok(()) };
         let (site, number) = (qp.site, qp.number);

@@ -27,8 +27,8 @@ pub use errors::{Call, Errno, VerbsError};
 pub use fabric::{Fabric, Nic, Rebirth};
 pub use laws::Law;
 pub use objects::{
-    AsyncEvent, Completion, Gid, GidKind, Keys, Packet, PacketBody, Queue, QueuePair, Receive,
-    Refusal, Region, SendKind, Status, WorkRequest,
+    AsyncEvent, Gid, GidKind, Keys, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region,
+    SendKind, Status, WorkCompletion, WorkRequest,
 };
 pub use profile::{
     Completions, DuplicateAck, DuplicateRead, EarlySend, HeldSend, LatePost, LateReceive, Numbers,

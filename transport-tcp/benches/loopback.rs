@@ -4,11 +4,11 @@
 
 use handfast_core::transport::TransportError;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Access, Direction, Memory, Region, RegionTable};
-use handfast_transport_tcp::{
-    LaneCompletion, LaneSink, Net, Posting, RemoteSpan, TcpConfig, TcpLimits, TcpTiming,
-    TcpTransport, TokioNet,
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, Region,
+    RegionTable, RemoteSpan, SliceId,
 };
+use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,10 +32,10 @@ struct Sink {
 }
 
 impl LaneSink for Sink {
-    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<LaneCompletion>) {
-        let done = |completion: LaneCompletion| match completion {
-            LaneCompletion::Done(slice) => slice,
-            other => panic!("{other:?}"),
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
+        let done = |completion: Completion| {
+            assert_eq!(completion.status, CompletionStatus::Done, "{completion:?}");
+            completion.slice.to_bits()
         };
         self.ended.lock().unwrap().extend(completions.drain(..).map(done));
         self.wakes.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ async fn lane(
         next += 1;
         let span = local.span(offset, block).unwrap();
         let remote = RemoteSpan { key: region.key(), address: region.address() + offset as u64 };
-        Posting { slice, direction, span, remote }
+        Posting { slice: SliceId::from_bits(slice), direction, span, remote, memory: None }
     };
     let wakes = node.sink.wakes.load(Ordering::Relaxed);
     let begin = Instant::now();

@@ -2,9 +2,8 @@
 
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, STATUS_OFFSET, Status};
 use crate::net::{PIECES_MAX, Piece};
-use crate::posting::Sent;
 use crate::slots::{Slots, Start};
-use handfast_transport::{Direction, RegionCache, Span};
+use handfast_transport::{Direction, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
 

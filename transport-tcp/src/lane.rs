@@ -10,12 +10,13 @@ use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
 use crate::net::Direct;
-use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::reader::{Inbound, Patience};
 use crate::slots::Slots;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, Pair};
-use handfast_transport::{Direction, RegionCache, RegionTable};
+use handfast_transport::{
+    Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId,
+};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -308,7 +309,7 @@ impl Lane {
         count(&self.counts.lanes_started);
     }
 
-    pub(crate) fn report(&self, completions: &mut Vec<LaneCompletion>) {
+    pub(crate) fn report(&self, completions: &mut Vec<Completion>) {
         if !completions.is_empty() {
             self.sink.on_completions(self.lifecycle, completions);
             completions.clear();
@@ -323,9 +324,9 @@ impl Lane {
         for posting in postings.drain(..) {
             let slice = posting.slice;
             if !dead && let Some(error) = unusable(&posting) {
-                ended.push(LaneCompletion::Refused(slice, error));
+                ended.push(Completion::refused(slice, error));
             } else if dead || state.slots.push(posting).is_err() {
-                ended.push(LaneCompletion::Released { slice, sent: Sent::None });
+                ended.push(Completion::released(slice, Sent::None));
             }
         }
         drop(state);
@@ -334,7 +335,7 @@ impl Lane {
     }
 
     /// Gives a slice back, if it has not ended.
-    pub(crate) fn withdraw(&self, slice: u64) {
+    pub(crate) fn withdraw(&self, slice: SliceId) {
         let mut outgoing = lock(&self.outgoing);
         let incoming = lock(&self.incoming);
         let mut state = lock(&self.state);
@@ -343,7 +344,7 @@ impl Lane {
         if let Some(sent) = sent {
             // A withdrawn slice may have made room for the next.
             self.work.notify_one();
-            self.report(&mut vec![LaneCompletion::Released { slice, sent }]);
+            self.report(&mut vec![Completion::released(slice, sent)]);
         }
     }
 

@@ -4,7 +4,7 @@
 //! A lane lives as a set of queue pairs does: [`TcpTransport::bring_up`] raises a slot with a
 //! token, [`TcpTransport::wire`] connects it to the one peer it is for, and
 //! [`TcpTransport::retire`] ends it so that nothing of it touches memory any more. In between,
-//! slices are posted and end exactly once, reported to a [`LaneSink`]. The transport holds no
+//! slices are posted and end exactly once, reported to a [`LaneSink`](handfast_transport::LaneSink). The transport holds no
 //! policy: idle peers are not probed and nothing is retried.
 //!
 //! `docs/lanes.md` is the protocol.
@@ -18,7 +18,6 @@ mod hello;
 mod lane;
 mod look;
 mod net;
-mod posting;
 mod reader;
 mod slots;
 mod socket;
@@ -32,7 +31,6 @@ pub use frame::{FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
 pub use hello::{ACK_BYTES, HELLO_BYTES, HelloRefusal, LANE_MAGIC, LANE_VERSION};
 pub use look::Look;
 pub use net::{Direct, Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
-pub use posting::{LaneCompletion, LaneSink, Posting, RemoteSpan, Sent};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
 pub use transport::{
     BYTES_ON_MACHINE_MAX, BringUpError, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits,

@@ -7,9 +7,8 @@ use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
 use crate::net::{Direct, StreamReader};
-use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Direction, RegionCache, Span};
+use handfast_transport::{Completion, Direction, RegionCache, Span};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -118,7 +117,7 @@ pub(crate) struct Receiver<R> {
     patience: Patience,
     /// Whether looking for an answer that a task waits for pays.
     expectation: Patience,
-    completions: Vec<LaneCompletion>,
+    completions: Vec<Completion>,
 }
 
 impl<R: StreamReader> Receiver<R> {
@@ -324,7 +323,7 @@ impl Lane {
         self: &Arc<Self>,
         mut incoming: MutexGuard<'_, Incoming>,
         fill: Fill<'_>,
-        completions: &mut Vec<LaneCompletion>,
+        completions: &mut Vec<Completion>,
     ) -> Result<Turn, End> {
         let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
         let turn = inbound.turn(self, fill);
@@ -539,7 +538,7 @@ impl Inbound {
 
     /// Passes on what a turn brought: answers are queued, completions added to the list. Returns
     /// whether there is something to send.
-    fn flush(&mut self, lane: &Lane, completions: &mut Vec<LaneCompletion>) -> Result<bool, End> {
+    fn flush(&mut self, lane: &Lane, completions: &mut Vec<Completion>) -> Result<bool, End> {
         if self.answers.is_empty() && self.dones.is_empty() {
             return Ok(false);
         }

@@ -1,8 +1,7 @@
 //! The slices posted on a lane and not yet ended.
 
 use crate::frame::{FrameKind, Header, Status};
-use crate::posting::{LaneCompletion, Posting, Sent};
-use handfast_transport::{Direction, Span};
+use handfast_transport::{Completion, Direction, Posting, Sent, SliceId, Span};
 use std::collections::VecDeque;
 
 /// Progress of a slot's slice.
@@ -176,7 +175,7 @@ impl Slots {
     }
 
     /// The writer has sent the last byte of a write.
-    pub(crate) fn written(&mut self, index: usize) -> Option<LaneCompletion> {
+    pub(crate) fn written(&mut self, index: usize) -> Option<Completion> {
         let Stage::Sending(answer) = self.slots[index].stage else { return None };
         self.slots[index].stage = Stage::Sent;
         answer.and_then(|status| self.finish(index, status))
@@ -187,7 +186,7 @@ impl Slots {
         &mut self,
         tag: u64,
         status: Status,
-    ) -> Result<Option<LaneCompletion>, AnswerError> {
+    ) -> Result<Option<Completion>, AnswerError> {
         let index = self.index(tag).ok_or(AnswerError::Unknown)?;
         let slot = &mut self.slots[index];
         if let Stage::Sending(answer) = &mut slot.stage {
@@ -202,13 +201,13 @@ impl Slots {
         Ok(self.finish(index, status))
     }
 
-    fn finish(&mut self, index: usize, status: Status) -> Option<LaneCompletion> {
+    fn finish(&mut self, index: usize, status: Status) -> Option<Completion> {
         let direction = self.slots[index].direction;
         self.leave_wire(index);
         let posting = self.free(index)?;
         Some(match status.refusal(direction) {
-            None => LaneCompletion::Done(posting.slice),
-            Some(error) => LaneCompletion::Refused(posting.slice, error),
+            None => Completion::done(posting.slice),
+            Some(error) => Completion::refused(posting.slice, error),
         })
     }
 
@@ -253,7 +252,7 @@ impl Slots {
     /// and writer from copying meanwhile, and takes an unsent slice out of the writer's hands.
     pub(crate) fn withdraw(
         &mut self,
-        slice: u64,
+        slice: SliceId,
         sent_of: impl FnOnce(usize) -> Sent,
     ) -> Option<Sent> {
         let named = |slot: &Slot| slot.posting.as_ref().is_some_and(|p| p.slice == slice);
@@ -288,7 +287,7 @@ impl Slots {
     pub(crate) fn release_all(
         &mut self,
         sent_of: impl Fn(usize) -> Sent,
-        ended: &mut Vec<LaneCompletion>,
+        ended: &mut Vec<Completion>,
     ) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(posting) = slot.posting.take() else { continue };
@@ -297,7 +296,7 @@ impl Slots {
                 Stage::Sending(_) => sent_of(index),
                 Stage::Sent => Sent::All,
             };
-            ended.push(LaneCompletion::Released { slice: posting.slice, sent });
+            ended.push(Completion::released(posting.slice, sent));
         }
         self.queue.clear();
         self.held = 0;
@@ -307,8 +306,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::posting::RemoteSpan;
-    use handfast_transport::Memory;
+    use handfast_transport::{Memory, RemoteSpan};
 
     const BYTES: u64 = 4096;
 
@@ -318,7 +316,8 @@ mod tests {
         for slice in 0..3 {
             let span = memory.whole();
             let remote = RemoteSpan { key: 1, address: 0 };
-            let posting = Posting { slice, direction: Direction::Read, span, remote };
+            let slice = SliceId::from_bits(slice);
+            let posting = Posting { slice, direction: Direction::Read, span, remote, memory: None };
             slots.push(posting).expect("the depth is four");
         }
         slots.agree(4, bytes_max);
@@ -341,7 +340,7 @@ mod tests {
         let mut slots = slots_with_three_reads(BYTES - 1);
         assert!(slots.start().is_some());
         assert!(slots.start().is_none());
-        assert_eq!(slots.withdraw(0, |_| Sent::All), Some(Sent::All));
+        assert_eq!(slots.withdraw(SliceId::from_bits(0), |_| Sent::All), Some(Sent::All));
         assert!(slots.start().is_none(), "a withdrawn slice is on the wire until it is answered");
     }
 }

@@ -8,13 +8,12 @@ use crate::hello::{
 use crate::lane::{Lane, local_error};
 use crate::look::Look;
 use crate::net::{Net, ResolveError, Stream, StreamWriter};
-use crate::posting::{LaneCompletion, LaneSink, Posting, Sent};
 use crate::reader::Receiver;
 use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::RegionTable;
+use handfast_transport::{Completion, LaneSink, Posting, RegionTable, Sent, SliceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -341,8 +340,7 @@ impl<N: Net> TcpTransport<N> {
         if let Some(lane) = self.lane(lane) {
             return lane.post(postings);
         }
-        let released =
-            |posting: Posting| LaneCompletion::Released { slice: posting.slice, sent: Sent::None };
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
         let mut ended: Vec<_> = postings.drain(..).map(released).collect();
         if !ended.is_empty() {
             self.inner.sink.on_completions(lane, &mut ended);
@@ -353,7 +351,7 @@ impl<N: Net> TcpTransport<N> {
     /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
     /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
     /// its place at once, and is sent when the peer has answered for as many as the depth asks.
-    pub fn withdraw(&self, lane: Lifecycle, slice: u64) {
+    pub fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         if let Some(lane) = self.lane(lane) {
             lane.withdraw(slice);
         }

@@ -4,8 +4,8 @@
 use crate::failure::peer_io;
 use crate::lane::{Lane, Outgoing, lock, try_lock};
 use crate::net::{Piece, StreamWriter};
-use crate::posting::LaneCompletion;
 use handfast_core::transport::TransportError;
+use handfast_transport::Completion;
 use std::io;
 use std::sync::{Arc, MutexGuard};
 
@@ -24,7 +24,7 @@ enum Turn {
 pub(crate) struct Outbound<W> {
     lane: Arc<Lane>,
     half: W,
-    completions: Vec<LaneCompletion>,
+    completions: Vec<Completion>,
 }
 
 impl<W: StreamWriter> Outbound<W> {
@@ -70,7 +70,7 @@ impl Lane {
         &self,
         outgoing: &mut Outgoing,
         try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
-        completions: &mut Vec<LaneCompletion>,
+        completions: &mut Vec<Completion>,
     ) -> io::Result<Turn> {
         let Outgoing { closed, batch, written, .. } = outgoing;
         if *closed {
@@ -116,7 +116,7 @@ impl Lane {
     fn send_some(
         &self,
         mut outgoing: MutexGuard<'_, Outgoing>,
-        completions: &mut Vec<LaneCompletion>,
+        completions: &mut Vec<Completion>,
     ) -> io::Result<bool> {
         let Some(direct) = outgoing.direct.clone() else { return Ok(outgoing.closed) };
         for _ in 0..TURNS_MAX {

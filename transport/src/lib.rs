@@ -1,4 +1,5 @@
-//! Memory that transfers read and write.
+//! The vocabulary of the data path: memory, regions, postings and completions, as every transport
+//! shares it.
 //!
 //! A peer may write a registered block at any time, so [`Memory`] is never exposed as a slice:
 //! bytes are copied in and out, or named by raw pointer through a [`Span`]. Blocks are counted;
@@ -6,11 +7,17 @@
 //! may reach, under which key, and in which direction.
 
 mod block;
+mod device;
 mod numa;
+mod posting;
 mod region;
 
 pub use block::{Memory, MemoryError, Span};
+pub use device::{DeviceId, DeviceKey, DeviceMemory};
+pub use handfast_core::transfer::{
+    Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
+};
+pub use posting::{LaneSink, Posting};
 pub use region::{
-    Access, Direction, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable,
-    RegistrationError,
+    Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,
 };

@@ -1,6 +1,7 @@
 //! Regions that peers may reach, by key.
 
 use crate::block::{Memory, Span};
+use handfast_core::transfer::Direction;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -31,15 +32,6 @@ impl Access {
             Direction::Write => self.remote_write,
         }
     }
-}
-
-/// Which way a one-sided transfer moves bytes, seen from the side that asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// From the peer's memory to ours.
-    Read,
-    /// From our memory to the peer's.
-    Write,
 }
 
 /// A registered region: what a peer must know to reach it.

@@ -5,14 +5,11 @@ use super::bytes::{compare, pattern};
 use crate::failure::Failure;
 use handfast::{Access, Direction, Memory, RdmaOptions};
 use handfast_core::Lifecycle;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_diagnosis::AfterReset;
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, GidWanted, LaneSink, Nic, NicConfig, Posting, Registration,
-    RemoteSpan, SliceEnd,
-};
+use handfast_transport::{Completion, CompletionStatus, LaneSink, Posting, RemoteSpan, SliceId};
+use handfast_transport_rdma::{DeviceEvent, GidWanted, Nic, NicConfig, NicSink, Registration};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
@@ -41,7 +38,9 @@ impl LaneSink for Ends {
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
         tracing::debug!(lane = lane.0, %error, "a lane failed");
     }
+}
 
+impl NicSink for Ends {
     fn on_device_event(&self, event: DeviceEvent) {
         tracing::debug!(?event, "event of the RDMA device");
     }
@@ -80,7 +79,7 @@ impl Pair {
         // A device may need long to give up, and the rest of the step needs time as well.
         let patience = self.sites[1].timeout / 2;
         let outcome = match self.sites[1].write(self.lane, &self.sites[0], 2, patience)? {
-            Some(SliceEnd::Done) => {
+            Some(CompletionStatus::Done) => {
                 let text = "a write to a destroyed queue pair was reported as a success";
                 return Err(Failure::Device(text.to_owned()));
             }
@@ -133,7 +132,7 @@ impl Pair {
         for (from, to) in [(0, 1), (1, 0)] {
             let (from, to) = (&self.sites[from], &self.sites[to]);
             match from.write(self.lane, to, seed, from.timeout)? {
-                Some(SliceEnd::Done) => to.holds(&pattern(BYTES, seed))?,
+                Some(CompletionStatus::Done) => to.holds(&pattern(BYTES, seed))?,
                 Some(end) => {
                     return Err(Failure::Device(format!("a write ended: {}", words(&end))));
                 }
@@ -174,27 +173,25 @@ impl Site {
         other: &Self,
         seed: u8,
         patience: Duration,
-    ) -> Result<Option<SliceEnd>, Failure> {
+    ) -> Result<Option<CompletionStatus>, Failure> {
         self.memory.copy_in(0, &pattern(BYTES, seed)).map_err(handfast::Error::from)?;
-        let remote = RemoteSpan {
-            key: other.registration.remote_key(),
-            address: other.memory.address() + BYTES as u64,
-        };
+        let remote = other.registration.remote_span();
+        let remote = RemoteSpan { address: remote.address + BYTES as u64, ..remote };
         let slice = SliceId::from_bits(u64::from(seed));
+        let span = self.memory.span(0, BYTES).map_err(handfast::Error::from)?;
         let posting = Posting {
             slice,
             direction: Direction::Write,
-            local: self.registration.clone(),
-            offset: 0,
-            length: BYTES,
+            span,
             remote,
+            memory: Some(self.registration.memory().clone()),
         };
         self.nic.post(lane, &mut vec![posting]);
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.ends.recv_timeout(left) {
-                Ok(completion) if completion.slice == slice => return Ok(Some(completion.end)),
+                Ok(completion) if completion.slice == slice => return Ok(Some(completion.status)),
                 // Of an earlier write, flushed when its lane was retired.
                 Ok(_) => {}
                 Err(_) => return Ok(None),
@@ -209,9 +206,9 @@ impl Site {
     }
 }
 
-fn words(end: &SliceEnd) -> String {
+fn words(end: &CompletionStatus) -> String {
     match end {
-        SliceEnd::Failed(error) | SliceEnd::Refused(error) => error.to_string(),
+        CompletionStatus::Failed(error) | CompletionStatus::Refused(error) => error.to_string(),
         other => format!("{other:?}").to_lowercase(),
     }
 }

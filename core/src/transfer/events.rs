@@ -46,7 +46,8 @@ impl Transfers {
         }
     }
 
-    pub(super) fn on_completion(&mut self, now: Instant, slice: SliceId, status: CompletionStatus) {
+    pub(super) fn on_completion(&mut self, now: Instant, completion: Completion) {
+        let Completion { slice, status } = completion;
         let Some((slot, lane)) = self.answered(slice) else { return };
         match status {
             CompletionStatus::Done => {
@@ -73,6 +74,7 @@ impl Transfers {
                 self.expose(slot, lane);
                 self.try_again(now, slot, None);
             }
+            CompletionStatus::Released(sent) => self.on_released(now, slot, lane, sent),
         }
     }
 
@@ -92,8 +94,7 @@ impl Transfers {
         }
     }
 
-    pub(super) fn on_released(&mut self, now: Instant, slice: SliceId, sent: Sent) {
-        let Some((slot, lane)) = self.answered(slice) else { return };
+    fn on_released(&mut self, now: Instant, slot: u32, lane: u32, sent: Sent) {
         if sent != Sent::None {
             self.expose(slot, lane);
         }

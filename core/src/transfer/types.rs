@@ -2,7 +2,7 @@
 
 use crate::identity::Lifecycle;
 use crate::time::Instant;
-use crate::transport::TransportError;
+use crate::transport::{Side, TransportError};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -67,12 +67,12 @@ impl SliceId {
     }
 }
 
-/// Direction of a transfer.
+/// Direction of a transfer, seen from the side that submits it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// From the peer to us.
+    /// From the peer's memory to this node's.
     Read,
-    /// From us to the peer.
+    /// From this node's memory to the peer's.
     Write,
 }
 
@@ -88,7 +88,7 @@ pub struct LocalSpan {
 /// A range on the peer's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteSpan {
-    /// Key that the peer announced for the region.
+    /// Key of the region that holds it.
     pub key: u64,
     /// First byte, in the peer's addresses.
     pub address: u64,
@@ -120,27 +120,69 @@ pub struct Work {
     pub length: u32,
 }
 
-/// Completion of a posted slice. In every case the attempt touches local memory no more.
+/// A transport's report of how a posted slice ended; each has exactly one. The transport touches its
+/// local memory no more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Completion {
+    /// The attempt.
+    pub slice: SliceId,
+    /// Its end.
+    pub status: CompletionStatus,
+}
+
+impl Completion {
+    /// Every byte of `slice` was moved and acknowledged.
+    pub const fn done(slice: SliceId) -> Self {
+        Self { slice, status: CompletionStatus::Done }
+    }
+
+    /// `slice` is refused: trying again cannot help.
+    pub const fn refused(slice: SliceId, error: TransportError) -> Self {
+        Self { slice, status: CompletionStatus::Refused(error) }
+    }
+
+    /// `slice` is given back.
+    pub const fn released(slice: SliceId, sent: Sent) -> Self {
+        Self { slice, status: CompletionStatus::Released(sent) }
+    }
+
+    /// Whether the peer answered. A slice that is given back, flushed or refused by this node says
+    /// nothing of it.
+    pub fn is_answer(&self) -> bool {
+        match &self.status {
+            CompletionStatus::Done => true,
+            CompletionStatus::Refused(error) => matches!(error.side, Side::Peer | Side::Protection),
+            _ => false,
+        }
+    }
+}
+
+/// How a posted slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionStatus {
     /// Every byte was moved and acknowledged.
     Done,
     /// A protection or range error: trying again cannot help. Says nothing about the lane.
     Refused(TransportError),
-    /// The attempt failed and the lane with it: [`TransferInput::LaneDown`] follows.
+    /// The attempt failed and the lane with it: [`TransferInput::LaneDown`] follows. Of a write, any
+    /// number of bytes may have reached the peer.
     Failed(TransportError),
-    /// The lane had failed before: [`TransferInput::LaneDown`] follows.
+    /// The lane had failed before: [`TransferInput::LaneDown`] follows. Bytes as with
+    /// [`CompletionStatus::Failed`].
     Flushed,
+    /// Given back: the answer to [`TransferOutput::Withdraw`], or else the lane is ending or full, is
+    /// given nothing more, and [`TransferInput::LaneDown`] follows.
+    Released(Sent),
 }
 
 /// Sent part of a released slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sent {
-    /// Provably no byte.
+    /// Provably no byte: the peer's memory is untouched by it.
     None,
     /// Some bytes, perhaps.
     Partly,
-    /// Every byte, without an acknowledgement.
+    /// Every byte, without an acknowledgement. For a read: the request.
     All,
 }
 
@@ -168,22 +210,8 @@ pub enum TransferInput {
         /// The lane.
         lane: Lifecycle,
     },
-    /// A posted slice completed.
-    Completion {
-        /// The attempt.
-        slice: SliceId,
-        /// The completion.
-        status: CompletionStatus,
-    },
-    /// A posted slice was given back without a completion, and local memory is free of it: the
-    /// answer to [`TransferOutput::Withdraw`], or else the lane is ending, is given nothing more,
-    /// and [`TransferInput::LaneDown`] follows.
-    Released {
-        /// The attempt.
-        slice: SliceId,
-        /// The part that may have reached the peer.
-        sent: Sent,
-    },
+    /// A posted slice ended.
+    Completion(Completion),
     /// The peer was given up. Every batch fails that waits for a lane or for a fence; one with
     /// every remaining slice posted goes on, because its lane may still answer.
     PeerLost {
@@ -224,7 +252,7 @@ pub enum TransferOutput {
         /// The bytes to move.
         work: Work,
     },
-    /// Give a posted slice back, promptly: answer with its completion or release. A slice whose
+    /// Give a posted slice back, promptly: answer with its completion. A slice whose
     /// answer is on its way needs no other.
     Withdraw {
         /// The lane it was posted on.

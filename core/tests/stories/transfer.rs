@@ -8,8 +8,9 @@ mod random;
 mod stories;
 
 use handfast_core::transfer::{
-    BatchId, BatchReport, CompletionStatus, Direction, InputError, LocalSpan, RemoteSpan, Request,
-    Sent, SliceId, SubmitError, TransferInput, TransferLimits, TransferOutput, Transfers, Work,
+    BatchId, BatchReport, Completion, CompletionStatus, Direction, InputError, LocalSpan,
+    RemoteSpan, Request, Sent, SliceId, SubmitError, TransferInput, TransferLimits, TransferOutput,
+    Transfers, Work,
 };
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Instant, Lifecycle};
@@ -94,11 +95,11 @@ impl Bench {
     }
 
     fn complete(&mut self, slice: SliceId, status: CompletionStatus) {
-        self.input(TransferInput::Completion { slice, status });
+        self.input(TransferInput::Completion(Completion { slice, status }));
     }
 
     fn release(&mut self, slice: SliceId, sent: Sent) {
-        self.input(TransferInput::Released { slice, sent });
+        self.complete(slice, CompletionStatus::Released(sent));
     }
 
     fn input(&mut self, input: TransferInput) {

@@ -1,41 +1,31 @@
-//! Memory of ours that our devices know.
+//! Local memory that RDMA devices know.
 
 use crate::topology::Location;
-use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Access, Span};
-use handfast_transport_rdma::{Nic, Registration};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::runtime::Handle;
+use handfast_transport::{DeviceMemory, Span};
+use std::sync::Arc;
 
-/// Registrations at once, those of segments and of transfers together. Devices know some hundred
-/// thousand, of which other processes want their share.
-pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
-
-/// Memory that our devices know for as long as this is held.
+/// Memory that devices of this node know for as long as this is held.
 pub(crate) struct LocalRegion {
-    /// One for each device.
-    registrations: Vec<Registration>,
+    /// With a key for each device.
+    memory: Arc<DeviceMemory>,
     /// Where the memory lies.
     location: Location,
-    /// Where pages are released whose release nobody waits for: the last holder may be the device's
-    /// own thread.
-    background: Option<Handle>,
-}
-
-impl Drop for LocalRegion {
-    fn drop(&mut self) {
-        if let Some(background) = self.background.take() {
-            let registrations = std::mem::take(&mut self.registrations);
-            background.spawn_blocking(move || drop(registrations));
-        }
-    }
 }
 
 impl LocalRegion {
+    #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
+    pub(crate) fn new(memory: DeviceMemory, location: Location) -> Self {
+        Self { memory: Arc::new(memory), location }
+    }
+
+    /// The memory as postings hold it.
+    pub(crate) fn memory(&self) -> &Arc<DeviceMemory> {
+        &self.memory
+    }
+
     /// What a peer names it by, for each device.
     pub(crate) fn remote_keys(&self) -> Vec<u32> {
-        self.registrations.iter().map(Registration::remote_key).collect()
+        self.memory.keys().iter().map(|key| key.remote).collect()
     }
 
     /// Where it lies.
@@ -45,97 +35,7 @@ impl LocalRegion {
 
     /// Where the first byte of a part of it lies.
     pub(crate) fn place(&self, span: &Span) -> Location {
-        let whole = self.registrations.first().map(Registration::span);
-        let (first, bytes) = whole.map_or((0, 0), |whole| (whole.offset(), whole.len()));
-        self.location.at(span.offset().saturating_sub(first) as u64, bytes as u64)
-    }
-
-    /// As one of the devices knows it.
-    pub(crate) fn registration(&self, nic: usize) -> Option<&Registration> {
-        self.registrations.get(nic)
-    }
-
-    fn covers(&self, span: &Span) -> bool {
-        let Some(own) = self.registrations.first().map(Registration::span) else { return false };
-        own.memory().same_block(span.memory())
-            && own.offset() <= span.offset()
-            && span.offset() + span.len() <= own.offset() + own.len()
-    }
-}
-
-/// Every registration that somebody holds, by the address of its block. It holds none itself:
-/// memory is given back as soon as nobody uses it.
-#[derive(Default)]
-pub(crate) struct LocalRegions(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    blocks: BTreeMap<u64, Vec<Weak<LocalRegion>>>,
-    /// Entries of all lists, those included whose registration is gone.
-    entries: usize,
-}
-
-impl LocalRegions {
-    /// A registration that covers the bytes.
-    pub(crate) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
-        let known = self.lock();
-        let of_block = known.blocks.get(&span.memory().address())?;
-        of_block.iter().filter_map(Weak::upgrade).find(|region| region.covers(span))
-    }
-
-    /// Registers bytes with every device. Blocks while their pages are pinned.
-    pub(crate) fn register<'a>(
-        &self,
-        nics: impl Iterator<Item = &'a Nic>,
-        span: &Span,
-        access: Access,
-        location: Option<Location>,
-    ) -> Result<Arc<LocalRegion>, TransportError> {
-        let block = span.memory().address();
-        let is_served = access.remote_read || access.remote_write;
-        let registrations = nics.map(|nic| nic.register(span.clone(), access));
-        let registrations = registrations.collect::<Result<_, _>>()?;
-        // Its pages are there now, and stay where they are.
-        let found = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
-        let region = Arc::new(LocalRegion {
-            registrations,
-            location: location.unwrap_or_else(found),
-            // Who serves no more wants peers locked out at once.
-            background: (!is_served).then(Handle::try_current).and_then(Result::ok),
-        });
-        let mut known = self.lock();
-        if known.entries >= REGISTRATIONS_MAX {
-            known.forget_gone();
-        }
-        if known.entries >= REGISTRATIONS_MAX {
-            let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
-            return Err(TransportError {
-                side: Side::Local,
-                call: "register".into(),
-                code: 0,
-                detail,
-            });
-        }
-        let of_block = known.blocks.entry(block).or_default();
-        let before = of_block.len();
-        of_block.retain(|region| region.strong_count() > 0);
-        of_block.push(Arc::downgrade(&region));
-        let after = of_block.len();
-        known.entries = known.entries + after - before;
-        Ok(region)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Known {
-    fn forget_gone(&mut self) {
-        self.blocks.retain(|_, regions| {
-            regions.retain(|region| region.strong_count() > 0);
-            !regions.is_empty()
-        });
-        self.entries = self.blocks.values().map(Vec::len).sum();
+        let offset = span.address().saturating_sub(self.memory.address());
+        self.location.at(offset, self.memory.bytes())
     }
 }

@@ -1,11 +1,10 @@
 //! Where postings go: over a transport, or by a copy within this process.
 
-use crate::data::transport::{RegisteredPosting, Step};
+use crate::data::transport::Step;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, NicPath};
-use handfast_transport::Direction;
-use handfast_transport::{RegionTable, Span};
-use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
+use handfast_transport::{Completion, Direction, Posting, RegionTable, Sent, SliceId, Span};
+use handfast_transport_tcp::{Net, TcpTransport};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, watch};
@@ -15,14 +14,8 @@ pub(crate) trait Plane: Send + Sync + 'static {
     /// Posts, in order, and leaves `postings` empty.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
 
-    /// The same on a lane over RDMA; a plane without such lanes needs no keys of devices.
-    fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
-        let mut plain = postings.drain(..).map(|registered| registered.posting).collect();
-        self.post(lane, &mut plain);
-    }
-
     /// Asks for a posting back.
-    fn withdraw(&self, lane: Lifecycle, slice: u64);
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId);
 
     /// Looks for completions on a lane for a while, in place of its task, until `is_done`, where that
     /// pays.
@@ -46,7 +39,7 @@ impl<N: Net> Plane for TcpTransport<N> {
         TcpTransport::post(self, lane, postings);
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: u64) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         TcpTransport::withdraw(self, lane, slice);
     }
 
@@ -65,7 +58,7 @@ pub(crate) const LOCAL_LANE: Lifecycle = Lifecycle(0);
 const COPIES_PER_TURN: usize = 8;
 
 /// Takes the ends of local copies.
-pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<LaneCompletion>) + Send + Sync>;
+pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<Completion>) + Send + Sync>;
 
 /// Copies within this process, by the same rules as a lane: bounds, permissions, one end each.
 pub(crate) struct LocalPlane {
@@ -83,7 +76,7 @@ struct LocalQueue {
 #[derive(Default)]
 struct Waiting {
     postings: VecDeque<Posting>,
-    withdrawn: Vec<u64>,
+    withdrawn: Vec<SliceId>,
     stopped: bool,
 }
 
@@ -118,7 +111,7 @@ impl Plane for LocalPlane {
         self.queue.wake.notify_one();
     }
 
-    fn withdraw(&self, _lane: Lifecycle, slice: u64) {
+    fn withdraw(&self, _lane: Lifecycle, slice: SliceId) {
         let mut waiting = self.queue.lock();
         let place = waiting.postings.iter().position(|posting| posting.slice == slice);
         if let Some(place) = place {
@@ -163,8 +156,7 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
             let count = waiting.postings.len().min(COPIES_PER_TURN);
             turn.extend(waiting.postings.drain(..count));
             let released = waiting.withdrawn.drain(..);
-            completions
-                .extend(released.map(|slice| LaneCompletion::Released { slice, sent: Sent::None }));
+            completions.extend(released.map(|slice| Completion::released(slice, Sent::None)));
         }
         if turn.is_empty() && completions.is_empty() {
             queue.wake.notified().await;
@@ -177,11 +169,11 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
     }
 }
 
-fn copy_one(regions: &RegionTable, posting: &Posting) -> LaneCompletion {
-    let Posting { slice, direction, span, remote } = posting;
+fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
+    let Posting { slice, direction, span, remote, .. } = posting;
     let refused = |detail: String| {
         let error = TransportError { side: Side::Peer, call: "copy".into(), code: 0, detail };
-        LaneCompletion::Refused(*slice, error)
+        Completion::refused(*slice, error)
     };
     let length = span.len() as u64;
     let there: Span = match regions.lookup(remote.key, remote.address, length, *direction) {
@@ -193,7 +185,7 @@ fn copy_one(regions: &RegionTable, posting: &Posting) -> LaneCompletion {
         Direction::Write => span.copy_to(&there),
     };
     match copied {
-        Ok(()) => LaneCompletion::Done(*slice),
+        Ok(()) => Completion::done(*slice),
         Err(error) => refused(error.to_string()),
     }
 }

@@ -3,6 +3,7 @@
 mod device;
 mod doubts;
 mod lanes;
+mod regions;
 mod steps;
 mod watch;
 mod weak;

@@ -7,13 +7,12 @@ use crate::error::Error;
 use crate::peer::rails::RailPlan;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
-use handfast_core::transfer::TransferInput;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_transport::{Access, Span};
+use handfast_transport::{Access, LaneSink, Span};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
-use handfast_transport_tcp::{BringUpError, LaneSink, Net, Posting, TcpTransport};
+use handfast_transport_tcp::{BringUpError, Net, TcpTransport};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -154,29 +153,6 @@ impl RemoteRegion {
     }
 }
 
-/// A posting for a lane over RDMA.
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
-pub(crate) struct RegisteredPosting {
-    pub(crate) posting: Posting,
-    /// Absent if either side's memory is not registered with its device.
-    pub(crate) ends: Option<Ends>,
-    /// Which of the peer's devices the lane leads to, by its place among the region's keys.
-    pub(crate) theirs: Option<usize>,
-}
-
-/// The published lanes, as a device reports to them.
-#[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
-pub(crate) trait LaneInputs: LaneSink {
-    /// Completions of a lane's postings; `answered` when the peer acknowledged one of them. Inputs for
-    /// a lane that is not published are dropped.
-    fn on_inputs(
-        &self,
-        lane: Lifecycle,
-        answered: bool,
-        inputs: &mut dyn Iterator<Item = TransferInput>,
-    );
-}
-
 /// What lanes over RDMA are made of.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RdmaParts<N: Net> {
@@ -189,7 +165,7 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) lane_depth: u32,
     /// Where lanes may run over TCP instead.
     pub(crate) tcp: Option<TcpTransport<N>>,
-    pub(crate) lanes: Arc<dyn LaneInputs>,
+    pub(crate) lanes: Arc<dyn LaneSink>,
     pub(crate) fallbacks: Fallbacks,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,

@@ -5,10 +5,9 @@ use super::pipe::{Sink, Source, Stopped};
 use handfast_core::mooncake::{
     DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
 };
-use handfast_core::transfer::Direction as CoreDirection;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Direction, MemoryError, Span};
-use handfast_transport_tcp::{Posting, Sent, Stream};
+use handfast_transport::{Direction, MemoryError, Posting, Sent, Span};
+use handfast_transport_tcp::Stream;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
@@ -99,7 +98,7 @@ impl<S: Stream> Connection<S> {
     }
 
     async fn read(&mut self, posting: &Posting) -> Result<(), Failed> {
-        self.ask(CoreDirection::Read, posting.remote.address, posting.span.len() as u64).await?;
+        self.ask(Direction::Read, posting.remote.address, posting.span.len() as u64).await?;
         if self.version == ProtocolVersion::Two {
             status(&mut self.source, self.options.status_timeout_ms).await?;
         }
@@ -112,7 +111,7 @@ impl<S: Stream> Connection<S> {
     /// The status may come while the body is being sent, to refuse it.
     async fn write(&mut self, posting: &Posting) -> Result<(), Failed> {
         let span = &posting.span;
-        let head = self.header(CoreDirection::Write, posting.remote.address, span.len() as u64);
+        let head = self.header(Direction::Write, posting.remote.address, span.len() as u64);
         let Self { source, sink, options, .. } = self;
         let bytes = span.len() as u64;
         let sent = {
@@ -143,10 +142,10 @@ impl<S: Stream> Connection<S> {
     async fn write_and_prove(&mut self, posting: &Posting) -> Result<(), Failed> {
         let span = &posting.span;
         let bytes = span.len() as u64;
-        let head = self.header(CoreDirection::Write, posting.remote.address, bytes);
+        let head = self.header(Direction::Write, posting.remote.address, bytes);
         let sending = self.sink.send(&head, bytes, |done| rest_of(span, done));
         within(self.options.moving_ms(bytes), sending).await?;
-        self.ask(CoreDirection::Read, posting.remote.address + (bytes - 1), 1).await?;
+        self.ask(Direction::Read, posting.remote.address + (bytes - 1), 1).await?;
         let mut seen = [0];
         let proof = self.source.receive(&mut seen);
         let limit_ms = self.options.status_timeout_ms;
@@ -158,13 +157,13 @@ impl<S: Stream> Connection<S> {
         Ok(())
     }
 
-    async fn ask(&mut self, way: CoreDirection, address: u64, bytes: u64) -> Result<(), Failed> {
+    async fn ask(&mut self, way: Direction, address: u64, bytes: u64) -> Result<(), Failed> {
         let head = self.header(way, address, bytes);
         let nowhere = |_| Err(Failed::from(io::Error::from(io::ErrorKind::InvalidInput)));
         within(self.options.moving_ms(0), self.sink.send(&head, 0, nowhere)).await
     }
 
-    fn header(&self, direction: CoreDirection, address: u64, bytes: u64) -> [u8; REQUEST_BYTES] {
+    fn header(&self, direction: Direction, address: u64, bytes: u64) -> [u8; REQUEST_BYTES] {
         DataRequest { direction, version: self.version, bytes, address }.encode()
     }
 }

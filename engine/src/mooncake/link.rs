@@ -15,7 +15,8 @@ use crate::peer::target::{LaneUp, Target};
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent};
+use handfast_transport::{Completion, Posting, Sent, SliceId};
+use handfast_transport_tcp::Net;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -58,10 +59,10 @@ impl Plane for LinkPlane {
         self.queue.post(lane, postings);
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: u64) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         let target = self.target.get().and_then(Weak::upgrade);
         if let (Withdrawn::Unsent, Some(target)) = (self.queue.withdraw(lane, slice), target) {
-            let released = LaneCompletion::Released { slice, sent: Sent::None };
+            let released = Completion::released(slice, Sent::None);
             target.on_completions(&mut vec![released]);
         }
     }
@@ -204,7 +205,7 @@ impl<N: Net> Link<N> {
             End::Unwanted | End::Stopped => broken("the engine was closed".into()),
         };
         debug!(peer = %self.parts.address, ?lane, %cause, writing, "a lane ends");
-        let release = |slice| LaneCompletion::Released { slice, sent: Sent::None };
+        let release = |slice| Completion::released(slice, Sent::None);
         let mut released: Vec<_> = unsent.into_iter().map(release).collect();
         self.tell(|target| {
             target.on_lane_revoked(lane);
@@ -321,7 +322,7 @@ async fn work<N: Net>(
         let mut open = match connection.take() {
             Some(open) => open,
             None => {
-                let unsent = || LaneCompletion::Released { slice, sent: Sent::None };
+                let unsent = || Completion::released(slice, Sent::None);
                 tokio::select! {
                     // A withdrawn posting must not begin.
                     biased;
@@ -348,13 +349,13 @@ async fn work<N: Net>(
             _ = &mut cancelled => None,
             moved = open.exchange(&posting) => Some(moved),
         };
-        let released = LaneCompletion::Released { slice, sent: open.sent(&posting) };
+        let released = Completion::released(slice, open.sent(&posting));
         let completion = match moved {
             Some(Ok(())) => {
                 connection = Some(open);
-                LaneCompletion::Done(slice)
+                Completion::done(slice)
             }
-            Some(Err(Failed::Refused(error))) => LaneCompletion::Refused(slice, error),
+            Some(Err(Failed::Refused(error))) => Completion::refused(slice, error),
             None => released,
             Some(Err(Failed::Broken(error))) => {
                 tell(&target, released);
@@ -366,7 +367,7 @@ async fn work<N: Net>(
     }
 }
 
-fn tell(target: &Weak<Target>, completion: LaneCompletion) {
+fn tell(target: &Weak<Target>, completion: Completion) {
     if let Some(target) = target.upgrade() {
         target.on_completions(&mut vec![completion]);
     }

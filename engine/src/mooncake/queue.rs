@@ -1,8 +1,7 @@
 //! Postings that wait for a data connection or are on one.
 
 use handfast_core::Lifecycle;
-use handfast_transport::Direction;
-use handfast_transport_tcp::Posting;
+use handfast_transport::{Direction, Posting, SliceId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
@@ -21,7 +20,7 @@ struct State {
     /// The peer has answered a request on it.
     answered: bool,
     waiting: VecDeque<Posting>,
-    active: BTreeMap<u64, Active>,
+    active: BTreeMap<SliceId, Active>,
 }
 
 /// A posting on a connection.
@@ -56,7 +55,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    pub(super) fn withdraw(&self, lane: Lifecycle, slice: u64) -> Withdrawn {
+    pub(super) fn withdraw(&self, lane: Lifecycle, slice: SliceId) -> Withdrawn {
         let mut state = self.lock();
         if state.open != Some(lane) {
             return Withdrawn::Asked;
@@ -109,7 +108,7 @@ impl Queue {
     }
 
     /// A posting has ended, answered or asked back.
-    pub(super) fn on_ended(&self, slice: u64) {
+    pub(super) fn on_ended(&self, slice: SliceId) {
         let mut state = self.lock();
         state.answered |= state.active.remove(&slice).is_some();
     }
@@ -120,7 +119,7 @@ impl Queue {
     }
 
     /// Ends the lane: what was not begun, and whether a write was.
-    pub(super) fn close(&self) -> (Vec<u64>, bool) {
+    pub(super) fn close(&self) -> (Vec<SliceId>, bool) {
         let mut state = self.lock();
         state.open = None;
         let unsent = state.waiting.drain(..).map(|posting| posting.slice).collect();
@@ -137,8 +136,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handfast_transport::Memory;
-    use handfast_transport_tcp::RemoteSpan;
+    use handfast_transport::{Memory, RemoteSpan};
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
@@ -149,7 +147,8 @@ mod tests {
     fn posting(slice: u64) -> Posting {
         let span = Memory::zeroed(8).unwrap().whole();
         let remote = RemoteSpan { key: 0, address: 0 };
-        Posting { slice, direction: Direction::Write, span, remote }
+        let slice = SliceId::from_bits(slice);
+        Posting { slice, direction: Direction::Write, span, remote, memory: None }
     }
 
     fn taken(queue: &Queue) -> Option<(Posting, oneshot::Receiver<()>)> {
@@ -169,8 +168,12 @@ mod tests {
         queue.post(FIRST, &mut vec![posting(1)]);
         assert!(taken(&queue).is_none(), "it was given back with its lane");
         queue.post(SECOND, &mut vec![posting(1)]);
-        assert!(matches!(queue.withdraw(FIRST, 1), Withdrawn::Asked));
-        assert_eq!(taken(&queue).unwrap().0.slice, 1, "the later one is not taken back with it");
+        assert!(matches!(queue.withdraw(FIRST, SliceId::from_bits(1)), Withdrawn::Asked));
+        assert_eq!(
+            taken(&queue).unwrap().0.slice.to_bits(),
+            1,
+            "the later one is not taken back with it"
+        );
     }
 
     #[test]
@@ -179,12 +182,12 @@ mod tests {
         queue.open(FIRST);
         queue.post(FIRST, &mut vec![posting(1), posting(2)]);
         let (first, mut cancelled) = taken(&queue).unwrap();
-        assert!(matches!(queue.withdraw(FIRST, 1), Withdrawn::Asked));
+        assert!(matches!(queue.withdraw(FIRST, SliceId::from_bits(1)), Withdrawn::Asked));
         assert_eq!(cancelled.try_recv(), Ok(()));
         assert!(!queue.put_back(first));
         let (second, _cancelled) = taken(&queue).unwrap();
-        assert_eq!(second.slice, 2);
+        assert_eq!(second.slice.to_bits(), 2);
         assert!(queue.put_back(second));
-        assert_eq!(taken(&queue).unwrap().0.slice, 2);
+        assert_eq!(taken(&queue).unwrap().0.slice.to_bits(), 2);
     }
 }

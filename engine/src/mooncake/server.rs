@@ -7,7 +7,6 @@ use crate::data::regions::{ReachError, Regions};
 use crate::observe::count;
 use crate::observe::counters::Counts;
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
-use handfast_core::transfer::Direction as CoreDirection;
 use handfast_transport::{Direction, Span};
 use handfast_transport_tcp::{Net, Stream};
 use std::io;
@@ -135,10 +134,7 @@ impl<S: Stream> Session<'_, S> {
     async fn serve(&mut self, request: &DataRequest) -> Result<(), End> {
         let regions = self.server.regions.clone();
         let (address, bytes) = (request.address, request.bytes);
-        let direction = match request.direction {
-            CoreDirection::Read => Direction::Read,
-            CoreDirection::Write => Direction::Write,
-        };
+        let direction = request.direction;
         regions.reach(address, bytes, direction)?;
         // The region may go while bytes move.
         let place = |done: u64| -> Result<Span, End> {

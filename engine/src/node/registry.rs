@@ -2,17 +2,16 @@
 
 use crate::command::{Command, Commands};
 use crate::data::plane::Plane;
-use crate::data::transport::LaneInputs;
 use crate::observe::counters::Counts;
 use crate::path::is_theirs;
 use crate::path::nic_path;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::Clock;
-use handfast_core::transfer::{TransferInput, TransferLimits};
+use handfast_core::transfer::TransferLimits;
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_trace::Trace;
-use handfast_transport_tcp::{LaneCompletion, LaneSink};
+use handfast_transport::{Completion, LaneSink};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
@@ -87,7 +86,7 @@ impl LaneTable {
 }
 
 impl LaneSink for LaneTable {
-    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<LaneCompletion>) {
+    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         match self.get(lane) {
             Some(target) => {
                 target.note_doubts(lane, completions);
@@ -100,20 +99,6 @@ impl LaneSink for LaneTable {
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
         self.fail(lane, error);
-    }
-}
-
-impl LaneInputs for LaneTable {
-    fn on_inputs(
-        &self,
-        lane: Lifecycle,
-        answered: bool,
-        inputs: &mut dyn Iterator<Item = TransferInput>,
-    ) {
-        // Nothing is posted before a lane is in the table or after it left.
-        if let Some(target) = self.get(lane) {
-            target.on_inputs(answered, inputs);
-        }
     }
 }
 
@@ -235,7 +220,7 @@ fn prune(targets: &mut BTreeMap<NodeName, Vec<Arc<Target>>>) {
 mod tests {
     use super::*;
     use crate::time::TokioClock;
-    use handfast_transport_tcp::Posting;
+    use handfast_transport::{Posting, SliceId};
 
     /// Nothing is ever posted to it here.
     struct Nowhere;
@@ -245,7 +230,7 @@ mod tests {
             assert!(postings.is_empty());
         }
 
-        fn withdraw(&self, _: Lifecycle, _: u64) {}
+        fn withdraw(&self, _: Lifecycle, _: SliceId) {}
     }
 
     fn registry() -> Registry {

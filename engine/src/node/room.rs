@@ -86,9 +86,8 @@ mod tests {
     use crate::topology::Location;
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
-    use handfast_transport::{Access, Span};
+    use handfast_transport::{Access, Posting, SliceId, Span};
     use handfast_transport_rdma::{LimitReached, NicLimit};
-    use handfast_transport_tcp::Posting;
     use tokio::sync::mpsc::UnboundedReceiver;
 
     const FULL: LimitReached = LimitReached { limit: NicLimit::QueuePairs, in_use: 2, max: 2 };
@@ -98,7 +97,7 @@ mod tests {
 
     impl Plane for Full {
         fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
-        fn withdraw(&self, _: Lifecycle, _: u64) {}
+        fn withdraw(&self, _: Lifecycle, _: SliceId) {}
     }
 
     impl Transport for Full {

@@ -75,8 +75,7 @@ impl Edges {
             }
             TransferInput::PeerLost { cause } => Edge::PeerLost(cause.clone()),
             TransferInput::PeerRestarted => Edge::PeerRestarted,
-            TransferInput::Completion { .. }
-            | TransferInput::Released { .. }
+            TransferInput::Completion(_)
             | TransferInput::LaneFenced { .. }
             | TransferInput::FenceLost { .. } => return,
         };

@@ -11,7 +11,7 @@ pub(crate) use lanes::LaneUp;
 
 use crate::command::{Command, Commands};
 use crate::data::plane::Plane;
-use crate::data::transport::{Carrier, Ends, RegisteredPosting};
+use crate::data::transport::{Carrier, Ends};
 use crate::error::Cause;
 use crate::node::room::Usage;
 use crate::observe::meters::{PeerMeters, Rail};
@@ -22,15 +22,14 @@ use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::transfer::{
-    Affinity, BatchId, BatchReport, CompletionStatus, LocalSpan, Request, SliceId, SubmitError,
-    TransferInput, TransferLimits, TransferOutput, Transfers,
+    Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
+    TransferOutput, Transfers, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::Trace;
-use handfast_transport::{Direction, Span};
+use handfast_transport::{Completion, Direction, Posting, RemoteSpan, SliceId, Span};
 use handfast_transport_rdma::LimitReached;
-use handfast_transport_tcp::{LaneCompletion, Posting, RemoteSpan, Sent};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +87,7 @@ struct Batch {
     spans: Vec<u32>,
     report: oneshot::Sender<BatchReport>,
     /// Of the first request.
-    direction: handfast_core::transfer::Direction,
+    direction: Direction,
     /// Of all requests.
     bytes: u64,
 }
@@ -102,8 +101,7 @@ impl Batch {
 
 enum Dispatch {
     Post(Lifecycle, Posting),
-    PostRegistered(Lifecycle, RegisteredPosting),
-    Withdraw(Lifecycle, u64),
+    Withdraw(Lifecycle, SliceId),
 }
 
 /// Memory that is held for as long as a request is not finished.
@@ -291,12 +289,9 @@ impl Target {
         let mut requests = std::mem::take(&mut state.requests);
         let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
-            direction: core_direction(piece.direction),
+            direction: piece.direction,
             local: LocalSpan { region: *slot, offset: 0 },
-            remote: handfast_core::transfer::RemoteSpan {
-                key: piece.remote.key,
-                address: piece.remote.address,
-            },
+            remote: piece.remote,
             length: piece.span.len() as u64,
         }));
         let affinities = state.affinities_of(pieces);
@@ -305,8 +300,7 @@ impl Target {
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
         }
-        let direction =
-            requests.first().map_or(core_direction(Direction::Write), |it| it.direction);
+        let direction = requests.first().map_or(Direction::Write, |it| it.direction);
         let bytes = requests.iter().fold(0, |sum: u64, it| sum.saturating_add(it.length));
         requests.clear();
         state.requests = requests;
@@ -356,25 +350,17 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// What the lane's tasks report. Called once per wake.
-    pub(crate) fn on_completions(&self, completions: &mut Vec<LaneCompletion>) {
-        // What is given back is no answer: a withdrawn slice says nothing of the peer.
-        let given_back = |ended: &LaneCompletion| matches!(ended, LaneCompletion::Released { .. });
-        let answered = !completions.iter().all(given_back);
-        self.on_inputs(answered, completions.drain(..).map(core_input));
-    }
-
-    /// What a lane reports, in the transfer machine's terms; `answered` if any of it came from the
-    /// peer. Called once per wake.
-    pub(crate) fn on_inputs(&self, answered: bool, inputs: impl Iterator<Item = TransferInput>) {
+    /// Takes what a lane reports. Called once per wake.
+    pub(crate) fn on_completions(&self, completions: &mut Vec<Completion>) {
         let now = self.parts.clock.now();
+        let answered = completions.iter().any(Completion::is_answer);
         let mut state = self.lock();
         state.used = now;
         if answered {
             state.mute.on_answer(now);
         }
-        for input in inputs {
-            state.input(now, input);
+        for completion in completions.drain(..) {
+            state.input(now, TransferInput::Completion(completion));
         }
         state.count_moved();
         self.pump(state, now);
@@ -533,32 +519,14 @@ impl Target {
     fn on_output(&self, state: &mut State, now: Instant, output: TransferOutput) {
         match output {
             TransferOutput::Post { lane, slice, work } => {
-                let held = state.spans.get(work.local.region as usize).and_then(Option::as_ref);
-                let offset = work.local.offset as usize;
-                let part = held.and_then(|held| {
-                    Some((held.span.slice(offset, work.length as usize).ok()?, &held.ends))
-                });
-                let Some((span, ends)) = part else {
+                let Some(posting) = state.posting(lane, slice, &work) else {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
-                let direction = match work.direction {
-                    handfast_core::transfer::Direction::Read => Direction::Read,
-                    handfast_core::transfer::Direction::Write => Direction::Write,
-                };
-                let remote = RemoteSpan { key: work.remote.key, address: work.remote.address };
-                let posting = Posting { slice: slice.to_bits(), direction, span, remote };
-                state.outbox.push(match state.theirs(lane) {
-                    Some(theirs) => {
-                        let ends = ends.clone();
-                        let posting = RegisteredPosting { posting, ends, theirs };
-                        Dispatch::PostRegistered(lane, posting)
-                    }
-                    None => Dispatch::Post(lane, posting),
-                });
+                state.outbox.push(Dispatch::Post(lane, posting));
             }
             TransferOutput::Withdraw { lane, slice } => {
-                state.outbox.push(Dispatch::Withdraw(lane, slice.to_bits()));
+                state.outbox.push(Dispatch::Withdraw(lane, slice));
             }
             TransferOutput::WantLane => {
                 // A driver that has ended ends what waits, too.
@@ -582,17 +550,12 @@ impl Target {
     /// Hands postings over in order, those of one lane together.
     fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
         let plane = &*self.parts.plane;
-        let mut run =
-            Run { lane: None, plain: Vec::with_capacity(outbox.len()), registered: vec![] };
+        let mut run = Run { lane: None, postings: Vec::with_capacity(outbox.len()) };
         for dispatch in outbox.drain(..) {
             match dispatch {
                 Dispatch::Post(lane, posting) => {
                     run.begin(plane, lane);
-                    run.plain.push(posting);
-                }
-                Dispatch::PostRegistered(lane, posting) => {
-                    run.begin(plane, lane);
-                    run.registered.push(posting);
+                    run.postings.push(posting);
                 }
                 Dispatch::Withdraw(lane, slice) => {
                     run.end(plane);
@@ -636,11 +599,10 @@ impl Target {
     }
 }
 
-/// Postings of one lane that follow one another; a lane takes those of one kind alone.
+/// Postings of one lane that follow one another.
 struct Run {
     lane: Option<Lifecycle>,
-    plain: Vec<Posting>,
-    registered: Vec<RegisteredPosting>,
+    postings: Vec<Posting>,
 }
 
 impl Run {
@@ -652,12 +614,8 @@ impl Run {
     }
 
     fn end(&mut self, plane: &dyn Plane) {
-        let Some(lane) = self.lane.take() else { return };
-        if !self.plain.is_empty() {
-            plane.post(lane, &mut self.plain);
-        }
-        if !self.registered.is_empty() {
-            plane.post_registered(lane, &mut self.registered);
+        if let Some(lane) = self.lane.take() {
+            plane.post(lane, &mut self.postings);
         }
     }
 }
@@ -682,6 +640,22 @@ impl State {
                 self.spans.len() as u32 - 1
             }
         }
+    }
+
+    /// The posting of a slice on a lane; `None` if no memory is held for it.
+    fn posting(&self, lane: Lifecycle, slice: SliceId, work: &Work) -> Option<Posting> {
+        let Held { span, ends } = self.spans.get(work.local.region as usize)?.as_ref()?;
+        let span = span.slice(work.local.offset as usize, work.length as usize).ok()?;
+        let Work { direction, mut remote, .. } = *work;
+        let mut memory = None;
+        if let Some(device) = self.device_of(lane)
+            && let Some(ends) = ends
+            && let Some(key) = device.and_then(|device| ends.remote.keys.get(device))
+        {
+            remote.key = u64::from(*key);
+            memory = Some(ends.local.memory().clone());
+        }
+        Some(Posting { slice, direction, span, remote, memory })
     }
 
     fn release(&mut self, slot: u32) {
@@ -742,33 +716,6 @@ fn closed() -> TransportError {
         call: "close".into(),
         code: 0,
         detail: "the engine was closed".into(),
-    }
-}
-
-fn core_direction(direction: Direction) -> handfast_core::transfer::Direction {
-    match direction {
-        Direction::Read => handfast_core::transfer::Direction::Read,
-        Direction::Write => handfast_core::transfer::Direction::Write,
-    }
-}
-
-fn core_input(completion: LaneCompletion) -> TransferInput {
-    let (slice, status) = match completion {
-        LaneCompletion::Done(slice) => (slice, CompletionStatus::Done),
-        LaneCompletion::Refused(slice, error) => (slice, CompletionStatus::Refused(error)),
-        LaneCompletion::Released { slice, sent } => {
-            let slice = SliceId::from_bits(slice);
-            return TransferInput::Released { slice, sent: core_sent(sent) };
-        }
-    };
-    TransferInput::Completion { slice: SliceId::from_bits(slice), status }
-}
-
-fn core_sent(sent: Sent) -> handfast_core::transfer::Sent {
-    match sent {
-        Sent::None => handfast_core::transfer::Sent::None,
-        Sent::Partly => handfast_core::transfer::Sent::Partly,
-        Sent::All => handfast_core::transfer::Sent::All,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Possible events of a world of transfers, and their cost in faults.
 
 use super::world::{Attempt, DEADLINE, LaneTruth, Stage, TransferWorld, error};
-use handfast_core::transfer::{CompletionStatus, Direction, Sent, TransferInput};
+use handfast_core::transfer::{Completion, CompletionStatus, Direction, Sent, TransferInput};
 use handfast_core::transport::Side;
 
 /// Something that may happen. Indices point into the world it was listed for.
@@ -156,7 +156,9 @@ impl TransferWorld {
                 self.complete(at, CompletionStatus::Failed(error(Side::Peer, "write")));
             }
             TransferEvent::Flushed(at) => self.complete(at, CompletionStatus::Flushed),
-            TransferEvent::Released(at, sent) => self.release(at, sent),
+            TransferEvent::Released(at, sent) => {
+                self.complete(at, CompletionStatus::Released(sent));
+            }
             TransferEvent::LaneDown(lane) => self.lane_down(lane),
             TransferEvent::Fenced(lane) => {
                 self.lanes[lane].fenced = true;
@@ -167,7 +169,7 @@ impl TransferWorld {
                 let slice = self.attempts[at].slice;
                 self.attempts[at].stage = Stage::Late { silent: false };
                 let status = CompletionStatus::Done;
-                self.tell(TransferInput::Completion { slice, status });
+                self.tell(TransferInput::Completion(Completion { slice, status }));
             }
             TransferEvent::Deadline => {
                 self.now = DEADLINE;
@@ -191,6 +193,7 @@ impl TransferWorld {
 
     fn complete(&mut self, at: usize, status: CompletionStatus) {
         let attempt = self.attempts[at];
+        let slice = attempt.slice;
         match &status {
             CompletionStatus::Done => {
                 self.attempts.remove(at);
@@ -208,8 +211,9 @@ impl TransferWorld {
                 self.expose(at);
             }
             CompletionStatus::Flushed => self.expose(at),
+            CompletionStatus::Released(sent) => self.release(at, *sent),
         }
-        self.tell(TransferInput::Completion { slice: attempt.slice, status });
+        self.tell(TransferInput::Completion(Completion { slice, status }));
     }
 
     fn release(&mut self, at: usize, sent: Sent) {
@@ -226,7 +230,6 @@ impl TransferWorld {
                 self.charge(&attempt);
             }
         }
-        self.tell(TransferInput::Released { slice: attempt.slice, sent });
     }
 
     fn charge(&mut self, attempt: &Attempt) {

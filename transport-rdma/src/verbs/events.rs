@@ -5,7 +5,7 @@ use super::binding::{RawEvent, ibv_cq, ibv_qp};
 use super::context::{Context, errno};
 use super::counters::count;
 use super::nic::Shared;
-use super::posting::DeviceEvent;
+use super::sink::DeviceEvent;
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use std::mem::MaybeUninit;

@@ -4,22 +4,24 @@ mod probe;
 
 pub(super) use probe::{Probe, SCRATCH_BYTES};
 
+use super::binding::{ibv_sge, rdma_t};
 use super::completions::Reservation;
 use super::context::Context;
 use super::counters::{Counts, count};
 use super::in_flight::InFlight;
 use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
-use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
 use super::registration::Registration;
+use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
 use crate::status::{CompletionError, Ending, FLUSHED};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
-use handfast_core::transfer::SliceId;
-use handfast_core::transport::Side;
-use handfast_transport::Direction;
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport::{
+    Completion, CompletionStatus, Direction, Posting, RemoteSpan, Sent, SliceId,
+};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,6 +51,13 @@ enum Purpose {
 struct Held {
     purpose: Purpose,
     pair: usize,
+}
+
+/// Room for what a wake of the poller brings, kept from wake to wake.
+#[derive(Default)]
+pub(super) struct Scratch {
+    ended: Vec<Completion>,
+    released: Vec<Held>,
 }
 
 struct State {
@@ -91,7 +100,7 @@ pub(super) struct Lane {
     pub(super) announced: Announced,
     psns: Vec<u32>,
     domain: Arc<Domain>,
-    sink: Arc<dyn LaneSink>,
+    sink: Arc<dyn NicSink>,
     counts: Arc<Counts>,
     depth: u32,
     message_max: u32,
@@ -102,8 +111,16 @@ pub(super) struct Lane {
     objects: Mutex<Option<Arc<Objects>>>,
     state: Mutex<State>,
     idle: Condvar,
+    /// Empty lists of requests for each queue pair, kept from post to post. The thread that posts
+    /// takes them; another one meanwhile makes its own.
+    requests: Mutex<Vec<Vec<WorkRequest>>>,
     /// Held by the one thread that retires.
     retiring: Mutex<()>,
+}
+
+/// Bytes of a peer's as requests name them; `None` if the key is longer than a device's.
+fn remote_of(remote: RemoteSpan) -> Option<rdma_t> {
+    Some(rdma_t { remote_addr: remote.address, rkey: u32::try_from(remote.key).ok()? })
 }
 
 /// A completion as the device told it.
@@ -127,7 +144,7 @@ pub(super) struct LaneSetup {
     pub(super) serial: u32,
     pub(super) announced: Announced,
     pub(super) domain: Arc<Domain>,
-    pub(super) sink: Arc<dyn LaneSink>,
+    pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) depth: u32,
     pub(super) message_max: u32,
@@ -177,6 +194,7 @@ impl Lane {
             objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, reservation }))),
             state: Mutex::new(state),
             idle: Condvar::new(),
+            requests: Mutex::default(),
             retiring: Mutex::new(()),
         })
     }
@@ -254,86 +272,90 @@ impl Lane {
         if let Some(ticket) = self.gate.enter()
             && let Some(objects) = self.objects()
         {
-            let admitted = self.admit(postings, &mut ended);
-            for (pair, requests) in objects.queue_pairs.iter().zip(admitted) {
-                let mut parts = calls(&requests, self.call_bytes_max);
+            let mut requests = std::mem::take(&mut *lock(&self.requests));
+            self.admit(postings, &mut requests, &mut ended);
+            for (pair, requests) in objects.queue_pairs.iter().zip(&mut requests) {
+                let mut parts = calls(requests, self.call_bytes_max);
                 if let Err(error) = parts.try_for_each(|part| pair.post(part)) {
                     failure.get_or_insert(error);
                 }
             }
+            requests.iter_mut().for_each(Vec::clear);
+            *lock(&self.requests) = requests;
             drop(objects);
             drop(ticket);
         }
-        let unposted = postings.drain(..);
-        ended.extend(unposted.map(|p| Completion { slice: p.slice, end: SliceEnd::NotPosted }));
+        ended.extend(postings.drain(..).map(|p| Completion::released(p.slice, Sent::None)));
         self.report(&mut ended);
         if let Some(error) = failure {
             self.fail(error);
         }
     }
 
-    /// Takes from `postings` what there is room for, as requests of each queue pair, and remembers
-    /// it with its memory. What there is no room for stays.
+    /// Makes `postings` requests of the queue pairs, as far as there is room, and remembers each with
+    /// its memory. The others end.
     fn admit(
         &self,
         postings: &mut Vec<Posting>,
+        requests: &mut Vec<Vec<WorkRequest>>,
         ended: &mut Vec<Completion>,
-    ) -> Vec<Vec<WorkRequest>> {
+    ) {
         let mut state = lock(&self.state);
         let state = &mut *state;
         state.active = true;
-        let mut admitted = vec![Vec::new(); state.outstanding.len()];
-        let mut left = Vec::new();
+        requests.resize_with(state.outstanding.len(), Vec::new);
         for posting in postings.drain(..) {
             let slice = posting.slice;
+            let request = match self.request(&posting) {
+                Ok(request) => request,
+                Err(error) => {
+                    ended.push(Completion::refused(slice, error.into()));
+                    continue;
+                }
+            };
             let least = (0..state.outstanding.len()).min_by_key(|pair| state.outstanding[*pair]);
-            match (self.request(&posting), least) {
-                (Err(error), _) => {
-                    ended.push(Completion { slice, end: SliceEnd::Refused(error) });
+            let Some(pair) = least.filter(|pair| state.outstanding[*pair] < self.depth) else {
+                ended.push(Completion::released(slice, Sent::None));
+                continue;
+            };
+            match state.in_flight.insert(Held { purpose: Purpose::Slice(posting), pair }) {
+                Ok(name) => {
+                    state.outstanding[pair] += 1;
+                    requests[pair].push(request.named(name));
                 }
-                (Ok(request), Some(pair)) if state.outstanding[pair] < self.depth => {
-                    let held = Held { purpose: Purpose::Slice(posting), pair };
-                    match state.in_flight.insert(held) {
-                        Ok(name) => {
-                            state.outstanding[pair] += 1;
-                            admitted[pair].push(WorkRequest { name, ..request });
-                        }
-                        // Not reached: all queue pairs together hold no more.
-                        Err(_) => ended.push(Completion { slice, end: SliceEnd::NotPosted }),
-                    }
-                }
-                (Ok(_), _) => left.push(posting),
+                // Not reached: all queue pairs together hold no more.
+                Err(_) => ended.push(Completion::released(slice, Sent::None)),
             }
         }
-        *postings = left;
-        admitted
     }
 
     /// The work request of a posting, or why it can never be one.
     fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
-        let Posting { slice: _, direction, local, offset, length, remote } = posting;
-        if !local.is_of(&self.domain) {
+        let Posting { direction, span, remote, memory, .. } = posting;
+        let unknown = "the segment is not registered with the peer's RDMA device";
+        let Some(memory) = memory else {
+            return Err(self.context().error(Side::Configuration, "post", 0, unknown));
+        };
+        let Some(local_key) = memory.local_key(self.domain.id) else {
             return Err(self.refusal("the memory is registered with another NIC".to_owned()));
-        }
-        if *direction == Direction::Read && !local.span().is_writable() {
+        };
+        if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
         }
-        let fits = u32::try_from(*length).ok().filter(|n| (1..=self.message_max).contains(n));
-        let Some(wire_length) = fits else {
+        let length = span.len();
+        let fits = u32::try_from(length).ok().filter(|n| (1..=self.message_max).contains(n));
+        let Some(length) = fits else {
             let max = self.message_max;
             return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
         };
-        let address =
-            local.address(*offset, *length).map_err(|error| self.refusal(error.to_string()))?;
-        Ok(WorkRequest {
-            name: 0,
-            direction: *direction,
-            address,
-            length: wire_length,
-            local_key: local.local_key(),
-            remote_address: remote.address,
-            remote_key: remote.key,
-        })
+        if !memory.covers(span) {
+            return Err(self.refusal("the bytes are not all registered".to_owned()));
+        }
+        let Some(remote) = remote_of(*remote) else {
+            return Err(self.refusal("the peer's key is none of a device".to_owned()));
+        };
+        let piece = ibv_sge { addr: span.address(), length, lkey: local_key };
+        Ok(WorkRequest::new(*direction, piece, remote))
     }
 
     fn refusal(&self, detail: String) -> VerbsError {
@@ -347,8 +369,8 @@ impl Lane {
     }
 
     /// Ends what the device told of, which is all of this lane.
-    pub(super) fn on_told(&self, told: &[Told]) {
-        let failure = self.account(told);
+    pub(super) fn on_told(&self, told: &[Told], scratch: &mut Scratch) {
+        let failure = self.account(told, scratch);
         let mut state = lock(&self.state);
         state.reporting -= 1;
         if state.is_idle() || state.probes == 0 {
@@ -362,11 +384,9 @@ impl Lane {
 
     /// Ends the slices that the device told of, and returns the lane's failure if this was it. The
     /// caller is one of those reporting until it takes that back.
-    fn account(&self, told: &[Told]) -> Option<VerbsError> {
-        let mut ended = Vec::with_capacity(told.len());
+    fn account(&self, told: &[Told], scratch: &mut Scratch) -> Option<VerbsError> {
+        let Scratch { ended, released } = scratch;
         let mut failure = None;
-        // Dropped without the lock: the last holder of a registration gives it back.
-        let mut released = Vec::with_capacity(told.len());
         let mut state = lock(&self.state);
         state.reporting += 1;
         state.active = true;
@@ -392,20 +412,32 @@ impl Lane {
                 }
                 continue;
             };
-            let end = match ending {
-                Ending::Done => SliceEnd::Done,
-                Ending::FirstError => SliceEnd::Failed(self.completion_error(told)),
+            let status = match ending {
+                Ending::Done => CompletionStatus::Done,
+                Ending::FirstError => self.first_error(told),
                 Ending::FirstFlush | Ending::Consequence => {
                     count(&self.counts.slices_flushed);
-                    SliceEnd::Flushed
+                    CompletionStatus::Flushed
                 }
             };
-            ended.push(Completion { slice: posting.slice, end });
+            ended.push(Completion { slice: posting.slice, status });
             released.push(held);
         }
         drop(state);
-        self.report(&mut ended);
+        self.report(ended);
+        // Without the lock: the last holder of a registration gives it back.
+        released.clear();
         failure
+    }
+
+    /// The end of the slice that broke its queue pair.
+    fn first_error(&self, told: &Told) -> CompletionStatus {
+        let error = TransportError::from(self.completion_error(told));
+        match error.side {
+            // The lane fails with it, but trying again on another changes nothing.
+            Side::Protection => CompletionStatus::Refused(error),
+            _ => CompletionStatus::Failed(error),
+        }
     }
 
     fn completion_error(&self, told: &Told) -> VerbsError {
@@ -521,7 +553,7 @@ impl Lane {
             Purpose::Probe => None,
             Purpose::Slice(posting) => {
                 count(&self.counts.slices_abandoned);
-                Some(Completion { slice: posting.slice, end: SliceEnd::Abandoned })
+                Some(Completion { slice: posting.slice, status: CompletionStatus::Flushed })
             }
         };
         self.report(&mut abandoned.iter().filter_map(abandon).collect());

@@ -8,8 +8,8 @@ use super::lane::{Lane, Probe, SCRATCH_BYTES, lock};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
 use super::poller::{Poller, waker};
-use super::posting::{Completion, LaneSink, Posting, RemoteSpan, SliceEnd};
 use super::registration::{DeviceRegistration, RegisterOptions, Registration};
+use super::sink::NicSink;
 use crate::counters::NicCounters;
 use crate::error::VerbsError;
 use crate::gid::{ChosenGid, GidEntry, explained, usable_gids};
@@ -18,7 +18,7 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Memory, Span};
+use handfast_transport::{Access, Completion, Memory, Posting, RemoteSpan, Sent, Span};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct Shared {
     /// At least one lane exists.
     pub(super) has_lanes: AtomicBool,
     pub(super) stopped: AtomicBool,
-    pub(super) sink: Arc<dyn LaneSink>,
+    pub(super) sink: Arc<dyn NicSink>,
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
     pub(super) probe_patience: Duration,
@@ -80,7 +80,7 @@ impl Nic {
     /// # Errors
     /// No library, no such device, one that cannot have lanes, a port that is not active or has no
     /// usable address, a setting out of range, or a failed call.
-    pub fn open(config: NicConfig, sink: Arc<dyn LaneSink>) -> Result<Self, VerbsError> {
+    pub fn open(config: NicConfig, sink: Arc<dyn NicSink>) -> Result<Self, VerbsError> {
         let context = Arc::new(Context::open(&config.device)?);
         let wrong = |detail: String| context.error(Side::Configuration, "open", 0, detail);
         config.check().map_err(wrong)?;
@@ -226,15 +226,14 @@ impl Nic {
     }
 
     /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. What cannot be
-    /// taken ends at once, reported before this returns: `NotPosted` when the lane is gone, broken,
-    /// not wired yet or full, `Refused` when it could never be posted.
+    /// taken ends at once, reported before this returns: `Released` with [`Sent::None`] when the lane
+    /// is gone, broken, not wired yet or full, `Refused` when it could never be posted.
     pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         if let Some(lane) = self.shared.lane(lane) {
             return lane.post(postings);
         }
-        let not_posted =
-            |posting: Posting| Completion { slice: posting.slice, end: SliceEnd::NotPosted };
-        let mut ended: Vec<_> = postings.drain(..).map(not_posted).collect();
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
         if !ended.is_empty() {
             self.shared.sink.on_completions(lane, &mut ended);
         }
@@ -270,7 +269,7 @@ impl Nic {
 
     /// Waits until nothing that was posted on the lane is in flight or unreported, for `patience`
     /// at most, and says whether that is so. The lane should be revoked before. Not to be called
-    /// from a [`LaneSink`].
+    /// from a [`NicSink`].
     pub fn drain(&self, lifecycle: Lifecycle, patience: Duration) -> bool {
         let lane = self.shared.lane(lifecycle);
         lane.is_none_or(|lane| lane.drain(Instant::now() + patience))
@@ -289,7 +288,7 @@ impl Nic {
     /// Ends the lane: no further posts, ERR, work in flight is flushed and reported, the queue
     /// pairs are destroyed. Blocks for at most [`NicConfig::drain`], and a second more during a
     /// connect of the same lane. After `Ok` every slice has ended and nothing of the lane touches
-    /// memory. Idempotent. Not to be called from a [`LaneSink`].
+    /// memory. Idempotent. Not to be called from a [`NicSink`].
     ///
     /// # Errors
     /// A failed call. If the lane is still known, retire it again.

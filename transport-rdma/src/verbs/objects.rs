@@ -11,6 +11,7 @@ use super::context::{Context, errno, locked_memory_max};
 use super::lane::Told;
 use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
+use handfast_transport::DeviceId;
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;
@@ -50,6 +51,7 @@ macro_rules! destroyed_by {
 
 /// A protection domain: what may be used together.
 pub(super) struct Domain {
+    pub(super) id: DeviceId,
     pub(super) context: Arc<Context>,
     raw: *mut ibv_pd,
     regions_max: u32,
@@ -73,7 +75,7 @@ impl Domain {
             return Err(context.failed("ibv_alloc_pd", code));
         }
         let (regions, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { context, raw, regions_max, regions, bytes })
+        Ok(Self { id: DeviceId::next(), context, raw, regions_max, regions, bytes })
     }
 
     /// Regions there are, and how many the device can have.

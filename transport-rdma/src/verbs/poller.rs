@@ -6,7 +6,7 @@ use super::context::errno;
 use super::counters::count;
 use super::events::{fail_all, on_event, take_event};
 use super::in_flight::lane_of;
-use super::lane::{Lane, Told};
+use super::lane::{Lane, Scratch, Told};
 use super::nic::Shared;
 use crate::error::VerbsError;
 use std::collections::BTreeMap;
@@ -155,6 +155,7 @@ struct Turn {
     /// Queues that will tell of their next completion, by number.
     armed: Vec<bool>,
     told: Vec<Told>,
+    scratch: Scratch,
 }
 
 impl Turn {
@@ -173,7 +174,8 @@ impl Turn {
         let next_probe = Instant::now() + idle_probe.unwrap_or_default();
         let (spin, armed) = (polling.spin(), Vec::new());
         let told = Vec::with_capacity(COMPLETIONS_PER_POLL);
-        Self { shared, woken, watched, spin, idle_probe, next_probe, armed, told }
+        let scratch = Scratch::default();
+        Self { shared, woken, watched, spin, idle_probe, next_probe, armed, told, scratch }
     }
 
     fn run(mut self) {
@@ -244,7 +246,7 @@ impl Turn {
                         break;
                     }
                 }
-                lanes.tell(&self.told);
+                lanes.tell(&self.told, &mut self.scratch);
             }
             all += taken;
             if leaving > 0 && taken < COMPLETIONS_PER_TURN {
@@ -331,12 +333,12 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     /// Tells each lane its own, in order.
-    fn tell(&mut self, told: &[Told]) {
+    fn tell(&mut self, told: &[Told], scratch: &mut Scratch) {
         for of_lane in told.chunk_by(|a, b| lane_of(a.name) == lane_of(b.name)) {
             let serial = lane_of(of_lane[0].name);
             let lane = self.found.entry(serial).or_insert_with(|| self.shared.lane_of(serial));
             match lane {
-                Some(lane) => lane.on_told(of_lane),
+                Some(lane) => lane.on_told(of_lane, scratch),
                 // Of a lane that is gone: it says so by itself.
                 None => of_lane.iter().for_each(|_| count(&self.shared.counts.completions_stale)),
             }

@@ -6,7 +6,7 @@ use super::context::{Context, errno};
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, MemoryError, Span};
+use handfast_transport::{Access, DeviceKey, DeviceMemory, RemoteSpan, Span};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Registration {
     inner: Arc<Registered>,
+    memory: Arc<DeviceMemory>,
 }
 
 struct Registered {
@@ -68,6 +69,11 @@ impl Region {
     fn remote_key(&self) -> u32 {
         // SAFETY: the region lives while `self` does, and its keys never change.
         unsafe { (*self.raw).rkey }
+    }
+
+    fn local_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).lkey }
     }
 }
 
@@ -212,7 +218,15 @@ impl Registration {
         }
         let counted = domain.on_registered(span.len() as u64);
         let region = Region { domain, raw, _counted: counted };
-        Ok(Self { inner: Arc::new(Registered { region, span, access }) })
+        let key = DeviceKey {
+            device: region.domain.id,
+            local: region.local_key(),
+            remote: region.remote_key(),
+        };
+        let inner = Arc::new(Registered { region, span, access });
+        let memory = DeviceMemory::new(&inner.span, vec![key], Arc::clone(&inner));
+        let memory = Arc::new(memory);
+        Ok(Self { inner, memory })
     }
 
     /// The bytes.
@@ -230,17 +244,18 @@ impl Registration {
         self.inner.region.remote_key()
     }
 
-    pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: the registration lives while `self` does, and its keys never change.
-        unsafe { (*self.inner.region.raw).lkey }
+    /// The location of the bytes for peers.
+    pub fn remote_span(&self) -> RemoteSpan {
+        RemoteSpan { key: self.remote_key().into(), address: self.span().address() }
     }
 
-    pub(super) fn is_of(&self, domain: &Arc<Domain>) -> bool {
-        Arc::ptr_eq(&self.inner.region.domain, domain)
+    /// The keys of the memory.
+    pub fn key(&self) -> DeviceKey {
+        self.memory.keys()[0]
     }
 
-    /// Address of `length` bytes from `offset`.
-    pub(super) fn address(&self, offset: usize, length: usize) -> Result<u64, MemoryError> {
-        Ok(self.inner.span.slice(offset, length)?.address())
+    /// The memory as postings hold it.
+    pub fn memory(&self) -> &Arc<DeviceMemory> {
+        &self.memory
     }
 }

@@ -1,35 +1,56 @@
 //! Work requests: how slices are handed to a queue pair.
 #![allow(unsafe_code)]
 
-use super::binding::{ibv_post_send, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use super::binding::{ibv_post_send, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t};
 use super::objects::QueuePair;
 use crate::error::VerbsError;
 use handfast_transport::Direction;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// One request, with every check made.
-#[derive(Clone, Copy, Debug)]
+/// One request with its only piece, as verbs takes them, with every check made.
 pub(super) struct WorkRequest {
-    pub(super) name: u64,
-    pub(super) direction: Direction,
-    pub(super) address: u64,
-    pub(super) length: u32,
-    pub(super) local_key: u32,
-    pub(super) remote_address: u64,
-    pub(super) remote_key: u32,
+    pub(super) request: ibv_send_wr,
+    pub(super) piece: ibv_sge,
+}
+
+// SAFETY: its pointers are null or left over from a call of `QueuePair::post` that is over. They are
+// followed by the device library alone, within such a call, which sets them anew.
+unsafe impl Send for WorkRequest {}
+
+impl WorkRequest {
+    /// A signalled request without a name.
+    pub(super) fn new(direction: Direction, piece: ibv_sge, remote: rdma_t) -> Self {
+        // SAFETY: integers, null pointers and unions of these: all zeroes are a value.
+        let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        request.num_sge = 1;
+        request.opcode = match direction {
+            Direction::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            Direction::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        };
+        request.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+        // Writing whole fields of a union is safe, and these are what the two kinds of work read.
+        request.wr.rdma = remote;
+        Self { request, piece }
+    }
+
+    /// The same under a name.
+    pub(super) fn named(mut self, name: u64) -> Self {
+        self.request.wr_id = name;
+        self
+    }
 }
 
 /// The requests, in order, as one call each may take them.
 pub(super) fn calls(
-    requests: &[WorkRequest],
+    requests: &mut [WorkRequest],
     bytes_max: Option<u32>,
-) -> impl Iterator<Item = &[WorkRequest]> {
+) -> impl Iterator<Item = &mut [WorkRequest]> {
     let bytes_max = bytes_max.map_or(u64::MAX, u64::from);
     let mut bytes = 0;
-    requests.chunk_by(move |one, next| {
-        bytes += u64::from(one.length);
-        let fits = bytes + u64::from(next.length) <= bytes_max;
+    requests.chunk_by_mut(move |one, next| {
+        bytes += u64::from(one.piece.length);
+        let fits = bytes + u64::from(next.piece.length) <= bytes_max;
         if !fits {
             bytes = 0;
         }
@@ -43,54 +64,32 @@ impl QueuePair {
     /// To be called in RTS alone: what a driver refuses before, some execute later all the same.
     /// After an error it is not known which of the requests the driver has: only ERR and the end
     /// of the queue pair give certainty.
-    pub(super) fn post(&self, requests: &[WorkRequest]) -> Result<(), VerbsError> {
-        let mut pieces: Vec<ibv_sge> = requests.iter().map(piece).collect();
-        let mut chain: Vec<ibv_send_wr> = requests.iter().map(unlinked).collect();
-        let pieces = pieces.as_mut_ptr();
-        let first = chain.as_mut_ptr();
-        for place in 0..requests.len() {
-            // SAFETY: `place` is within both arrays, which are not moved before the call is over.
-            unsafe {
-                let request = first.add(place);
-                (*request).sg_list = pieces.add(place);
-                if place + 1 < requests.len() {
-                    (*request).next = first.add(place + 1);
-                }
-            }
-        }
+    pub(super) fn post(&self, requests: &mut [WorkRequest]) -> Result<(), VerbsError> {
         if requests.is_empty() {
             return Ok(());
+        }
+        let count = requests.len();
+        let first = requests.as_mut_ptr();
+        for place in 0..count {
+            // SAFETY: `place` is within the slice, and so is the one after it where it is not the
+            // last. No reference into the slice is alive until the call is over.
+            unsafe {
+                let entry = first.add(place);
+                (*entry).request.sg_list = &raw mut (*entry).piece;
+                (*entry).request.next = match place + 1 < count {
+                    true => &raw mut (*first.add(place + 1)).request,
+                    false => ptr::null_mut(),
+                };
+            }
         }
         let mut refused = ptr::null_mut();
         // SAFETY: the queue pair lives while `self` does. The chain and its pieces live through the
         // call, which copies them. The memory they name is registered, and the lane holds the
         // registration until the completion; see `Lane::admit`.
-        let returned = unsafe { ibv_post_send(self.raw(), first, &raw mut refused) };
+        let returned =
+            unsafe { ibv_post_send(self.raw(), &raw mut (*first).request, &raw mut refused) };
         self.context().check("ibv_post_send", returned)
     }
-}
-
-pub(super) fn piece(request: &WorkRequest) -> ibv_sge {
-    ibv_sge { addr: request.address, length: request.length, lkey: request.local_key }
-}
-
-pub(super) fn unlinked(request: &WorkRequest) -> ibv_send_wr {
-    // SAFETY: integers, null pointers and unions of these: all zeroes are a value.
-    let mut work: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
-    work.wr_id = request.name;
-    work.num_sge = 1;
-    work.opcode = match request.direction {
-        Direction::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
-        Direction::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-    };
-    work.send_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
-    // Writing whole fields of a union is safe, and these are what the two kinds of work read.
-    work.wr.rdma = rdma(request);
-    work
-}
-
-fn rdma(request: &WorkRequest) -> super::binding::rdma_t {
-    super::binding::rdma_t { remote_addr: request.remote_address, rkey: request.remote_key }
 }
 
 #[cfg(test)]
@@ -100,19 +99,14 @@ mod tests {
     /// Requests share a call up to its limit of bytes, and a longer one goes alone.
     #[test]
     fn requests_are_batched_by_bytes() {
-        let request = |length| WorkRequest {
-            name: u64::from(length),
-            direction: Direction::Read,
-            address: 0,
-            length,
-            local_key: 0,
-            remote_address: 0,
-            remote_key: 0,
+        let request = |length| {
+            let piece = ibv_sge { addr: 0, length, lkey: 0 };
+            WorkRequest::new(Direction::Read, piece, rdma_t { remote_addr: 0, rkey: 0 })
         };
         let lengths = |all: &[u32], bytes_max| -> Vec<Vec<u32>> {
-            let requests: Vec<_> = all.iter().copied().map(request).collect();
-            let lengths = |part: &[WorkRequest]| part.iter().map(|r| r.length).collect();
-            calls(&requests, bytes_max).map(lengths).collect()
+            let mut requests: Vec<_> = all.iter().copied().map(request).collect();
+            let lengths = |part: &mut [WorkRequest]| part.iter().map(|r| r.piece.length).collect();
+            calls(&mut requests, bytes_max).map(lengths).collect()
         };
         let all = [4, 4, 2, 1, 9, 30, 10, u32::MAX, u32::MAX];
         let whole: &[u32] = &all;

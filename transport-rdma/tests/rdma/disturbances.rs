@@ -4,8 +4,8 @@ use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, sites_at, wire_lane};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_transport::Direction;
-use handfast_transport_rdma::{DeviceEvent, NicConfig, SliceEnd};
+use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport_rdma::{DeviceEvent, NicConfig};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
     wire_lane(one, other, lane, 1);
     one.memory.copy_in(0, &pattern(seed)).unwrap();
     one.nic.post(lane, &mut vec![one.posting(other, 1, Direction::Write, 0, BYTES)]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
     assert!(other.bytes() == pattern(seed));
 }
 
@@ -49,7 +49,7 @@ fn link_down_fails_posts_until_it_returns() {
     }
     one.post_all(&other, Direction::Write, 2);
     let ends = one.told.ends(2);
-    let SliceEnd::Failed(first) = &ends[0] else { panic!("{ends:?}") };
+    let CompletionStatus::Failed(first) = &ends[0] else { panic!("{ends:?}") };
     assert_eq!((first.side, first.code), (Side::Local, LOCAL_QUEUE_PAIR_ERROR), "{first}");
     let lane = Lifecycle(8);
     let mut theirs = other.nic.bring_up(lane, &[1]).unwrap();
@@ -84,7 +84,7 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
     one.post_all(&other, Direction::Write, 16);
     std::thread::sleep(Duration::from_millis(300));
     wire.up();
-    assert!(one.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
     assert!(other.bytes() == pattern(2));
     assert_eq!(one.told.failures(), []);
 }
@@ -101,7 +101,10 @@ fn moved_address_breaks_lanes_and_is_refound() {
     one.told.wait("an address that left", |told| told.events.contains(&changed));
     one.post_all(&other, Direction::Write, 1);
     let ends = one.told.ends(1);
-    assert!(matches!(&ends[0], SliceEnd::Failed(error) if error.side == Side::Local), "{ends:?}");
+    assert!(
+        matches!(&ends[0], CompletionStatus::Failed(error) if error.side == Side::Local),
+        "{ends:?}"
+    );
     // The other end is of another family than what is left, and both are named.
     let (mine, theirs) = (Lifecycle(8), Lifecycle(8));
     let body = one.nic.bring_up(mine, &[1]).unwrap();
@@ -141,11 +144,11 @@ fn cut_lane_is_reported_by_the_peers_device() {
     one.memory.copy_in(0, &pattern(4)).unwrap();
     one.post_all(&other, Direction::Write, 8);
     let ends = one.told.ends(8);
-    let told = |end: &&SliceEnd| matches!(end, SliceEnd::Failed(e) if e.code == RETRY_EXCEEDED);
+    let told = |end: &&CompletionStatus| matches!(end, CompletionStatus::Failed(e) if e.code == RETRY_EXCEEDED);
     assert_eq!(ends.iter().filter(told).count(), 2, "one for each queue pair: {ends:?}");
     assert!(other.bytes() == vec![0; BYTES]);
     other.post_all(&one, Direction::Write, 1);
-    assert_eq!(other.told.ends(1), [SliceEnd::NotPosted]);
+    assert_eq!(other.told.ends(1), [CompletionStatus::Released(Sent::None)]);
     assert_eq!(other.told.failures(), [], "who cuts a lane knows");
     repair(&one, &other, Lifecycle(8), 5);
 }
@@ -167,7 +170,7 @@ fn cut_nic_leaves_the_other_undisturbed() {
     while a.told.failures().is_empty() {
         c.told.forget();
         c.nic.post(LANE, &mut vec![c.posting(&d, 1, Direction::Write, 0, 16_384)]);
-        assert_eq!(c.told.ends(1), [SliceEnd::Done]);
+        assert_eq!(c.told.ends(1), [CompletionStatus::Done]);
         rounds += 1;
         // Software devices share the processors; a pause lets the other's timers run.
         std::thread::sleep(Duration::from_millis(20));
@@ -206,7 +209,7 @@ fn both_sides_wire_at_the_same_instant_two_hundred_times() {
             site.nic.retire(lane).unwrap();
         }
     }
-    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == CompletionStatus::Done));
     let moved = BYTES / LANES as usize * LANES as usize;
     assert!(other.bytes()[..moved] == pattern(6)[..moved]);
     assert_eq!((one.told.failures(), other.told.failures()), (vec![], vec![]));

@@ -3,8 +3,8 @@
 use crate::support::{BYTES, LANE, Site, config, pattern, wired};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
-use handfast_transport::Direction;
-use handfast_transport_rdma::{NicConfig, SliceEnd};
+use handfast_transport::{CompletionStatus, Direction, Sent};
+use handfast_transport_rdma::NicConfig;
 use std::process::Command;
 
 /// Of `ibv_wc_status`.
@@ -20,10 +20,11 @@ fn destroyed_peer_is_the_first_error() {
     one.memory.copy_in(0, &pattern(1)).unwrap();
     one.post_all(&other, Direction::Write, 8);
     let ends = one.told.ends(8);
-    let SliceEnd::Failed(first) = &ends[0] else { panic!("{ends:?}") };
+    let CompletionStatus::Failed(first) = &ends[0] else { panic!("{ends:?}") };
     assert_eq!((first.side, first.code), (Side::Peer, RETRY_EXCEEDED), "{first}");
-    assert_eq!((first.call, first.device.as_str()), ("completion", "rxe0"));
-    assert!(ends[1..].iter().all(|end| *end == SliceEnd::Flushed), "{ends:?}");
+    assert_eq!(first.call, "completion");
+    assert!(first.detail.starts_with("rxe0: "), "{first}");
+    assert!(ends[1..].iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
     one.told.wait("the lane's failure", |told| !told.failures.is_empty());
     let failures = one.told.failures();
     assert_eq!(failures.len(), 1, "{failures:?}");
@@ -33,7 +34,7 @@ fn destroyed_peer_is_the_first_error() {
 
     one.told.forget();
     one.post_all(&other, Direction::Write, 4);
-    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::NotPosted));
+    assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Released(Sent::None)));
     one.nic.retire(LANE).unwrap();
     assert_eq!((one.nic.lanes(), one.nic.counters().slices_abandoned), (0, 0));
 }
@@ -50,7 +51,7 @@ fn retire_ends_every_slice_once() {
     one.post_all(&other, Direction::Write, 128);
     one.nic.retire(LANE).unwrap();
     let ends = one.told.ends(128);
-    assert!(ends.iter().all(|end| *end == SliceEnd::Flushed), "{ends:?}");
+    assert!(ends.iter().all(|end| *end == CompletionStatus::Flushed), "{ends:?}");
     assert_eq!(one.told.failures(), [], "a retired lane tells no failure");
     let counters = one.nic.counters();
     assert_eq!((counters.slices_abandoned, counters.lanes_retired), (0, 1));
@@ -66,9 +67,9 @@ fn an_access_the_peer_does_not_allow_is_nobodys_to_retry() {
     let behind = one.posting(&other, 2, Direction::Write, 0, 4096);
     one.nic.post(LANE, &mut vec![posting, behind]);
     let ends = one.told.ends(2);
-    let SliceEnd::Failed(error) = &ends[0] else { panic!("{ends:?}") };
+    let CompletionStatus::Refused(error) = &ends[0] else { panic!("{ends:?}") };
     assert_eq!((error.side, error.code), (Side::Protection, REMOTE_ACCESS_ERROR), "{error}");
-    assert_eq!(ends[1], SliceEnd::Flushed);
+    assert_eq!(ends[1], CompletionStatus::Flushed);
 }
 
 #[test]
@@ -86,7 +87,7 @@ fn a_second_life_over_the_same_nics_starts_clean() {
     other.nic.wire(next, &mine).unwrap();
     one.memory.copy_in(0, &pattern(3)).unwrap();
     one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
     assert!(other.bytes() == pattern(3));
 }
 
@@ -112,7 +113,7 @@ fn queue_pair_churn_leaks_nothing() {
     for lane in (0..LANES).map(Lifecycle) {
         one.nic.post(lane, &mut vec![one.posting(&other, lane.0, Direction::Write, 0, 64)]);
     }
-    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(LANES as usize).iter().all(|end| *end == CompletionStatus::Done));
     for lane in (0..LANES).map(Lifecycle) {
         one.nic.retire(lane).unwrap();
         other.nic.retire(lane).unwrap();

@@ -5,8 +5,8 @@ use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_transport::Direction;
-use handfast_transport_rdma::{NicConfig, RemoteSpan, SliceEnd, StepLimits, StepPool};
+use handfast_transport::{CompletionStatus, Direction, RemoteSpan, Sent};
+use handfast_transport_rdma::{NicConfig, StepLimits, StepPool};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn quick(config: NicConfig) -> NicConfig {
 }
 
 fn place(site: &Site) -> RemoteSpan {
-    RemoteSpan { key: site.registration.remote_key(), address: site.memory.address() }
+    site.registration.remote_span()
 }
 
 /// The question of rule H13, put to the kernel's driver.
@@ -51,13 +51,13 @@ fn an_old_pairing_is_seen_by_a_read_and_not_by_a_write() {
     one.nic.wire(LANE, &theirs).unwrap();
     let packet = |n| one.posting(&other, n as u64, Direction::Write, n * PACKET, PACKET);
     one.nic.post(LANE, &mut (0..WRITTEN).map(packet).collect());
-    assert!(one.told.ends(WRITTEN).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(WRITTEN).iter().all(|end| *end == CompletionStatus::Done));
     let (number, before) = (mine.queue_pairs[0], other.bytes());
     drop(one);
 
     let one = restarted(&wire, &other, &theirs, number);
     one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, PACKET)]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done], "the hazard: success is reported");
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done], "the hazard: success is reported");
     assert!(other.bytes() == before, "and not a byte was written");
     let seen = one.nic.prove(LANE, Some(place(&other)), PATIENCE).unwrap_err();
     assert_eq!((seen.side, seen.code), (Side::Peer, RETRY_EXCEEDED), "{seen}");
@@ -76,7 +76,7 @@ fn a_fresh_pairing_is_proven_and_then_used() {
     one.nic.prove(LANE, Some(place(&other)), PATIENCE).unwrap();
     one.nic.prove(LANE, None, PATIENCE).unwrap();
     one.post_all(&other, Direction::Write, 8);
-    assert!(one.told.ends(8).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(8).iter().all(|end| *end == CompletionStatus::Done));
     one.nic.revoke(LANE);
     assert!(one.nic.drain(LANE, PATIENCE));
     assert!(one.nic.prove(LANE, None, PATIENCE).is_err(), "nothing is posted on a revoked lane");
@@ -116,7 +116,7 @@ fn what_was_posted_before_the_lane_was_wired_never_runs_later() {
     other.nic.wire(LANE, &mine).unwrap();
     one.nic.wire(LANE, &theirs).unwrap();
     one.nic.post(LANE, &mut vec![one.posting(&other, 2, Direction::Write, 8192, 4096)]);
-    assert_eq!(one.told.ends(2), [SliceEnd::NotPosted, SliceEnd::Done]);
+    assert_eq!(one.told.ends(2), [CompletionStatus::Released(Sent::None), CompletionStatus::Done]);
     let bytes = other.bytes();
     assert!(bytes[..8192] == [0; 8192], "the driver ran what it had refused");
     assert!(bytes[8192..8192 + 4096] == pattern(2)[8192..8192 + 4096]);
@@ -162,7 +162,7 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
     one.memory.copy_in(0, &pattern(3)).unwrap();
     one.post_all(&other, Direction::Write, 4);
     other.nic.wire(LANE, &mine).unwrap();
-    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
     assert!(other.bytes() == pattern(3));
     let next = Lifecycle(8);
     one.nic.retire(LANE).unwrap();
@@ -184,7 +184,7 @@ fn reset_is_for_idle_connected_lanes_alone() {
     again().unwrap();
     other.nic.connect_again_after_reset(LANE, &mine).unwrap();
     one.post_all(&other, Direction::Write, 4);
-    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
     one.nic.retire(LANE).unwrap();
     assert!(again().is_err(), "it was retired");
 }

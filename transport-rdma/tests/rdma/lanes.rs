@@ -5,10 +5,8 @@ use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wire_lane, wi
 use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, NicPath};
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    DeviceEvent, GidWanted, NicConfig, Polling, RegisterOptions, RemoteSpan, SliceEnd,
-};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory};
+use handfast_transport_rdma::{DeviceEvent, GidWanted, NicConfig, Polling, RegisterOptions};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -17,13 +15,13 @@ fn what_is_written_is_there_and_what_is_read_comes_back() {
     let (one, other) = wired(config("rxe0"), config("rxe1"), 2);
     one.memory.copy_in(0, &pattern(1)).unwrap();
     one.post_all(&other, Direction::Write, 32);
-    assert!(one.told.ends(32).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(32).iter().all(|end| *end == CompletionStatus::Done));
     assert!(other.bytes() == pattern(1));
 
     other.memory.copy_in(0, &pattern(2)).unwrap();
     one.told.forget();
     one.post_all(&other, Direction::Read, 32);
-    assert!(one.told.ends(32).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(32).iter().all(|end| *end == CompletionStatus::Done));
     assert!(one.bytes() == pattern(2));
     assert_eq!(one.told.failures(), []);
 }
@@ -38,7 +36,10 @@ fn completions_come_however_they_are_waited_for() {
             one.told.forget();
             one.memory.copy_in(0, &pattern(seed)).unwrap();
             one.post_all(&other, Direction::Write, 4);
-            assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done), "{polling:?}");
+            assert!(
+                one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done),
+                "{polling:?}"
+            );
             assert!(other.bytes() == pattern(seed));
             // Longer than an adaptive poller looks: it is asleep for the next.
             std::thread::sleep(4 * spin);
@@ -61,7 +62,7 @@ fn completions_of_lanes_that_share_a_queue_go_to_their_own() {
     }
     one.nic.cut(Lifecycle(3)).unwrap();
     for (lane, end) in (0..).zip(one.told.ends(LANES as usize)) {
-        let expected = if lane == 3 { SliceEnd::Flushed } else { SliceEnd::Done };
+        let expected = if lane == 3 { CompletionStatus::Flushed } else { CompletionStatus::Done };
         assert_eq!(end, expected, "lane {lane}");
     }
     assert_eq!(one.nic.counters().completions_stale, 0);
@@ -100,7 +101,7 @@ fn sides_of_different_families_meet_at_the_second_lane() {
     let next = next.unwrap();
     one.memory.copy_in(0, &pattern(8)).unwrap();
     one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
     assert!(other.bytes() == pattern(8));
 }
 
@@ -120,7 +121,7 @@ fn packets_have_traffic_class_and_mtu_of_sender() {
     wire_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(6)).unwrap();
     one.post_all(&other, Direction::Write, 4);
-    assert!(one.told.ends(4).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
     let packets = seen.towards(1);
     assert!(packets.len() >= BYTES / 1024, "{}", packets.len());
     assert!(packets.iter().all(|packet| packet.class == 0x68), "{:x?}", packets[0]);
@@ -144,7 +145,7 @@ fn both_sides_write_at_once_over_one_lane() {
         };
         start.wait();
         site.nic.post(LANE, &mut (0..16).map(slice).collect());
-        assert!(site.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+        assert!(site.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
     };
     std::thread::scope(|scope| {
         scope.spawn(|| half(&one, &other, 0));
@@ -163,7 +164,7 @@ fn unequal_queue_pair_counts_use_the_fewer() {
     one.nic.wire(LANE, &theirs).unwrap();
     one.memory.copy_in(0, &pattern(5)).unwrap();
     one.post_all(&other, Direction::Write, 16);
-    assert!(one.told.ends(16).iter().all(|end| *end == SliceEnd::Done));
+    assert!(one.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
     assert!(other.bytes() == pattern(5));
 }
 
@@ -187,9 +188,9 @@ fn relaxed_ordering_memory_is_written() {
     let registered = other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed).unwrap();
     one.memory.copy_in(0, &pattern(9)).unwrap();
     let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
-    posting.remote = RemoteSpan { key: registered.remote_key(), address: memory.address() };
+    posting.remote = registered.remote_span();
     one.nic.post(LANE, &mut vec![posting]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
     let mut bytes = [0; 4096];
     memory.copy_out(0, &mut bytes).unwrap();
     assert!(bytes == pattern(9)[..4096]);
@@ -202,11 +203,10 @@ fn memory_registered_for_reading_is_not_written() {
     let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
     one.memory.copy_in(0, &pattern(7)).unwrap();
     let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
-    posting.remote.key = guarded_key.remote_key();
-    posting.remote.address = guarded.address();
+    posting.remote = guarded_key.remote_span();
     one.nic.post(LANE, &mut vec![posting]);
     let ends = one.told.ends(1);
-    let SliceEnd::Failed(error) = &ends[0] else { panic!("{ends:?}") };
+    let CompletionStatus::Refused(error) = &ends[0] else { panic!("{ends:?}") };
     assert_eq!(error.side, Side::Protection, "{error}");
     let mut bytes = [1; 4096];
     guarded.copy_out(0, &mut bytes).unwrap();

@@ -1,13 +1,12 @@
 //! Limits, and what is refused.
 
-use crate::support::{BYTES, LANE, Site, config, wired};
+use crate::support::{LANE, Site, config, wired};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
-use handfast_transport::{Access, Direction, Memory};
+use handfast_transport::{Access, CompletionStatus, Direction, Memory, Sent};
 use handfast_transport_rdma::{
     COMPLETION_QUEUES_MAX, DEPTH_MAX, LimitReached, NUMBERS_SKIPPED_MAX, Nic, NicConfig, NicLimit,
-    SliceEnd,
 };
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -21,7 +20,8 @@ fn full_lane_returns_the_next_slice() {
     other.nic.retire(LANE).unwrap();
     one.post_all(&other, Direction::Write, 16);
     let ends = one.told.ends(16);
-    let not_posted = ends.iter().filter(|end| **end == SliceEnd::NotPosted).count();
+    let not_posted =
+        ends.iter().filter(|end| **end == CompletionStatus::Released(Sent::None)).count();
     assert_eq!(not_posted, 16 - 2 * 4, "{ends:?}");
 }
 
@@ -144,18 +144,20 @@ fn what_can_never_be_posted_is_refused_and_the_lane_goes_on() {
     let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
     let foreign = other.nic.register(one.memory.whole(), Access::READ).unwrap();
     let write = |slice| one.posting(&other, slice, Direction::Write, 0, 64);
-    let mut wrong = vec![write(1), write(2), write(3), write(4)];
-    wrong[0].local = foreign;
-    wrong[1].length = 0;
-    wrong[2].offset = BYTES - 63;
-    wrong[3].length = usize::MAX;
+    let elsewhere = Memory::zeroed(64).unwrap();
+    let mut wrong: Vec<_> = (1..=5).map(write).collect();
+    wrong[0].memory = Some(foreign.memory().clone());
+    wrong[1].span = one.memory.span(0, 0).unwrap();
+    wrong[2].span = elsewhere.whole();
+    wrong[3].remote.key = u64::MAX;
+    wrong[4].memory = None;
     one.nic.post(LANE, &mut wrong);
     assert!(wrong.is_empty());
-    let ends = one.told.ends(4);
-    assert!(ends.iter().all(|end| matches!(end, SliceEnd::Refused(_))), "{ends:?}");
+    let ends = one.told.ends(5);
+    assert!(ends.iter().all(|end| matches!(end, CompletionStatus::Refused(_))), "{ends:?}");
     one.told.forget();
-    one.nic.post(LANE, &mut vec![write(5)]);
-    assert_eq!(one.told.ends(1), [SliceEnd::Done]);
+    one.nic.post(LANE, &mut vec![write(6)]);
+    assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
 }
 
 #[test]
@@ -164,7 +166,10 @@ fn nothing_is_posted_before_the_lane_is_wired() {
     one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
     one.nic.bring_up(LANE, &[1]).unwrap();
     one.nic.post(LANE, &mut vec![one.posting(&other, 2, Direction::Write, 0, 64)]);
-    assert_eq!(one.told.ends(2), [SliceEnd::NotPosted, SliceEnd::NotPosted]);
+    assert_eq!(
+        one.told.ends(2),
+        [CompletionStatus::Released(Sent::None), CompletionStatus::Released(Sent::None)]
+    );
 }
 
 #[test]

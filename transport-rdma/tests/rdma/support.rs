@@ -2,12 +2,11 @@
 
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
-use handfast_core::transfer::SliceId;
 use handfast_core::transport::TransportError;
-use handfast_transport::{Access, Direction, Memory};
-use handfast_transport_rdma::{
-    Completion, DeviceEvent, LaneSink, Nic, NicConfig, Posting, Registration, RemoteSpan, SliceEnd,
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, RemoteSpan, SliceId,
 };
+use handfast_transport_rdma::{DeviceEvent, Nic, NicConfig, NicSink, Registration};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// All reports of a NIC.
 #[derive(Default)]
 pub(crate) struct Told {
-    pub(crate) ends: BTreeMap<u64, Vec<SliceEnd>>,
+    pub(crate) ends: BTreeMap<u64, Vec<CompletionStatus>>,
     pub(crate) failures: Vec<(Lifecycle, TransportError)>,
     pub(crate) events: Vec<DeviceEvent>,
 }
@@ -32,8 +31,8 @@ pub(crate) struct Recorder {
 impl LaneSink for Recorder {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let mut told = self.told.lock().unwrap();
-        for Completion { slice, end } in completions.drain(..) {
-            told.ends.entry(slice.to_bits()).or_default().push(end);
+        for Completion { slice, status } in completions.drain(..) {
+            told.ends.entry(slice.to_bits()).or_default().push(status);
         }
         self.more.notify_all();
     }
@@ -42,7 +41,9 @@ impl LaneSink for Recorder {
         self.told.lock().unwrap().failures.push((lane, error));
         self.more.notify_all();
     }
+}
 
+impl NicSink for Recorder {
     fn on_device_event(&self, event: DeviceEvent) {
         self.told.lock().unwrap().events.push(event);
         self.more.notify_all();
@@ -62,11 +63,11 @@ impl Recorder {
     }
 
     /// Waits until as many slices have ended, and returns the ends by slice. None ends twice.
-    pub(crate) fn ends(&self, count: usize) -> Vec<SliceEnd> {
+    pub(crate) fn ends(&self, count: usize) -> Vec<CompletionStatus> {
         self.wait("the end of slices", |told| told.ends.len() >= count);
         let told = self.told.lock().unwrap();
         assert_eq!(told.ends.len(), count);
-        let once = |ends: &Vec<SliceEnd>| {
+        let once = |ends: &Vec<CompletionStatus>| {
             assert_eq!(ends.len(), 1, "{ends:?}");
             ends[0].clone()
         };
@@ -119,16 +120,13 @@ impl Site {
         offset: usize,
         length: usize,
     ) -> Posting {
+        let remote = peer.registration.remote_span();
         Posting {
             slice: SliceId::from_bits(slice),
             direction,
-            local: self.registration.clone(),
-            offset,
-            length,
-            remote: RemoteSpan {
-                key: peer.registration.remote_key(),
-                address: peer.memory.address() + offset as u64,
-            },
+            span: self.memory.span(offset, length).unwrap(),
+            remote: RemoteSpan { address: remote.address + offset as u64, ..remote },
+            memory: Some(self.registration.memory().clone()),
         }
     }
 

@@ -4,7 +4,7 @@ use super::attributes::Access;
 use super::errors::{Call, Errno, VerbsError};
 use super::laws::Law;
 use super::objects::{
-    AsyncEvent, Completion, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkRequest,
+    AsyncEvent, Gid, Keys, Packet, Queue, QueuePair, Receive, Region, WorkCompletion, WorkRequest,
 };
 use super::profile::{Completions, LateReceive, Numbers, Profile};
 use super::rare::Rare;
@@ -42,7 +42,7 @@ pub struct Nic {
     pub(super) gids: Vec<Option<Gid>>,
     pub(super) queue_pairs: BTreeMap<u32, QueuePair>,
     pub(super) regions: BTreeMap<u32, Region>,
-    pub(super) completions: VecDeque<Completion>,
+    pub(super) completions: VecDeque<WorkCompletion>,
     pub(super) completions_max: usize,
     pub(super) events: VecDeque<AsyncEvent>,
     next_number: u32,
@@ -96,7 +96,7 @@ impl Nic {
     }
 
     /// Completions not yet polled.
-    pub fn completions(&self) -> impl Iterator<Item = &Completion> {
+    pub fn completions(&self) -> impl Iterator<Item = &WorkCompletion> {
         self.completions.iter()
     }
 
@@ -108,7 +108,7 @@ impl Nic {
     }
 
     /// Queues a completion, or loses it when the queue is full.
-    pub(super) fn complete(&mut self, completion: Completion) {
+    pub(super) fn complete(&mut self, completion: WorkCompletion) {
         if self.completions.len() >= self.completions_max {
             self.raise(AsyncEvent::CompletionQueueError);
         } else {
@@ -317,7 +317,7 @@ impl Fabric {
     }
 
     /// Takes the oldest completion.
-    pub fn poll(&mut self, nic: usize) -> Option<Completion> {
+    pub fn poll(&mut self, nic: usize) -> Option<WorkCompletion> {
         let nic = self.nic_mut(nic);
         let completion = nic.completions.pop_front()?;
         if let Some(qp) = nic.queue_pairs.get_mut(&completion.number) {
@@ -327,10 +327,10 @@ impl Fabric {
     }
 
     /// Takes the completions of one queue pair, oldest first, as a drain does.
-    pub fn poll_queue_pair(&mut self, nic: usize, number: u32) -> Vec<Completion> {
+    pub fn poll_queue_pair(&mut self, nic: usize, number: u32) -> Vec<WorkCompletion> {
         let nic = self.nic_mut(nic);
-        let of = |completion: &Completion| completion.number == number;
-        let taken: Vec<Completion> = nic.completions.iter().copied().filter(of).collect();
+        let of = |completion: &WorkCompletion| completion.number == number;
+        let taken: Vec<WorkCompletion> = nic.completions.iter().copied().filter(of).collect();
         nic.completions.retain(|completion| !of(completion));
         if let Some(qp) = nic.queue_pairs.get_mut(&number) {
             qp.unsettled = qp.unsettled.saturating_sub(taken.len() as u32);

@@ -4,7 +4,9 @@ use super::attributes::{Access, AddressVector, Attributes};
 use super::errors::{Call, Errno, VerbsError};
 use super::fabric::{Fabric, PATH_MTUS};
 use super::laws::Law;
-use super::objects::{AsyncEvent, Bond, Completion, Gid, GidKind, Kept, Queue, QueuePair, Status};
+use super::objects::{
+    AsyncEvent, Bond, Gid, GidKind, Kept, Queue, QueuePair, Status, WorkCompletion,
+};
 use super::profile::{Completions, HeldSend, LatePost, Profile, PsnSource};
 use super::rare::Rare;
 use super::states::{QpState, Step};
@@ -233,8 +235,10 @@ impl Fabric {
         let owner = self.nic_mut(nic);
         let Some(qp) = owner.queue_pairs.get_mut(&number) else { return };
         let was = std::mem::replace(&mut qp.state, QpState::Err);
-        let first = first.map(|(wr_id, queue, status)| Completion { number, wr_id, queue, status });
-        let flushed = |wr_id, queue| Completion { number, wr_id, queue, status: Status::Flushed };
+        let first =
+            first.map(|(wr_id, queue, status)| WorkCompletion { number, wr_id, queue, status });
+        let flushed =
+            |wr_id, queue| WorkCompletion { number, wr_id, queue, status: Status::Flushed };
         let sends = qp.sent.drain(..).map(|sent| sent.request.wr_id);
         let sends = sends.chain(qp.held.drain(..).map(|request| request.wr_id));
         let sends: Vec<u64> = sends.chain(qp.early.drain(..).map(|early| early.wr_id)).collect();
@@ -264,7 +268,7 @@ impl Fabric {
         let owner = self.nic_mut(nic);
         match owner.profile.late_post {
             LatePost::Flushed => {
-                owner.complete(Completion { number, wr_id, queue, status: Status::Flushed });
+                owner.complete(WorkCompletion { number, wr_id, queue, status: Status::Flushed });
             }
             LatePost::Lost => {
                 if let Some(qp) = owner.queue_pairs.get_mut(&number) {

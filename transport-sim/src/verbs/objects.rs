@@ -75,7 +75,7 @@ pub enum Queue {
 
 /// The end of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Completion {
+pub struct WorkCompletion {
     /// The queue pair.
     pub number: u32,
     /// Work request id.

@@ -5,7 +5,7 @@ use super::fabric::Fabric;
 use super::laws::Law;
 use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
-    Bond, Completion, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status,
+    Bond, Packet, PacketBody, Queue, QueuePair, Refusal, SendKind, Sent, Status, WorkCompletion,
     WorkRequest,
 };
 use super::profile::{EarlySend, Profile};
@@ -264,7 +264,7 @@ impl Fabric {
         (qp.tries, qp.rnr_tries, qp.rnr_waits) = (0, 0, false);
         let wr_id = done.request.wr_id;
         if done.request.signalled {
-            owner.complete(Completion {
+            owner.complete(WorkCompletion {
                 number,
                 wr_id,
                 queue: Queue::Send,

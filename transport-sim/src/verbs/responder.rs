@@ -3,7 +3,7 @@
 use super::fabric::Fabric;
 use super::modify::{PSN_HALF, PSN_MASK};
 use super::objects::{
-    Bond, Completion, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region, Status,
+    Bond, Packet, PacketBody, Queue, QueuePair, Receive, Refusal, Region, Status, WorkCompletion,
 };
 use super::profile::{DuplicateAck, DuplicateRead};
 use super::requester::packets_of;
@@ -205,7 +205,7 @@ impl Fabric {
         };
         let status = end.map_or_else(|(status, _)| status, |()| Status::Success);
         let (wr_id, queue) = (receive.wr_id, Queue::Receive);
-        self.nic_mut(nic).complete(Completion { number, wr_id, queue, status });
+        self.nic_mut(nic).complete(WorkCompletion { number, wr_id, queue, status });
         end.map(|()| Some(PacketBody::Ack)).map_err(|(_, refusal)| refusal)
     }
 }

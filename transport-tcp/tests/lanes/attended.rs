@@ -1,8 +1,8 @@
 //! Threads that wait and look for completions themselves.
 
 use crate::support::*;
-use handfast_transport::{Access, Memory};
-use handfast_transport_tcp::{LaneCompletion, Sent, TokioNet};
+use handfast_transport::{Access, Completion, Memory, Sent, SliceId};
+use handfast_transport_tcp::TokioNet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -22,7 +22,7 @@ fn running() -> Runtime {
 }
 
 /// Attends until `count` slices have ended.
-fn attend(node: &Node<TokioNet>, count: usize) -> Vec<LaneCompletion> {
+fn attend(node: &Node<TokioNet>, count: usize) -> Vec<Completion> {
     let (mut ended, began) = (Vec::new(), Instant::now());
     while ended.len() < count {
         assert!(began.elapsed() < PATIENCE, "{ended:?} in the end");
@@ -48,12 +48,12 @@ fn who_waits_sends_and_receives_while_no_task_of_ours_runs() {
     for seed in 1..=100 {
         let source = patterned(4096, seed);
         let slice = a.write(source.whole(), &region, 0);
-        assert_eq!(attend(&a, 1), [LaneCompletion::Done(slice)]);
+        assert_eq!(attend(&a, 1), [Completion::done(slice)]);
         assert_eq!(bytes_of(&target)[..4096], bytes_of(&source));
     }
     let back = Memory::zeroed(1 << 20).unwrap();
     let slice = a.read(back.whole(), &region, 0);
-    assert_eq!(attend(&a, 1), [LaneCompletion::Done(slice)]);
+    assert_eq!(attend(&a, 1), [Completion::done(slice)]);
     assert_eq!(bytes_of(&back), bytes_of(&target));
     ours.block_on(a.retire());
 }
@@ -81,7 +81,7 @@ async fn answers_after_a_pause_are_polled_for() {
         tokio::time::sleep(PAUSE).await;
         let slice = a.write(memory.whole(), &region, 0);
         a.transport.expect(LANE);
-        assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(a.sink.ended(1).await, [Completion::done(slice)]);
     }
     // The kernel of a busy machine may pass bytes on late now and then.
     let found = a.counters().looks - a.counters().looks_in_vain;
@@ -122,7 +122,7 @@ fn lane_broken_during_poll_fails_once() {
     let (memory, region) = a.region(4096, Access::READ_WRITE);
     let slice = a.write(memory.whole(), &region, 0);
     drop(peer);
-    assert_eq!(attend(&a, 1), [LaneCompletion::Released { slice, sent: Sent::All }]);
+    assert_eq!(attend(&a, 1), [Completion::released(slice, Sent::All)]);
     assert_eq!(a.sink.failures(), 1);
     ours.block_on(a.retire());
     assert_eq!(a.sink.failures(), 1);
@@ -150,7 +150,7 @@ fn who_waits_for_a_mute_peer_is_let_go() {
     // Looked for once, it rests for one time, then for three, for seven, and so on.
     assert!((1..=8 * 400).contains(&asked), "{asked}");
     ours.block_on(a.retire());
-    assert_eq!(a.sink.ended_now(), [LaneCompletion::Released { slice, sent: Sent::All }]);
+    assert_eq!(a.sink.ended_now(), [Completion::released(slice, Sent::All)]);
 }
 
 /// A retired lane reports nothing more to a polling thread.
@@ -168,10 +168,11 @@ fn retired_lane_reports_nothing_to_a_poller() {
                     a.transport.attend(LANE, &mut || over.load(Ordering::Relaxed));
                 }
             });
-            let posted: Vec<u64> = (0..32).map(|_| a.write(memory.whole(), &region, 0)).collect();
+            let posted: Vec<SliceId> =
+                (0..32).map(|_| a.write(memory.whole(), &region, 0)).collect();
             runtime.block_on(a.retire());
-            let mut ended: Vec<u64> =
-                a.sink.ended_now().iter().map(LaneCompletion::slice).collect();
+            let mut ended: Vec<SliceId> =
+                a.sink.ended_now().iter().map(|completion| completion.slice).collect();
             ended.sort_unstable();
             assert_eq!(ended, posted, "each has ended, and once");
             over.store(true, Ordering::Relaxed);

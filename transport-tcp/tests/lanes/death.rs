@@ -2,8 +2,10 @@
 
 use crate::support::*;
 use handfast_core::Lifecycle;
-use handfast_transport::{Access, Direction, Memory, Region};
-use handfast_transport_tcp::{Bounced, LaneCompletion, Net, Posting, TokioNet};
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Direction, Memory, Posting, Region, SliceId,
+};
+use handfast_transport_tcp::{Bounced, Net, TokioNet};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +27,7 @@ struct Poster<'a, N: Net> {
     local: Memory,
     random: ChaCha8Rng,
     posted: u64,
-    ended: BTreeMap<u64, LaneCompletion>,
+    ended: BTreeMap<u64, Completion>,
 }
 
 impl<'a, N: Net> Poster<'a, N> {
@@ -49,12 +51,12 @@ impl<'a, N: Net> Poster<'a, N> {
         remote.key ^= u64::from(self.below(16) == 0);
         self.posted += 1;
         let span = self.local.span(offset as usize, size as usize).unwrap();
-        Posting { slice: self.posted, direction, span, remote }
+        Posting { slice: SliceId::from_bits(self.posted), direction, span, remote, memory: None }
     }
 
     fn note(&mut self) {
         for completion in self.node.sink.ended_now() {
-            let slice = completion.slice();
+            let slice = completion.slice.to_bits();
             assert!((1..=self.posted).contains(&slice), "{completion:?} was posted");
             let before = self.ended.insert(slice, completion);
             assert_eq!(before, None, "slice {slice} ended once");
@@ -68,7 +70,7 @@ impl<'a, N: Net> Poster<'a, N> {
         assert!(postings.is_empty());
         for _ in 0..self.below(4) {
             let newest = self.posted.saturating_sub(self.below(20));
-            self.node.withdraw(newest);
+            self.node.withdraw(SliceId::from_bits(newest));
         }
         match self.below(4) {
             0 => tokio::time::sleep(Duration::from_micros(self.below(1500))).await,
@@ -90,7 +92,7 @@ impl<'a, N: Net> Poster<'a, N> {
     }
 
     fn done(&self) -> usize {
-        self.ended.values().filter(|end| matches!(end, LaneCompletion::Done(_))).count()
+        self.ended.values().filter(|end| end.status == CompletionStatus::Done).count()
     }
 }
 
@@ -169,7 +171,7 @@ async fn cut_in_the_middle_of_a_hello() {
         assert_eq!(a.sink.failures(), 0, "wire told it");
         let (_, region) = b.region(64, Access::WRITE);
         let slice = a.write(patterned(10, 1).whole(), &region, 0);
-        assert_eq!(a.sink.ended_now()[0].slice(), slice, "the lane takes nothing");
+        assert_eq!(a.sink.ended_now()[0].slice, slice, "the lane takes nothing");
         a.retire().await;
         b.retire().await;
         assert!(a.transport.bring_up(Lifecycle(8), 3).is_ok());

@@ -4,10 +4,8 @@ use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Access, Direction};
-use handfast_transport_tcp::{
-    BringUpError, HelloRefusal, LaneCompletion, Net, Posting, RemoteSpan, Sent, TcpLimits, TokioNet,
-};
+use handfast_transport::{Access, Completion, Direction, Posting, RemoteSpan, Sent, SliceId};
+use handfast_transport_tcp::{BringUpError, HelloRefusal, Net, TcpLimits, TokioNet};
 use std::time::Duration;
 
 /// Moves bytes both ways between two wired nodes.
@@ -16,11 +14,11 @@ async fn moves_bytes<N: Net>(a: &Node<N>, b: &Node<N>) {
         let (target, region) = to.region(300_000, Access::READ_WRITE);
         let source = patterned(300_000, seed);
         let slice = from.write(source.whole(), &region, 0);
-        assert_eq!(from.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(from.sink.ended(1).await, [Completion::done(slice)]);
         assert_eq!(bytes_of(&target), bytes_of(&source));
         let back = patterned(300_000, 99);
         let slice = from.read(back.whole(), &region, 0);
-        assert_eq!(from.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(from.sink.ended(1).await, [Completion::done(slice)]);
         assert_eq!(bytes_of(&back), bytes_of(&source));
     }
 }
@@ -76,7 +74,7 @@ async fn a_node_may_connect_to_itself() {
     let (target, region) = node.region(5000, Access::WRITE);
     let source = patterned(5000, 3);
     let slice = node.write(source.whole(), &region, 0);
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target), bytes_of(&source));
 }
 
@@ -93,7 +91,7 @@ async fn early_hello_is_answered_before_connect() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_ne!(bytes_of(&target), bytes_of(&source), "nothing is received before our own wire");
     b.transport.wire(b.pair(7), a.pair(7), ours).await.unwrap();
-    assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(a.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target), bytes_of(&source));
     moves_bytes(&a, &b).await;
 }
@@ -210,7 +208,7 @@ async fn misuse_is_an_error() {
     let (_, region) = node.region(64, Access::WRITE);
     node.retire().await;
     let slice = node.write(patterned(10, 1).whole(), &region, 0);
-    let released = LaneCompletion::Released { slice, sent: Sent::None };
+    let released = Completion::released(slice, Sent::None);
     assert_eq!(node.sink.ended_now(), [released], "the lane is gone");
     assert_eq!(node.transport.depth(LANE), None);
     node.transport.bring_up(Lifecycle(9), 4).unwrap();
@@ -237,10 +235,14 @@ async fn dropping_the_transport_ends_its_lanes() {
     let memory = patterned(10, 1);
     let remote = RemoteSpan { key: 1, address: 2 };
     let direction = Direction::Write;
-    transport.post(LANE, &mut vec![Posting { slice: 5, direction, span: memory.whole(), remote }]);
+    let slice = SliceId::from_bits(5);
+    transport.post(
+        LANE,
+        &mut vec![Posting { slice, direction, span: memory.whole(), remote, memory: None }],
+    );
     receive_bytes(&mut stream, 42).await;
     drop(transport);
-    assert_eq!(sink.ended(1).await[0].slice(), 5);
+    assert_eq!(sink.ended(1).await[0].slice, slice);
     assert!(is_closed(&mut stream).await);
     assert_eq!(memory.holders(), 1);
 }

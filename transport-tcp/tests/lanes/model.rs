@@ -1,8 +1,8 @@
 //! Random slices against a model of the peer's memory.
 
 use crate::support::*;
-use handfast_transport::{Access, Memory};
-use handfast_transport_tcp::{LaneCompletion, Net};
+use handfast_transport::{Access, Completion, CompletionStatus, Memory, SliceId};
+use handfast_transport_tcp::Net;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ struct Story<'a, N: Net> {
     random: ChaCha8Rng,
     model: Vec<u8>,
     local: Memory,
-    flights: BTreeMap<u64, Flight>,
+    flights: BTreeMap<SliceId, Flight>,
     moved: usize,
 }
 
@@ -55,9 +55,9 @@ impl<N: Net> Story<'_, N> {
         self.flights.insert(slice, Flight { stripe, expected });
     }
 
-    fn end(&mut self, completion: &LaneCompletion) -> usize {
-        let LaneCompletion::Done(slice) = completion else { panic!("{completion:?}") };
-        let flight = self.flights.remove(slice).expect("it ends once");
+    fn end(&mut self, completion: &Completion) -> usize {
+        assert_eq!(completion.status, CompletionStatus::Done, "{completion:?}");
+        let flight = self.flights.remove(&completion.slice).expect("it ends once");
         if let Some((here, bytes)) = flight.expected {
             let mut found = vec![0; bytes.len()];
             self.local.copy_out(here, &mut found).unwrap();

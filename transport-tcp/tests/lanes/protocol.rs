@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Memory, Region};
-use handfast_transport_tcp::{LaneCompletion, SLICE_BYTES_MAX, Sent};
+use handfast_transport::{Access, Completion, CompletionStatus, Memory, Region, Sent};
+use handfast_transport_tcp::SLICE_BYTES_MAX;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -35,7 +35,7 @@ async fn a_write_and_a_read_look_as_the_page_says() {
     peer.write_all(b"xyz").await.unwrap();
     assert!(node.sink.ended_now().is_empty(), "its end is the done frame");
     peer.write_all(&RawFrame::done(asked.tag, 0).encode()).await.unwrap();
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&local), *b"xyz");
 }
 
@@ -53,7 +53,7 @@ async fn breaks(bytes: &[u8], expected: &str) {
     assert_eq!((error.side, &*error.call), (Side::Peer, "frame"), "{error}");
     assert!(error.detail.contains(expected), "{error}");
     assert!(is_closed(&mut peer).await);
-    assert_eq!(node.sink.ended_now().len(), 1, "the read {slice} was released");
+    assert_eq!(node.sink.ended_now().len(), 1, "the read {slice:?} was released");
     node.retire().await;
     assert_eq!((node.sink.failures(), local.holders()), (1, 1));
 }
@@ -225,7 +225,10 @@ async fn an_answer_to_an_earlier_use_of_a_slot_names_nothing() {
     let error = node.sink.failure().await;
     assert!(error.detail.contains("no outstanding"), "{error}");
     assert_ne!(tags[0], tags[1]);
-    assert!(matches!(node.sink.ended_now()[..], [LaneCompletion::Released { .. }]));
+    assert!(matches!(
+        node.sink.ended_now()[..],
+        [Completion { status: CompletionStatus::Released(_), .. }]
+    ));
 }
 
 #[tokio::test]
@@ -239,7 +242,7 @@ async fn a_peer_that_dies_while_we_write_frees_our_memory() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     drop(peer);
     node.sink.failure().await;
-    let released = |slice, sent| LaneCompletion::Released { slice, sent };
+    let released = |slice, sent| Completion::released(slice, sent);
     let expected = [released(partly, Sent::Partly), released(none, Sent::None)];
     assert_eq!(node.sink.ended_now(), expected);
     assert_eq!(memory.holders(), 1, "the lane is not retired yet, and holds no memory");

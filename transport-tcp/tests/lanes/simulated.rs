@@ -3,8 +3,8 @@
 use crate::support::*;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::Access;
-use handfast_transport_tcp::{Bounced, LaneCompletion, Net, Sent};
+use handfast_transport::{Access, Completion, Sent};
+use handfast_transport_tcp::{Bounced, Net};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -94,13 +94,13 @@ fn a_lane_works_until_its_peer_crashes() {
         node.transport.wire(low(), high(), body).await?;
         let local = patterned(100_000, 0);
         let slice = node.read(local.whole(), &region, 0);
-        assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
         assert_eq!(bytes_of(&local), bytes_of(&patterned(100_000, 5)));
         wanted.notify_one();
         let error = node.sink.failure().await;
         assert!(error.detail.contains("closed"), "{error}");
         let slice = node.read(local.whole(), &region, 0);
-        let released = LaneCompletion::Released { slice, sent: Sent::None };
+        let released = Completion::released(slice, Sent::None);
         assert_eq!(node.sink.ended_now(), [released]);
         node.retire().await;
         Ok(())

@@ -2,8 +2,10 @@
 
 use crate::support::*;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Memory, Region};
-use handfast_transport_tcp::{LaneCompletion, Net, Posting, RemoteSpan, SLICE_BYTES_MAX, Sent};
+use handfast_transport::{
+    Access, Completion, CompletionStatus, Memory, Posting, Region, RemoteSpan, Sent, SliceId,
+};
+use handfast_transport_tcp::{Net, SLICE_BYTES_MAX};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slices_of_every_size_arrive() {
@@ -14,9 +16,9 @@ async fn slices_of_every_size_arrive() {
         let source = patterned(size.max(1), size as u8 | 1);
         let back = Memory::zeroed(size.max(1)).unwrap();
         let slice = a.write(source.span(0, size).unwrap(), &region, 0);
-        assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)], "{size}");
+        assert_eq!(a.sink.ended(1).await, [Completion::done(slice)], "{size}");
         let slice = a.read(back.span(0, size).unwrap(), &region, 0);
-        assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)], "{size}");
+        assert_eq!(a.sink.ended(1).await, [Completion::done(slice)], "{size}");
         assert_eq!(bytes_of(&back)[..size], bytes_of(&source)[..size], "{size}");
         assert_eq!(bytes_of(&target)[..size], bytes_of(&source)[..size], "{size}");
     }
@@ -46,7 +48,9 @@ async fn refuses<N: Net>(a: &Node<N>, b: &Node<N>) {
         let post = if write { Node::write } else { Node::read };
         let slice = post(a, local.whole(), region, offset);
         let ended = a.sink.ended(1).await;
-        let [LaneCompletion::Refused(refused, error)] = ended.as_slice() else {
+        let [Completion { slice: refused, status: CompletionStatus::Refused(error) }] =
+            ended.as_slice()
+        else {
             panic!("case {number} ended as {ended:?}");
         };
         assert_eq!((*refused, error.code, error.side), (slice, code, Side::Peer), "{number}");
@@ -55,7 +59,7 @@ async fn refuses<N: Net>(a: &Node<N>, b: &Node<N>) {
     assert_eq!(bytes_of(&target), [0; 100_000], "a refused write leaves nothing");
     assert_eq!(bytes_of(&local), bytes_of(&patterned(90_000, 5)), "nor does a refused read");
     let slice = a.write(local.whole(), &both, 10_000);
-    assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(a.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target)[10_000..], bytes_of(&local));
     assert_eq!(a.sink.failures() + b.sink.failures(), 0);
 }
@@ -82,13 +86,13 @@ async fn what_can_never_be_sent_is_refused_at_once() {
     let slices = [a.write(large.whole(), &region, 0), a.read(fixed.whole(), &region, 0)];
     for (ended, slice) in a.sink.ended_now().iter().zip(slices) {
         assert!(
-            matches!(ended, LaneCompletion::Refused(of, error)
-                if *of == slice && error.side == Side::Local && error.call == "post"),
+            matches!(&ended.status, CompletionStatus::Refused(error)
+                if ended.slice == slice && error.side == Side::Local && error.call == "post"),
             "{ended:?}"
         );
     }
     let slice = a.write(fixed.whole(), &region, 0);
-    assert_eq!(a.sink.ended(1).await, [LaneCompletion::Done(slice)], "it may be read from");
+    assert_eq!(a.sink.ended(1).await, [Completion::done(slice)], "it may be read from");
 }
 
 #[tokio::test]
@@ -99,18 +103,19 @@ async fn a_full_lane_gives_back_what_it_cannot_hold() {
     let memory = patterned(10, 1);
     let remote = RemoteSpan { key: 1, address: 2 };
     let posting = |slice| Posting {
-        slice,
+        slice: SliceId::from_bits(slice),
         direction: handfast_transport::Direction::Write,
         span: memory.whole(),
         remote,
+        memory: None,
     };
     let mut postings: Vec<_> = (0..6).map(posting).collect();
     node.transport.post(LANE, &mut postings);
-    let back = [4, 5].map(|slice| LaneCompletion::Released { slice, sent: Sent::None });
+    let back = [4, 5].map(|slice| Completion::released(SliceId::from_bits(slice), Sent::None));
     assert_eq!(node.sink.ended_now(), back);
     node.retire().await;
     let ended = node.sink.ended_now();
-    assert_eq!(ended.iter().map(LaneCompletion::slice).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(ended.iter().map(|it| it.slice.to_bits()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(memory.holders(), 1);
 }
 
@@ -121,7 +126,7 @@ async fn no_more_slices_are_on_the_wire_than_the_peer_agreed_to() {
     assert_eq!(node.transport.depth(LANE), Some(3));
     let (_, region) = node.region(64, Access::READ);
     let memory = patterned(10, 1);
-    let slices: Vec<u64> = (0..8).map(|_| node.write(memory.whole(), &region, 0)).collect();
+    let slices: Vec<SliceId> = (0..8).map(|_| node.write(memory.whole(), &region, 0)).collect();
     let mut tags = Vec::new();
     for _ in 0..3 {
         tags.push(RawFrame::receive(&mut peer).await.tag);
@@ -132,7 +137,7 @@ async fn no_more_slices_are_on_the_wire_than_the_peer_agreed_to() {
     for (done, slice) in slices.into_iter().enumerate() {
         let answer = RawFrame::done(tags[done], 0).encode();
         tokio::io::AsyncWriteExt::write_all(&mut peer, &answer).await.unwrap();
-        assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
         if tags.len() < 8 {
             tags.push(RawFrame::receive(&mut peer).await.tag);
             receive_bytes(&mut peer, 10).await;
@@ -151,6 +156,6 @@ async fn slices_posted_before_the_lane_is_wired_wait_for_it() {
     let slice = b.write(source.whole(), &region, 0);
     assert!(b.sink.ended_now().is_empty());
     a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap();
-    assert_eq!(b.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(b.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target), bytes_of(&source));
 }

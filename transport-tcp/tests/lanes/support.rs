@@ -3,10 +3,13 @@
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Access, Direction, Memory, Region, RegionTable, Span};
+use handfast_transport::{
+    Access, Completion, Direction, LaneSink, Memory, Posting, Region, RegionTable, RemoteSpan,
+    SliceId, Span,
+};
 use handfast_transport_tcp::{
-    ACK_BYTES, Bounced, FRAME_HEADER_BYTES, HELLO_BYTES, LANE_MAGIC, LaneCompletion, LaneSink, Net,
-    Posting, RemoteSpan, TcpConfig, TcpCounters, TcpLimits, TcpTiming, TcpTransport, TokioNet,
+    ACK_BYTES, Bounced, FRAME_HEADER_BYTES, HELLO_BYTES, LANE_MAGIC, Net, TcpConfig, TcpCounters,
+    TcpLimits, TcpTiming, TcpTransport, TokioNet,
 };
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -26,13 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Remembers what a lane reported.
 #[derive(Default)]
 pub(crate) struct Recorder {
-    ended: Mutex<Vec<LaneCompletion>>,
+    ended: Mutex<Vec<Completion>>,
     failed: Mutex<Vec<TransportError>>,
     news: Notify,
 }
 
 impl LaneSink for Recorder {
-    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<LaneCompletion>) {
+    fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         self.ended.lock().unwrap().append(completions);
         self.news.notify_waiters();
     }
@@ -60,7 +63,7 @@ impl Recorder {
     }
 
     /// Waits for `count` ends in all and takes them.
-    pub(crate) async fn ended(&self, count: usize) -> Vec<LaneCompletion> {
+    pub(crate) async fn ended(&self, count: usize) -> Vec<Completion> {
         self.wait_for(|| {
             let mut ended = self.ended.lock().unwrap();
             (ended.len() >= count).then(|| std::mem::take(&mut *ended))
@@ -69,7 +72,7 @@ impl Recorder {
     }
 
     /// Completions so far, not yet taken.
-    pub(crate) fn ended_now(&self) -> Vec<LaneCompletion> {
+    pub(crate) fn ended_now(&self) -> Vec<Completion> {
         std::mem::take(&mut self.ended.lock().unwrap())
     }
 
@@ -172,21 +175,21 @@ impl<N: Net> Node<N> {
         (memory, region)
     }
 
-    fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> u64 {
-        let slice = self.next_slice.fetch_add(1, Ordering::Relaxed);
-        let mut postings = vec![Posting { slice, direction, span, remote }];
+    fn post(&self, direction: Direction, span: Span, remote: RemoteSpan) -> SliceId {
+        let slice = SliceId::from_bits(self.next_slice.fetch_add(1, Ordering::Relaxed));
+        let mut postings = vec![Posting { slice, direction, span, remote, memory: None }];
         self.transport.post(LANE, &mut postings);
         assert!(postings.is_empty());
         slice
     }
 
     /// Posts a write of `span` to the start of `region` plus `offset`.
-    pub(crate) fn write(&self, span: Span, region: &Region, offset: u64) -> u64 {
+    pub(crate) fn write(&self, span: Span, region: &Region, offset: u64) -> SliceId {
         self.post(Direction::Write, span, remote(region, offset))
     }
 
     /// Posts a read into `span`.
-    pub(crate) fn read(&self, span: Span, region: &Region, offset: u64) -> u64 {
+    pub(crate) fn read(&self, span: Span, region: &Region, offset: u64) -> SliceId {
         self.post(Direction::Read, span, remote(region, offset))
     }
 
@@ -194,7 +197,7 @@ impl<N: Net> Node<N> {
         self.transport.counters()
     }
 
-    pub(crate) fn withdraw(&self, slice: u64) {
+    pub(crate) fn withdraw(&self, slice: SliceId) {
         self.transport.withdraw(LANE, slice);
     }
 

@@ -1,14 +1,12 @@
 //! Slices taken back at every point of their life.
 
 use crate::support::*;
-use handfast_transport::{Access, Memory};
-use handfast_transport_tcp::{
-    BYTES_ON_MACHINE_MAX, FRAME_HEADER_BYTES, LaneCompletion, SLICE_BYTES_MAX, Sent,
-};
+use handfast_transport::{Access, Completion, Memory, Sent, SliceId};
+use handfast_transport_tcp::{BYTES_ON_MACHINE_MAX, FRAME_HEADER_BYTES, SLICE_BYTES_MAX};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn released(slice: u64, sent: Sent) -> [LaneCompletion; 1] {
-    [LaneCompletion::Released { slice, sent }]
+fn released(slice: SliceId, sent: Sent) -> [Completion; 1] {
+    [Completion::released(slice, sent)]
 }
 
 #[tokio::test]
@@ -24,11 +22,11 @@ async fn a_write_that_was_not_started_was_not_sent() {
     node.withdraw(second);
     assert_eq!(node.sink.ended_now(), released(second, Sent::None));
     node.withdraw(second);
-    node.withdraw(999);
+    node.withdraw(SliceId::from_bits(999));
     assert!(node.sink.ended_now().is_empty(), "a slice ends once");
     receive_bytes(&mut peer, 10).await;
     peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(first)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(first)]);
     let frame = RawFrame::receive(&mut peer).await;
     assert_eq!(frame.address, region.address() + 1, "the second never comes");
     node.withdraw(first);
@@ -67,11 +65,7 @@ async fn half_sent_write_frees_its_memory() {
     bytes = receive_bytes(&mut peer, 100).await;
     assert_eq!(bytes, bytes_of(&behind));
     peer.write_all(&RawFrame::done(next.tag, 0).encode()).await.unwrap();
-    assert_eq!(
-        node.sink.ended(1).await,
-        [LaneCompletion::Done(last)],
-        "the late answer is ignored"
-    );
+    assert_eq!(node.sink.ended(1).await, [Completion::done(last)], "the late answer is ignored");
     assert_eq!(node.sink.failures(), 0);
 }
 
@@ -96,7 +90,7 @@ async fn a_write_that_was_sent_and_not_answered_was_sent() {
     peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
     let frame = RawFrame::receive(&mut peer).await;
     peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(next)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(next)]);
 }
 
 #[tokio::test]
@@ -132,7 +126,7 @@ async fn the_answer_to_a_withdrawn_read_is_thrown_away() {
         peer.write_all(&data.encode()).await.unwrap();
         peer.write_all(&[1; 5]).await.unwrap();
         peer.write_all(&RawFrame::done(tag, 0).encode()).await.unwrap();
-        assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+        assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
         assert!(bytes_of(&local).iter().all(|byte| *byte == 0), "{already:?}");
     }
 }
@@ -149,7 +143,7 @@ async fn an_answer_before_the_last_byte_is_reported_after_it() {
     tokio::time::sleep(std::time::Duration::from_millis(30)).await;
     assert!(node.sink.ended_now().is_empty(), "the memory is still being read");
     receive_bytes(&mut peer, SLICE_BYTES_MAX).await;
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(slice)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
 }
 
 #[tokio::test]
@@ -190,9 +184,9 @@ async fn a_slice_behind_a_whole_cache_of_bytes_waits_for_an_answer() {
     tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     assert!(peer.try_read(&mut [0; 1]).is_err(), "as many bytes are out as may be");
     peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(first)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(first)]);
     let frame = RawFrame::receive(&mut peer).await;
     receive_bytes(&mut peer, small.len()).await;
     peer.write_all(&RawFrame::done(frame.tag, 0).encode()).await.unwrap();
-    assert_eq!(node.sink.ended(1).await, [LaneCompletion::Done(second)]);
+    assert_eq!(node.sink.ended(1).await, [Completion::done(second)]);
 }

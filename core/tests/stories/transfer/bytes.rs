@@ -259,7 +259,7 @@ impl Run {
         } else {
             self.lose(carried);
         }
-        self.tell(TransferInput::Completion { slice, status });
+        self.tell(TransferInput::Completion(Completion { slice, status }));
         self.drain()
     }
 
@@ -272,7 +272,8 @@ impl Run {
         }
         let told = sent && self.broken != Some(Broken::NeverSent);
         let sent = if told { Sent::Partly } else { Sent::None };
-        self.tell(TransferInput::Released { slice, sent });
+        let status = CompletionStatus::Released(sent);
+        self.tell(TransferInput::Completion(Completion { slice, status }));
     }
 
     fn lose(&mut self, carried: Carried) {
@@ -366,7 +367,7 @@ impl Run {
             let carried = self.posted.remove(&slice).expect("it was posted");
             self.arrive(carried.work)?;
             let status = CompletionStatus::Done;
-            self.tell(TransferInput::Completion { slice, status });
+            self.tell(TransferInput::Completion(Completion { slice, status }));
             self.drain()?;
         }
         match self.batches.is_empty() {

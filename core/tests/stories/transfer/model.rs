@@ -213,11 +213,11 @@ impl Model {
                 self.expose(attempt);
                 self.try_again(attempt, None);
             }
+            CompletionStatus::Released(sent) => self.on_released(slice, attempt, *sent),
         }
     }
 
-    pub(super) fn on_released(&mut self, slice: SliceId, sent: Sent) {
-        let attempt = self.take_back(slice);
+    fn on_released(&mut self, slice: SliceId, attempt: Attempt, sent: Sent) {
         if sent != Sent::None {
             self.expose(attempt);
         }

@@ -97,7 +97,8 @@ impl Run {
                 if let Some(slice) = pick(index, &self.answered) {
                     let stale = self.transfers.counters().stale;
                     let error = self.next_error();
-                    self.input(answer.input(slice, error));
+                    let status = answer.status(error);
+                    self.input(TransferInput::Completion(Completion { slice, status }));
                     assert_eq!(self.transfers.counters().stale, stale + 1);
                 }
             }
@@ -147,13 +148,9 @@ impl Run {
 
     fn answer(&mut self, slice: SliceId, answer: Answer) {
         let error = self.next_error();
-        let input = answer.input(slice, error);
-        self.input(input.clone());
-        match input {
-            TransferInput::Completion { status, .. } => self.model.on_completion(slice, &status),
-            TransferInput::Released { sent, .. } => self.model.on_released(slice, sent),
-            input => unreachable!("{input:?} is no answer"),
-        }
+        let status = answer.status(error);
+        self.input(TransferInput::Completion(Completion { slice, status: status.clone() }));
+        self.model.on_completion(slice, &status);
         self.answered.push(slice);
     }
 
@@ -203,15 +200,14 @@ impl Run {
 }
 
 impl Answer {
-    fn input(self, slice: SliceId, error: TransportError) -> TransferInput {
-        let status = match self {
-            Self::Released(sent) => return TransferInput::Released { slice, sent },
+    fn status(self, error: TransportError) -> CompletionStatus {
+        match self {
+            Self::Released(sent) => CompletionStatus::Released(sent),
             Self::Done => CompletionStatus::Done,
             Self::Refused => CompletionStatus::Refused(error),
             Self::Failed => CompletionStatus::Failed(error),
             Self::Flushed => CompletionStatus::Flushed,
-        };
-        TransferInput::Completion { slice, status }
+        }
     }
 }
 

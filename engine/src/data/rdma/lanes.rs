@@ -1,30 +1,26 @@
 //! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
 
 use super::device::Opened;
+use super::regions::LocalRegions;
 use super::steps::Steps;
 use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
-use crate::data::local::{LocalRegion, LocalRegions};
+use crate::data::local::LocalRegion;
 use crate::data::plane::Plane;
 use crate::data::transport::{
-    Attempt, BroughtUp, Carrier, LaneInputs, NotRaised, Offer, Registered, RegisteredPosting, Step,
-    Transport,
+    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, Step, Transport,
 };
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_theirs;
 use crate::peer::rails::{RailPlan, plan_rails};
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
-use handfast_core::transfer::{CompletionStatus, SliceId, TransferInput};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_transport::{Access, Span};
-use handfast_transport_rdma::{
-    LimitReached, Nic, NicCounters, NicLimit, Posting as RdmaPosting, RemoteSpan, VerbsError,
-    gid_text,
-};
-use handfast_transport_tcp::{LaneCompletion, Net, Posting, Sent, TcpTransport};
+use handfast_transport::{Access, Completion, LaneSink, Posting, Sent, SliceId, Span};
+use handfast_transport_rdma::{LimitReached, Nic, NicCounters, NicLimit, VerbsError, gid_text};
+use handfast_transport_tcp::{Net, TcpTransport};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -43,7 +39,7 @@ pub(super) struct LanesParts<N: Net> {
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
     pub(super) tcp: Option<TcpTransport<N>>,
-    pub(super) lanes: Arc<dyn LaneInputs>,
+    pub(super) lanes: Arc<dyn LaneSink>,
     pub(super) address: String,
     pub(super) fallbacks: Fallbacks,
     pub(super) clock: Arc<dyn Clock>,
@@ -56,8 +52,6 @@ pub(super) struct Lane {
     pub(super) peer: NicPath,
     /// Our NIC.
     pub(super) nic: Arc<Nic>,
-    /// Its place among ours.
-    pub(super) place: usize,
     pub(super) has_queue_pairs: bool,
     pub(super) carrier: Carrier,
 }
@@ -106,6 +100,12 @@ impl<N: Net> Inner<N> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
     }
 
+    /// The NIC of a lane that runs over RDMA.
+    fn nic_of(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&lane).filter(|lane| lane.carrier == Carrier::Rdma).map(|lane| lane.nic.clone())
+    }
+
     pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
         self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
     }
@@ -117,11 +117,11 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// The place of the NIC that a lane to `peer` runs over.
-    fn place(&self, peer: &NicPath) -> Result<usize, TransportError> {
-        let Some((_, ours)) = peer.rail() else { return Ok(0) };
-        let place = self.parts.nics.iter().position(|(_, name)| name == ours);
-        place.ok_or_else(|| {
+    /// The NIC that a lane to `peer` runs over.
+    fn nic(&self, peer: &NicPath) -> Result<&Arc<Nic>, TransportError> {
+        let Some((_, ours)) = peer.rail() else { return Ok(&self.parts.nics[0].0) };
+        let found = self.parts.nics.iter().find(|(_, name)| name == ours);
+        found.map(|(nic, _)| nic).ok_or_else(|| {
             failed(
                 Side::Configuration,
                 "bring_up",
@@ -146,7 +146,7 @@ impl<N: Net> Inner<N> {
             return self.bring_up_weak(lifecycle, peer, attempt).await;
         }
         let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
-        let place = self.place(&peer)?;
+        let nic = self.nic(&peer)?.clone();
         let tcp = self.tcp_beside(&peer);
         let plain = match tcp {
             Some(tcp) => tcp.bring_up(lifecycle, token)?,
@@ -154,14 +154,8 @@ impl<N: Net> Inner<N> {
         };
         let given_up = tcp.is_some() && watch.doubts.is_given_up(&peer, clock.now());
         let has_queue_pairs = !given_up;
-        let nic = self.parts.nics[place].0.clone();
-        let lane = Lane {
-            peer: peer.clone(),
-            nic: nic.clone(),
-            place,
-            has_queue_pairs,
-            carrier: Carrier::Tcp,
-        };
+        let lane =
+            Lane { peer: peer.clone(), nic: nic.clone(), has_queue_pairs, carrier: Carrier::Tcp };
         self.remember(lifecycle, lane);
         if given_up {
             return Ok(plain);
@@ -280,64 +274,20 @@ impl<N: Net> Inner<N> {
         let nic = lane.nic.clone();
         Ok(self.parts.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
     }
-
-    /// Refuses what cannot be posted and hands the rest to the device.
-    fn post(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
-        let Some(Lane { nic, place, .. }) = self.lane(lane) else {
-            let released = |it: RegisteredPosting| TransferInput::Released {
-                slice: SliceId::from_bits(it.posting.slice),
-                sent: handfast_core::transfer::Sent::None,
-            };
-            return self.parts.watch.end(lane, postings.drain(..).map(released));
-        };
-        let mut refused = Vec::new();
-        let mut ready = Vec::with_capacity(postings.len());
-        for RegisteredPosting { posting, ends, theirs } in postings.drain(..) {
-            let slice = SliceId::from_bits(posting.slice);
-            let known = ends.as_ref().and_then(|ends| {
-                Some((ends.local.registration(place)?.clone(), *ends.remote.keys.get(theirs?)?))
-            });
-            let Some((local, key)) = known else {
-                let text = "the segment is not registered with the peer's RDMA device";
-                let error = failed(Side::Configuration, "post", text);
-                let status = CompletionStatus::Refused(error);
-                refused.push(TransferInput::Completion { slice, status });
-                continue;
-            };
-            ready.push(RdmaPosting {
-                slice,
-                direction: posting.direction,
-                offset: posting.span.offset() - local.span().offset(),
-                length: posting.span.len(),
-                local,
-                remote: RemoteSpan { key, address: posting.remote.address },
-            });
-        }
-        if !refused.is_empty() {
-            self.parts.watch.end(lane, refused.into_iter());
-        }
-        nic.post(lane, &mut ready);
-    }
 }
 
 impl<N: Net> Plane for Lanes<N> {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        match &self.inner.parts.tcp {
-            Some(tcp) => TcpTransport::post(tcp, lane, postings),
-            // No lane of ours is for them.
-            None => {
-                let released = |posting: Posting| LaneCompletion::Released {
-                    slice: posting.slice,
-                    sent: Sent::None,
-                };
-                let mut ended: Vec<_> = postings.drain(..).map(released).collect();
-                self.inner.parts.lanes.on_completions(lane, &mut ended);
+        let LanesParts { tcp, lanes, .. } = &self.inner.parts;
+        match (self.inner.nic_of(lane), tcp) {
+            (Some(nic), _) => nic.post(lane, postings),
+            (None, Some(tcp)) => TcpTransport::post(tcp, lane, postings),
+            // The lane is gone.
+            (None, None) => {
+                let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+                lanes.on_completions(lane, &mut postings.drain(..).map(released).collect());
             }
         }
-    }
-
-    fn post_registered(&self, lane: Lifecycle, postings: &mut Vec<RegisteredPosting>) {
-        self.inner.post(lane, postings);
     }
 
     fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
@@ -352,14 +302,12 @@ impl<N: Net> Plane for Lanes<N> {
         }
     }
 
-    fn withdraw(&self, lane: Lifecycle, slice: u64) {
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
         let LanesParts { watch, tcp, .. } = &self.inner.parts;
-        match (self.inner.lane(lane), tcp) {
-            (Some(Lane { carrier: Carrier::Rdma, nic, .. }), _) => {
-                watch.want_back(&nic, lane, SliceId::from_bits(slice));
-            }
-            (_, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
-            (_, None) => {}
+        match (self.inner.nic_of(lane), tcp) {
+            (Some(nic), _) => watch.want_back(&nic, lane, slice),
+            (None, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
+            (None, None) => {}
         }
     }
 
@@ -426,8 +374,8 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
-        if let Ok(place) = self.inner.place(peer) {
-            self.inner.parts.nics[place].0.note_address(peer, gid, request);
+        if let Ok(nic) = self.inner.nic(peer) {
+            nic.note_address(peer, gid, request);
         }
     }
 

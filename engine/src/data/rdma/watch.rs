@@ -2,14 +2,13 @@
 
 use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
 use crate::data::fallback::Fallbacks;
-use crate::data::transport::LaneInputs;
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_theirs;
 use crate::time::Clock;
-use handfast_core::transfer::{CompletionStatus, Sent, SliceId, TransferInput};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Lifecycle, NicPath};
-use handfast_transport_rdma::{Completion, DeviceEvent, LaneSink, Nic, SliceEnd};
+use handfast_transport::{Completion, CompletionStatus, LaneSink, SliceId};
+use handfast_transport_rdma::{DeviceEvent, Nic, NicSink};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,7 +26,7 @@ struct Facts {
 }
 
 pub(super) struct Watch {
-    lanes: Arc<dyn LaneInputs>,
+    lanes: Arc<dyn LaneSink>,
     /// Where lanes may run over TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
@@ -40,7 +39,7 @@ pub(super) struct Watch {
 impl Watch {
     /// To be made within the runtime.
     pub(super) fn new(
-        lanes: Arc<dyn LaneInputs>,
+        lanes: Arc<dyn LaneSink>,
         fallbacks: Option<Fallbacks>,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -56,11 +55,6 @@ impl Watch {
 
     pub(super) fn remove(&self, lane: Lifecycle) {
         self.facts.write().unwrap_or_else(PoisonError::into_inner).remove(&lane);
-    }
-
-    /// Ends slices that were never posted, or never could be.
-    pub(super) fn end(&self, lane: Lifecycle, mut ended: impl Iterator<Item = TransferInput>) {
-        self.lanes.on_inputs(lane, false, &mut ended);
     }
 
     /// Sees to it that a slice ends soon.
@@ -110,7 +104,8 @@ impl Watch {
 
 impl LaneSink for Watch {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
-        let answered = completions.iter().any(|completion| completion.end == SliceEnd::Done);
+        let answered =
+            completions.iter().any(|completion| completion.status == CompletionStatus::Done);
         let first = |facts: &Arc<Facts>| answered && !facts.answered.swap(true, Ordering::AcqRel);
         if let Some(facts) = self.of(lane).filter(first) {
             self.doubts.on_answer(&facts.peer);
@@ -118,7 +113,7 @@ impl LaneSink for Watch {
                 fallbacks.forget(facts.peer.node.as_str());
             }
         }
-        self.lanes.on_inputs(lane, answered, &mut completions.drain(..).map(input));
+        self.lanes.on_completions(lane, completions);
     }
 
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError) {
@@ -127,7 +122,9 @@ impl LaneSink for Watch {
         }
         self.lanes.on_lane_failed(lane, error);
     }
+}
 
+impl NicSink for Watch {
     fn on_device_event(&self, event: DeviceEvent) {
         match event {
             DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
@@ -136,20 +133,4 @@ impl LaneSink for Watch {
             _ => debug!(?event, "the RDMA device tells"),
         }
     }
-}
-
-fn input(completion: Completion) -> TransferInput {
-    let slice: SliceId = completion.slice;
-    let status = match completion.end {
-        SliceEnd::Done => CompletionStatus::Done,
-        SliceEnd::Refused(error) => CompletionStatus::Refused(error.into()),
-        // The lane has failed with it, but trying again on another changes nothing.
-        SliceEnd::Failed(error) if error.side == Side::Protection => {
-            CompletionStatus::Refused(error.into())
-        }
-        SliceEnd::Failed(error) => CompletionStatus::Failed(error.into()),
-        SliceEnd::Flushed | SliceEnd::Abandoned => CompletionStatus::Flushed,
-        SliceEnd::NotPosted => return TransferInput::Released { slice, sent: Sent::None },
-    };
-    TransferInput::Completion { slice, status }
 }

@@ -23,14 +23,13 @@ const RD_ATOMIC: u32 = 16;
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
-    /// The NIC that a lane over a Mooncake node's path runs over, and its place among ours.
-    fn nic_on(&self, peer: &NicPath) -> Result<(Arc<Nic>, usize), TransportError> {
-        let Some(ours) = devices_on(peer).1 else { return Ok((self.parts.nics[0].0.clone(), 0)) };
-        let mut nics = self.parts.nics.iter().enumerate();
-        let found = nics.find(|(_, (_, name))| name == ours);
+    /// The NIC that a lane over a Mooncake node's path runs over.
+    fn nic_on(&self, peer: &NicPath) -> Result<Arc<Nic>, TransportError> {
+        let Some(ours) = devices_on(peer).1 else { return Ok(self.parts.nics[0].0.clone()) };
+        let found = self.parts.nics.iter().find(|(_, name)| name == ours);
         let unknown = || format!("this node does not use a NIC '{ours}'");
         found
-            .map(|(place, (nic, _))| (nic.clone(), place))
+            .map(|(nic, _)| nic.clone())
             .ok_or_else(|| failed(Side::Configuration, "bring_up", unknown()))
     }
 
@@ -43,11 +42,10 @@ impl<N: Net> Inner<N> {
         attempt: Attempt,
     ) -> Result<Body, NotRaised> {
         let LanesParts { watch, steps, .. } = &self.parts;
-        let (nic, place) = self.nic_on(&peer)?;
+        let nic = self.nic_on(&peer)?;
         let lane = Lane {
             peer: peer.clone(),
             nic: nic.clone(),
-            place,
             has_queue_pairs: true,
             carrier: Carrier::Rdma,
         };
@@ -82,7 +80,7 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         count: u32,
     ) -> Result<(), TransportError> {
-        let (nic, _) = self.nic_on(&peer)?;
+        let nic = self.nic_on(&peer)?;
         Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 

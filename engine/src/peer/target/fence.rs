@@ -6,7 +6,7 @@ use crate::command::Command;
 use handfast_core::Lifecycle;
 use handfast_core::transfer::TransferInput;
 use handfast_core::transport::TransportError;
-use handfast_transport_tcp::{LaneCompletion, Sent};
+use handfast_transport::{Completion, CompletionStatus, Sent};
 use std::sync::Arc;
 
 /// Lanes that carry, or carried, what may still land.
@@ -32,9 +32,9 @@ impl State {
 impl Target {
     /// What a lane reports, before [`Target::on_completions`] takes it: slices may be given back of
     /// which the peer may have got some, and has not said so.
-    pub(crate) fn note_doubts(&self, lane: Lifecycle, completions: &[LaneCompletion]) {
-        let sent = |ended: &LaneCompletion| match ended {
-            LaneCompletion::Released { sent, .. } => *sent != Sent::None,
+    pub(crate) fn note_doubts(&self, lane: Lifecycle, completions: &[Completion]) {
+        let sent = |ended: &Completion| match ended.status {
+            CompletionStatus::Released(sent) => sent != Sent::None,
             _ => false,
         };
         if completions.iter().any(sent) {

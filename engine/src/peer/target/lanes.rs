@@ -86,8 +86,8 @@ impl State {
         }
     }
 
-    /// The device of the peer that a lane over RDMA leads to.
-    pub(super) fn theirs(&self, lane: Lifecycle) -> Option<Option<usize>> {
+    /// The device of the peer that a lane over RDMA leads to; `None` of a lane over anything else.
+    pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
         (lane.carrier == Carrier::Rdma).then_some(lane.theirs)
     }

@@ -8,12 +8,12 @@ use crate::time::TokioClock;
 use handfast_core::NodeName;
 use handfast_core::transfer::Remote;
 use handfast_core::wire::DeviceDescriptor;
-use handfast_transport::Memory;
+use handfast_transport::{CompletionStatus, Memory};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Notes what is posted, and on which lane.
 #[derive(Default)]
-struct Notes(Mutex<Vec<(Lifecycle, u64)>>);
+struct Notes(Mutex<Vec<(Lifecycle, SliceId)>>);
 
 impl Plane for Notes {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
@@ -21,11 +21,11 @@ impl Plane for Notes {
         notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
     }
 
-    fn withdraw(&self, _: Lifecycle, _: u64) {}
+    fn withdraw(&self, _: Lifecycle, _: SliceId) {}
 }
 
 impl Notes {
-    fn take(&self) -> Vec<(Lifecycle, u64)> {
+    fn take(&self) -> Vec<(Lifecycle, SliceId)> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
@@ -103,18 +103,14 @@ impl Story {
         Transfer::new(self.target.clone(), batch, report, Arc::default())
     }
 
-    fn done(&self, posted: impl IntoIterator<Item = (Lifecycle, u64)>) {
-        let ended = |(_, slice)| TransferInput::Completion {
-            slice: SliceId::from_bits(slice),
-            status: CompletionStatus::Done,
-        };
-        self.target.on_inputs(true, posted.into_iter().map(ended));
+    fn done(&self, posted: impl IntoIterator<Item = (Lifecycle, SliceId)>) {
+        let ended = posted.into_iter().map(|(_, slice)| Completion::done(slice));
+        self.target.on_completions(&mut ended.collect());
     }
 
-    fn failed(&self, (_, slice): (Lifecycle, u64)) {
+    fn failed(&self, (_, slice): (Lifecycle, SliceId)) {
         let status = CompletionStatus::Failed(silent());
-        let slice = SliceId::from_bits(slice);
-        self.target.on_inputs(false, [TransferInput::Completion { slice, status }].into_iter());
+        self.target.on_completions(&mut vec![Completion { slice, status }]);
     }
 
     fn fences_lost(&self) -> u64 {
@@ -227,8 +223,8 @@ async fn slice_flushed_after_overdue_retire_fails_write() {
     story
         .target
         .on_retire_overdue(FIRST, TransportError { call: "retire".into(), ..device_gone() });
-    let (slice, status) = (SliceId::from_bits(first.1), CompletionStatus::Flushed);
-    story.target.on_inputs(false, [TransferInput::Completion { slice, status }].into_iter());
+    let (slice, status) = (first.1, CompletionStatus::Flushed);
+    story.target.on_completions(&mut vec![Completion { slice, status }]);
     story.done(story.plane.take());
     story.done([second]);
     let error = ends(transfer).await;

@@ -1,9 +1,9 @@
 //! Soft-iWARP in a guest (`cargo xtask guest --nics siw`): what it answers to a queue pair that is
 //! wired out of band, which is what eRDMA answers in its standard mode.
 
-use handfast_transport::Memory;
+use handfast_transport::{LaneSink, Memory};
 use handfast_transport_rdma::{
-    BareAddress, BareAttributes, BareNic, BareRights, LaneSink, Nic, NicConfig,
+    BareAddress, BareAttributes, BareNic, BareRights, Nic, NicConfig, NicSink,
 };
 use std::sync::Arc;
 
@@ -77,8 +77,9 @@ impl LaneSink for Deaf {
         _: handfast_core::transport::TransportError,
     ) {
     }
-    fn on_device_event(&self, _: handfast_transport_rdma::DeviceEvent) {}
 }
+
+impl NicSink for Deaf {}
 
 #[test]
 fn opening_it_for_lanes_names_the_driver_the_step_and_the_cure() {

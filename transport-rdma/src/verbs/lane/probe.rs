@@ -1,7 +1,8 @@
 //! Requests that move nothing of the caller's: to hear whether the peer is there, and is ours.
 
-use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock};
+use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock, remote_of};
 use crate::error::VerbsError;
+use crate::verbs::binding::{ibv_sge, rdma_t};
 use handfast_core::transport::Side;
 use handfast_transport::Direction;
 use std::time::{Duration, Instant};
@@ -19,20 +20,14 @@ pub(in crate::verbs) enum Probe {
 }
 
 impl Probe {
-    fn request(self, scratch: &Registration) -> WorkRequest {
+    /// The request; `None` if the key of the byte is none of a device.
+    fn request(self, scratch: &Registration) -> Option<WorkRequest> {
         let (length, remote) = match self {
-            Self::Nothing => (0, RemoteSpan { key: 0, address: 0 }),
-            Self::Byte(remote) => (1, remote),
+            Self::Nothing => (0, rdma_t { remote_addr: 0, rkey: 0 }),
+            Self::Byte(remote) => (1, remote_of(remote)?),
         };
-        WorkRequest {
-            name: 0,
-            direction: Direction::Read,
-            address: scratch.span().address(),
-            length,
-            local_key: scratch.local_key(),
-            remote_address: remote.address,
-            remote_key: remote.key,
-        }
+        let (addr, lkey) = (scratch.span().address(), scratch.key().local);
+        Some(WorkRequest::new(Direction::Read, ibv_sge { addr, length, lkey }, remote))
     }
 }
 
@@ -94,6 +89,11 @@ impl Lane {
     fn post_probes(&self, probe: Probe, scratch: &Registration) -> Result<usize, VerbsError> {
         let Some(_ticket) = self.gate.enter() else { return Ok(0) };
         let Some(objects) = self.objects() else { return Ok(0) };
+        let Some(request) = probe.request(scratch) else {
+            let words = "the peer's key is none of a device";
+            return Err(self.context().error(Side::Local, "probe", 0, words));
+        };
+        let mut requests = [request];
         let mut posted = 0;
         for (pair, queue_pair) in objects.queue_pairs.iter().take(self.wired_pairs()).enumerate() {
             let mut state = lock(&self.state);
@@ -109,7 +109,8 @@ impl Lane {
             drop(state);
             count(&self.counts.probes);
             // Refused or not, it counts as posted: what the driver has is not known.
-            queue_pair.post(&[WorkRequest { name, ..probe.request(scratch) }])?;
+            requests[0].request.wr_id = name;
+            queue_pair.post(&mut requests)?;
             posted += 1;
         }
         Ok(posted)

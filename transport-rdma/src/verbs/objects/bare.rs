@@ -7,12 +7,12 @@
 
 use super::super::binding::{
     ibv_access_flags, ibv_mr, ibv_post_recv, ibv_post_send, ibv_recv_wr, ibv_send_flags, ibv_sge,
-    ibv_wr_opcode,
+    ibv_wr_opcode, rdma_t,
 };
 use super::super::context::mtu_number;
 use super::super::events::{acknowledge, next_event};
 use super::super::poller::never_block;
-use super::super::work::{WorkRequest, piece, unlinked};
+use super::super::work::WorkRequest;
 use super::*;
 use crate::gid::GidEntry;
 use handfast_transport::{Direction, Span};
@@ -346,16 +346,11 @@ impl BareQueuePair {
 
     /// Posts a request.
     pub fn post(&self, request: &BareRequest) -> i32 {
-        let base = WorkRequest {
-            name: request.name,
-            direction: Direction::Write,
-            address: request.address,
-            length: request.length,
-            local_key: request.local_key,
-            remote_address: request.remote_address,
-            remote_key: request.remote_key,
-        };
-        let (mut piece, mut work) = (piece(&base), unlinked(&base));
+        let piece =
+            ibv_sge { addr: request.address, length: request.length, lkey: request.local_key };
+        let remote = rdma_t { remote_addr: request.remote_address, rkey: request.remote_key };
+        let work = WorkRequest::new(Direction::Write, piece, remote).named(request.name);
+        let WorkRequest { request: mut work, mut piece } = work;
         work.opcode = match request.kind {
             BareKind::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
             BareKind::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,

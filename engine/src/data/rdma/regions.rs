@@ -1,0 +1,103 @@
+//! Registrations with the RDMA devices of this node.
+
+use crate::data::local::LocalRegion;
+use crate::topology::Location;
+use handfast_core::transport::{Side, TransportError};
+use handfast_transport::{Access, DeviceMemory, Span};
+use handfast_transport_rdma::{Nic, Registration};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::runtime::Handle;
+
+/// Registrations at once, those of segments and of transfers together. Devices know some hundred
+/// thousand, of which other processes want their share.
+pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
+
+/// The registrations of a region, one for each device.
+struct Registrations {
+    all: Vec<Registration>,
+    /// Where pages are released whose release nobody waits for: the last holder may be the device's
+    /// own thread.
+    background: Option<Handle>,
+}
+
+impl Drop for Registrations {
+    fn drop(&mut self) {
+        if let Some(background) = self.background.take() {
+            let all = std::mem::take(&mut self.all);
+            background.spawn_blocking(move || drop(all));
+        }
+    }
+}
+
+/// Every registration that somebody holds, by the address of its block. It holds none itself:
+/// memory is given back as soon as nobody uses it.
+#[derive(Default)]
+pub(super) struct LocalRegions(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    blocks: BTreeMap<u64, Vec<Weak<LocalRegion>>>,
+    /// Entries of all lists, those included whose registration is gone.
+    entries: usize,
+}
+
+impl LocalRegions {
+    /// A registration that covers the bytes.
+    pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
+        let known = self.lock();
+        let of_block = known.blocks.get(&span.memory().address())?;
+        of_block.iter().filter_map(Weak::upgrade).find(|region| region.memory().covers(span))
+    }
+
+    /// Registers bytes with every device. Blocks while their pages are pinned.
+    pub(super) fn register<'a>(
+        &self,
+        nics: impl Iterator<Item = &'a Nic>,
+        span: &Span,
+        access: Access,
+        location: Option<Location>,
+    ) -> Result<Arc<LocalRegion>, TransportError> {
+        let block = span.memory().address();
+        let is_served = access.remote_read || access.remote_write;
+        let registrations = nics.map(|nic| nic.register(span.clone(), access));
+        let all = registrations.collect::<Result<Vec<_>, _>>()?;
+        // Its pages are there now, and stay where they are.
+        let found = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
+        let keys = all.iter().map(Registration::key).collect();
+        // Who serves no more wants peers locked out at once.
+        let background = (!is_served).then(Handle::try_current).and_then(Result::ok);
+        let memory = DeviceMemory::new(span, keys, Registrations { all, background });
+        let region = Arc::new(LocalRegion::new(memory, location.unwrap_or_else(found)));
+        let mut known = self.lock();
+        if known.entries >= REGISTRATIONS_MAX {
+            known.forget_gone();
+        }
+        if known.entries >= REGISTRATIONS_MAX {
+            let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
+            let call = "register".into();
+            return Err(TransportError { side: Side::Local, call, code: 0, detail });
+        }
+        let of_block = known.blocks.entry(block).or_default();
+        let before = of_block.len();
+        of_block.retain(|region| region.strong_count() > 0);
+        of_block.push(Arc::downgrade(&region));
+        let after = of_block.len();
+        known.entries = known.entries + after - before;
+        Ok(region)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn forget_gone(&mut self) {
+        self.blocks.retain(|_, regions| {
+            regions.retain(|region| region.strong_count() > 0);
+            !regions.is_empty()
+        });
+        self.entries = self.blocks.values().map(Vec::len).sum();
+    }
+}

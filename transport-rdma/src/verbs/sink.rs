@@ -1,0 +1,34 @@
+//! What a NIC reports beside the ends of slices and lanes.
+
+use handfast_transport::LaneSink;
+
+/// An asynchronous event of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// A port can be used again. May come twice, and queue pairs may need a moment.
+    PortActive {
+        /// Its number.
+        port: u32,
+    },
+    /// A port went down. What is in flight ends by itself, or goes on if the port returns in time.
+    PortDown {
+        /// Its number.
+        port: u32,
+    },
+    /// Addresses of a port came or went.
+    AddressesChanged {
+        /// Its number.
+        port: u32,
+    },
+    /// The device is lost; every lane on it has failed.
+    DeviceLost,
+    /// Any other event, by rdma-core's number.
+    Other(u32),
+}
+
+/// The receiver of a NIC's reports. Called from the NIC's own thread, and from within `post` and
+/// `retire`, without a lock of the NIC held; it must not block and may post. It must not retire.
+pub trait NicSink: LaneSink {
+    /// The device reports an event.
+    fn on_device_event(&self, _event: DeviceEvent) {}
+}

@@ -1,0 +1,37 @@
+//! Slices as transports are given them, and the sink of their completions.
+
+use crate::block::Span;
+use crate::device::DeviceMemory;
+use handfast_core::Lifecycle;
+use handfast_core::transfer::{Completion, Direction, RemoteSpan, SliceId};
+use handfast_core::transport::TransportError;
+use std::sync::Arc;
+
+/// A slice to move: `span.len()` bytes.
+#[derive(Clone, Debug)]
+pub struct Posting {
+    /// The attempt, which its completion names; unique among those posted on the lane and not yet
+    /// ended.
+    pub slice: SliceId,
+    /// The direction.
+    pub direction: Direction,
+    /// The bytes on this side, held until the slice ends.
+    pub span: Span,
+    /// The bytes on the peer's side.
+    pub remote: RemoteSpan,
+    /// The registration that covers `span`, for a transport whose devices need one, held until the
+    /// slice ends.
+    pub memory: Option<Arc<DeviceMemory>>,
+}
+
+/// The receiver of a transport's reports. Called from the transport's tasks and threads, and from
+/// within its calls, always without a lock of the transport held. It must not block or retire a
+/// lane, and may post.
+pub trait LaneSink: Send + Sync + 'static {
+    /// Slices ended. One call per wake of the lane, not per slice; the callee may drain, and what it
+    /// leaves is dropped.
+    fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>);
+
+    /// The lane broke: the first error, once. It takes nothing more and is to be retired.
+    fn on_lane_failed(&self, lane: Lifecycle, error: TransportError);
+}
