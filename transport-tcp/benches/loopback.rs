@@ -5,7 +5,7 @@
 use handfast_core::transport::TransportError;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{
-    Access, Completion, CompletionStatus, Direction, LaneSink, Memory, Posting, Region,
+    Access, Completion, CompletionStatus, DataPath, Direction, LaneSink, Memory, Posting, Region,
     RegionTable, RemoteSpan, SliceId,
 };
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};

@@ -10,12 +10,12 @@ use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
 use crate::net::Direct;
-use crate::reader::{Inbound, Patience};
+use crate::reader::Inbound;
 use crate::slots::Slots;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Lifecycle, Pair};
 use handfast_transport::{
-    Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId,
+    Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
 use std::collections::VecDeque;
 use std::future::Future;
@@ -93,7 +93,7 @@ pub(crate) struct Lane {
     /// These, and the lane's task while it looks for bytes.
     pub(crate) looking: AtomicU32,
     /// Whether that paid.
-    pub(crate) patience: Mutex<Patience>,
+    pub(crate) budget: SpinBudget,
     /// A task waits for an answer, and nobody looks for it.
     pub(crate) expected: Notify,
     /// The writer has something to do.
@@ -150,7 +150,7 @@ impl Lane {
             incoming: Mutex::default(),
             attending: AtomicU32::new(0),
             looking: AtomicU32::new(0),
-            patience: Mutex::default(),
+            budget: SpinBudget::default(),
             state: Mutex::new(State {
                 dead: false,
                 slots: Slots::new(depth),

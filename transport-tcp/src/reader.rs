@@ -8,7 +8,7 @@ use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
 use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
 use crate::net::{Direct, StreamReader};
 use handfast_core::transport::TransportError;
-use handfast_transport::{Completion, Direction, RegionCache, Span};
+use handfast_transport::{Completion, Direction, RegionCache, Span, SpinBudget};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -45,7 +45,7 @@ enum Mode {
 
 /// What a turn found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum Progress {
     Nothing,
     /// All there was, most likely.
     Drained,
@@ -81,42 +81,15 @@ const REST_MAX: u32 = 64;
 /// be among.
 const ATTENDED_REST_MAX: u32 = 128;
 
-/// Whether looking pays. Where the other end is slow or shares the processor, it does not.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    /// Sleeps without a look before that follow the next look in vain.
-    rest: u32,
-    /// Of them, those still to come.
-    resting: u32,
-}
-
-impl Patience {
-    /// Whether to look this time.
-    fn is_due(&mut self) -> bool {
-        let due = self.resting == 0;
-        self.resting = self.resting.saturating_sub(1);
-        due
-    }
-
-    fn found(&mut self) {
-        self.rest = 0;
-    }
-
-    fn in_vain(&mut self, rest_max: u32) {
-        self.rest = (2 * self.rest + 1).min(rest_max);
-        self.resting = self.rest;
-    }
-}
-
 /// The receiving task.
 pub(crate) struct Receiver<R> {
     lane: Arc<Lane>,
     half: R,
     direct: Option<Arc<dyn Direct>>,
-    /// Whether looking after bytes pays.
-    patience: Patience,
-    /// Whether looking for an answer that a task waits for pays.
-    expectation: Patience,
+    /// Of polls after bytes.
+    budget: SpinBudget,
+    /// Of polls that a waiting task requests.
+    requested: SpinBudget,
     completions: Vec<Completion>,
 }
 
@@ -126,8 +99,8 @@ impl<R: StreamReader> Receiver<R> {
             lane,
             half,
             direct,
-            patience: Patience::default(),
-            expectation: Patience::default(),
+            budget: SpinBudget::default(),
+            requested: SpinBudget::default(),
             completions: Vec::new(),
         }
     }
@@ -146,15 +119,15 @@ impl<R: StreamReader> Receiver<R> {
             let turn = lane.receive(lock(&lane.incoming), &mut fill, completions);
             match turn {
                 // Bytes may come on and on without an await of their own.
-                Ok(Turn::Moved) => tokio::task::consume_budget().await,
-                Ok(Turn::Drained) => {
-                    if self.patience.is_due()
-                        && let Err(end) = self.look(false).await
+                Ok(Progress::Moved) => tokio::task::consume_budget().await,
+                Ok(Progress::Drained) => {
+                    if self.budget.is_due()
+                        && let Err(end) = self.spin(false).await
                     {
                         return end;
                     }
                 }
-                Ok(Turn::Nothing) => {
+                Ok(Progress::Nothing) => {
                     if let Err(end) = self.sleep().await {
                         return end;
                     }
@@ -173,7 +146,7 @@ impl<R: StreamReader> Receiver<R> {
             }
             () = lane.expected.notified() => {}
         }
-        if self.expectation.is_due() { self.look(true).await } else { Ok(()) }
+        if self.requested.is_due() { self.spin(true).await } else { Ok(()) }
     }
 
     /// Receives what comes, around the runtime, until for a while nothing has; other tasks run
@@ -181,8 +154,8 @@ impl<R: StreamReader> Receiver<R> {
     /// looking after bytes is due. The thread keeps its processor: given away on a busy machine, it is back a time
     /// slice later, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
     /// something, the runtime has to find out that there is nothing.
-    async fn look(&mut self, mut expected: bool) -> Result<(), End> {
-        let Self { lane, direct, patience, expectation, completions, .. } = self;
+    async fn spin(&mut self, mut expected: bool) -> Result<(), End> {
+        let Self { lane, direct, budget, requested, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
         let _looking = Looking::begin(lane, &**direct);
         count(&lane.counts().looks);
@@ -198,19 +171,19 @@ impl<R: StreamReader> Receiver<R> {
                 let mut fill =
                     |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
                 let turn = lane.receive(lock(&lane.incoming), &mut fill, completions)?;
-                if turn != Turn::Nothing {
-                    if expected { &mut *expectation } else { &mut *patience }.found();
+                if turn != Progress::Nothing {
+                    if expected { &*requested } else { &*budget }.on_found();
                     (spins, found) = (0, true);
                 }
-                if turn == Turn::Drained {
-                    if std::mem::take(&mut expected) && !patience.is_due() {
+                if turn == Progress::Drained {
+                    if std::mem::take(&mut expected) && !budget.is_due() {
                         return Ok(());
                     }
                     break;
                 }
             }
         }
-        if expected { expectation } else { patience }.in_vain(REST_MAX);
+        if expected { requested } else { budget }.on_empty(REST_MAX);
         if !found {
             count(&lane.counts().looks_in_vain);
         }
@@ -262,31 +235,31 @@ type Fill<'a> = &'a mut dyn FnMut(Option<&Span>, &mut [u8]) -> io::Result<usize>
 
 impl Lane {
     /// Receives until `is_done`, for a while.
-    pub(crate) fn attend(self: &Arc<Self>, is_done: &mut dyn FnMut() -> bool) {
-        if !lock(&self.patience).is_due() {
+    pub(crate) fn busy_poll(self: &Arc<Self>, is_done: &mut dyn FnMut() -> bool) {
+        if !self.budget.is_due() {
             return;
         }
         let Some(_live) = self.enter() else { return };
         let Some(direct) = lock(&self.incoming).direct.clone() else { return };
         let looking = (Attending::begin(self), Looking::begin(self, &*direct));
-        let attended = self.attend_to(&*direct, is_done);
+        let attended = self.busy_poll_until(&*direct, is_done);
         drop(looking);
         match attended {
-            Ok(true) => lock(&self.patience).found(),
-            Ok(false) => lock(&self.patience).in_vain(ATTENDED_REST_MAX),
+            Ok(true) => self.budget.on_found(),
+            Ok(false) => self.budget.on_empty(ATTENDED_REST_MAX),
             Err(End::Closed) => {}
             Err(End::Failed(error)) => self.close(Some(error)),
         }
     }
 
     /// A task waits for an answer and is about to give way.
-    pub(crate) fn expect(&self) {
+    pub(crate) fn request_poll(&self) {
         if self.looking.load(Ordering::Relaxed) == 0 {
             self.expected.notify_one();
         }
     }
 
-    fn attend_to(
+    fn busy_poll_until(
         self: &Arc<Self>,
         direct: &dyn Direct,
         is_done: &mut dyn FnMut() -> bool,
@@ -305,7 +278,7 @@ impl Lane {
                 continue;
             };
             let turn = self.receive(incoming, &mut fill, &mut completions)?;
-            if turn == Turn::Nothing {
+            if turn == Progress::Nothing {
                 (in_vain, looks, busy) = (in_vain + 1, looks + 1, 0);
                 std::hint::spin_loop();
             } else {
@@ -324,11 +297,11 @@ impl Lane {
         mut incoming: MutexGuard<'_, Incoming>,
         fill: Fill<'_>,
         completions: &mut Vec<Completion>,
-    ) -> Result<Turn, End> {
+    ) -> Result<Progress, End> {
         let Some(inbound) = &mut incoming.inbound else { return Err(End::Closed) };
         let turn = inbound.turn(self, fill);
         let flushed = match turn {
-            Ok(Turn::Nothing) => return turn,
+            Ok(Progress::Nothing) => return turn,
             _ => inbound.flush(self, completions),
         };
         drop(incoming);
@@ -370,7 +343,7 @@ impl Inbound {
     }
 
     /// Moves what has arrived, once.
-    fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Turn, End> {
+    fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Progress, End> {
         let target = self.target(lane)?;
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -383,8 +356,8 @@ impl Inbound {
             Ok(count) => count,
             Err(error) => {
                 return match error.kind() {
-                    io::ErrorKind::WouldBlock => Ok(Turn::Nothing),
-                    io::ErrorKind::Interrupted => Ok(Turn::Moved),
+                    io::ErrorKind::WouldBlock => Ok(Progress::Nothing),
+                    io::ErrorKind::Interrupted => Ok(Progress::Moved),
                     _ => Err(End::Failed(peer_io("receive", &error))),
                 };
             }
@@ -396,7 +369,7 @@ impl Inbound {
         }
         self.consumed(direct);
         self.parse(lane)?;
-        Ok(if count < room { Turn::Drained } else { Turn::Moved })
+        Ok(if count < room { Progress::Drained } else { Progress::Moved })
     }
 
     /// The buffer was filled once, so that more of it is of use.

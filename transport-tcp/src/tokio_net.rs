@@ -2,7 +2,7 @@
 
 use crate::net::{Direct, Net, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 use crate::socket;
-use handfast_transport::Span;
+use handfast_transport::{Span, SpinBudget};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::net::SocketAddr;
@@ -79,7 +79,7 @@ impl Stream for TcpStream {
 
     fn split(self) -> (TcpReader, TcpWriter) {
         let socket = Arc::new(self);
-        let reader = TcpReader { socket: Arc::clone(&socket), rest: 0, resting: 0 };
+        let reader = TcpReader { socket: Arc::clone(&socket), budget: SpinBudget::default() };
         (reader, TcpWriter(socket))
     }
 }
@@ -99,18 +99,14 @@ const REST_MAX: u32 = 64;
 #[derive(Debug)]
 pub struct TcpReader {
     socket: Arc<TcpStream>,
-    /// Sleeps without a look before that follow the next look in vain.
-    rest: u32,
-    /// Of them, those still to come.
-    resting: u32,
+    budget: SpinBudget,
 }
 
 impl TcpReader {
     /// Looks for bytes for a few turns of the runtime; other tasks run meanwhile. Where looking
     /// does not pay, because the other end is slow or shares this processor, it soon stops.
     async fn spin(&mut self) -> bool {
-        if self.resting > 0 {
-            self.resting -= 1;
+        if !self.budget.is_due() {
             return false;
         }
         for _ in 0..SPINS_MAX {
@@ -120,12 +116,11 @@ impl TcpReader {
             let socket = &self.socket;
             let look = |context: &mut Context<'_>| Poll::Ready(socket.poll_read_ready(context));
             if std::future::poll_fn(look).await.is_ready() {
-                self.rest = 0;
+                self.budget.on_found();
                 return true;
             }
         }
-        self.rest = (2 * self.rest + 1).min(REST_MAX);
-        self.resting = self.rest;
+        self.budget.on_empty(REST_MAX);
         false
     }
 }

@@ -13,7 +13,7 @@ use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Completion, LaneSink, Posting, RegionTable, Sent, SliceId};
+use handfast_transport::{Completion, DataPath, LaneSink, Posting, RegionTable, Sent, SliceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -333,49 +333,6 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
-    /// Posts slices on a lane and leaves `postings` empty. Never blocks. What cannot be taken ends
-    /// at once, reported through the sink before this returns: `Released` with [`Sent::None`] when
-    /// the lane is gone, broken or full, `Refused` when it could never be sent.
-    pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        if let Some(lane) = self.lane(lane) {
-            return lane.post(postings);
-        }
-        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
-        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
-        if !ended.is_empty() {
-            self.inner.sink.on_completions(lane, &mut ended);
-        }
-    }
-
-    /// Asks for a slice back. When this returns it has ended, with its completion or as
-    /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
-    /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
-    /// its place at once, and is sent when the peer has answered for as many as the depth asks.
-    pub fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
-        if let Some(lane) = self.lane(lane) {
-            lane.withdraw(slice);
-        }
-    }
-
-    /// Looks for completions on the lane for a while, in place of its task, and returns early once
-    /// `is_done` says so. For a thread that would sleep until then: that it sleeps, and is woken by the
-    /// task, costs more than most waits. Does nothing where there is no direct way to the connection,
-    /// and seldom anything where looking was in vain time and again.
-    pub fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        if let Some(lane) = self.lane(lane) {
-            lane.attend(is_done);
-        }
-    }
-
-    /// Has the lane's task look for an answer for a while, in place of sleeping until it comes. For a
-    /// task that waits for it and is about to give way: until it does, the lane's task may be queued
-    /// behind it. Does as seldom anything as [`TcpTransport::attend`] where it does not pay.
-    pub fn expect(&self, lane: Lifecycle) {
-        if let Some(lane) = self.lane(lane) {
-            lane.expect();
-        }
-    }
-
     /// Slices the lane holds at a time: what both sides agreed on, before that our own limit.
     /// `None` for a lane that does not exist.
     pub fn depth(&self, lane: Lifecycle) -> Option<u32> {
@@ -396,6 +353,51 @@ impl<N: Net> TcpTransport<N> {
     fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
         let lanes = self.inner.lanes.read().unwrap_or_else(PoisonError::into_inner);
         lanes.get(&lifecycle).cloned()
+    }
+}
+
+impl<N: Net> DataPath for TcpTransport<N> {
+    /// Posts slices on a lane and leaves `postings` empty. Never blocks. What cannot be taken ends
+    /// at once, reported through the sink before this returns: `Released` with [`Sent::None`] when
+    /// the lane is gone, broken or full, `Refused` when it could never be sent.
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        if let Some(lane) = self.lane(lane) {
+            return lane.post(postings);
+        }
+        let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
+        let mut ended: Vec<_> = postings.drain(..).map(released).collect();
+        if !ended.is_empty() {
+            self.inner.sink.on_completions(lane, &mut ended);
+        }
+    }
+
+    /// Asks for a slice back. When this returns it has ended, with its completion or as
+    /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
+    /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
+    /// its place at once, and is sent when the peer has answered for as many as the depth asks.
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
+        if let Some(lane) = self.lane(lane) {
+            lane.withdraw(slice);
+        }
+    }
+
+    /// Looks for completions on the lane for a while, in place of its task, and returns early once
+    /// `is_done` says so. For a thread that would sleep until then: that it sleeps, and is woken by the
+    /// task, costs more than most waits. Does nothing where there is no direct way to the connection,
+    /// and seldom anything where looking was in vain time and again.
+    fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+        if let Some(lane) = self.lane(lane) {
+            lane.busy_poll(is_done);
+        }
+    }
+
+    /// Has the lane's task look for an answer for a while, in place of sleeping until it comes. For a
+    /// task that waits for it and is about to give way: until it does, the lane's task may be queued
+    /// behind it. Does as seldom anything as [`TcpTransport::busy_poll`] where it does not pay.
+    fn request_poll(&self, lane: Lifecycle) {
+        if let Some(lane) = self.lane(lane) {
+            lane.request_poll();
+        }
     }
 }
 

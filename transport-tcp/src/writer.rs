@@ -13,7 +13,7 @@ use std::sync::{Arc, MutexGuard};
 const TURNS_MAX: u32 = 4;
 
 /// Result of one turn.
-enum Turn {
+enum Progress {
     Sent,
     Blocked,
     Idle,
@@ -44,18 +44,18 @@ impl<W: StreamWriter> Outbound<W> {
         loop {
             match self.turn().map_err(failed)? {
                 // Sends may go on and on without an await of their own.
-                Turn::Sent => tokio::task::consume_budget().await,
-                Turn::Blocked => self.half.writable().await.map_err(failed)?,
-                Turn::Idle => {
+                Progress::Sent => tokio::task::consume_budget().await,
+                Progress::Blocked => self.half.writable().await.map_err(failed)?,
+                Progress::Idle => {
                     self.half.flush().await.map_err(failed)?;
                     self.lane.work.notified().await;
                 }
-                Turn::Closed => return Ok(()),
+                Progress::Closed => return Ok(()),
             }
         }
     }
 
-    fn turn(&mut self) -> io::Result<Turn> {
+    fn turn(&mut self) -> io::Result<Progress> {
         let Self { lane, half, completions } = self;
         let turn =
             lane.send_once(&mut lock(&lane.outgoing), |pieces| half.try_send(pieces), completions);
@@ -71,21 +71,23 @@ impl Lane {
         outgoing: &mut Outgoing,
         try_send: impl FnOnce(&[Piece<'_>]) -> io::Result<usize>,
         completions: &mut Vec<Completion>,
-    ) -> io::Result<Turn> {
+    ) -> io::Result<Progress> {
         let Outgoing { closed, batch, written, .. } = outgoing;
         if *closed {
-            return Ok(Turn::Closed);
+            return Ok(Progress::Closed);
         }
         if batch.is_empty() {
             let state = &mut *lock(&self.state);
             batch.refill(&mut state.answers, &mut state.slots);
             if batch.is_empty() {
-                return Ok(Turn::Idle);
+                return Ok(Progress::Idle);
             }
         }
         match batch.send(try_send, written) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Turn::Blocked),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Progress::Blocked);
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -93,7 +95,7 @@ impl Lane {
             let slots = &mut lock(&self.state).slots;
             completions.extend(written.drain(..).filter_map(|slot| slots.written(slot)));
         }
-        Ok(Turn::Sent)
+        Ok(Progress::Sent)
     }
 
     /// Sends at once as far as the socket takes it and no other thread sends; the rest is left to
@@ -123,9 +125,9 @@ impl Lane {
             let turn =
                 self.send_once(&mut outgoing, |pieces| direct.send_now(pieces), completions)?;
             match turn {
-                Turn::Sent => {}
-                Turn::Idle | Turn::Closed => return Ok(true),
-                Turn::Blocked => return Ok(false),
+                Progress::Sent => {}
+                Progress::Idle | Progress::Closed => return Ok(true),
+                Progress::Blocked => return Ok(false),
             }
         }
         Ok(false)

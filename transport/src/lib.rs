@@ -9,15 +9,19 @@
 mod block;
 mod device;
 mod numa;
+mod path;
 mod posting;
 mod region;
+mod spin;
 
 pub use block::{Memory, MemoryError, Span};
 pub use device::{DeviceId, DeviceKey, DeviceMemory};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
+pub use path::{DataPath, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{
     Access, REGIONS_MAX, Region, RegionCache, RegionError, RegionTable, RegistrationError,
 };
+pub use spin::SpinBudget;

@@ -338,20 +338,22 @@ fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Err
 #[must_use = "a batch does nothing until it is submitted"]
 pub struct Batch {
     segment: Segment,
-    requests: Vec<(Direction, Span, u64)>,
+    requests: Vec<Piece>,
     timeout: Option<Duration>,
 }
 
 impl Batch {
     /// Adds a write of `span` at `offset`.
     pub fn write(mut self, span: &Span, offset: u64) -> Self {
-        self.requests.push((Direction::Write, span.clone(), offset));
+        let span = span.clone();
+        self.requests.push(Piece { direction: Direction::Write, span, offset, ends: None });
         self
     }
 
     /// Adds a read from `offset` into `span`.
     pub fn read(mut self, span: &Span, offset: u64) -> Self {
-        self.requests.push((Direction::Read, span.clone(), offset));
+        let span = span.clone();
+        self.requests.push(Piece { direction: Direction::Read, span, offset, ends: None });
         self
     }
 
@@ -367,7 +369,7 @@ impl Batch {
     ///
     /// # Errors
     /// Bad ranges and permissions, limits, and what stands between us and the owner.
-    pub async fn submit(self) -> Result<Transfer, Error> {
+    pub async fn submit(mut self) -> Result<Transfer, Error> {
         let engine = &self.segment.inner.engine;
         let deadline = self.timeout.map(|timeout| engine.deadline(timeout));
         let resolved = match deadline {
@@ -381,20 +383,21 @@ impl Batch {
             None => self.segment.resolve().await?,
         };
         let Resolved { target, region, remote, outdated } = resolved;
-        let mut pieces = self.pieces(&region).map_err(|error| error.at(self.segment.address()))?;
+        self.check(&region).map_err(|error| error.at(self.segment.address()))?;
         if !region.remote_keys.is_empty() {
-            self.find_ends(&mut pieces, remote).await?;
+            find_ends(engine, &mut self.requests, remote).await?;
         }
         engine.check_open()?;
-        let submitted = target.submit(&pieces, deadline);
+        let whole = RemoteSpan { key: region.key, address: region.address };
+        let submitted = target.submit(&self.requests, whole, deadline);
         let (batch, report) =
             submitted.map_err(|error| submit_error(error).at(self.segment.address()))?;
         Ok(Transfer::new(target, batch, report, outdated))
     }
 
-    fn pieces(&self, region: &RegionDescriptor) -> Result<Vec<Piece>, Error> {
-        let mut pieces = Vec::with_capacity(self.requests.len());
-        for (direction, span, offset) in &self.requests {
+    /// Refuses what the region does not allow or hold.
+    fn check(&self, region: &RegionDescriptor) -> Result<(), Error> {
+        for Piece { direction, span, offset, .. } in &self.requests {
             let allowed = match direction {
                 Direction::Read => region.readable,
                 Direction::Write => region.writable,
@@ -405,50 +408,7 @@ impl Batch {
             if *direction == Direction::Read && !span.is_writable() {
                 return Err(Error::local(Stage::Transfer, Cause::ReadOnly));
             }
-            let address = place(region, *offset, span.len() as u64)?;
-            pieces.push(Piece {
-                direction: *direction,
-                span: span.clone(),
-                remote: RemoteSpan { key: region.key, address },
-                ends: None,
-            });
-        }
-        Ok(pieces)
-    }
-
-    /// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
-    /// per block of memory, from the first byte named to the last.
-    async fn find_ends(
-        &self,
-        pieces: &mut [Piece],
-        remote: Arc<RemoteRegion>,
-    ) -> Result<(), Error> {
-        let engine = &self.segment.inner.engine;
-        if !engine.shared().answers.offer.transports.rdma {
-            return Ok(());
-        }
-        let transport = &engine.shared().transport;
-        let mut unknown: Vec<Span> = Vec::new();
-        for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
-            match transport.registered(&piece.span) {
-                Some(local) => {
-                    piece.ends = Some(Ends { local, remote: remote.clone() });
-                }
-                None => include(&mut unknown, &piece.span)?,
-            }
-        }
-        let mut fresh = Vec::with_capacity(unknown.len());
-        for span in unknown {
-            fresh.extend(engine.prepare_for(&span, Access::default(), None).await?);
-        }
-        if fresh.is_empty() {
-            return Ok(());
-        }
-        for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
-            // What is empty is known to nobody and never posted.
-            let local = transport.registered(&piece.span);
-            let remote = remote.clone();
-            piece.ends = local.map(|local| Ends { local, remote });
+            place(region, *offset, span.len() as u64)?;
         }
         Ok(())
     }
@@ -461,4 +421,40 @@ impl IntoFuture for Batch {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move { self.submit().await?.await })
     }
+}
+
+/// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
+/// per block of memory, from the first byte named to the last.
+async fn find_ends(
+    engine: &Engine,
+    pieces: &mut [Piece],
+    remote: Arc<RemoteRegion>,
+) -> Result<(), Error> {
+    if !engine.shared().answers.offer.transports.rdma {
+        return Ok(());
+    }
+    let transport = &engine.shared().transport;
+    let mut unknown: Vec<Span> = Vec::new();
+    for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
+        match transport.registered(&piece.span) {
+            Some(local) => {
+                piece.ends = Some(Ends { local, remote: remote.clone() });
+            }
+            None => include(&mut unknown, &piece.span)?,
+        }
+    }
+    let mut fresh = Vec::with_capacity(unknown.len());
+    for span in unknown {
+        fresh.extend(engine.prepare_for(&span, Access::default(), None).await?);
+    }
+    if fresh.is_empty() {
+        return Ok(());
+    }
+    for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
+        // What is empty is known to nobody and never posted.
+        let local = transport.registered(&piece.span);
+        let remote = remote.clone();
+        piece.ends = local.map(|local| Ends { local, remote });
+    }
+    Ok(())
 }

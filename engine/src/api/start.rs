@@ -9,7 +9,7 @@ use crate::control::answer::{Answers, AnswersParts};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
-use crate::data::plane::{LOCAL_LANE, LocalPlane};
+use crate::data::plane::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
 use crate::data::regions::Regions;
 use crate::data::transport::{
@@ -353,10 +353,10 @@ impl<N: Net> Parts<N> {
     }
 
     /// The target for transfers to ourselves: copies instead of a lane.
-    fn local_target(&self) -> (Arc<LocalPlane>, Arc<Target>) {
+    fn local_target(&self) -> (Arc<LocalPath>, Arc<Target>) {
         let itself: Arc<OnceLock<Weak<Target>>> = Arc::default();
         let sink = itself.clone();
-        let plane = LocalPlane::start(
+        let plane = LocalPath::start(
             self.answers.regions.table.clone(),
             Box::new(move |completions| {
                 if let Some(target) = sink.get().and_then(Weak::upgrade) {

@@ -55,7 +55,7 @@ impl Transfer {
     /// A thread that waits outside of a runtime's tasks would sleep, and be woken by one of them, which
     /// costs more than most waits: it looks for the end itself for a while. First it has whatever it
     /// waits for beside this begin. `None`: it is waited for as usual.
-    fn attend(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
+    fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
         if tokio::task::try_id().is_some() {
             return None;
         }
@@ -72,7 +72,7 @@ impl Transfer {
                 self.waiting = Waiting::Asleep;
                 let mut found = None;
                 let (target, batch) = (self.target.clone(), self.batch);
-                target.attend(batch, &mut || {
+                target.busy_poll(batch, &mut || {
                     found = self.found();
                     found.is_some()
                 });
@@ -101,14 +101,14 @@ impl Future for Transfer {
     type Output = Result<BatchReport, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let report = match self.attend(context) {
+        let report = match self.busy_poll(context) {
             Some(attended) => attended,
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };
         if report.is_pending() && self.waiting == Waiting::No {
             // Not before: until this task gives way nothing may be received for others.
             self.waiting = Waiting::Asleep;
-            self.target.expect(self.batch);
+            self.target.request_poll(self.batch);
         }
         let report = std::task::ready!(report);
         self.ended = true;

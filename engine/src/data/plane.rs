@@ -1,56 +1,13 @@
-//! Where postings go: over a transport, or by a copy within this process.
+//! Transfers of a node to itself: a copy within this process.
 
-use crate::data::transport::Step;
+use handfast_core::Lifecycle;
 use handfast_core::transport::{Side, TransportError};
-use handfast_core::{Lifecycle, NicPath};
-use handfast_transport::{Completion, Direction, Posting, RegionTable, Sent, SliceId, Span};
-use handfast_transport_tcp::{Net, TcpTransport};
+use handfast_transport::{
+    Completion, DataPath, Direction, Posting, RegionTable, Sent, SliceId, Span,
+};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Notify, watch};
-
-/// Where postings go. The calls return at once; ends are reported to the lane's sink.
-pub(crate) trait Plane: Send + Sync + 'static {
-    /// Posts, in order, and leaves `postings` empty.
-    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
-
-    /// Asks for a posting back.
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId);
-
-    /// Looks for completions on a lane for a while, in place of its task, until `is_done`, where that
-    /// pays.
-    fn attend(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
-
-    /// Has the task of a lane look for completions for a while, where that pays. Who calls it is a
-    /// task that is about to give way.
-    fn expect(&self, _lane: Lifecycle) {}
-
-    /// Sees a byte come over a lane, where lanes are tried before they are used.
-    fn probe(&self, _lane: Lifecycle) -> Step<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// The lanes to a peer run over TCP for a while, for this reason.
-    fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
-}
-
-impl<N: Net> Plane for TcpTransport<N> {
-    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        TcpTransport::post(self, lane, postings);
-    }
-
-    fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
-        TcpTransport::withdraw(self, lane, slice);
-    }
-
-    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
-        TcpTransport::attend(self, lane, is_done);
-    }
-
-    fn expect(&self, lane: Lifecycle) {
-        TcpTransport::expect(self, lane);
-    }
-}
 
 /// A node's lane to itself. The life cycle numbers lanes from one, so zero is free for it.
 pub(crate) const LOCAL_LANE: Lifecycle = Lifecycle(0);
@@ -61,7 +18,7 @@ const COPIES_PER_TURN: usize = 8;
 pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<Completion>) + Send + Sync>;
 
 /// Copies within this process, by the same rules as a lane: bounds, permissions, one end each.
-pub(crate) struct LocalPlane {
+pub(crate) struct LocalPath {
     queue: Arc<LocalQueue>,
     /// Whether the copying task runs.
     copying: watch::Receiver<()>,
@@ -80,15 +37,15 @@ struct Waiting {
     stopped: bool,
 }
 
-impl LocalPlane {
-    /// Starts the copying task, which ends with the plane.
+impl LocalPath {
+    /// Starts the copying task, which ends with the path.
     pub(crate) fn start(regions: Arc<RegionTable>, sink: LocalSink) -> Arc<Self> {
         let queue =
             Arc::new(LocalQueue { waiting: Mutex::default(), wake: Notify::new(), regions });
         let (running, copying) = watch::channel(());
-        let plane = Arc::new(Self { queue: queue.clone(), copying });
+        let path = Arc::new(Self { queue: queue.clone(), copying });
         tokio::spawn(copy(queue, sink, running));
-        plane
+        path
     }
 
     /// Ends copying. When it returns nothing is copied any more; what was not copied is to be
@@ -100,7 +57,7 @@ impl LocalPlane {
     }
 }
 
-impl Plane for LocalPlane {
+impl DataPath for LocalPath {
     fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
         let mut waiting = self.queue.lock();
         match waiting.stopped {
@@ -123,7 +80,7 @@ impl Plane for LocalPlane {
     }
 }
 
-impl Drop for LocalPlane {
+impl Drop for LocalPath {
     fn drop(&mut self) {
         self.queue.stop();
     }

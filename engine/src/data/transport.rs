@@ -2,7 +2,6 @@
 
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
-use crate::data::plane::Plane;
 use crate::error::Error;
 use crate::peer::rails::RailPlan;
 use crate::time::{Clock, Entropy};
@@ -10,7 +9,7 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_transport::{Access, LaneSink, Span};
+use handfast_transport::{Access, DataPath, LaneSink, Span, Step};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
 use handfast_transport_tcp::{BringUpError, Net, TcpTransport};
 use std::future::Future;
@@ -129,8 +128,6 @@ pub(crate) struct Ends {
 pub(crate) struct RemoteRegion {
     /// One for each device of the peer.
     pub(crate) keys: Vec<u32>,
-    /// First byte, in the owner's addresses.
-    pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) location: Location,
 }
@@ -141,15 +138,14 @@ impl RemoteRegion {
         let location = region.location.as_ref().and_then(|text| text.parse().ok());
         Self {
             keys: region.remote_keys.clone(),
-            address: region.address,
             bytes: region.bytes,
             location: location.unwrap_or(Location::Anywhere),
         }
     }
 
-    /// Where a byte lies, which is named by its owner's address.
-    pub(crate) fn place(&self, address: u64) -> Location {
-        self.location.at(address.saturating_sub(self.address), self.bytes)
+    /// Location of the byte at `offset`.
+    pub(crate) fn place(&self, offset: u64) -> Location {
+        self.location.at(offset, self.bytes)
     }
 }
 
@@ -170,9 +166,6 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
 }
-
-/// The end of a step, which may take as long as a kernel or a network likes.
-pub(crate) type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
 
 /// Whether a lane is brought up for the first time, or once more after room was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,7 +210,7 @@ pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 
 /// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
 /// may go on until the lane is retired.
-pub(crate) trait Transport: Plane {
+pub(crate) trait Transport: DataPath {
     /// Makes what a lane needs and says what to announce about it.
     fn bring_up(
         &self,

@@ -9,13 +9,12 @@ use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
 use super::queue::{Queue, Withdrawn};
 use crate::command::Command;
-use crate::data::plane::Plane;
 use crate::data::transport::Carrier;
 use crate::peer::target::{LaneUp, Target};
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;
 use handfast_core::transport::{Side, TransportError};
-use handfast_transport::{Completion, Posting, Sent, SliceId};
+use handfast_transport::{Completion, DataPath, Posting, Sent, SliceId};
 use handfast_transport_tcp::Net;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
@@ -37,12 +36,12 @@ pub(super) struct LinkParts<N> {
 }
 
 /// The plane of a Mooncake node's target.
-pub(super) struct LinkPlane {
+pub(super) struct LinkPath {
     queue: Arc<Queue>,
     target: Arc<OnceLock<Weak<Target>>>,
 }
 
-impl LinkPlane {
+impl LinkPath {
     pub(super) fn new() -> Self {
         Self { queue: Arc::default(), target: Arc::default() }
     }
@@ -54,7 +53,7 @@ impl LinkPlane {
     }
 }
 
-impl Plane for LinkPlane {
+impl DataPath for LinkPath {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         self.queue.post(lane, postings);
     }
@@ -109,7 +108,7 @@ impl<N: Net> Drop for Link<N> {
 }
 
 impl<N: Net> Link<N> {
-    pub(super) fn new(parts: LinkParts<N>, plane: &LinkPlane, target: &Arc<Target>) -> Self {
+    pub(super) fn new(parts: LinkParts<N>, plane: &LinkPath, target: &Arc<Target>) -> Self {
         let target = Arc::downgrade(target);
         Self { parts: Arc::new(parts), queue: plane.queue.clone(), target }
     }

@@ -1,6 +1,6 @@
 //! The links to Mooncake nodes over TCP, one for each run of a node.
 
-use super::link::{Link, LinkParts, LinkPlane};
+use super::link::{Link, LinkParts, LinkPath};
 use super::options::MooncakeOptions;
 use super::region::{BUFFER, region};
 use crate::command::Commands;
@@ -100,7 +100,7 @@ impl<N: Net> LinkTable<N> {
             Some((stop, alive)) => (stop.subscribe(), alive.clone()),
             None => return Err(Cause::Closed),
         };
-        let plane = Arc::new(LinkPlane::new());
+        let plane = Arc::new(LinkPath::new());
         let (commands, receiver) = Commands::channel();
         let parts = &self.parts;
         let path = NicPath { nic: NodeName::new("tcp")?, node: NodeName::new(name)? };

@@ -3,7 +3,7 @@
 use crate::command::{Command, Commands};
 use crate::control::Calls;
 use crate::control::accept::Listening;
-use crate::data::plane::{LOCAL_LANE, LocalPlane};
+use crate::data::plane::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
@@ -54,7 +54,7 @@ pub(crate) struct DriverParts<N: Net> {
 
 /// Transfers to ourselves, for the driver to end.
 pub(crate) struct LocalEnd {
-    pub(crate) plane: Arc<LocalPlane>,
+    pub(crate) plane: Arc<LocalPath>,
     pub(crate) target: Arc<Target>,
 }
 

@@ -1,7 +1,6 @@
 //! Tables of targets and lanes.
 
 use crate::command::{Command, Commands};
-use crate::data::plane::Plane;
 use crate::observe::counters::Counts;
 use crate::path::is_theirs;
 use crate::path::nic_path;
@@ -11,7 +10,7 @@ use handfast_core::transfer::TransferLimits;
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_trace::Trace;
-use handfast_transport::{Completion, LaneSink};
+use handfast_transport::{Completion, DataPath, LaneSink};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
@@ -104,7 +103,7 @@ impl LaneSink for LaneTable {
 
 /// Context of every target.
 pub(crate) struct RegistryParts {
-    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) plane: Arc<dyn DataPath>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     pub(crate) limits: TransferLimits,
@@ -225,7 +224,7 @@ mod tests {
     /// Nothing is ever posted to it here.
     struct Nowhere;
 
-    impl Plane for Nowhere {
+    impl DataPath for Nowhere {
         fn post(&self, _: Lifecycle, postings: &mut Vec<Posting>) {
             assert!(postings.is_empty());
         }

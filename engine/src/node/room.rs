@@ -80,13 +80,12 @@ impl Raising {
 mod tests {
     use super::*;
     use crate::data::local::LocalRegion;
-    use crate::data::plane::Plane;
-    use crate::data::transport::{BroughtUp, Carrier, Offer, Registered, Step};
+    use crate::data::transport::{BroughtUp, Carrier, Offer, Registered};
     use crate::time::TokioClock;
     use crate::topology::Location;
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
-    use handfast_transport::{Access, Posting, SliceId, Span};
+    use handfast_transport::{Access, DataPath, Posting, SliceId, Span, Step};
     use handfast_transport_rdma::{LimitReached, NicLimit};
     use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -95,7 +94,7 @@ mod tests {
     /// A device without room, whose threads for steps hang once somebody has asked.
     struct Full;
 
-    impl Plane for Full {
+    impl DataPath for Full {
         fn post(&self, _: Lifecycle, _: &mut Vec<Posting>) {}
         fn withdraw(&self, _: Lifecycle, _: SliceId) {}
     }

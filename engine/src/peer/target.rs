@@ -10,7 +10,6 @@ mod lanes;
 pub(crate) use lanes::LaneUp;
 
 use crate::command::{Command, Commands};
-use crate::data::plane::Plane;
 use crate::data::transport::{Carrier, Ends};
 use crate::error::Cause;
 use crate::node::room::Usage;
@@ -28,7 +27,7 @@ use handfast_core::transfer::{
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::Trace;
-use handfast_transport::{Completion, Direction, Posting, RemoteSpan, SliceId, Span};
+use handfast_transport::{Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span};
 use handfast_transport_rdma::LimitReached;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,11 +35,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
-/// What a transfer names: direction, our bytes, the peer's, and both as RDMA devices know them.
+/// A request of a batch: local bytes, the peer's, and both as RDMA devices know them.
 pub(crate) struct Piece {
     pub(crate) direction: Direction,
     pub(crate) span: Span,
-    pub(crate) remote: RemoteSpan,
+    /// First byte of the peer's, from the start of its region.
+    pub(crate) offset: u64,
     pub(crate) ends: Option<Ends>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct LaneStatus {
 
 /// Batches with more bytes take longer than who waits looks for their end (80 microseconds at 3 GiB/s),
 /// and far longer than it takes to be woken.
-const ATTENDED_BYTES_MAX: u64 = 256 << 10;
+const POLLED_BYTES_MAX: u64 = 256 << 10;
 
 /// What a target is made of.
 pub(crate) struct TargetParts {
@@ -64,7 +64,7 @@ pub(crate) struct TargetParts {
     pub(crate) address: String,
     /// Where the target's task runs, whoever opens it.
     pub(crate) runtime: Handle,
-    pub(crate) plane: Arc<dyn Plane>,
+    pub(crate) plane: Arc<dyn DataPath>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     pub(crate) limits: TransferLimits,
@@ -95,7 +95,7 @@ struct Batch {
 impl Batch {
     /// Whether looking for its end may take less than sleeping until then.
     fn ends_soon(&self) -> bool {
-        self.bytes <= ATTENDED_BYTES_MAX
+        self.bytes <= POLLED_BYTES_MAX
     }
 }
 
@@ -277,9 +277,11 @@ impl Target {
         state.lanes.is_empty() && state.batches.is_empty()
     }
 
+    /// Submits requests to the region that begins at `region` and holds them all.
     pub(crate) fn submit(
         &self,
         pieces: &[Piece],
+        region: RemoteSpan,
         deadline: Option<Instant>,
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
         let now = self.parts.clock.now();
@@ -291,7 +293,7 @@ impl Target {
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
             direction: piece.direction,
             local: LocalSpan { region: *slot, offset: 0 },
-            remote: piece.remote,
+            remote: RemoteSpan { address: region.address + piece.offset, ..region },
             length: piece.span.len() as u64,
         }));
         let affinities = state.affinities_of(pieces);
@@ -319,16 +321,16 @@ impl Target {
     }
 
     /// Looks for the end of a batch for a while, on a thread that would sleep until then.
-    pub(crate) fn attend(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
+    pub(crate) fn busy_poll(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
         if let Some(lane) = self.soon_ending(batch) {
-            self.parts.plane.attend(lane, is_done);
+            self.parts.plane.busy_poll(lane, is_done);
         }
     }
 
     /// Has it looked for, on behalf of a task that waits for it.
-    pub(crate) fn expect(&self, batch: BatchId) {
+    pub(crate) fn request_poll(&self, batch: BatchId) {
         if let Some(lane) = self.soon_ending(batch) {
-            self.parts.plane.expect(lane);
+            self.parts.plane.request_poll(lane);
         }
     }
 
@@ -606,14 +608,14 @@ struct Run {
 }
 
 impl Run {
-    fn begin(&mut self, plane: &dyn Plane, lane: Lifecycle) {
+    fn begin(&mut self, plane: &dyn DataPath, lane: Lifecycle) {
         if self.lane != Some(lane) {
             self.end(plane);
             self.lane = Some(lane);
         }
     }
 
-    fn end(&mut self, plane: &dyn Plane) {
+    fn end(&mut self, plane: &dyn DataPath) {
         if let Some(lane) = self.lane.take() {
             plane.post(lane, &mut self.postings);
         }

@@ -18,7 +18,7 @@ use crate::profile::{Connecting, DeviceProfile, Recognised, recognise};
 use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
-use handfast_transport::{Access, Completion, Memory, Posting, RemoteSpan, Sent, Span};
+use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,6 +71,15 @@ pub struct Nic {
     pub(super) recognised: Recognised,
     pub(super) rd_atomic: u8,
     pub(super) book: Mutex<AddressBook>,
+}
+
+impl DataPath for Nic {
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
+        Self::post(self, lane, postings);
+    }
+
+    /// Does nothing: a queue pair gives nothing back, so a slice ends by itself or with its lane.
+    fn withdraw(&self, _lane: Lifecycle, _slice: SliceId) {}
 }
 
 impl Nic {

@@ -1,7 +1,7 @@
 //! Threads that wait and look for completions themselves.
 
 use crate::support::*;
-use handfast_transport::{Access, Completion, Memory, Sent, SliceId};
+use handfast_transport::{Access, Completion, DataPath, Memory, Sent, SliceId};
 use handfast_transport_tcp::TokioNet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn attend(node: &Node<TokioNet>, count: usize) -> Vec<Completion> {
     let (mut ended, began) = (Vec::new(), Instant::now());
     while ended.len() < count {
         assert!(began.elapsed() < PATIENCE, "{ended:?} in the end");
-        node.transport.attend(LANE, &mut || {
+        node.transport.busy_poll(LANE, &mut || {
             ended.extend(node.sink.ended_now());
             ended.len() >= count
         });
@@ -80,7 +80,7 @@ async fn answers_after_a_pause_are_polled_for() {
     for _ in 0..WRITES {
         tokio::time::sleep(PAUSE).await;
         let slice = a.write(memory.whole(), &region, 0);
-        a.transport.expect(LANE);
+        a.transport.request_poll(LANE);
         assert_eq!(a.sink.ended(1).await, [Completion::done(slice)]);
     }
     // The kernel of a busy machine may pass bytes on late now and then.
@@ -97,10 +97,10 @@ async fn who_expects_answers_that_never_come_is_looked_for_ever_less() {
     assert_eq!(a.counters().looks, 0);
     // Rests of 1 and 3 between the looks.
     for (looks, rests) in [(1, 1), (2, 3), (3, 0)] {
-        a.transport.expect(LANE);
+        a.transport.request_poll(LANE);
         until(|| a.counters().looks_in_vain == looks).await;
         for _ in 0..rests {
-            a.transport.expect(LANE);
+            a.transport.request_poll(LANE);
             tokio::time::sleep(PAUSE).await;
         }
         assert_eq!(a.counters().looks, looks);
@@ -141,7 +141,7 @@ fn who_waits_for_a_mute_peer_is_let_go() {
     let slice = a.write(memory.whole(), &region, 0);
     let (began, mut asked) = (Instant::now(), 0);
     for _ in 0..100 {
-        a.transport.attend(LANE, &mut || {
+        a.transport.busy_poll(LANE, &mut || {
             asked += 1;
             false
         });
@@ -165,7 +165,7 @@ fn retired_lane_reports_nothing_to_a_poller() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    a.transport.attend(LANE, &mut || over.load(Ordering::Relaxed));
+                    a.transport.busy_poll(LANE, &mut || over.load(Ordering::Relaxed));
                 }
             });
             let posted: Vec<SliceId> =

@@ -3,7 +3,7 @@
 use crate::support::*;
 use handfast_core::Lifecycle;
 use handfast_transport::{
-    Access, Completion, CompletionStatus, Direction, Memory, Posting, Region, SliceId,
+    Access, Completion, CompletionStatus, DataPath, Direction, Memory, Posting, Region, SliceId,
 };
 use handfast_transport_tcp::{Bounced, Net, TokioNet};
 use rand_chacha::ChaCha8Rng;

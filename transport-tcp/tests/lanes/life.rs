@@ -4,7 +4,9 @@ use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Access, Completion, Direction, Posting, RemoteSpan, Sent, SliceId};
+use handfast_transport::{
+    Access, Completion, DataPath, Direction, Posting, RemoteSpan, Sent, SliceId,
+};
 use handfast_transport_tcp::{BringUpError, HelloRefusal, Net, TcpLimits, TokioNet};
 use std::time::Duration;
 

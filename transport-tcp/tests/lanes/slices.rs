@@ -3,7 +3,8 @@
 use crate::support::*;
 use handfast_core::transport::Side;
 use handfast_transport::{
-    Access, Completion, CompletionStatus, Memory, Posting, Region, RemoteSpan, Sent, SliceId,
+    Access, Completion, CompletionStatus, DataPath, Memory, Posting, Region, RemoteSpan, Sent,
+    SliceId,
 };
 use handfast_transport_tcp::{Net, SLICE_BYTES_MAX};
 

@@ -4,8 +4,8 @@ use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{
-    Access, Completion, Direction, LaneSink, Memory, Posting, Region, RegionTable, RemoteSpan,
-    SliceId, Span,
+    Access, Completion, DataPath, Direction, LaneSink, Memory, Posting, Region, RegionTable,
+    RemoteSpan, SliceId, Span,
 };
 use handfast_transport_tcp::{
     ACK_BYTES, Bounced, FRAME_HEADER_BYTES, HELLO_BYTES, LANE_MAGIC, Net, TcpConfig, TcpCounters,

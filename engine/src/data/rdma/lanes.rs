@@ -6,9 +6,8 @@ use super::steps::Steps;
 use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
-use crate::data::plane::Plane;
 use crate::data::transport::{
-    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, Step, Transport,
+    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, Transport,
 };
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_theirs;
@@ -18,7 +17,9 @@ use crate::topology::{Location, PriorityMatrix};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_transport::{Access, Completion, LaneSink, Posting, Sent, SliceId, Span};
+use handfast_transport::{
+    Access, Completion, DataPath, LaneSink, Posting, Sent, SliceId, Span, Step,
+};
 use handfast_transport_rdma::{LimitReached, Nic, NicCounters, NicLimit, VerbsError, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
 use std::collections::BTreeMap;
@@ -276,12 +277,12 @@ impl<N: Net> Inner<N> {
     }
 }
 
-impl<N: Net> Plane for Lanes<N> {
+impl<N: Net> DataPath for Lanes<N> {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         let LanesParts { tcp, lanes, .. } = &self.inner.parts;
         match (self.inner.nic_of(lane), tcp) {
             (Some(nic), _) => nic.post(lane, postings),
-            (None, Some(tcp)) => TcpTransport::post(tcp, lane, postings),
+            (None, Some(tcp)) => tcp.post(lane, postings),
             // The lane is gone.
             (None, None) => {
                 let released = |posting: Posting| Completion::released(posting.slice, Sent::None);
@@ -290,15 +291,15 @@ impl<N: Net> Plane for Lanes<N> {
         }
     }
 
-    fn attend(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
+    fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
         if let Some(tcp) = &self.inner.parts.tcp {
-            TcpTransport::attend(tcp, lane, is_done);
+            tcp.busy_poll(lane, is_done);
         }
     }
 
-    fn expect(&self, lane: Lifecycle) {
+    fn request_poll(&self, lane: Lifecycle) {
         if let Some(tcp) = &self.inner.parts.tcp {
-            TcpTransport::expect(tcp, lane);
+            tcp.request_poll(lane);
         }
     }
 
@@ -306,7 +307,7 @@ impl<N: Net> Plane for Lanes<N> {
         let LanesParts { watch, tcp, .. } = &self.inner.parts;
         match (self.inner.nic_of(lane), tcp) {
             (Some(nic), _) => watch.want_back(&nic, lane, slice),
-            (None, Some(tcp)) => TcpTransport::withdraw(tcp, lane, slice),
+            (None, Some(tcp)) => tcp.withdraw(lane, slice),
             (None, None) => {}
         }
     }

@@ -55,7 +55,7 @@ impl State {
         let Some(near) = &mut self.near else { return affinities };
         affinities.extend(pieces.iter().map(|piece| {
             piece.ends.as_ref().map_or(Affinity::ANY, |Ends { local, remote }| {
-                near.affinity(&local.place(&piece.span), &remote.place(piece.remote.address))
+                near.affinity(&local.place(&piece.span), &remote.place(piece.offset))
             })
         }));
         affinities
@@ -266,7 +266,7 @@ impl Target {
             Verdict::Use => {
                 self.lanes.send_modify(|status| status.up += 1);
                 if awaited {
-                    self.parts.plane.expect(lifecycle);
+                    self.parts.plane.request_poll(lifecycle);
                 }
             }
             Verdict::Probe => self.probe(lifecycle),

@@ -15,7 +15,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 #[derive(Default)]
 struct Notes(Mutex<Vec<(Lifecycle, SliceId)>>);
 
-impl Plane for Notes {
+impl DataPath for Notes {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         let mut notes = self.0.lock().unwrap();
         notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
@@ -98,8 +98,8 @@ impl Story {
     fn write(&self, bytes: usize) -> Transfer {
         let span = Memory::zeroed(bytes).unwrap().whole();
         let remote = RemoteSpan { key: 1, address: 4_096 };
-        let piece = Piece { direction: Direction::Write, span, remote, ends: None };
-        let (batch, report) = self.target.submit(&[piece], None).unwrap();
+        let piece = Piece { direction: Direction::Write, span, offset: 0, ends: None };
+        let (batch, report) = self.target.submit(&[piece], remote, None).unwrap();
         Transfer::new(self.target.clone(), batch, report, Arc::default())
     }
 

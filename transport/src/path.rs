@@ -1,0 +1,37 @@
+//! The trait that every transport implements for its lanes.
+
+use crate::posting::Posting;
+use handfast_core::transfer::SliceId;
+use handfast_core::transport::TransportError;
+use handfast_core::{Lifecycle, NicPath};
+use std::pin::Pin;
+
+/// An operation of a transport, which may take as long as a kernel or a network likes.
+pub type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
+
+/// Lanes that carry postings. `post` and `withdraw` return at once; completions go to the
+/// [`LaneSink`](crate::LaneSink).
+pub trait DataPath: Send + Sync + 'static {
+    /// Posts slices on a lane, in order, and leaves `postings` empty. A slice that cannot be taken
+    /// ends before this returns.
+    fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
+
+    /// Asks for a slice back. A transport that gives nothing back lets it end by itself.
+    fn withdraw(&self, lane: Lifecycle, slice: SliceId);
+
+    /// Polls a lane for completions in place of its task, for a bounded time and until `is_done`. For a
+    /// thread that would park otherwise. Does nothing where polling does not pay.
+    fn busy_poll(&self, _lane: Lifecycle, _is_done: &mut dyn FnMut() -> bool) {}
+
+    /// Has the lane's task poll for completions for a bounded time. For a task that is about to yield.
+    /// Does nothing where polling does not pay.
+    fn request_poll(&self, _lane: Lifecycle) {}
+
+    /// Has a byte cross the lane, for transports whose lanes are probed before use.
+    fn probe(&self, _lane: Lifecycle) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The rails to a peer have failed, so its lanes run over TCP for a while.
+    fn note_fallback(&self, _peer: &NicPath, _reason: TransportError) {}
+}
