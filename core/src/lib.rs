@@ -15,6 +15,7 @@ pub mod gate;
 pub mod identity;
 pub mod mooncake;
 pub mod node;
+pub mod policy;
 mod time;
 pub mod transfer;
 pub mod transport;

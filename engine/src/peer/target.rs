@@ -15,11 +15,11 @@ use crate::error::Cause;
 use crate::node::room::Usage;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
-use crate::peer::mute::Mute;
 use crate::peer::opening::LaneOpening;
 use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
+use handfast_core::policy::LaneWatchdog;
 use handfast_core::transfer::{
     Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
     TransferOutput, Transfers, Work,
@@ -142,7 +142,7 @@ struct State {
     dispatching: bool,
     /// When the timer task will look again; `None` while it sleeps until told.
     armed: Option<Instant>,
-    mute: Mute,
+    watchdog: LaneWatchdog,
     edges: Edges,
     /// When something was last submitted, or ended, or a lane came up.
     used: Instant,
@@ -182,7 +182,7 @@ impl Target {
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
-            mute: Mute::new(parts.lane_mute),
+            watchdog: LaneWatchdog::new(parts.lane_mute),
             edges,
             used: parts.clock.now(),
             uses: 0,
@@ -359,7 +359,7 @@ impl Target {
         let mut state = self.lock();
         state.used = now;
         if answered {
-            state.mute.on_answer(now);
+            state.watchdog.handle_answer(now);
         }
         for completion in completions.drain(..) {
             state.input(now, TransferInput::Completion(completion));
@@ -509,7 +509,7 @@ impl Target {
             self.parts.commands.send(Command::OperationDone { id, outcome });
         }
         let busy = state.transfers.load().slices > 0 && !state.lanes.is_empty();
-        state.mute.set_busy(now, busy);
+        state.watchdog.handle_busy(now, busy);
         let next = state.next_look();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
             state.armed = next;
@@ -578,7 +578,7 @@ impl Target {
             if let Some(rails) = &mut state.rails {
                 rails.handle_timeout(now);
             }
-            if state.mute.give_up(now) {
+            if state.watchdog.handle_timeout(now) {
                 self.give_lanes_up(&state);
             }
             self.pump(state, now);
@@ -670,10 +670,10 @@ impl State {
         draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
     }
 
-    /// When the timer must look: at a deadline, to give mute lanes up, or to try a rail again.
+    /// When the timer must look: at a deadline, when lanes become unresponsive, or to retry a rail.
     fn next_look(&self) -> Option<Instant> {
         let rails = self.rails.as_ref().and_then(Rails::poll_timeout);
-        let others = self.mute.give_up_at().into_iter().chain(rails);
+        let others = self.watchdog.poll_timeout().into_iter().chain(rails);
         self.transfers.poll_timeout().into_iter().chain(others).min()
     }
 

@@ -106,7 +106,7 @@ impl State {
         let (lifecycle, rail) =
             (lane.lifecycle, self.rails.as_ref().and_then(|rails| rails.number(&lane.path)));
         self.used = now;
-        self.mute.on_answer(now);
+        self.watchdog.handle_answer(now);
         self.input(now, input);
         self.transfers.set_rail(lifecycle, rail);
     }

@@ -1,0 +1,9 @@
+//! Decisions without I/O: which lanes to open, probe, evict or distrust, and for how long.
+//!
+//! Each machine owns one decision. `handle_*` takes what happened and `poll_*` yields what to do; every
+//! instant comes from the caller, and outputs depend on nothing but the inputs and their order. All
+//! machines are `Clone` and `Hash`, so that an explorer can branch over them.
+
+mod watchdog;
+
+pub use watchdog::LaneWatchdog;
