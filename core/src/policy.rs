@@ -4,6 +4,8 @@
 //! instant comes from the caller, and outputs depend on nothing but the inputs and their order. All
 //! machines are `Clone` and `Hash`, so that an explorer can branch over them.
 
+mod qpn_reuse;
 mod watchdog;
 
+pub use qpn_reuse::QpnReuseDetector;
 pub use watchdog::LaneWatchdog;

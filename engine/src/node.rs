@@ -7,4 +7,3 @@ pub(crate) mod driver;
 pub(crate) mod legacy;
 pub(crate) mod registry;
 pub(crate) mod room;
-pub(crate) mod twins;

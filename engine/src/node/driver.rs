@@ -8,7 +8,6 @@ use crate::data::transport::Transport;
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::node::room::{Choice, Raising, Share, Sieve, Usage, share};
-use crate::node::twins::Twins;
 use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::observe::lifecycles::LifecyclesState;
@@ -17,6 +16,7 @@ use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
+use handfast_core::policy::QpnReuseDetector;
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
@@ -82,7 +82,7 @@ pub(crate) struct Driver<N: Net> {
     opened: BTreeMap<NicPath, String>,
     /// Where peers that called said they take calls.
     announced: BTreeMap<(NicPath, Incarnation), String>,
-    twins: Twins,
+    qpn_reuse: QpnReuseDetector,
     /// BringUps and Wires under way. One lifecycle has one of them at a time.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
@@ -109,13 +109,13 @@ impl<N: Net> Driver<N> {
         let local = parts.local.target.clone();
         Self {
             _leftovers: Leftovers { lanes, registry, local },
+            qpn_reuse: QpnReuseDetector::new(parts.addresses_max),
             parts,
             commands,
             calls: BTreeMap::new(),
             next_call: 0,
             opened: BTreeMap::new(),
             announced: BTreeMap::new(),
-            twins: Twins::default(),
             steps: BTreeMap::new(),
             calling: JoinSet::new(),
             openings: Openings::default(),
@@ -713,7 +713,7 @@ impl<N: Net> Driver<N> {
     }
 
     fn remember_announced(&mut self, message: &Message) {
-        if self.twins.note(message, self.parts.addresses_max) {
+        if self.qpn_reuse.handle_message(message) {
             info!(peer = %message.from, "the peer restarted with identical QP numbers");
         }
         let address = &message.body.address;
