@@ -5,7 +5,9 @@
 //! machines are `Clone` and `Hash`, so that an explorer can branch over them.
 
 mod qpn_reuse;
+mod quota;
 mod watchdog;
 
 pub use qpn_reuse::QpnReuseDetector;
+pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use watchdog::LaneWatchdog;

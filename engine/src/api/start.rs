@@ -21,7 +21,6 @@ use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOp
 use crate::node::driver::{Driver, DriverParts, LocalEnd};
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
-use crate::node::room::Share;
 use crate::path::nic_path;
 
 use crate::peer::target::{LaneUp, Target, TargetParts};
@@ -29,6 +28,7 @@ use crate::status::{self, MetricsServer, View, ViewParts};
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
+use handfast_core::policy::PeerQuota;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{DataPort, NodeDescriptor};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
@@ -346,7 +346,7 @@ impl<N: Net> Parts<N> {
             events: self.events.clone(),
             close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
             lane_depth: self.builder.limits.lane_depth,
-            share: Share { lanes_max: self.builder.limits.lanes_per_peer_max },
+            quota: PeerQuota { lanes_max: self.builder.limits.lanes_per_peer_max },
             addresses_max: self.builder.limits.peers_max,
         };
         Driver::new(parts, self.commands.clone())

@@ -7,7 +7,7 @@ use crate::data::plane::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
-use crate::node::room::{Choice, Raising, Share, Sieve, Usage, share};
+use crate::node::room::{Choice, Raising, Sieve, Usage};
 use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::observe::lifecycles::LifecyclesState;
@@ -16,14 +16,14 @@ use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
-use handfast_core::policy::QpnReuseDetector;
+use handfast_core::policy::{PeerQuota, QpnReuseDetector, QuotaExceeded, QuotaSide};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
 use handfast_core::wire::{Body, Message, MessageError, Op, PlainMessage};
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use handfast_trace::Recorded;
-use handfast_transport_rdma::LimitReached;
+use handfast_transport_rdma::{LimitReached, NicLimit};
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) events: broadcast::Sender<Event>,
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
-    pub(crate) share: Share,
+    pub(crate) quota: PeerQuota,
     pub(crate) addresses_max: usize,
 }
 
@@ -197,7 +197,7 @@ impl<N: Net> Driver<N> {
                 return;
             }
             Command::CallReceived { message, reply } => {
-                if let Some(refusal) = self.past_share(&message) {
+                if let Some(refusal) = self.over_quota(&message) {
                     // The caller may have hung up.
                     let _ = reply.send(refusal);
                     return;
@@ -269,24 +269,25 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// The answer to a request that would be a lane more than its sender may have.
-    fn past_share(&self, message: &Message) -> Option<Message> {
+    /// The answer to a request past the quota of its sender.
+    fn over_quota(&self, message: &Message) -> Option<Message> {
         if message.op != Op::Request {
             return None;
         }
-        let limit = self.parts.share.check(&self.parts.node, &message.from, false).err()?;
-        let refusal = share::refusal(&self.parts.node, message, limit);
+        let checked = self.parts.quota.check(&self.parts.node, &message.from, QuotaSide::Peer);
+        let refusal = checked.err()?.refusal(&self.parts.node, message);
         count(&self.parts.counts.requests_past_share);
         self.parts.counts.meters.on_answer_sent(&refusal);
         Some(refusal)
     }
 
-    /// As [`Self::past_share`], for a node without our key; notes what crosses.
+    /// As [`Self::over_quota`], for a node without our key; notes what crosses.
     fn note_plain_call(&mut self, message: &PlainMessage) -> Option<PlainMessage> {
         let from = message.from.as_ref().filter(|_| message.ready != Some(true))?;
-        if let Err(limit) = self.parts.share.check(&self.parts.node, from, false) {
+        let checked = self.parts.quota.check(&self.parts.node, from, QuotaSide::Peer);
+        if let Err(exceeded) = checked {
             count(&self.parts.counts.requests_past_share);
-            return Some(PlainMessage::rejection(&share::words(limit)));
+            return Some(PlainMessage::rejection(&exceeded.to_string()));
         }
         self.note_crossing(from);
         None
@@ -301,10 +302,11 @@ impl<N: Net> Driver<N> {
         }
         self.remember_opened(path, address);
         self.end_lanes_to_others(path, incarnation);
-        let Err(limit) = self.parts.share.check(&self.parts.node, path, true) else { return true };
-        let cause = share::failure(limit);
+        let checked = self.parts.quota.check(&self.parts.node, path, QuotaSide::Local);
+        let Err(exceeded) = checked else { return true };
+        let cause = exceeded.failure();
         for target in self.parts.registry.runs_on(path) {
-            target.note_no_room((cause.clone(), limit));
+            target.note_no_room((cause.clone(), lanes_of_peer(exceeded)));
             target.on_open_failed(path, &cause);
         }
         false
@@ -754,6 +756,10 @@ async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {
         Some(at) => clock.sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+fn lanes_of_peer(QuotaExceeded { in_use, max }: QuotaExceeded) -> LimitReached {
+    LimitReached { limit: NicLimit::LanesOfPeer, in_use: in_use as u64, max: max as u64 }
 }
 
 fn failed(side: Side, call: &'static str, detail: String) -> TransportError {

@@ -1,10 +1,8 @@
 //! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
 
-pub(crate) mod share;
 mod sieve;
 
-pub(crate) use share::Share;
 pub(crate) use sieve::{Choice, Sieve, Usage};
 
 use crate::command::{Command, Commands};
