@@ -4,10 +4,12 @@
 //! instant comes from the caller, and outputs depend on nothing but the inputs and their order. All
 //! machines are `Clone` and `Hash`, so that an explorer can branch over them.
 
+mod eviction;
 mod qpn_reuse;
 mod quota;
 mod watchdog;
 
+pub use eviction::{EvictionChoice, HOLD_MAX, HOLD_MIN, LaneEviction, LaneUsage};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use watchdog::LaneWatchdog;

@@ -7,7 +7,7 @@ use crate::data::plane::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
-use crate::node::room::{Choice, Raising, Sieve, Usage};
+use crate::node::room::Raising;
 use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::observe::lifecycles::LifecyclesState;
@@ -16,7 +16,9 @@ use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
 use handfast_core::node::{CallFailure, CallToken, Event, Failure, Input, Output};
-use handfast_core::policy::{PeerQuota, QpnReuseDetector, QuotaExceeded, QuotaSide};
+use handfast_core::policy::{
+    EvictionChoice, LaneEviction, LaneUsage, PeerQuota, QpnReuseDetector, QuotaExceeded, QuotaSide,
+};
 use handfast_core::transport::{
     Operation, OperationId, OperationKind, Outcome, Side, TransportError,
 };
@@ -92,8 +94,7 @@ pub(crate) struct Driver<N: Net> {
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     /// Why lanes end that are not gone yet, and whether they broke.
     causes: BTreeMap<Lifecycle, (TransportError, bool)>,
-    /// Lanes in use, of which one may have to make way.
-    sieve: Sieve,
+    eviction: LaneEviction,
     /// Lanes that were asked to make way, and who waits for their end.
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
     /// Limits that kept lanes from coming up since the last one came up.
@@ -121,7 +122,7 @@ impl<N: Net> Driver<N> {
             openings: Openings::default(),
             asked: BTreeMap::new(),
             causes: BTreeMap::new(),
-            sieve: Sieve::default(),
+            eviction: LaneEviction::default(),
             making_way: BTreeMap::new(),
             no_room: BTreeMap::new(),
             shutdown: None,
@@ -367,7 +368,7 @@ impl<N: Net> Driver<N> {
                 Output::Publish { local, remote, peer } => self.publish(local, remote, &peer),
                 Output::Revoke(lifecycle) => {
                     debug!(?lifecycle, "revoked");
-                    self.sieve.on_down(lifecycle);
+                    self.eviction.handle_lane_down(lifecycle);
                     if let Some(target) = self.parts.lanes.get(lifecycle) {
                         target.on_lane_revoked(lifecycle);
                     }
@@ -543,11 +544,11 @@ impl<N: Net> Driver<N> {
         target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
         // Whoever is a caller uses it for the first time after this.
         let uses = target.usage().uses;
-        self.sieve.on_up(self.parts.clock.now(), lane, peer, uses);
+        self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, uses);
     }
 
     fn on_retired(&mut self, lane: Lifecycle) {
-        self.sieve.on_down(lane);
+        self.eviction.handle_lane_down(lane);
         self.making_way.remove(&lane);
         let (cause, broke) = self
             .causes
@@ -630,20 +631,20 @@ impl<N: Net> Driver<N> {
         }
         let now = self.parts.clock.now();
         let (lanes, transport) = (&self.parts.lanes, &self.parts.transport);
-        let chosen = self.sieve.choose(now, |lane| {
+        let chosen = self.eviction.choose(now, |lane| {
             let usage = lanes.get(lane)?.usage();
-            Some(Usage { uses: usage.uses + transport.served(lane), ..usage })
+            Some(LaneUsage { uses: usage.uses + transport.served(lane), ..usage })
         });
         match chosen {
-            Choice::Nobody => debug!("a limit is reached, and no lane is idle"),
-            Choice::Wait(at) => {
+            EvictionChoice::Nobody => debug!("a limit is reached, and no lane is idle"),
+            EvictionChoice::Wait(at) => {
                 let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
                 self.calling.spawn(async move {
                     clock.sleep_until(at).await;
                     commands.send(Command::RoomWanted { made });
                 });
             }
-            Choice::Evict(lane, peer) => {
+            EvictionChoice::Evict(lane, peer) => {
                 info!(%peer, ?lane, "a lane makes way for another");
                 count(&self.parts.counts.lanes_evicted);
                 self.making_way.insert(lane, made);

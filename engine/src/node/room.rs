@@ -1,10 +1,6 @@
 //! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
 
-mod sieve;
-
-pub(crate) use sieve::{Choice, Sieve, Usage};
-
 use crate::command::{Command, Commands};
 use crate::data::transport::{Attempt, NotRaised, Transport};
 use crate::time::Clock;

@@ -12,14 +12,13 @@ pub(crate) use lanes::LaneUp;
 use crate::command::{Command, Commands};
 use crate::data::transport::{Carrier, Ends};
 use crate::error::Cause;
-use crate::node::room::Usage;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
 use crate::peer::opening::LaneOpening;
 use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::LaneWatchdog;
+use handfast_core::policy::{LaneUsage, LaneWatchdog};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
     TransferOutput, Transfers, Work,
@@ -389,9 +388,9 @@ impl Target {
     }
 
     /// How we use its lanes.
-    pub(crate) fn usage(&self) -> Usage {
+    pub(crate) fn usage(&self) -> LaneUsage {
         let state = self.lock();
-        Usage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
+        LaneUsage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
     }
 
     /// A limit keeps lanes from coming up, which is told next as the peer's loss.

@@ -1,7 +1,8 @@
 use super::*;
-use handfast_core::NodeName;
+use crate::identity::NodeName;
+use alloc::collections::BTreeMap;
+use alloc::format;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 fn peer(number: u64) -> NicPath {
     let name = |text: &str| NodeName::new(text).unwrap();
@@ -12,12 +13,12 @@ fn at(milliseconds: u64) -> Instant {
     Instant(0) + Duration::from_millis(milliseconds)
 }
 
-/// What a driver knows, and a sieve that it asks.
+/// The lanes as a driver knows them, and the machine.
 #[derive(Default)]
 struct World {
-    sieve: Sieve,
+    eviction: LaneEviction,
     now: u64,
-    lanes: BTreeMap<Lifecycle, (u64, Usage)>,
+    lanes: BTreeMap<Lifecycle, (u64, LaneUsage)>,
     next: u64,
 }
 
@@ -25,9 +26,9 @@ impl World {
     fn up(&mut self, number: u64) -> Lifecycle {
         self.next += 1;
         let lane = Lifecycle(self.next);
-        let usage = Usage { busy: false, uses: 0, last: at(self.now) };
+        let usage = LaneUsage { busy: false, uses: 0, last: at(self.now) };
         self.lanes.insert(lane, (number, usage));
-        self.sieve.on_up(at(self.now), lane, &peer(number), 0);
+        self.eviction.handle_lane_up(at(self.now), lane, &peer(number), 0);
         lane
     }
 
@@ -35,7 +36,7 @@ impl World {
         self.now += milliseconds;
     }
 
-    /// By the peer: that it was is seen, and not when.
+    /// A use by the peer, of which the time is not known.
     fn used(&mut self, lane: Lifecycle) {
         self.lanes.get_mut(&lane).unwrap().1.uses += 1;
     }
@@ -45,30 +46,30 @@ impl World {
         (usage.busy, usage.last) = (busy, at(self.now));
     }
 
-    fn choose(&mut self) -> Choice {
+    fn choose(&mut self) -> EvictionChoice {
         let lanes = &self.lanes;
         let chosen =
-            self.sieve.choose(at(self.now), |lane| lanes.get(&lane).map(|(_, usage)| *usage));
-        if let Choice::Evict(lane, _) = chosen {
+            self.eviction.choose(at(self.now), |lane| lanes.get(&lane).map(|(_, usage)| *usage));
+        if let EvictionChoice::Evict(lane, _) = chosen {
             self.lanes.remove(&lane);
         }
         chosen
     }
 
-    /// As who asks again when told to; `None` where nobody can make way.
+    /// Chooses again whenever told to wait; `None` if every lane is busy.
     fn evict(&mut self) -> Option<Lifecycle> {
-        // It comes up, everybody was used, and they are again.
+        // The lane is young, all were used, all are used again.
         for _ in 0..3 {
             match self.choose() {
-                Choice::Evict(lane, _) => return Some(lane),
-                Choice::Nobody => return None,
-                Choice::Wait(until) => {
-                    assert!(until > at(self.now), "waiting brings something");
+                EvictionChoice::Evict(lane, _) => return Some(lane),
+                EvictionChoice::Nobody => return None,
+                EvictionChoice::Wait(until) => {
+                    assert!(until > at(self.now), "the wait ends later than now");
                     self.now = until.0.div_ceil(1_000_000);
                 }
             }
         }
-        panic!("whoever waits is told in the end")
+        panic!("the wait ends")
     }
 }
 
@@ -88,23 +89,23 @@ fn unused_lane_is_evicted_first() {
 }
 
 #[test]
-fn where_all_were_used_those_that_are_used_now_stay() {
+fn lanes_used_again_stay_when_all_were_used() {
     let mut world = World::default();
     let [one, two] = [1, 2].map(|number| world.up(number));
     world.pass(300);
     world.used(one);
     world.used(two);
-    assert_eq!(world.choose(), Choice::Wait(at(350)));
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(350)));
     world.pass(20);
-    assert_eq!(world.choose(), Choice::Wait(at(350)), "they are given their time");
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(350)), "lanes have time to show use");
     world.used(one);
     world.pass(30);
-    assert_eq!(world.choose(), Choice::Evict(two, peer(2)), "it has shown nothing since");
+    assert_eq!(world.choose(), EvictionChoice::Evict(two, peer(2)), "it has shown nothing since");
     world.used(one);
-    assert_eq!(world.choose(), Choice::Wait(at(400)), "the other has");
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(400)), "the other has");
     world.used(one);
     world.pass(50);
-    assert_eq!(world.choose(), Choice::Evict(one, peer(1)), "somebody has to");
+    assert_eq!(world.choose(), EvictionChoice::Evict(one, peer(1)), "one has to go");
 }
 
 /// A use before the hold time ends does not protect the lane later.
@@ -117,10 +118,10 @@ fn early_use_does_not_protect_later() {
     world.used(one);
     world.used(two);
     world.pass(220);
-    assert_eq!(world.choose(), Choice::Wait(at(300)));
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(300)));
     world.used(one);
     world.pass(50);
-    assert_eq!(world.choose(), Choice::Evict(two, peer(2)));
+    assert_eq!(world.choose(), EvictionChoice::Evict(two, peer(2)));
 }
 
 /// A busy lane stays, and a recently used one stays for its hold time.
@@ -128,15 +129,15 @@ fn early_use_does_not_protect_later() {
 fn busy_and_recent_lanes_stay() {
     let mut world = World::default();
     let [one, two] = [1, 2].map(|number| world.up(number));
-    assert_eq!(world.choose(), Choice::Wait(at(250)), "both have just come up");
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(250)), "both have just come up");
     world.busy(one, true);
     world.pass(250);
-    assert_eq!(world.choose(), Choice::Evict(two, peer(2)));
-    assert_eq!(world.choose(), Choice::Nobody);
+    assert_eq!(world.choose(), EvictionChoice::Evict(two, peer(2)));
+    assert_eq!(world.choose(), EvictionChoice::Nobody);
     world.busy(one, false);
-    assert_eq!(world.choose(), Choice::Wait(at(500)));
+    assert_eq!(world.choose(), EvictionChoice::Wait(at(500)));
     world.pass(250);
-    assert_eq!(world.choose(), Choice::Evict(one, peer(1)));
+    assert_eq!(world.choose(), EvictionChoice::Evict(one, peer(1)));
 }
 
 /// A returning peer holds its lane for longer each time, up to a second.
@@ -155,27 +156,26 @@ fn returning_peer_gets_a_longer_hold() {
 }
 
 #[test]
-fn so_many_peers_are_remembered_and_the_oldest_is_forgotten() {
+fn peers_past_the_bound_are_forgotten() {
     let mut world = World::default();
     for number in 0..=EVICTED_MAX as u64 {
         world.up(number);
     }
     world.pass(250);
     while world.evict().is_some() {}
-    assert_eq!(world.sieve.evicted.len(), EVICTED_MAX);
+    assert_eq!(world.eviction.evicted.len(), EVICTED_MAX);
     let hold = |world: &mut World, number| {
         world.up(number);
-        world.sieve.lanes.last().unwrap().hold
+        world.eviction.lanes.last().unwrap().hold
     };
     assert_eq!(hold(&mut world, 0), HOLD_MIN);
     assert_eq!(hold(&mut world, 1), HOLD_MIN.doubled(1));
 }
 
 proptest! {
-    /// Whatever happens, who makes way may, once, and is not one that is used all the time while
-    /// another is not; and nobody waits without end.
+    /// The evicted lane is idle, past its hold time, and unused if any ripe lane is. Every wait ends.
     #[test]
-    fn who_makes_way_has_no_work_and_had_its_time(
+    fn evicted_lane_is_idle_and_past_its_hold(
         moves in proptest::collection::vec((0u8..6, 0u64..8, 0u64..400), 1..200),
     ) {
         let mut world = World::default();
@@ -190,22 +190,22 @@ proptest! {
                 }
                 (4, Some(lane)) => {
                     world.lanes.remove(&lane);
-                    world.sieve.on_down(lane);
+                    world.eviction.handle_lane_down(lane);
                 }
                 _ => {
                     world.pass(milliseconds);
-                    asked(&mut world);
+                    check_eviction(&mut world);
                 }
             }
-            prop_assert_eq!(world.sieve.lanes.len(), world.lanes.len());
-            prop_assert!(world.sieve.hand <= world.lanes.len());
+            prop_assert_eq!(world.eviction.lanes.len(), world.lanes.len());
+            prop_assert!(world.eviction.hand <= world.lanes.len());
         }
     }
 }
 
-fn asked(world: &mut World) {
+fn check_eviction(world: &mut World) {
     let held: BTreeMap<Lifecycle, (Instant, u64)> =
-        world.sieve.lanes.iter().map(|held| (held.lane, (held.up, held.uses))).collect();
+        world.eviction.lanes.iter().map(|held| (held.lane, (held.up, held.uses))).collect();
     let before = world.lanes.clone();
     let ripe = |lane: &Lifecycle, now| {
         let usage = before[lane].1;
@@ -219,7 +219,7 @@ fn asked(world: &mut World) {
             assert!(!usage.busy && usage.last + HOLD_MIN <= at(world.now));
             assert!(held[&lane].0 + HOLD_MIN <= at(world.now));
             let unused = before.keys().any(|l| ripe(l, asked_at) && before[l].1.uses == held[l].1);
-            assert!(!unused || usage.uses == held[&lane].1, "an unused one goes first");
+            assert!(!unused || usage.uses == held[&lane].1, "an unused lane goes first");
         }
     }
 }
