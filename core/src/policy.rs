@@ -5,11 +5,13 @@
 //! machines are `Clone` and `Hash`, so that an explorer can branch over them.
 
 mod eviction;
+mod fallback;
 mod qpn_reuse;
 mod quota;
 mod watchdog;
 
 pub use eviction::{EvictionChoice, HOLD_MAX, HOLD_MIN, LaneEviction, LaneUsage};
+pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use watchdog::LaneWatchdog;

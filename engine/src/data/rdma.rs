@@ -1,7 +1,6 @@
 //! Lanes over RDMA, with TCP beside where that is allowed.
 
 mod device;
-mod doubts;
 mod lanes;
 mod regions;
 mod steps;

@@ -153,7 +153,7 @@ impl<N: Net> Inner<N> {
             Some(tcp) => tcp.bring_up(lifecycle, token)?,
             None => Body { address: self.parts.address.clone(), ..Body::default() },
         };
-        let given_up = tcp.is_some() && watch.doubts.is_given_up(&peer, clock.now());
+        let given_up = tcp.is_some() && watch.fallback().is_given_up(&peer, clock.now());
         let has_queue_pairs = !given_up;
         let lane =
             Lane { peer: peer.clone(), nic: nic.clone(), has_queue_pairs, carrier: Carrier::Tcp };
@@ -236,7 +236,7 @@ impl<N: Net> Inner<N> {
             return Err(error);
         }
         // More are tried before: a NIC may announce another of its addresses then.
-        if watch.doubts.on_failed(peer, clock.now()) {
+        if watch.fallback().handle_failure(peer, clock.now()) {
             let reason = Error::new(error.side, Stage::Handshake, error.clone());
             fallbacks.tell(reason.at(peer.node.as_str()));
         }
@@ -325,7 +325,7 @@ impl<N: Net> DataPath for Lanes<N> {
 
     fn note_fallback(&self, peer: &NicPath, reason: TransportError) {
         let LanesParts { watch, fallbacks, clock, .. } = &self.inner.parts;
-        watch.doubts.give_up(peer, clock.now());
+        watch.fallback().give_up(peer, clock.now());
         let reason = Error::new(reason.side, Stage::Transfer, Cause::Transport(reason));
         fallbacks.tell(reason.at(peer.node.as_str()));
     }

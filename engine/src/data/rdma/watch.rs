@@ -1,17 +1,17 @@
 //! What the device's own thread tells, as the engine takes it.
 
-use super::doubts::{Doubts, FAILED_LANES_MAX, TCP_FOR};
 use crate::data::fallback::Fallbacks;
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_theirs;
 use crate::time::Clock;
+use handfast_core::policy::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Lifecycle, NicPath};
 use handfast_transport::{Completion, CompletionStatus, LaneSink, SliceId};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicSink};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
@@ -33,7 +33,7 @@ pub(super) struct Watch {
     /// Calls come from the device's own thread as well.
     runtime: Handle,
     facts: RwLock<BTreeMap<Lifecycle, Arc<Facts>>>,
-    pub(super) doubts: Doubts,
+    fallback: Mutex<RdmaFallback>,
 }
 
 impl Watch {
@@ -43,8 +43,13 @@ impl Watch {
         fallbacks: Option<Fallbacks>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (facts, doubts) = (RwLock::default(), Doubts::default());
-        Self { lanes, fallbacks, clock, runtime: Handle::current(), facts, doubts }
+        let (facts, fallback) = (RwLock::default(), Mutex::default());
+        Self { lanes, fallbacks, clock, runtime: Handle::current(), facts, fallback }
+    }
+
+    /// The decision between RDMA and TCP, locked for one call.
+    pub(super) fn fallback(&self) -> MutexGuard<'_, RdmaFallback> {
+        self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(&self, lane: Lifecycle, peer: NicPath) {
@@ -88,8 +93,8 @@ impl Watch {
         if !silent || facts.answered.load(Ordering::Acquire) || is_theirs(&facts.peer) {
             return;
         }
-        if self.doubts.on_failed(&facts.peer, self.clock.now()) {
-            let seconds = TCP_FOR.nanos() / 1_000_000_000;
+        if self.fallback().handle_failure(&facts.peer, self.clock.now()) {
+            let seconds = FALLBACK_TIME.nanos() / 1_000_000_000;
             let detail = format!(
                 "{}, and no lane of {FAILED_LANES_MAX} ever had an answer; RDMA is tried again \
                  after {seconds} s",
@@ -108,7 +113,7 @@ impl LaneSink for Watch {
             completions.iter().any(|completion| completion.status == CompletionStatus::Done);
         let first = |facts: &Arc<Facts>| answered && !facts.answered.swap(true, Ordering::AcqRel);
         if let Some(facts) = self.of(lane).filter(first) {
-            self.doubts.on_answer(&facts.peer);
+            self.fallback().handle_answer(&facts.peer);
             if let Some(fallbacks) = &self.fallbacks {
                 fallbacks.forget(facts.peer.node.as_str());
             }
