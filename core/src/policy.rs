@@ -6,12 +6,14 @@
 
 mod eviction;
 mod fallback;
+mod fence;
 mod qpn_reuse;
 mod quota;
 mod watchdog;
 
 pub use eviction::{EvictionChoice, HOLD_MAX, HOLD_MIN, LaneEviction, LaneUsage};
 pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
+pub use fence::FenceLedger;
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
 pub use watchdog::LaneWatchdog;

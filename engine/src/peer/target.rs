@@ -18,7 +18,7 @@ use crate::peer::opening::LaneOpening;
 use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::{LaneUsage, LaneWatchdog};
+use handfast_core::policy::{FenceLedger, LaneUsage, LaneWatchdog};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
     TransferOutput, Transfers, Work,
@@ -132,10 +132,7 @@ struct State {
     rail: Option<Arc<Rail>>,
     /// Revoked lanes whose last slice is waited for.
     draining: Vec<Lifecycle>,
-    /// Lanes that are gone; the next one that comes up on the same path proves that nothing on them
-    /// can land.
-    unfenced: Vec<(NicPath, Lifecycle)>,
-    doubts: fence::Doubts,
+    fences: FenceLedger,
     meters: Option<Arc<PeerMeters>>,
     outbox: Vec<Dispatch>,
     dispatching: bool,
@@ -175,8 +172,7 @@ impl Target {
             opening: None,
             rail: None,
             draining: Vec::new(),
-            unfenced: Vec::new(),
-            doubts: fence::Doubts::default(),
+            fences: FenceLedger::default(),
             meters: parts.meters.clone(),
             outbox: Vec::new(),
             dispatching: false,

@@ -9,23 +9,9 @@ use handfast_core::transport::TransportError;
 use handfast_transport::{Completion, CompletionStatus, Sent};
 use std::sync::Arc;
 
-/// Lanes that carry, or carried, what may still land.
-#[derive(Default)]
-pub(super) struct Doubts {
-    /// Lanes that are up, of which slices were given back that had been sent in part or whole.
-    up: Vec<Lifecycle>,
-}
-
-impl Doubts {
-    pub(super) fn on_lane_down(&mut self, lane: Lifecycle) {
-        self.up.retain(|up| *up != lane);
-    }
-}
-
 impl State {
     fn is_in_doubt(&self) -> bool {
-        let may_land = !self.unfenced.is_empty() || !self.doubts.up.is_empty();
-        may_land && !matches!(self.ended, Some(TransferInput::PeerRestarted))
+        self.fences.is_in_doubt() && !matches!(self.ended, Some(TransferInput::PeerRestarted))
     }
 }
 
@@ -38,10 +24,7 @@ impl Target {
             _ => false,
         };
         if completions.iter().any(sent) {
-            let mut state = self.lock();
-            if !state.doubts.up.contains(&lane) {
-                state.doubts.up.push(lane);
-            }
+            self.lock().fences.handle_sent_unanswered(lane);
         }
     }
 
@@ -55,7 +38,7 @@ impl Target {
     pub(crate) async fn fence(&self, answering: &Self) -> Result<(), Arc<TransportError>> {
         let (mut ours, mut theirs) = (self.watch_lanes(), answering.watch_lanes());
         let failures = theirs.borrow().failures;
-        if !self.lock().doubts.up.is_empty() {
+        if self.lock().fences.has_sent_unanswered() {
             self.parts.commands.send(Command::EndLanes { peer: self.parts.path.clone() });
         }
         while self.is_in_doubt() {

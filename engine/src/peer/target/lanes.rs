@@ -113,17 +113,14 @@ impl State {
 
     /// Nothing that was posted on a lane of before can land any more: on `path`, or on any.
     fn fence(&mut self, now: Instant, path: Option<&NicPath>) {
-        let fenced = |(on, _): &mut (NicPath, Lifecycle)| path.is_none_or(|path| on == path);
-        let lanes: Vec<_> = self.unfenced.extract_if(.., fenced).collect();
-        for (_, lane) in lanes {
+        for lane in self.fences.handle_fence(path) {
             self.input(now, TransferInput::LaneFenced { lane });
         }
     }
 
     /// Nobody tries to have a lane over a path any more, so nothing will prove what landed.
     fn lose_fences(&mut self, now: Instant, path: &NicPath, cause: &TransportError) {
-        let of_path = self.unfenced.iter().filter(|(on, _)| on == path);
-        let lanes: Vec<Lifecycle> = of_path.map(|(_, lane)| *lane).collect();
+        let lanes: Vec<Lifecycle> = self.fences.owed_on(path).collect();
         for lane in lanes {
             self.lose_fence(now, lane, cause.clone());
         }
@@ -198,7 +195,7 @@ impl Target {
     /// Asks for lanes over the paths on which something may still land, though others are up.
     pub(super) fn want_proofs(&self) -> bool {
         self.update(|state, _| {
-            let paths: Vec<NicPath> = state.unfenced.iter().map(|(path, _)| path.clone()).collect();
+            let paths: Vec<NicPath> = state.fences.paths().cloned().collect();
             match &mut state.rails {
                 Some(rails) if !paths.is_empty() => {
                     paths.iter().for_each(|path| rails.open_again(path));
@@ -311,13 +308,14 @@ impl Target {
         self.update(|state, now| {
             state.count_moved();
             state.draining.retain(|draining| *draining != lane);
-            state.doubts.on_lane_down(lane);
             let place = state.lanes.iter().position(|known| known.lifecycle == lane);
-            let Some(gone) = place.map(|place| state.lanes.remove(place)) else { return };
+            let gone = place.map(|place| state.lanes.remove(place));
+            let owes = gone.as_ref().filter(|gone| gone.used).map(|gone| &gone.path);
+            state.fences.handle_lane_down(lane, owes);
+            let Some(gone) = gone else { return };
             used = gone.used;
             self.doubt_unpublished(state);
             if used {
-                state.unfenced.push((gone.path.clone(), lane));
                 state.input(now, TransferInput::LaneDown { lane, cause: cause.clone() });
                 in_doubt = gone.carrier == Carrier::Rdma && state.transfers.owes_fence(lane);
             }
@@ -354,7 +352,7 @@ impl Target {
             let Some(rails) = &mut state.rails else { return };
             rails.on_open_failed(now, path, cause);
             if rails.stance(path) != Stance::Pursued {
-                proof_lost = state.unfenced.iter().any(|(on, _)| on == path);
+                proof_lost = state.fences.owed_on(path).next().is_some();
                 state.lose_fences(now, path, cause);
             }
         });
