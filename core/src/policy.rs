@@ -9,6 +9,7 @@ mod fallback;
 mod fence;
 mod qpn_reuse;
 mod quota;
+mod rails;
 mod watchdog;
 
 pub use eviction::{EvictionChoice, HOLD_MAX, HOLD_MIN, LaneEviction, LaneUsage};
@@ -16,4 +17,8 @@ pub use fallback::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 pub use fence::FenceLedger;
 pub use qpn_reuse::QpnReuseDetector;
 pub use quota::{PeerQuota, QuotaExceeded, QuotaSide};
+pub use rails::{
+    FailureClass, RAIL_FAILURES_MAX, RAIL_PAUSE_MAX, RAIL_PAUSE_MIN, RAIL_STEADY, RAILS_MAX,
+    RailOutput, RailPlan, RailStance, RailVerdict, Rails, plan_rails,
+};
 pub use watchdog::LaneWatchdog;

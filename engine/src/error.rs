@@ -3,9 +3,9 @@
 mod class;
 mod diagnosis;
 
-use crate::peer::rails::FailureClass;
 use handfast_core::mooncake::{NotificationError, SegmentError};
 use handfast_core::node::Failure;
+use handfast_core::policy::FailureClass;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};

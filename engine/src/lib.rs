@@ -70,6 +70,7 @@ pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub use handfast_core::node::{
     CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
 };
+pub use handfast_core::policy::{FailureClass, RAILS_MAX};
 pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
 pub use handfast_core::transport::{Side, TransportError};
 pub use handfast_core::wire::{Refusal, RefusalReason};
@@ -89,7 +90,6 @@ pub use observe::counters::{Counters, DataPortCounters};
 pub use observe::lifecycles::{ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState};
 pub use observe::meters::{LATENCY_MAX_NS, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX};
 pub use peer::opening::LaneOpening;
-pub use peer::rails::{FailureClass, RAILS_MAX};
 pub use status::{
     EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
     WayState,

@@ -4,6 +4,6 @@
 //! driver's task take in turn. Postings leave the lock before a transport sees them.
 
 pub(crate) mod edges;
+pub(crate) mod near;
 pub(crate) mod opening;
-pub(crate) mod rails;
 pub(crate) mod target;

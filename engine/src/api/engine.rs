@@ -545,7 +545,7 @@ impl Engine {
             false => Vec::new(),
         };
         for rail in &rails {
-            transport.note_address(&rail.path, &descriptor.devices[rail.theirs].gid, None);
+            transport.note_address(&rail.path, &descriptor.devices[rail.peer_device].gid, None);
         }
         if descriptor.keep && !target.has_lanes() {
             // For the handshake that is to come.

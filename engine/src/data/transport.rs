@@ -3,9 +3,9 @@
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::error::Error;
-use crate::peer::rails::RailPlan;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
+use handfast_core::policy::RailPlan;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};

@@ -1,7 +1,7 @@
 //! What a failure is about, by its cause.
 
 use super::{Cause, Error};
-use crate::peer::rails::FailureClass;
+use handfast_core::policy::FailureClass;
 use handfast_core::transport::Side;
 
 impl Error {

@@ -6,6 +6,7 @@ use crate::path::is_theirs;
 use crate::path::nic_path;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::Clock;
+use handfast_core::policy::RAILS_MAX;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
@@ -20,8 +21,7 @@ use tokio::runtime::Handle;
 pub(crate) const RUNS_MAX: usize = 8;
 /// Most paths to one Mooncake node, each a remote and a local device: those of two nodes with eight
 /// devices each.
-pub(crate) const THEIR_PATHS_MAX: usize =
-    crate::peer::rails::RAILS_MAX * crate::peer::rails::RAILS_MAX;
+pub(crate) const THEIR_PATHS_MAX: usize = RAILS_MAX * RAILS_MAX;
 
 /// The target of each published lane.
 pub(crate) struct LaneTable {

@@ -14,11 +14,11 @@ use crate::data::transport::{Carrier, Ends};
 use crate::error::Cause;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
+use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
-use crate::peer::rails::{Near, Rails};
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::{FenceLedger, LaneUsage, LaneWatchdog};
+use handfast_core::policy::{FenceLedger, LaneUsage, LaneWatchdog, Rails};
 use handfast_core::transfer::{
     Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
     TransferOutput, Transfers, Work,

@@ -3,8 +3,8 @@
 use super::watch::Watch;
 use crate::data::transport::RdmaOptions;
 use crate::error::{Cause, Error, Stage};
-use crate::peer::rails::RAILS_MAX;
 use crate::topology::{Location, Machine, PriorityMatrix};
+use handfast_core::policy::RAILS_MAX;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::REGION_LOCATION_BYTES_MAX;
 use handfast_transport_rdma::{

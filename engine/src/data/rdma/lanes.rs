@@ -11,9 +11,9 @@ use crate::data::transport::{
 };
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_theirs;
-use crate::peer::rails::{RailPlan, plan_rails};
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
+use handfast_core::policy::{RailPlan, plan_rails};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pairs of NICs that are counted one by one for a peer: twice as many as there are rails, for one
 /// that comes back with other NICs. What goes over others is in its counts by carrier alone.
-pub const NIC_PAIRS_METERED_MAX: usize = 2 * crate::peer::rails::RAILS_MAX;
+pub const NIC_PAIRS_METERED_MAX: usize = 2 * handfast_core::policy::RAILS_MAX;
 
 /// One pair.
 #[derive(Default)]

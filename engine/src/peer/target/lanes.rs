@@ -6,9 +6,10 @@ use crate::command::Command;
 use crate::data::transport::{Carrier, Ends};
 use crate::observe::count;
 use crate::observe::meters::NicPair;
+use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
-use crate::peer::rails::{Act, Near, RailPlan, Rails, Stance, Verdict};
 use crate::topology::PriorityMatrix;
+use handfast_core::policy::{RailOutput, RailPlan, RailStance, RailVerdict, Rails};
 use handfast_core::transfer::{Affinity, TransferInput};
 use handfast_core::transport::TransportError;
 use handfast_core::wire::DeviceDescriptor;
@@ -158,7 +159,7 @@ impl Target {
         state.rails = (!plans.is_empty()).then(|| Rails::new(plans, tcp));
         if let Some(rails) = &mut state.rails {
             for lane in state.lanes.iter().filter(|lane| lane.used) {
-                rails.on_up(now, &lane.path, lane.lifecycle);
+                rails.handle_lane_up(now, &lane.path, lane.lifecycle);
             }
         }
         state.number_lanes();
@@ -181,7 +182,7 @@ impl Target {
     /// As [`Target::want_lane`], where the state is at hand and looked at afterwards.
     pub(super) fn want_lane_for(&self, state: &mut State) {
         match &mut state.rails {
-            Some(rails) => rails.demand(),
+            Some(rails) => rails.handle_demand(),
             None => self.open(self.parts.path.clone()),
         }
     }
@@ -198,7 +199,7 @@ impl Target {
             let paths: Vec<NicPath> = state.fences.paths().cloned().collect();
             match &mut state.rails {
                 Some(rails) if !paths.is_empty() => {
-                    paths.iter().for_each(|path| rails.open_again(path));
+                    paths.iter().for_each(|path| rails.handle_fence_demand(path));
                 }
                 _ => self.want_lane_for(state),
             }
@@ -210,17 +211,19 @@ impl Target {
     pub(super) fn act_on_rails(&self, state: &mut State, now: Instant) -> bool {
         let busy = !state.batches.is_empty();
         let Some(rails) = &mut state.rails else { return false };
-        rails.set_busy(busy);
+        rails.handle_busy(busy);
         let mut acted = false;
-        while let Some(act) = state.rails.as_mut().and_then(Rails::poll_act) {
+        while let Some(output) = state.rails.as_mut().and_then(Rails::poll_output) {
             acted = true;
-            match act {
-                Act::Open(path) => self.open(path),
-                Act::Close(peer) => {
+            match output {
+                RailOutput::Open(path) => self.open(path),
+                RailOutput::Close(peer) => {
                     self.parts.commands.send(Command::EndLane { peer });
                 }
-                Act::FallBack(reason) => self.parts.plane.note_fallback(&self.parts.path, reason),
-                Act::Lost(cause) => {
+                RailOutput::FallBack(reason) => {
+                    self.parts.plane.note_fallback(&self.parts.path, reason)
+                }
+                RailOutput::Lost(cause) => {
                     self.mark_stale();
                     state.input(now, TransferInput::PeerLost { cause: cause.clone() });
                     self.fail_demand(cause);
@@ -243,30 +246,31 @@ impl Target {
     /// `Target::on_lane_down`), and reads have no bytes that could land.
     pub(crate) fn on_lane_up(self: &Arc<Self>, lifecycle: Lifecycle, up: LaneUp) {
         let LaneUp { path, depth, carrier, opening } = up;
-        let (mut verdict, mut awaited) = (Verdict::Use, false);
+        let (mut verdict, mut awaited) = (RailVerdict::Use, false);
         self.update(|state, now| {
             awaited = state.batches.values().any(Batch::ends_soon);
             state.fence(now, Some(&path));
             state.opening = opening;
             state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
             let rails = state.rails.as_mut();
-            verdict = rails.map_or(Verdict::Use, |rails| rails.on_up(now, &path, lifecycle));
+            verdict =
+                rails.map_or(RailVerdict::Use, |rails| rails.handle_lane_up(now, &path, lifecycle));
             let theirs = state.device_on(&path);
             let pair = state.pair(&path);
             state.lanes.push(Lane { lifecycle, path, carrier, depth, theirs, used: false, pair });
-            if verdict == Verdict::Use {
+            if verdict == RailVerdict::Use {
                 let place = state.lanes.len() - 1;
                 state.use_lane(now, place);
             }
         });
         match verdict {
-            Verdict::Use => {
+            RailVerdict::Use => {
                 self.lanes.send_modify(|status| status.up += 1);
                 if awaited {
                     self.parts.plane.request_poll(lifecycle);
                 }
             }
-            Verdict::Probe => self.probe(lifecycle),
+            RailVerdict::Probe => self.probe(lifecycle),
         }
     }
 
@@ -288,7 +292,7 @@ impl Target {
     fn on_probed(&self, lane: Lifecycle) {
         let mut used = false;
         self.update(|state, now| {
-            let answered = |rails: &mut Rails| rails.on_answer(now, lane);
+            let answered = |rails: &mut Rails| rails.handle_probe_answered(now, lane);
             let place = state.lanes.iter().position(|known| known.lifecycle == lane);
             if let Some(place) = place
                 && state.rails.as_mut().is_none_or(answered)
@@ -320,11 +324,11 @@ impl Target {
                 in_doubt = gone.carrier == Carrier::Rdma && state.transfers.owes_fence(lane);
             }
             if let Some(rails) = &mut state.rails {
-                rails.on_down(now, lane, Some(&cause).filter(|_| failed));
+                rails.handle_lane_down(now, lane, Some(&cause).filter(|_| failed));
             }
             match state.rails.as_mut().map(|rails| rails.stance(&gone.path)) {
-                Some(Stance::GivenUp) => state.lose_fences(now, &gone.path, &cause),
-                Some(Stance::Pursued) => {}
+                Some(RailStance::GivenUp) => state.lose_fences(now, &gone.path, &cause),
+                Some(RailStance::Pursued) => {}
                 // The peer's choice: nobody here would ask for it, and it may owe a proof.
                 _ if gone.path != self.parts.path && used && !state.batches.is_empty() => {
                     self.open(gone.path);
@@ -350,8 +354,8 @@ impl Target {
         let mut proof_lost = false;
         self.update(|state, now| {
             let Some(rails) = &mut state.rails else { return };
-            rails.on_open_failed(now, path, cause);
-            if rails.stance(path) != Stance::Pursued {
+            rails.handle_open_failed(now, path, cause);
+            if rails.stance(path) != RailStance::Pursued {
                 proof_lost = state.fences.owed_on(path).next().is_some();
                 state.lose_fences(now, path, cause);
             }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::api::transfer::Transfer;
 use crate::error::{Cause, Error};
-use crate::peer::rails::{FailureClass, RailPlan};
 use crate::time::TokioClock;
 use handfast_core::NodeName;
+use handfast_core::policy::{FailureClass, RailPlan};
 use handfast_core::transfer::Remote;
 use handfast_core::wire::DeviceDescriptor;
 use handfast_transport::{CompletionStatus, Memory};
@@ -64,7 +64,8 @@ impl Story {
         let mut paths = [path.clone(), path];
         if with_rails {
             paths = ["rxe0", "rxe1"].map(|nic| NicPath::over_rail(&node, nic, nic).unwrap());
-            let plan = |theirs: usize| RailPlan { path: paths[theirs].clone(), theirs };
+            let plan =
+                |device: usize| RailPlan { path: paths[device].clone(), peer_device: device };
             let device =
                 |name: &str| DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() };
             target.set_rails(&[plan(0), plan(1)], &[device("rxe0"), device("rxe1")], false);
@@ -190,7 +191,7 @@ async fn a_rail_that_does_not_answer_its_probe_loses_the_proof_too() {
     assert_eq!(story.opened(), [story.paths[0].clone()]);
     // Up again without a word of what was before, and broken before it was used.
     let third = Lifecycle(3);
-    story.target.lock().rails.as_mut().unwrap().on_up(Instant(1), &story.paths[0], third);
+    story.target.lock().rails.as_mut().unwrap().handle_lane_up(Instant(1), &story.paths[0], third);
     story.target.lock().lanes.push(lanes::Lane::tried(third, story.paths[0].clone()));
     story.target.on_lane_down(third, silent(), true);
     let error = ends(transfer).await;

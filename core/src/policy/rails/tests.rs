@@ -1,0 +1,332 @@
+use super::*;
+use alloc::string::{String, ToString};
+use alloc::{format, vec};
+use proptest::prelude::*;
+
+fn node() -> NodeName {
+    NodeName::new("b:1").unwrap()
+}
+
+fn plan(nic: usize) -> RailPlan {
+    let name = format!("mlx5_{nic}");
+    let path = NicPath::over_rail(&node(), &name, &name).unwrap();
+    RailPlan { path, peer_device: nic }
+}
+
+fn tcp() -> NicPath {
+    NicPath { node: node(), nic: NodeName::new("tcp").unwrap() }
+}
+
+fn rails(count: usize, with_tcp: bool) -> Rails {
+    let plans: Vec<RailPlan> = (0..count).map(plan).collect();
+    let tcp = tcp();
+    Rails::new(&plans, with_tcp.then_some(&tcp))
+}
+
+fn error(side: Side, call: &'static str) -> TransportError {
+    TransportError { side, call: call.into(), code: 0, detail: String::new() }
+}
+
+fn cut() -> TransportError {
+    error(Side::Peer, "completion")
+}
+
+fn outputs(rails: &mut Rails) -> Vec<RailOutput> {
+    core::iter::from_fn(|| rails.poll_output()).collect()
+}
+
+fn open(nic: usize) -> RailOutput {
+    RailOutput::Open(plan(nic).path)
+}
+
+/// Seconds as an instant.
+fn at(seconds: u64) -> Instant {
+    Instant(seconds * 1_000_000_000)
+}
+
+/// Two rails that are up on lanes 1 and 2.
+fn two_up(with_tcp: bool) -> Rails {
+    let mut rails = rails(2, with_tcp);
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    for nic in [0, 1] {
+        let lane = Lifecycle(nic as u64 + 1);
+        assert_eq!(rails.handle_lane_up(at(0), &plan(nic).path, lane), RailVerdict::Use);
+    }
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), []);
+    rails
+}
+
+/// A demand opens every rail, and no TCP lane while one works.
+#[test]
+fn demand_opens_every_rail_and_no_tcp() {
+    let mut rails = two_up(true);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&cut()));
+    assert_eq!(outputs(&mut rails), [open(0)], "it is opened again at once");
+    assert_eq!(rails.handle_lane_up(at(1), &plan(0).path, Lifecycle(3)), RailVerdict::Probe);
+    assert!(rails.handle_probe_answered(at(2), Lifecycle(3)));
+    assert_eq!(outputs(&mut rails), []);
+}
+
+/// A rail that fails its probe pauses for longer each time and returns by itself.
+#[test]
+fn failed_probe_doubles_the_pause() {
+    let mut rails = two_up(true);
+    let mut now = at(1);
+    rails.handle_lane_down(now, Lifecycle(1), Some(&cut()));
+    assert_eq!(outputs(&mut rails), [open(0)]);
+    let mut pauses = Vec::new();
+    for lane in 10..17 {
+        assert_eq!(rails.handle_lane_up(now, &plan(0).path, Lifecycle(lane)), RailVerdict::Probe);
+        rails.handle_lane_down(now, Lifecycle(lane), Some(&cut()));
+        assert_eq!(outputs(&mut rails), [RailOutput::Close(plan(0).path)]);
+        let until = rails.poll_timeout().unwrap();
+        pauses.push((until.0 - now.0) / 1_000_000_000);
+        rails.handle_timeout(Instant(until.0 - 1));
+        assert_eq!(outputs(&mut rails), []);
+        rails.handle_timeout(until);
+        assert_eq!(outputs(&mut rails), [open(0)]);
+        now = until;
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
+    assert_eq!(rails.handle_lane_up(now, &plan(0).path, Lifecycle(99)), RailVerdict::Probe);
+    assert!(rails.handle_probe_answered(now, Lifecycle(99)));
+    let later = now + RAIL_STEADY;
+    rails.handle_lane_down(later, Lifecycle(99), Some(&cut()));
+    assert_eq!(outputs(&mut rails), [open(0)], "a lane that was steady begins anew");
+    assert_eq!(rails.rails[0].failures, 1);
+}
+
+/// A local port is retried after the shortest pause, however often it failed.
+#[test]
+fn local_port_retries_after_the_shortest_pause() {
+    let mut rails = two_up(false);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&error(Side::Local, "completion")));
+    let mut now = at(1);
+    for _ in 0..8 {
+        assert_eq!(outputs(&mut rails), [open(0)]);
+        rails.handle_open_failed(now, &plan(0).path, &error(Side::Local, "ibv_modify_qp(RTR)"));
+        let until = rails.poll_timeout().unwrap();
+        assert_eq!(until, now + RAIL_PAUSE_MIN);
+        now = until;
+        rails.handle_timeout(now);
+    }
+}
+
+/// With no working rail lanes run over TCP, with the reason, until a rail returns.
+#[test]
+fn tcp_replaces_failed_rails_until_one_returns() {
+    let mut rails = two_up(true);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&cut()));
+    assert_eq!(outputs(&mut rails), [open(0)]);
+    rails.handle_lane_down(at(1), Lifecycle(2), Some(&cut()));
+    assert_eq!(
+        outputs(&mut rails),
+        [open(1), RailOutput::FallBack(cut()), RailOutput::Open(tcp())]
+    );
+    assert_eq!(rails.handle_lane_up(at(1), &tcp(), Lifecycle(5)), RailVerdict::Use);
+    for (nic, lane) in [(0, 6), (1, 7)] {
+        assert_eq!(
+            rails.handle_lane_up(at(1), &plan(nic).path, Lifecycle(lane)),
+            RailVerdict::Probe
+        );
+        rails.handle_lane_down(at(3), Lifecycle(lane), Some(&cut()));
+        assert_eq!(outputs(&mut rails), [RailOutput::Close(plan(nic).path)]);
+    }
+    let until = rails.poll_timeout().unwrap();
+    rails.handle_timeout(until);
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    assert_eq!(rails.handle_lane_up(until, &plan(1).path, Lifecycle(9)), RailVerdict::Probe);
+    assert!(rails.handle_probe_answered(until, Lifecycle(9)));
+    assert_eq!(outputs(&mut rails), [RailOutput::Close(tcp())]);
+    rails.handle_lane_down(until, Lifecycle(5), None);
+    assert_eq!(outputs(&mut rails), [], "the lane over TCP is not wanted back");
+}
+
+/// The last rail is retried at once, and the demand fails after a bounded number of times.
+#[test]
+fn last_rail_is_retried_a_bounded_number_of_times() {
+    let mut rails = two_up(false);
+    rails.handle_lane_down(at(1), Lifecycle(1), Some(&cut()));
+    rails.handle_lane_down(at(1), Lifecycle(2), Some(&cut()));
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    let mut lane = 10;
+    let mut tries = 0;
+    loop {
+        for nic in [0, 1] {
+            rails.handle_lane_up(at(2), &plan(nic).path, Lifecycle(lane + nic as u64));
+        }
+        for nic in [0, 1] {
+            rails.handle_lane_down(at(2), Lifecycle(lane + nic), Some(&cut()));
+        }
+        lane += 2;
+        tries += 1;
+        let done = outputs(&mut rails);
+        if done.contains(&RailOutput::Lost(cut())) {
+            break;
+        }
+        assert!(done.ends_with(&[open(0), open(1)]), "none is left alone: {done:?}");
+    }
+    assert_eq!(tries, RAIL_FAILURES_MAX - 1);
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails), [open(0), open(1)], "the next demand tries all");
+}
+
+/// An unreachable process fails the demand and blames no rail.
+#[test]
+fn unreachable_process_blames_no_rail() {
+    let mut rails = rails(2, true);
+    rails.handle_demand();
+    outputs(&mut rails);
+    let unreachable = error(Side::Peer, "handshake");
+    rails.handle_open_failed(at(1), &plan(0).path, &unreachable);
+    assert_eq!(outputs(&mut rails), []);
+    rails.handle_open_failed(at(1), &plan(1).path, &unreachable);
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(unreachable)]);
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    assert_eq!(rails.handle_lane_up(at(2), &plan(0).path, Lifecycle(1)), RailVerdict::Use);
+}
+
+/// A final error disables a rail; with all disabled the demand fails.
+#[test]
+fn final_error_disables_a_rail() {
+    let mut rails = rails(2, false);
+    rails.handle_demand();
+    outputs(&mut rails);
+    let wrong = error(Side::Configuration, "wire");
+    rails.handle_open_failed(at(1), &plan(0).path, &wrong);
+    assert_eq!((outputs(&mut rails), rails.poll_timeout()), (vec![], None));
+    assert_eq!(rails.stance(&plan(0).path), RailStance::GivenUp);
+    assert_eq!(rails.stance(&plan(1).path), RailStance::Pursued);
+    assert_eq!(rails.stance(&tcp()), RailStance::Unknown);
+    rails.handle_open_failed(at(1), &plan(1).path, &wrong);
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(wrong.clone())]);
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(wrong)]);
+}
+
+/// The intended end of a lane blames no rail, and work reopens it.
+#[test]
+fn intended_end_blames_no_rail() {
+    let mut rails = two_up(true);
+    rails.handle_busy(false);
+    rails.handle_lane_down(at(1), Lifecycle(1), None);
+    assert_eq!(outputs(&mut rails), []);
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), [open(0)]);
+    assert_eq!(rails.handle_lane_up(at(1), &plan(0).path, Lifecycle(3)), RailVerdict::Use);
+}
+
+/// Every NIC of the side with more has a rail, and NICs of one name are paired.
+#[test]
+fn every_nic_of_the_larger_side_has_a_rail() {
+    let names = |ours: &[&str], theirs: &[&str]| -> Vec<String> {
+        plan_rails(&node(), ours, theirs).iter().map(|plan| plan.path.nic.to_string()).collect()
+    };
+    assert_eq!(names(&["a", "b"], &["b", "a"]), ["a~a", "b~b"]);
+    assert_eq!(names(&["a", "b"], &["x"]), ["x~a", "x~b"]);
+    assert_eq!(names(&["a", "b"], &["x", "y", "z"]), ["x~a", "y~b", "z~a"]);
+    assert!(names(&["a"], &["x", "y"]).is_empty(), "one of ours, one lane");
+    assert!(names(&["a", "b"], &[]).is_empty(), "a peer without devices");
+    assert_eq!(names(&["a~", "b"], &["x", "y"]), ["y~b"], "a name that no rail can have");
+    let many: Vec<String> = (0..12).map(|n| format!("n{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(plan_rails(&node(), &many, &["x"]).len(), RAILS_MAX);
+}
+
+#[test]
+fn rails_past_the_limit_are_not_used() {
+    let mut rails = rails(RAILS_MAX + 3, false);
+    rails.handle_demand();
+    assert_eq!(outputs(&mut rails).len(), RAILS_MAX);
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Up(usize),
+    Answer(usize),
+    Down(usize, Option<Side>),
+    Fail(usize, Side),
+    Pass,
+    Busy(bool),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    let side = || {
+        prop_oneof![Just(Side::Local), Just(Side::Peer), Just(Side::Peer), Just(Side::Protection)]
+    };
+    prop_oneof![
+        4 => (0..4_usize).prop_map(Move::Up),
+        2 => (0..4_usize).prop_map(Move::Answer),
+        2 => (0..4_usize, proptest::option::of(side())).prop_map(|(n, side)| Move::Down(n, side)),
+        2 => (0..4_usize, side()).prop_map(|(n, side)| Move::Fail(n, side)),
+        1 => Just(Move::Pass),
+        1 => any::<bool>().prop_map(Move::Busy),
+    ]
+}
+
+proptest! {
+    /// Transfers under way have a lane, or one is being opened or probed, or a retry is timed, or the
+    /// demand has failed. No lane is opened without a demand.
+    #[test]
+    fn work_never_waits_for_nothing(moves in proptest::collection::vec(any_move(), 1..120),
+                                    with_tcp in any::<bool>()) {
+        let mut rails = rails(3, with_tcp);
+        let (mut now, mut next, mut busy) = (at(1), 1, false);
+        for step in moves {
+            let rail_at = |n: usize, rails: &Rails| -> Option<Rail> {
+                rails.rails.get(n).or(rails.tcp.as_ref()).cloned()
+            };
+            match step {
+                Move::Up(n) => {
+                    if let Some(rail) = rail_at(n, &rails).filter(|r| r.state == State::Opening) {
+                        rails.handle_lane_up(now, &rail.plan.path, Lifecycle(next));
+                        next += 1;
+                    }
+                }
+                Move::Answer(n) => {
+                    if let Some(Rail { state: State::Probing(lane), .. }) = rail_at(n, &rails) {
+                        rails.handle_probe_answered(now, lane);
+                    }
+                }
+                Move::Down(n, side) => {
+                    let rail = rail_at(n, &rails);
+                    if let Some(State::Probing(lane) | State::Up { lane, .. }) = rail.map(|r| r.state) {
+                        let error = side.map(|side| error(side, "completion"));
+                        rails.handle_lane_down(now, lane, error.as_ref());
+                    }
+                }
+                Move::Fail(n, side) => {
+                    if let Some(rail) = rail_at(n, &rails) {
+                        rails.handle_open_failed(now, &rail.plan.path, &error(side, "handshake"));
+                    }
+                }
+                Move::Pass => {
+                    if let Some(due) = rails.poll_timeout() {
+                        now = now.max(due);
+                        rails.handle_timeout(now);
+                    }
+                }
+                Move::Busy(now_busy) => {
+                    busy = now_busy;
+                    rails.handle_busy(busy);
+                }
+            }
+            let done = outputs(&mut rails);
+            prop_assert!(done.len() <= 8, "{done:?}");
+            if done.iter().any(|output| matches!(output, RailOutput::Lost(_))) {
+                busy = false;
+                rails.handle_busy(false);
+            }
+            let tries = rails.all().any(|rail| {
+                matches!(rail.state, State::Opening | State::Probing(_) | State::Up { .. })
+            });
+            prop_assert!(!busy || tries || rails.poll_timeout().is_some(), "{rails:?}");
+            let carried = rails.rails.iter().any(|rail| matches!(rail.state, State::Up { .. }));
+            let tcp_used = rails.tcp.as_ref().is_some_and(|tcp| tcp.state != State::Closed);
+            prop_assert!(!(carried && tcp_used) , "TCP is used while a rail works: {rails:?}");
+        }
+    }
+}
