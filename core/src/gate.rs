@@ -20,6 +20,20 @@ const GENERATION_SHIFT: u32 = POSTERS_BITS + 1;
 ///
 /// A gate belongs to a place in a table that lanes occupy one after the other: each opening is a
 /// new generation. Nothing here blocks.
+///
+/// ```
+/// use handfast_core::gate::LaneGate;
+///
+/// let gate = LaneGate::new();
+/// assert!(gate.enter().is_none(), "closed");
+/// let generation = gate.open().expect("a drained gate opens");
+/// let ticket = gate.enter().expect("an open gate admits posters");
+/// assert_eq!(ticket.generation(), generation);
+/// assert!(!gate.revoke(), "a poster is inside");
+/// assert!(gate.enter().is_none(), "revoked");
+/// drop(ticket);
+/// assert!(gate.is_drained(), "the lane may be destroyed");
+/// ```
 #[derive(Debug)]
 pub struct LaneGate {
     word: AtomicU64,

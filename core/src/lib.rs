@@ -1,9 +1,4 @@
-//! The handfast protocol without I/O: identities, wire schema, the endpoint life cycle of one node
-//! and the transfers to one peer, as state machines that explorers, simulators and the production
-//! engine all drive alike.
-//!
-//! Nothing here can open a socket, read a clock, start a thread or consume randomness. Time is an
-//! [`Instant`] that the caller supplies; jitter is a pure function of the configured seed.
+#![doc = include_str!("../README.md")]
 #![no_std]
 #![forbid(unsafe_code)]
 

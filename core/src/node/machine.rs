@@ -14,6 +14,38 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// A node's endpoint life cycle.
+///
+/// 1. [`Node::handle_input`] takes demands, messages, outcomes of operations and failures of lanes.
+/// 2. [`Node::poll_output`] yields calls, answers, operations, lanes and events until `None`.
+/// 3. [`Node::poll_timeout`] names the next time for [`Node::handle_timeout`]. Ask after every call:
+///    any of them may change it.
+///
+/// ```
+/// use handfast_core::node::{Limits, Timing};
+/// use handfast_core::transport::{Operation, Outcome};
+/// use handfast_core::wire::{Body, Op};
+/// use handfast_core::{Incarnation, Input, Instant, NicPath, Node, NodeConfig, Output};
+///
+/// let now = Instant(0);
+/// let mut node = Node::new(NodeConfig {
+///     path: NicPath::parse("alice:1@nic")?,
+///     incarnation: Incarnation(0x5eed),
+///     seed: 7,
+///     limits: Limits::default(),
+///     timing: Timing::default(),
+/// });
+/// node.handle_input(now, Input::Open(NicPath::parse("bob:1@nic")?));
+/// // The caller creates the queue pairs, and reports what a message announces of them.
+/// let Some(Output::Operate(operation)) = node.poll_output() else { panic!("no operation") };
+/// assert!(matches!(operation, Operation::BringUp { .. }));
+/// let outcome = Outcome::BroughtUp(Body::default());
+/// node.handle_input(now, Input::OperationDone { id: operation.id(), outcome });
+/// // The caller delivers the request to the peer.
+/// let Some(Output::Call(message)) = node.poll_output() else { panic!("no call") };
+/// assert_eq!(message.op, Op::Request);
+/// assert!(node.poll_timeout().is_some(), "a lost request is repeated");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Node {
     pub(super) config: NodeConfig,

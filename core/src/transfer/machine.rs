@@ -18,6 +18,35 @@ use alloc::collections::{BTreeSet, VecDeque};
 ///
 /// Posting and completing a slice takes constant time and, once every table has grown to its
 /// working size, no memory. Submitting and finishing take memory for the batch's requests.
+///
+/// ```
+/// use handfast_core::transfer::{
+///     BatchOutcome, Completion, Direction, LocalSpan, RemoteSpan, Request, TransferInput,
+///     TransferLimits, TransferOutput, Transfers,
+/// };
+/// use handfast_core::{Instant, Lifecycle};
+///
+/// let (now, lane) = (Instant(0), Lifecycle(1));
+/// let mut transfers = Transfers::new(TransferLimits::default());
+/// transfers.handle_input(now, TransferInput::LaneUp { lane, depth: 8 })?;
+/// let request = Request {
+///     direction: Direction::Write,
+///     local: LocalSpan { region: 0, offset: 0 },
+///     remote: RemoteSpan { key: 7, address: 4096 },
+///     length: 64,
+/// };
+/// let batch = transfers.submit(now, &[request], None)?;
+/// // The caller posts the slice on the lane, and reports its completion.
+/// let Some(TransferOutput::Post { slice, .. }) = transfers.poll_output() else {
+///     panic!("a lane is up")
+/// };
+/// transfers.handle_input(now, TransferInput::Completion(Completion::done(slice)))?;
+/// let Some(TransferOutput::Finished { batch: ended, report }) = transfers.poll_output() else {
+///     panic!("nothing is outstanding")
+/// };
+/// assert_eq!((ended, report.outcome), (batch, BatchOutcome::Success));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Transfers {
     pub(super) limits: TransferLimits,
