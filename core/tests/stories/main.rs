@@ -1,5 +1,6 @@
 //! The core without I/O: its wire, its life cycle, its transfers.
 
+mod examples;
 mod golden;
 mod mooncake;
 mod node;
