@@ -11,11 +11,13 @@ mod fuzz;
 mod guest;
 mod mutation;
 mod project;
+mod release;
 mod report;
 mod setup;
 mod stages;
 mod variants;
 mod verbs;
+mod wheel;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -49,6 +51,7 @@ enum Task {
     Dashboard(dashboard::Arguments),
     Setup(setup::Arguments),
     Variants(variants::Arguments),
+    Release(release::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
         Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
+        Task::Release(arguments) => release::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),
     });
     match result {

@@ -36,4 +36,11 @@ impl Project {
     pub(crate) fn has_package(&self, name: &str) -> bool {
         self.metadata.workspace_packages().iter().any(|package| package.name == name)
     }
+
+    /// The version of the program.
+    pub(crate) fn version(&self) -> Result<String> {
+        let members = self.metadata.workspace_packages();
+        let program = members.iter().find(|package| package.name == "handfast-cli");
+        Ok(program.context("the workspace has no handfast-cli")?.version.to_string())
+    }
 }

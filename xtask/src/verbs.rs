@@ -1,10 +1,11 @@
 //! Build dependencies of the verbs backend: the headers of rdma-core and a libclang that the
 //! binding generator of `rdma-sys` accepts.
 
-use crate::command::{answers, run as run_command};
+use crate::command::answers;
 use crate::guest::{Archive, Packages, files_of};
 use crate::project::Project;
-use anyhow::{Context, Result, bail, ensure};
+use crate::wheel::Wheel;
+use anyhow::{Context, Result, ensure};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -21,13 +22,15 @@ pub(crate) const HEADERS: Packages = Packages {
 };
 const LIBCLANG: Packages =
     Packages { name: "libclang", packages: &["libclang1-14"], from: Archive::System };
-const PIP: Packages = Packages { name: "pip", packages: &["python3-pip"], from: Archive::System };
 /// Versions that the generator takes, the best tried first. From 16 on it panics.
 const VERSIONS: [u32; 3] = [14, 15, 13];
-/// The wheels of libclang for x86-64 and AArch64, as a file of requirements.
-const WHEEL: &str = "libclang==14.0.6 \
-    --hash=sha256:206d2789e4450a37d054e63b70451a6fc1873466397443fa13de2b3d4adb2796 \
-    --hash=sha256:e2add1703129b2abe066fb1890afa880870a89fd6ab4ec5d2a7a8dc8d271677e\n";
+const WHEEL: Wheel = Wheel {
+    release: "libclang==14.0.6",
+    checksums: [
+        "206d2789e4450a37d054e63b70451a6fc1873466397443fa13de2b3d4adb2796",
+        "e2add1703129b2abe066fb1890afa880870a89fd6ab4ec5d2a7a8dc8d271677e",
+    ],
+};
 /// Versions of rdma-core 28, the oldest that `rdma-sys` accepts.
 const MODULES: [&str; 2] = ["libibverbs >= 1.8.28", "librdmacm >= 1.2.28"];
 /// Downloading and unpacking some 60 MB.
@@ -132,7 +135,7 @@ fn libclang(project: &Project, deadline: Instant) -> Result<PathBuf> {
     if let Some(library) = libclang_in(Path::new("/")) {
         return Ok(library);
     }
-    let wheel = wheel_folder(project).join("clang/native/libclang.so");
+    let wheel = WHEEL.folder(project).join("clang/native/libclang.so");
     if wheel.is_file() {
         return Ok(wheel);
     }
@@ -140,7 +143,7 @@ fn libclang(project: &Project, deadline: Instant) -> Result<PathBuf> {
     if let Some(library) = packages.ok().and_then(|folder| libclang_in(&folder)) {
         return Ok(library);
     }
-    install_wheel(project, deadline).context(
+    WHEEL.ensure(project, deadline).context(
         "no libclang 13 to 15, which the bindings of rdma-sys need; install libclang1-14 \
          or python3-pip, and run this again",
     )?;
@@ -176,46 +179,6 @@ fn loads(library: &Path) -> bool {
     output.is_ok_and(|output| {
         output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("not found")
     })
-}
-
-fn wheel_folder(project: &Project) -> PathBuf {
-    project.scratch().join("libclang-wheel")
-}
-
-fn install_wheel(project: &Project, deadline: Instant) -> Result<()> {
-    let pip = pip(project, deadline)?;
-    let requirements = project.scratch().join("libclang-requirements.txt");
-    fs::write(&requirements, WHEEL)?;
-    let mut install = pip;
-    install.args(["install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]);
-    install.arg("--target").arg(wheel_folder(project)).arg("--requirement").arg(requirements);
-    install.env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
-    let installed = run_command(install, project.scratch().join("libclang-wheel.log"), deadline);
-    if !installed.succeeded() {
-        let output = installed.output();
-        let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
-        bail!("pip install libclang==14.0.6 failed: {last}");
-    }
-    Ok(())
-}
-
-/// The system's pip or uv, else Debian's pip, unpacked.
-fn pip(project: &Project, deadline: Instant) -> Result<Command> {
-    let known: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["uv", "pip"]];
-    let command = |words: &[&str]| {
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]);
-        command
-    };
-    let help = |words: &&&[&str]| answers(command(words).args(["install", "--help"]));
-    if let Some(words) = known.iter().find(help) {
-        return Ok(command(words));
-    }
-    ensure!(answers(Command::new("python3").arg("--version")), "python3 is missing");
-    let modules = PIP.ensure(project, deadline)?.join("usr/lib/python3/dist-packages");
-    let mut pip = command(known[0]);
-    pip.env("PYTHONPATH", modules);
-    Ok(pip)
 }
 
 /// Debian 12 and later have a pkg-config that loads a library of its own.

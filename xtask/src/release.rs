@@ -1,0 +1,231 @@
+//! `cargo xtask release`: the program as users get it.
+
+use crate::command::{cargo, run as run_command};
+use crate::fleet;
+use crate::project::Project;
+use crate::verbs::VerbsBuild;
+use crate::wheel::Wheel;
+use anyhow::{Context, Result, bail, ensure};
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Build the program for release into target/release-artifacts
+///
+/// Links with every feature against glibc 2.28 by zig, checks that no symbol of a later glibc is
+/// needed and that the program starts, and writes an archive per architecture, SHA256SUMS and the
+/// Containerfile. cargo-zigbuild and zig are unpacked below cargo's target folder. AArch64 is built
+/// where the toolchain has that target, without verbs, and is marked unproven: nothing runs it.
+///
+/// Exit code: 1 if a part cannot be built or a check fails.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// How long all of it may take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 5400)]
+    limit: u64,
+}
+
+/// The oldest glibc that the program runs with: that of RHEL 8 and Debian 10.
+const GLIBC: Version = (2, 28);
+/// The C compiler and linker for an older glibc.
+const ZIG: Wheel = Wheel {
+    release: "ziglang==0.15.2",
+    checksums: [
+        "806316453d1ede7174ed3fefb8e5348154629089c3bb5fe812dfd0e172fac130",
+        "edc0aa60ec964a4cf462d40f68d7de242ddf37fd9a80f2afaee6397059463230",
+    ],
+};
+const ZIGBUILD: &str = "cargo-zigbuild@0.24.1";
+/// Commands that the built program must answer with success.
+const STARTS: [&[&str]; 3] = [&["--version"], &["--help"], &["doctor", "--help"]];
+const DOCUMENTS: [&str; 3] = ["LICENSE", "README.md", "CHANGELOG.md"];
+
+type Version = (u32, u32);
+
+struct Build {
+    target: &'static str,
+    features: &'static str,
+    /// Nothing runs it before it is published.
+    is_unproven: bool,
+}
+
+const BUILDS: [Build; 2] = [
+    Build { target: "x86_64-unknown-linux-gnu", features: "verbs,etcd,tls", is_unproven: false },
+    Build { target: "aarch64-unknown-linux-gnu", features: "etcd,tls", is_unproven: true },
+];
+
+/// `cargo xtask release`.
+pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
+    let deadline = Instant::now() + Duration::from_secs(arguments.limit);
+    let artifacts = project.target().join("release-artifacts");
+    if artifacts.exists() {
+        fs::remove_dir_all(&artifacts)?;
+    }
+    fs::create_dir_all(&artifacts)?;
+    for build in &BUILDS {
+        if !build.is_installed()? {
+            ensure!(build.is_unproven, "the toolchain has no target {}", build.target);
+            anstream::println!("skipped: {}: `rustup target add` adds the target", build.target);
+            continue;
+        }
+        let program = build.program(project, deadline)?;
+        let newest = newest_glibc(&program)?;
+        let (major, minor) = newest;
+        ensure!(newest <= GLIBC, "{} needs glibc {major}.{minor}", program.display());
+        if !build.is_unproven {
+            starts(&program)?;
+        }
+        let name = build.archive(project, &program, &artifacts)?;
+        anstream::println!("{name}: {}, glibc {major}.{minor}", build.features);
+    }
+    fs::copy(project.root().join("Containerfile"), artifacts.join("Containerfile"))?;
+    anstream::println!("Containerfile: podman build {}", artifacts.display());
+    write_checksums(&artifacts)?;
+    anstream::println!("SHA256SUMS\nok: {}", artifacts.display());
+    Ok(true)
+}
+
+impl Build {
+    fn is_installed(&self) -> Result<bool> {
+        let mut rustc = Command::new("rustc");
+        let output = rustc.args(["--print", "target-libdir", "--target", self.target]).output()?;
+        let folder = String::from_utf8_lossy(&output.stdout);
+        Ok(output.status.success() && Path::new(folder.trim()).is_dir())
+    }
+
+    /// Builds the program and says where it is.
+    fn program(&self, project: &Project, deadline: Instant) -> Result<PathBuf> {
+        let zigbuild = zigbuild(project, deadline)?;
+        let zig = ZIG.ensure(project, deadline).context("zig, which links for an older glibc")?;
+        let (major, minor) = GLIBC;
+        let target = format!("{}.{major}.{minor}", self.target);
+        let arguments = ["zigbuild", "--release", "--locked", "--package", "handfast-cli"];
+        let mut command = cargo(project.root(), arguments);
+        command.args(["--features", self.features, "--target", &target]);
+        let path = env::var_os("PATH").unwrap_or_default();
+        let path = [zigbuild].into_iter().chain(env::split_paths(&path));
+        command.env("PATH", env::join_paths(path)?);
+        command.env("CARGO_ZIGBUILD_ZIG_PATH", zig.join("ziglang/zig"));
+        fleet::PROTOC.ensure(project, deadline).context("protoc, for the feature etcd")?;
+        command.envs(fleet::etcd_build(project).into_iter().flatten());
+        if self.features.contains("verbs") {
+            VerbsBuild::prepare(project, deadline)?.apply(&mut command);
+        }
+        checked(project, &format!("release-{}", self.target), command, deadline)?;
+        Ok(project.target().join(self.target).join("release/handfast"))
+    }
+
+    /// Packs the program with its documents and returns the archive's name.
+    fn archive(&self, project: &Project, program: &Path, artifacts: &Path) -> Result<String> {
+        let suffix = if self.is_unproven { "-unproven" } else { "" };
+        let name = format!("handfast-{}-{}{suffix}.tar.gz", project.version()?, self.target);
+        let folder = project.scratch().join("release").join(self.target);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        let documents = folder.join("share/doc/handfast");
+        fs::create_dir_all(folder.join("bin"))?;
+        fs::create_dir_all(&documents)?;
+        fs::copy(program, folder.join("bin/handfast"))?;
+        for document in DOCUMENTS {
+            fs::copy(project.root().join(document), documents.join(document))?;
+        }
+        let mut tar = Command::new("tar");
+        tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"]);
+        tar.arg("--gzip").arg("--create").arg("--file").arg(artifacts.join(&name));
+        tar.arg("--directory").arg(&folder).args(["bin", "share"]);
+        let output = tar.output().context("tar")?;
+        ensure!(output.status.success(), "tar: {}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(name)
+    }
+}
+
+/// The folder of cargo-zigbuild, which is built unless that was done before.
+fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
+    let tools = project.scratch().join("tools");
+    let programs = tools.join("bin");
+    if !programs.join("cargo-zigbuild").is_file() {
+        let mut install = cargo(project.root(), ["install", "--quiet", "--locked", ZIGBUILD]);
+        install.arg("--root").arg(tools);
+        checked(project, "release-zigbuild", install, deadline)?;
+    }
+    Ok(programs)
+}
+
+fn checked(project: &Project, name: &str, command: Command, deadline: Instant) -> Result<()> {
+    let log = project.scratch().join(format!("{name}.log"));
+    let finished = run_command(command, log.clone(), deadline);
+    if !finished.succeeded() {
+        let output = finished.output();
+        let error = output.lines().find(|line| line.starts_with("error"));
+        bail!("{name} failed: {}; output: {}", error.unwrap_or("out of time"), log.display());
+    }
+    Ok(())
+}
+
+/// The newest version of glibc that a symbol of the program asks for.
+fn newest_glibc(program: &Path) -> Result<Version> {
+    let output = Command::new("readelf").args(["--version-info", "--wide"]).arg(program).output();
+    let output = output.context("readelf, of binutils")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    newest_in(&text).with_context(|| format!("{} needs no glibc", program.display()))
+}
+
+fn newest_in(version_info: &str) -> Option<Version> {
+    let words = version_info.split(|letter: char| letter.is_whitespace() || "()".contains(letter));
+    let versions = words.filter_map(|word| {
+        let mut numbers = word.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
+        Some((numbers.next()??, numbers.next()??))
+    });
+    versions.max()
+}
+
+fn starts(program: &Path) -> Result<()> {
+    for words in STARTS {
+        let output = Command::new(program).args(words).output();
+        let output = output.with_context(|| format!("{} does not start", program.display()))?;
+        let printed = output.status.success() && !output.stdout.is_empty();
+        ensure!(printed, "`handfast {}` ends with {}", words.join(" "), output.status);
+    }
+    Ok(())
+}
+
+fn write_checksums(artifacts: &Path) -> Result<()> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(artifacts)? {
+        names.push(entry?.file_name());
+    }
+    names.sort();
+    let output = Command::new("sha256sum").args(names).current_dir(artifacts).output();
+    let output = output.context("sha256sum")?;
+    ensure!(output.status.success(), "sha256sum: {}", String::from_utf8_lossy(&output.stderr));
+    fs::write(artifacts.join("SHA256SUMS"), output.stdout).context("writing SHA256SUMS")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn glibc_versions_compare_as_numbers() {
+        let text = "  0x0010:   Name: GLIBC_2.9  Flags: none  Version: 4\n\
+                    000: 0 (*local*) 2 (GLIBC_2.28) 3 (GLIBC_2.2.5) GLIBC_PRIVATE GCC_4.2.0\n";
+        assert_eq!(newest_in(text), Some((2, 28)));
+        assert!(newest_in("GLIBC_2.34").is_some_and(|newest| newest > GLIBC));
+        assert_eq!(newest_in("GCC_3.0"), None);
+    }
+
+    /// This test's own program needs a glibc, of a version that is read, and starts nothing here.
+    #[test]
+    fn unstartable_program_is_refused() {
+        let program = std::env::current_exe().unwrap();
+        assert!(newest_glibc(&program).unwrap() >= (2, 2));
+        let scratch = tempfile::tempdir().unwrap();
+        let empty = scratch.path().join("handfast");
+        fs::write(&empty, "").unwrap();
+        assert!(starts(&empty).is_err());
+        assert!(newest_glibc(&empty).is_err());
+    }
+}
