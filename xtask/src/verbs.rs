@@ -116,8 +116,10 @@ impl VerbsBuild {
         self.variables.push(("LIBCLANG_PATH", library.into()));
         // A libclang from elsewhere has no stddef.h; the compiler's is used.
         let mut includes = vec![compiler_headers()?];
+        // rdma-sys names /usr/include; a cross linker hides the compiler's own search path.
+        let multiarch = Path::new("/usr/include").join(format!("{}-linux-gnu", env::consts::ARCH));
         let unpacked = HEADERS.folder(project).join("usr/include");
-        includes.extend(unpacked.is_dir().then_some(unpacked));
+        includes.extend([multiarch, unpacked].into_iter().filter(|include| include.is_dir()));
         let quoted = includes.iter().map(|include| format!("'-I{}'", include.display()));
         let arguments = quoted.collect::<Vec<_>>().join(" ");
         self.variables.push(("BINDGEN_EXTRA_CLANG_ARGS", arguments.into()));
