@@ -1,5 +1,6 @@
 //! Failures of commands, each with its exit code (`exit_codes.txt`, shown by `--help`).
 
+use crate::cure;
 use handfast::{Cause, Error, RecordError, Stage};
 use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::ServerError;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    #[error(transparent)]
+    #[error("{}", cure::text(.0))]
     Engine(#[from] Error),
     #[error(transparent)]
     Store(#[from] handfast_metadata::StoreError),

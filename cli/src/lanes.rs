@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::{files, output};
+use crate::{cure, files, output};
 use clap::{Args, ValueEnum};
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
 use handfast::{
@@ -179,7 +179,9 @@ pub(crate) struct Warnings(BTreeSet<String>);
 
 impl Warnings {
     pub(crate) fn tell(&mut self, engine: &Engine) {
-        let words = |fallback: &Fallback| format!("{fallback} [{}]", fallback.diagnosis_id());
+        let words = |fallback: &Fallback| {
+            format!("{} [{}]", cure::fallback_text(fallback), fallback.diagnosis_id())
+        };
         let texts: BTreeSet<_> = engine.fallbacks().iter().map(words).collect();
         for text in texts.difference(&self.0) {
             output::note(format_args!("warning: {text}"));
@@ -211,7 +213,7 @@ impl FallbackReport {
             peer: fallback.peer().map(str::to_owned),
             cause: fallback.cause().to_string(),
             id: Some(fallback.diagnosis_id().as_str()),
-            cure: fallback.cure(),
+            cure: cure::fallback_cure(fallback),
         }
     }
 
@@ -223,7 +225,7 @@ impl FallbackReport {
             peer: error.peer_address().map(str::to_owned),
             cause: error.cause().to_string(),
             id: Some(error.diagnosis_id().as_str()),
-            cure: error.hint().unwrap_or(cure),
+            cure: cure::cure(error).unwrap_or(cure),
         }
     }
 

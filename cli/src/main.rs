@@ -7,6 +7,7 @@ mod arguments;
 mod bench;
 mod config;
 mod copy;
+mod cure;
 mod doctor;
 mod environment;
 mod explain;

@@ -1,32 +1,32 @@
-//! A host and a port, as users write them.
+//! Addresses as users write them: `HOST` and `HOST:PORT`.
 
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::net::Ipv6Addr;
 
-/// Why a text is no `HOST` or `HOST:PORT`.
+/// Rejection of a text that should be `HOST` or `HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// The port is no number up to 65535.
+    /// The port is not a number up to 65535.
     #[error("'{text}': '{port}' is no port, which is a number from 0 to 65535")]
     Port {
         /// The whole text.
         text: String,
-        /// What stands for the port.
+        /// The part after the colon.
         port: String,
     },
-    /// What stands before the port is no host.
+    /// The part before the port is not a host.
     #[error("'{0}' is no HOST or HOST:PORT; IPv6 addresses before a port are in brackets")]
     Host(String),
-    /// There is no port, and one is needed.
+    /// The port is missing.
     #[error("'{0}' names no port: HOST:PORT")]
     NoPort(String),
 }
 
-/// A host and a port, if there is one: `[::1]:7`, `::1`, `host:7`, `host`.
+/// Splits `HOST` or `HOST:PORT`: `[::1]:7`, `::1`, `host:7`, `host`.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// [`AddressError::Host`] and [`AddressError::Port`].
 pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
     let no_host = || AddressError::Host(text.to_owned());
     let bracketed = match text.strip_prefix('[') {
@@ -55,10 +55,10 @@ pub fn host_and_port(text: &str) -> Result<(&str, Option<u16>), AddressError> {
     Ok((host, Some(number.ok_or_else(wrong)?)))
 }
 
-/// The same, where a port is needed.
+/// Splits `HOST:PORT`.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// As [`host_and_port`], and [`AddressError::NoPort`].
 pub fn with_port(text: &str) -> Result<(&str, u16), AddressError> {
     let (host, port) = host_and_port(text)?;
     Ok((host, port.ok_or_else(|| AddressError::NoPort(text.to_owned()))?))

@@ -1,6 +1,7 @@
 //! The one error type: which side, at which stage, for which peer, why, and what to do about it.
 
 mod class;
+#[cfg(feature = "diagnosis")]
 mod diagnosis;
 
 use handfast_core::mooncake::{NotificationError, SegmentError};
@@ -10,6 +11,7 @@ use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, FrameError};
 use handfast_core::{Incarnation, identity::NameError};
+#[cfg(feature = "metadata")]
 use handfast_metadata::{StoreCause, StoreError};
 use handfast_trace::RecordError;
 use handfast_transport::{Direction, MemoryError, RegistrationError};
@@ -118,9 +120,11 @@ pub enum Cause {
     #[error(transparent)]
     MooncakeDescriptor(#[from] SegmentError),
     /// The metadata store did not do what it was asked.
+    #[cfg(feature = "metadata")]
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The metadata store knows no such node.
+    #[cfg(feature = "metadata")]
     #[error("the metadata store {store} knows no node '{name}'")]
     NotPublished {
         /// The name asked for.
@@ -213,6 +217,9 @@ pub enum Cause {
         /// The one that answered now.
         second: Incarnation,
     },
+    /// The engine listens at every address of the machine, and peers need the one to reach it at.
+    #[error("listening at every address needs the one that peers reach")]
+    NotAdvertised,
     /// A limit of this engine is reached.
     #[error("the limit '{name}' of {value} is reached")]
     Limit {
@@ -318,6 +325,11 @@ impl Error {
         incomplete.max()
     }
 
+    /// The message without its hint, for programs that name the cure in their own words.
+    pub fn without_hint(&self) -> impl fmt::Display + '_ {
+        WithoutHint(self)
+    }
+
     /// What to do about it, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
         hint(self.0.stage, &self.0.cause)
@@ -327,33 +339,28 @@ impl Error {
 fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::RdmaUnavailable(unavailable) => return Some(rdma_hint(unavailable)),
-        Cause::RdmaNotOffered => {
-            "start the peer with `--transport rdma` or `auto`, or choose `--transport tcp` here"
-        }
-        Cause::TcpNotOffered => {
-            "choose `--transport rdma` or `auto` here, or `--transport auto` at the peer"
-        }
+        Cause::RdmaNotOffered => "let the peer use RDMA, or use TCP here",
+        Cause::TcpNotOffered => "use RDMA here, or let the peer fall back to TCP",
         Cause::Transport(_) if stage == Stage::Device => {
-            "`rdma link` shows devices and ports; name a usable one with --device and --gid, or \
-             choose `--transport tcp`"
+            "`rdma link` shows devices and ports; name a usable one and its address, or use TCP"
         }
         Cause::Transport(_) if stage == Stage::Registration => {
             "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
-             every file system; or choose `--transport tcp`"
+             every file system; or use TCP"
         }
         Cause::Transport(_) if stage == Stage::Handshake => {
-            "check the way between the two devices (`rping`, UDP port 4791), or choose \
-             `--transport tcp`"
+            "check the path between the two devices (`rping`, UDP port 4791), or use TCP"
         }
-        Cause::Descriptor(DescriptorError::NoKey(_)) => {
-            "`--compat mooncake` (`Builder::mooncake`) opens Mooncake nodes"
-        }
+        Cause::Descriptor(DescriptorError::NoKey(_)) => "`Builder::mooncake` opens Mooncake nodes",
         Cause::Descriptor(DescriptorError::Null)
         | Cause::MooncakeDescriptor(SegmentError::Null) => {
             "try again in a moment, or name the metadata store of its fleet"
         }
+        #[cfg(feature = "metadata")]
         Cause::Store(StoreError { cause: StoreCause::Tls { failure, .. }, .. }) => failure.cure(),
+        #[cfg(feature = "metadata")]
         Cause::Store(_) => "lanes that are up go on; check the metadata store, then try again",
+        #[cfg(feature = "metadata")]
         Cause::NotPublished { .. } => "check the name and the cluster id, and that the node runs",
         Cause::MooncakeDescriptor(_) => {
             "check that the releases of that node are among the known ones"
@@ -362,19 +369,18 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
             "the peer takes none, or its application must take those that wait first"
         }
         Cause::Notification(_) => "shorten its name or its message",
-        Cause::NoDataPort => {
-            "start that node with the protocol tcp, or this one with RDMA: --transport rdma"
-        }
+        Cause::NoDataPort => "start that node with the protocol tcp, or use RDMA here",
         Cause::UnknownHost(_) => "check the spelling, or /etc/hosts and the resolver",
-        Cause::Refused => "start `handfast serve` there, or check host and port",
+        Cause::Refused => "start the node there, or check host and port",
         Cause::Unreachable(_) => "check routes and firewalls between the two hosts",
         Cause::Silent { .. } => "the process there is stopped, overloaded or behind a firewall",
         Cause::Foreign(_) => "another service owns that port; check host and port",
-        Cause::Bind(_) => "choose another --listen address, or stop what holds it",
+        Cause::Bind(_) => "choose another address, or stop the process that holds it",
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
         Cause::Permission(_) => "the serving side decides what peers may do with a segment",
         Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
         Cause::NoRoom(limit) => limit.limit.cure(),
+        Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
         _ => return None,
     })
@@ -383,27 +389,39 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
 fn rdma_hint(unavailable: &RdmaUnavailable) -> &'static str {
     match unavailable {
         RdmaUnavailable::NotBuilt => {
-            "build with `--features verbs` (docs/hardware.md), or choose `--transport tcp`"
+            "build with the feature `verbs` (docs/hardware.md), or use TCP"
         }
         RdmaUnavailable::NoLibrary { .. } => {
-            "install rdma-core (libibverbs1 and ibverbs-providers), or choose `--transport tcp`"
+            "install rdma-core (libibverbs1 and ibverbs-providers), or use TCP"
         }
         RdmaUnavailable::NoList { .. } => {
-            "load the kernel module ib_uverbs and check /dev/infiniband, or choose \
-             `--transport tcp`"
+            "load the kernel module ib_uverbs and check /dev/infiniband, or use TCP"
         }
         RdmaUnavailable::NoDevice => {
-            "check the device's driver, `rdma link` lists what there is, or choose \
-             `--transport tcp`"
+            "check the device's driver, `rdma link` lists what there is, or use TCP"
         }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &*self.0;
+        WithoutHint(self).fmt(f)?;
+        match self.hint() {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An error without its hint.
+struct WithoutHint<'a>(&'a Error);
+
+impl fmt::Display for WithoutHint<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0.0;
         match &inner.cause {
             // It says itself whether it was read, written or watched.
+            #[cfg(feature = "metadata")]
             Cause::Store(_) => f.write_str("asking the metadata store failed")?,
             _ => write!(f, "{} failed", inner.stage)?,
         }
@@ -416,13 +434,13 @@ impl fmt::Display for Error {
             Side::Configuration => "the set-up of the two",
             Side::Protection => "an access that is not allowed",
         };
-        match self.class() {
+        match self.0.class() {
             Some(FailureClass::Protection | FailureClass::Configuration) | None => {
                 write!(f, " ({side}): {}", inner.cause)?;
             }
             Some(class) => write!(f, " ({side}, {class}): {}", inner.cause)?,
         }
-        match self.remote() {
+        match self.0.remote() {
             Some(Remote::Untouched) => {
                 f.write_str("; none of its bytes reached the peer's memory")?
             }
@@ -434,10 +452,7 @@ impl fmt::Display for Error {
             }
             None => {}
         }
-        match self.hint() {
-            Some(hint) => write!(f, "; {hint}"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -461,6 +476,7 @@ impl From<MemoryError> for Cause {
     }
 }
 
+#[cfg(feature = "metadata")]
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
         Self::local(Stage::Metadata, Cause::Store(error))

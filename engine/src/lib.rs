@@ -45,6 +45,10 @@ mod api;
 mod command;
 mod control;
 mod data;
+#[cfg(feature = "metadata")]
+mod directory;
+#[cfg(not(feature = "metadata"))]
+#[path = "directory_absent.rs"]
 mod directory;
 mod error;
 mod mooncake;
@@ -64,6 +68,7 @@ pub use api::transfer::Transfer;
 pub use data::fallback::{FALLBACKS_KEPT, Fallback};
 pub use data::regions::Registration;
 pub use data::transport::{Carrier, RdmaOptions, TransportChoice};
+#[cfg(feature = "metadata")]
 pub use directory::MetadataOptions;
 pub use error::{Cause, Error, Stage};
 pub use handfast_core::mooncake::{Notification, ProtocolVersion};
@@ -73,9 +78,11 @@ pub use handfast_core::node::{
 pub use handfast_core::policy::{FailureClass, RAILS_MAX};
 pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
 pub use handfast_core::transport::{Side, TransportError};
-pub use handfast_core::wire::{Refusal, RefusalReason};
+pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
 pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
+#[cfg(feature = "diagnosis")]
 pub use handfast_diagnosis::Id as DiagnosisId;
+#[cfg(feature = "metadata")]
 pub use handfast_metadata::{
     Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation, TlsFailure,
 };

@@ -3,12 +3,17 @@
 //! One task per connection serves `/metrics` and `/state`. It reads counters, and asks the driver for
 //! its lifecycles.
 
+#[cfg(feature = "metrics-http")]
 mod endpoint;
+#[cfg(not(feature = "metrics-http"))]
+#[path = "status/endpoint_absent.rs"]
+mod endpoint;
+#[cfg(feature = "metrics-http")]
 mod prometheus;
 mod state;
 mod view;
 
-pub(crate) use endpoint::{MetricsServer, serve};
+pub(crate) use endpoint::MetricsListener;
 pub use state::{
     EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
     WayState,

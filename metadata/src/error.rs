@@ -62,20 +62,15 @@ impl TlsFailure {
     /// The remedy, in one sentence.
     pub fn cure(self) -> &'static str {
         match self {
-            Self::UnknownAuthority => {
-                "name the authority of the store's certificate: --metadata-ca"
-            }
+            Self::UnknownAuthority => "name the authority of the store's certificate",
             Self::WrongName => {
                 "name the store as its certificate does, or give it one with the name that is used"
             }
             Self::NotValidNow => "renew the store's certificate, and check the clocks of both",
             Self::BadCertificate => "give the store a certificate for servers",
-            Self::OursMissing => {
-                "name a certificate and its key: --metadata-cert and --metadata-key"
-            }
+            Self::OursMissing => "name a certificate and its key",
             Self::OursRefused => {
-                "name a certificate that the store's authority vouches for, and that is still \
-                 valid: --metadata-cert and --metadata-key"
+                "name a certificate that the store's authority vouches for, and that is still valid"
             }
             Self::NotSpoken => "check the port, or name the store without https",
             Self::NothingInCommon => "let the store speak TLS 1.2 or 1.3",
@@ -145,6 +140,16 @@ pub struct StoreError {
     pub operation: StoreOperation,
     /// The cause.
     pub cause: StoreCause,
+}
+
+impl StoreError {
+    /// The failure of TLS, if that is the cause.
+    pub fn tls_failure(&self) -> Option<TlsFailure> {
+        match &self.cause {
+            StoreCause::Tls { failure, .. } => Some(*failure),
+            _ => None,
+        }
+    }
 }
 
 /// Longest text of a store that an error quotes, in bytes.

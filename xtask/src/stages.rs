@@ -241,6 +241,7 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
 fn fast_checks(project: &Project) -> Vec<Step<'_>> {
     vec![
         Step::new("core-dependencies", |_| graph::core_dependencies(project)),
+        Step::new("library-dependencies", |_| graph::library_dependencies(project)),
         Step::new("core-features", |_| graph::core_features(project)),
         Step::new("core-source", |_| core_source::check(project.root())),
         Step::new("import-circles", |_| circles::check(project.root())),

@@ -1,6 +1,7 @@
 //! Lanes over RDMA between two doctors, made as nodes make theirs.
 
 use super::Doctor;
+use crate::cure;
 use crate::environment::Environment;
 use crate::runtime;
 use handfast::{
@@ -149,5 +150,5 @@ fn told(step: LaneStep, error: &Error) -> LaneFailure {
         Blamed::Peer => Side::Remote,
         Blamed::Configuration | Blamed::Protection => Side::Both,
     };
-    LaneFailure { step, id: error.diagnosis_id(), side, text: error.to_string() }
+    LaneFailure { step, id: error.diagnosis_id(), side, text: cure::text(error) }
 }

@@ -177,6 +177,7 @@ impl Builder {
 
     /// Finds nodes by their names in a metadata store, and publishes this one there, if it listens.
     /// Without one nodes are found by their addresses.
+    #[cfg(feature = "metadata")]
     pub fn metadata(mut self, options: MetadataOptions) -> Self {
         self.metadata = Some(options);
         self
@@ -185,6 +186,7 @@ impl Builder {
     /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
     /// Prometheus, `GET /state` for what [`Engine::state`](crate::Engine::state) is. It tells the names of peers, and takes
     /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
+    #[cfg(feature = "metrics-http")]
     pub fn metrics(mut self, address: &str) -> Self {
         self.metrics = Some(address.to_owned());
         self
@@ -252,9 +254,7 @@ pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Resu
         };
     }
     if bound.ip().is_unspecified() {
-        let text = "listening at every address needs the one to tell peers; set it, \
-                    `--advertise HOST` on the command line";
-        return Err(Error::local(Stage::Configuration, Cause::Invalid(text.into())));
+        return Err(Error::local(Stage::Configuration, Cause::NotAdvertised));
     }
     let asked = builder.listen.as_deref().and_then(|listen| listen.rsplit_once(':'));
     let host = asked.map_or_else(|| bound.ip().to_string(), |(host, _)| host.to_owned());

@@ -61,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) fallbacks: Fallbacks,
     pub(crate) trace: Option<Trace>,
     pub(crate) view: Arc<View>,
+    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
     pub(crate) metrics_address: Option<SocketAddr>,
     /// Mooncake nodes as peers, where they are spoken to.
     pub(crate) links: Option<Arc<dyn Links>>,
@@ -380,6 +381,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Cause::Store`].
+    #[cfg(feature = "metadata")]
     pub async fn publish(&self) -> Result<(), Error> {
         match &self.shared.directory {
             Some(directory) => directory.publish(&self.shared.answers).await,
@@ -412,6 +414,7 @@ impl Engine {
     }
 
     /// Where it tells of itself over HTTP, if it does ([`Builder::metrics`]).
+    #[cfg(feature = "metrics-http")]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.shared.metrics_address
     }

@@ -24,7 +24,7 @@ use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::path::nic_path;
 
 use crate::peer::target::{LaneUp, Target, TargetParts};
-use crate::status::{self, MetricsServer, View, ViewParts};
+use crate::status::{MetricsListener, View, ViewParts};
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
@@ -194,7 +194,7 @@ impl<N: Net> Parts<N> {
         let mut listeners: Vec<_> = listening.into_iter().collect();
         listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
         let view = self.view();
-        let metrics_address = metrics.as_ref().map(|metrics| metrics.bound);
+        let metrics_address = metrics.as_ref().map(MetricsListener::bound);
         listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
         let links = self.builder.mooncake.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
@@ -286,12 +286,10 @@ impl<N: Net> Parts<N> {
         }))
     }
 
-    /// Starts the task that tells of the engine.
+    /// Starts the task that serves metrics.
     fn listen_for_metrics(&self, metrics: MetricsListener<N>, view: Arc<View>) -> Listening {
         let accept_pause = std::time::Duration::from_millis(ACCEPT_PAUSE_MS);
-        let server = MetricsServer { view, counts: self.answers.counts.clone(), accept_pause };
-        let net = self.net.clone();
-        Listening::start(|stop| status::serve(net, metrics.listener, server, stop))
+        metrics.serve(self.net.clone(), view, self.answers.counts.clone(), accept_pause)
     }
 
     /// Mooncake nodes as peers.
@@ -431,7 +429,7 @@ async fn bind_others<N: Net>(
     address: &str,
 ) -> Result<(Option<DataListener<N>>, Option<MetricsListener<N>>), Error> {
     let data = DataListener::bind(builder, net, address).await?;
-    Ok((data, MetricsListener::bind(builder, net).await?))
+    Ok((data, MetricsListener::bind(builder.metrics.as_deref(), net).await?))
 }
 
 /// The port for Mooncake nodes, before anything is served at it.
@@ -464,24 +462,6 @@ impl<N: Net> DataListener<N> {
             RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
         let told = DataPort { host: told, port: bound.port() };
         Ok(Some(Self { listener, bound, told, options }))
-    }
-}
-
-/// The port for metrics, before anything is served at it.
-struct MetricsListener<N: Net> {
-    listener: N::Listener,
-    bound: SocketAddr,
-}
-
-impl<N: Net> MetricsListener<N> {
-    async fn bind(builder: &Builder, net: &N) -> Result<Option<Self>, Error> {
-        let Some(at) = &builder.metrics else { return Ok(None) };
-        let failed = |error: std::io::Error| {
-            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
-        };
-        let listener = net.bind(at).await.map_err(failed)?;
-        let bound = net.local_address(&listener).map_err(failed)?;
-        Ok(Some(Self { listener, bound }))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::transport::Side;
-use handfast_diagnosis::Id;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,12 +42,18 @@ impl Fallback {
 
     /// The cure, in one sentence.
     pub fn cure(&self) -> &'static str {
-        self.0.hint().unwrap_or("choose `--transport tcp` if TCP is meant")
+        self.0.hint().unwrap_or("choose TCP if TCP is meant")
     }
 
     /// The problem's name in the catalogue.
-    pub fn diagnosis_id(&self) -> Id {
+    #[cfg(feature = "diagnosis")]
+    pub fn diagnosis_id(&self) -> handfast_diagnosis::Id {
         self.0.diagnosis_id()
+    }
+
+    /// The error that RDMA met.
+    pub fn reason(&self) -> &Error {
+        &self.0
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -171,7 +176,7 @@ mod tests {
     fn it_names_side_stage_peer_cause_and_cure() {
         let text = Fallback::new(reason("10.0.0.7:7411")).to_string();
         for part in
-            ["over TCP, not RDMA", "handshake", "10.0.0.7:7411", "peer's side", "--transport"]
+            ["over TCP, not RDMA", "handshake", "10.0.0.7:7411", "peer's side", "use TCP here"]
         {
             assert!(text.contains(part), "'{part}' is missing in: {text}");
         }

@@ -57,13 +57,12 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::RdmaNotOffered
         | Cause::TcpNotOffered
         | Cause::NoDataPort
+        | Cause::NotAdvertised
         | Cause::NotNamed { .. }
         | Cause::Notification(_) => FailureClass::Configuration,
-        Cause::Store(_)
-        | Cause::NotPublished { .. }
-        | Cause::DeadlinePassed
-        | Cause::Cancelled
-        | Cause::Closed => return None,
+        #[cfg(feature = "metadata")]
+        Cause::Store(_) | Cause::NotPublished { .. } => return None,
+        Cause::DeadlinePassed | Cause::Cancelled | Cause::Closed => return None,
     })
 }
 

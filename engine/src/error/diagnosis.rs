@@ -6,6 +6,7 @@ use handfast_core::node::{CallFailure, Failure};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{DescriptorError, RefusalReason};
 use handfast_diagnosis::{Id, ids, of_call};
+#[cfg(feature = "metadata")]
 use handfast_metadata::StoreCause;
 use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
@@ -21,7 +22,7 @@ impl Error {
 
 fn of_cause(stage: Stage, cause: &Cause) -> Id {
     match cause {
-        Cause::Invalid(_) => ids::CONFIG_INVALID,
+        Cause::Invalid(_) | Cause::NotAdvertised => ids::CONFIG_INVALID,
         Cause::Name(_) => ids::NAME_INVALID,
         Cause::UnknownHost(_) => ids::NET_UNRESOLVED,
         Cause::Refused => ids::NET_REFUSED,
@@ -38,7 +39,9 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
         Cause::Notification(NotificationError::TooLong { .. }) => ids::ENGINE_LIMIT,
         Cause::NotificationRejected => ids::HS_FAILED,
         Cause::Recording(_) => ids::CONFIG_INVALID,
+        #[cfg(feature = "metadata")]
         Cause::Store(error) => of_store(&error.cause),
+        #[cfg(feature = "metadata")]
         Cause::NotPublished { .. } => ids::SEG_NAME,
         Cause::Bind(text) => of_bind(text),
         Cause::NoSuchSegment { .. } | Cause::NotNamed { .. } => ids::SEG_NAME,
@@ -61,6 +64,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
     }
 }
 
+#[cfg(feature = "metadata")]
 fn of_store(cause: &StoreCause) -> Id {
     match cause {
         // In HTTP, and in gRPC: permission denied, unauthenticated.
@@ -188,6 +192,7 @@ mod tests {
             Cause::RdmaNotOffered,
             Cause::TcpNotOffered,
             Cause::NoDataPort,
+            Cause::NotAdvertised,
             Cause::MooncakeDescriptor(SegmentError::Null),
             Cause::NotificationRejected,
             Cause::NotPublished { name: "x".into(), store: "x".into() },

@@ -100,7 +100,9 @@ pub(crate) struct Meters {
     peers_max: usize,
     lanes: Mutex<Lanes>,
     /// Connections to the port for metrics that made room, and that found none.
+    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
     pub(crate) shed: AtomicU64,
+    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
     pub(crate) refused: AtomicU64,
 }
 

@@ -233,12 +233,14 @@ impl Target {
     }
 
     /// The node's name.
+    #[cfg_attr(not(feature = "metadata"), allow(dead_code, reason = "for stores alone"))]
     pub(crate) fn node(&self) -> &str {
         self.parts.path.node.as_str()
     }
 
     /// A metadata store says where the node takes calls, or that it has no entry any more. True if
     /// what was known is out of date by that.
+    #[cfg_attr(not(feature = "metadata"), allow(dead_code, reason = "for stores alone"))]
     pub(crate) fn on_published(&self, at: Option<&RpcMeta>) -> bool {
         let mut state = self.lock();
         let before = self.is_stale() || state.unpublished;

@@ -2,7 +2,8 @@
 
 use super::prometheus;
 use super::view::View;
-use crate::control::accept::{Places, Stop, accept};
+use crate::control::accept::{Listening, Places, Stop, accept};
+use crate::error::{Cause, Error, Stage};
 use crate::observe::counters::Counts;
 use bytes::Bytes;
 use handfast_transport_tcp::Net;
@@ -14,6 +15,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -26,28 +28,57 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 8 << 10;
 
-/// The served documents and the counters of requests.
-pub(crate) struct MetricsServer {
-    pub(crate) view: Arc<View>,
-    pub(crate) counts: Arc<Counts>,
-    pub(crate) accept_pause: Duration,
+/// The port for metrics, before anything is served at it.
+pub(crate) struct MetricsListener<N: Net> {
+    listener: N::Listener,
+    bound: SocketAddr,
+}
+
+impl<N: Net> MetricsListener<N> {
+    /// Binds the port, if one is asked for.
+    pub(crate) async fn bind(address: Option<&str>, net: &N) -> Result<Option<Self>, Error> {
+        let Some(at) = address else { return Ok(None) };
+        let failed = |error: std::io::Error| {
+            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
+        };
+        let listener = net.bind(at).await.map_err(failed)?;
+        let bound = net.local_address(&listener).map_err(failed)?;
+        Ok(Some(Self { listener, bound }))
+    }
+
+    /// The address it is bound at.
+    pub(crate) fn bound(&self) -> SocketAddr {
+        self.bound
+    }
+
+    /// Starts the task that serves it.
+    pub(crate) fn serve(
+        self,
+        net: N,
+        view: Arc<View>,
+        counts: Arc<Counts>,
+        accept_pause: Duration,
+    ) -> Listening {
+        Listening::start(|stop| serve(net, self.listener, view, counts, accept_pause, stop))
+    }
 }
 
 /// Serves until stopped.
-pub(crate) async fn serve<N: Net>(
+async fn serve<N: Net>(
     net: N,
     listener: N::Listener,
-    server: MetricsServer,
+    view: Arc<View>,
+    counts: Arc<Counts>,
+    accept_pause: Duration,
     stop: Stop,
 ) {
     let places = Places {
         connections_max: CONNECTIONS_MAX,
-        accept_pause: server.accept_pause,
-        counts: server.counts,
+        accept_pause,
+        counts,
         shed: |counts| &counts.meters.shed,
         refused: |counts| &counts.meters.refused,
     };
-    let view = server.view;
     accept(net, listener, places, stop, |stream, from, _| {
         let view = view.clone();
         async move {

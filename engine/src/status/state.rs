@@ -34,6 +34,7 @@ pub struct EngineState {
     pub other: PeerState,
     /// `counters` with what each of them counts.
     #[serde(skip)]
+    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "for /metrics alone"))]
     pub(crate) named: Vec<Named>,
 }
 
@@ -149,6 +150,7 @@ pub struct LatencyState {
     /// Batches of at most this duration and longer than the previous bound; longer ones are left
     /// out.
     #[serde(skip)]
+    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "for /metrics alone"))]
     pub(crate) buckets: Vec<(u64, u64)>,
 }
 

@@ -7,6 +7,25 @@ use crate::report::Outcome;
 use std::collections::BTreeSet;
 
 const CORE: &str = "handfast-core";
+const LIBRARY: &str = "handfast";
+/// HTTP, metadata clients, the exporter of metrics and the catalogue of problems: each is behind a
+/// feature of the library.
+const LIBRARY_LACKS: &[&str] = &[
+    "aho-corasick",
+    "etcd-client",
+    "handfast-diagnosis",
+    "handfast-metadata",
+    "http",
+    "http-body",
+    "hyper",
+    "hyper-rustls",
+    "hyper-util",
+    "prometheus-client",
+    "reqwest",
+    "rustls",
+    "tonic",
+    "ureq",
+];
 /// Supported targets, as in deny.toml. Not `all`, which includes dependencies of a private cfg,
 /// such as loom in the core's own tests.
 const TARGETS: [&str; 3] =
@@ -55,6 +74,12 @@ pub(crate) fn core_features(project: &Project) -> Outcome {
     judge(graph, "", with_std)
 }
 
+/// The library links nothing that only programs and operators need, unless a feature asks for it.
+pub(crate) fn library_dependencies(project: &Project) -> Outcome {
+    let graph = tree(project, LIBRARY, &["-e", "normal"]);
+    judge(graph, "default features", too_much)
+}
+
 fn judge(
     graph: Result<BTreeSet<Resolved>, String>,
     note: &str,
@@ -70,6 +95,12 @@ fn not_allowed(graph: &BTreeSet<Resolved>) -> Vec<String> {
     let strange = graph.iter().map(|package| package.name.as_str()).filter(|name| *name != CORE);
     let strange = strange.filter(|name| !CORE_MAY_USE.contains(name));
     strange.map(|name| format!("{CORE} depends on {name}, which is not on the list")).collect()
+}
+
+fn too_much(graph: &BTreeSet<Resolved>) -> Vec<String> {
+    let found = graph.iter().filter(|package| LIBRARY_LACKS.contains(&&*package.name));
+    let text = |package: &Resolved| format!("{LIBRARY} depends on {} by default", package.name);
+    found.map(text).collect()
 }
 
 fn with_std(graph: &BTreeSet<Resolved>) -> Vec<String> {
@@ -140,6 +171,17 @@ serde v1.0.229|alloc,derive,serde_derive (*)
         assert_eq!(
             with_std(&parse_tree(&graph).unwrap()),
             ["handfast-core turns on 'std' of serde_json"]
+        );
+    }
+
+    #[test]
+    fn http_in_the_library_is_found() {
+        let lean = "handfast v0.1.0 (/x/engine)|\ntokio v1.54.1|net\n";
+        assert_eq!(too_much(&parse_tree(lean).unwrap()), [""; 0]);
+        let heavy = format!("{lean}hyper v1.12.0|http1\n");
+        assert_eq!(
+            too_much(&parse_tree(&heavy).unwrap()),
+            ["handfast depends on hyper by default"]
         );
     }
 

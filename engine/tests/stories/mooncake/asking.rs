@@ -75,7 +75,7 @@ async fn without_the_option_a_mooncake_node_is_named_as_one() {
     let user = crate::helpers::user().await;
     let error = failed_open(&user, &node.address).await;
     assert!(matches!(error.cause(), Cause::Descriptor(DescriptorError::NoKey(_))), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("--compat mooncake")));
+    assert!(error.hint().is_some_and(|hint| hint.contains("Builder::mooncake")));
     user.close().await;
 }
 

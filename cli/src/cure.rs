@@ -1,0 +1,94 @@
+//! Cures of engine errors, in the options of this program.
+
+use handfast::{Cause, DescriptorError, Error, Fallback, RdmaUnavailable, Stage, TlsFailure};
+
+/// An error with its cure.
+pub(crate) fn text(error: &Error) -> String {
+    match cure(error) {
+        Some(cure) => format!("{}; {cure}", error.without_hint()),
+        None => error.without_hint().to_string(),
+    }
+}
+
+/// A fallback with its cure.
+pub(crate) fn fallback_text(fallback: &Fallback) -> String {
+    let reason = fallback.reason().without_hint();
+    format!("lanes run over TCP, not RDMA: {reason}; {}", fallback_cure(fallback))
+}
+
+/// The cure of a fallback.
+pub(crate) fn fallback_cure(fallback: &Fallback) -> &'static str {
+    cure(fallback.reason()).unwrap_or("choose `--transport tcp` if TCP is meant")
+}
+
+/// The cure of an error: an option of this program where one helps, else the library's hint.
+pub(crate) fn cure(error: &Error) -> Option<&'static str> {
+    Some(match (error.stage(), error.cause()) {
+        (_, Cause::RdmaUnavailable(unavailable)) => rdma_cure(unavailable),
+        (_, Cause::RdmaNotOffered) => {
+            "start the peer with `--transport rdma` or `auto`, or choose `--transport tcp` here"
+        }
+        (_, Cause::TcpNotOffered) => {
+            "choose `--transport rdma` or `auto` here, or `--transport auto` at the peer"
+        }
+        (Stage::Device, Cause::Transport(_)) => {
+            "`rdma link` shows devices and ports; name a usable one with --device and --gid, or \
+             choose `--transport tcp`"
+        }
+        (Stage::Registration, Cause::Transport(_)) => {
+            "raise the limit of locked memory (`ulimit -l`); a file's pages cannot be pinned on \
+             every file system; or choose `--transport tcp`"
+        }
+        (Stage::Handshake, Cause::Transport(_)) => {
+            "check the path between the two devices (`rping`, UDP port 4791), or choose \
+             `--transport tcp`"
+        }
+        (_, Cause::Descriptor(DescriptorError::NoKey(_))) => {
+            "`--compat mooncake` opens Mooncake nodes"
+        }
+        (_, Cause::NoDataPort) => {
+            "start that node with the protocol tcp, or this one with `--transport rdma`"
+        }
+        (_, Cause::NotAdvertised) => "name it with `--advertise HOST`",
+        (_, Cause::Refused) => "start `handfast serve` there, or check host and port",
+        (_, Cause::Bind(_)) => "choose another --listen address, or stop what holds it",
+        (_, Cause::Store(store)) => return store.tls_failure().map(tls_cure).or(error.hint()),
+        _ => return error.hint(),
+    })
+}
+
+fn rdma_cure(unavailable: &RdmaUnavailable) -> &'static str {
+    match unavailable {
+        RdmaUnavailable::NotBuilt => {
+            "build with `--features verbs` (docs/hardware.md), or choose `--transport tcp`"
+        }
+        RdmaUnavailable::NoLibrary { .. } => {
+            "install rdma-core (libibverbs1 and ibverbs-providers), or choose `--transport tcp`"
+        }
+        RdmaUnavailable::NoList { .. } => {
+            "load the kernel module ib_uverbs and check /dev/infiniband, or choose \
+             `--transport tcp`"
+        }
+        RdmaUnavailable::NoDevice => {
+            "check the device's driver, `rdma link` lists what there is, or choose \
+             `--transport tcp`"
+        }
+    }
+}
+
+/// The cure of a store's TLS failure.
+fn tls_cure(failure: TlsFailure) -> &'static str {
+    match failure {
+        TlsFailure::UnknownAuthority => {
+            "name the authority of the store's certificate: --metadata-ca"
+        }
+        TlsFailure::OursMissing => {
+            "name a certificate and its key: --metadata-cert and --metadata-key"
+        }
+        TlsFailure::OursRefused => {
+            "name a certificate that the store's authority vouches for, and that is still valid: \
+             --metadata-cert and --metadata-key"
+        }
+        other => other.cure(),
+    }
+}
