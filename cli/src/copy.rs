@@ -45,7 +45,7 @@ const CHUNKS_MAX: usize = 4;
 /// Bytes one checksum question covers: few enough that a busy node answers in time.
 const CHECKSUM_BYTES: u64 = 64 << 20;
 /// Longest wait of a command's end for its lanes; its memory goes with the process anyway.
-const CLOSE_TIMEOUT_MS: u64 = 200;
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// First pause before a copy starts again; it doubles up to thirty-two times.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -99,7 +99,7 @@ impl<'a> Window<'a> {
         bytes: usize,
     ) -> Result<(), Failure> {
         let batch = match self.timeout {
-            Some(timeout) => batch.deadline(timeout),
+            Some(timeout) => batch.timeout(timeout),
             None => batch,
         };
         self.flying.push_back((batch.submit().await?, memory, bytes));
@@ -227,7 +227,7 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
 
 /// An engine for one command: it opens, and is not opened to.
 pub(crate) async fn client(options: &Copy) -> Result<Engine, Failure> {
-    let timing = EngineTiming { close_timeout_ms: CLOSE_TIMEOUT_MS, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.close_timeout = CLOSE_TIMEOUT);
     let builder = options.lanes.apply(Engine::builder().timing(timing))?;
     Ok(options.record.apply(builder).start().await?)
 }

@@ -1,6 +1,9 @@
 //! Cures of engine errors, in the options of this program.
 
-use handfast::{Cause, DescriptorError, Error, Fallback, RdmaUnavailable, Stage, TlsFailure};
+use handfast::error::DescriptorError;
+use handfast::metadata::TlsFailure;
+use handfast::rdma::RdmaUnavailable;
+use handfast::{Cause, Error, Fallback, Stage};
 
 /// An error with its cure.
 pub(crate) fn text(error: &Error) -> String {

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::lanes::{EngineName, TransportName};
 use crate::{bench, output, serve, size, terminal};
 use clap::Args;
-use handfast::NodeName;
+use handfast::identity::NodeName;
 use handfast_core::address::{AddressError, host_and_port, with_port};
 use handfast_diagnosis::doctor::{self, Facts, Library, Report, Request, ThisMachine, Wanted};
 use handfast_diagnosis::{Id, Language, ids};

@@ -4,7 +4,10 @@ mod known;
 
 use crate::failure::Failure;
 use crate::output;
-use handfast::{Builder, MetadataOptions, MooncakeOptions, ProtocolVersion, RdmaOptions};
+use handfast::Builder;
+use handfast::metadata::MetadataOptions;
+use handfast::mooncake::{MooncakeOptions, ProtocolVersion};
+use handfast::rdma::RdmaOptions;
 use handfast_metadata::{Credentials, TlsFiles};
 use known::{WITHOUT_EFFECT, why_without_effect};
 use serde::Serialize;
@@ -90,7 +93,7 @@ const PORTS: RangeInclusive<u16> = 15_000..=17_000;
 const PATH_BYTES_MAX: usize = 4_095;
 
 /// Longest slice that lanes take.
-const SLICE_BYTES_MAX: u64 = handfast::SLICE_BYTES_MAX as u64;
+const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
 const VARIABLES: [Variable; 25] = [
@@ -328,30 +331,29 @@ impl Environment {
         let default = MooncakeOptions::default();
         let lanes = self.number(LANES).or_else(|| self.number(LANES_OLD));
         let old = self.set.get(PROTO).is_some_and(|version| version == "1");
-        MooncakeOptions {
-            version_max: if old { ProtocolVersion::One } else { default.version_max },
-            status_timeout_ms: self.number(STATUS).map_or(default.status_timeout_ms, |s| s * 1_000),
-            lanes_per_peer: lanes.map_or(default.lanes_per_peer, |it| it as usize),
-            ..default
-        }
+        default.with(|it| {
+            it.version_max = if old { ProtocolVersion::One } else { default.version_max };
+            it.status_timeout =
+                self.number(STATUS).map_or(default.status_timeout, Duration::from_secs);
+            it.lanes_per_peer = lanes.map_or(default.lanes_per_peer, |it| it as usize);
+        })
     }
 
     pub(crate) fn metadata(&self, options: MetadataOptions) -> MetadataOptions {
         let cluster_id = self.set.get(CLUSTER).cloned();
-        MetadataOptions { cluster_id: cluster_id.unwrap_or_default(), ..options }
+        options.with(|it| it.cluster_id = cluster_id.unwrap_or_default())
     }
 
     pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
         let byte = |name| self.number(name).and_then(|number| u8::try_from(number).ok());
         let mtu = self.set.get(MTU).and_then(|bytes| bytes.parse().ok());
-        RdmaOptions {
-            port: byte(IB_PORT).unwrap_or(options.port),
-            gid_index: byte(GID_INDEX).or(options.gid_index),
-            mtu_bytes_max: mtu.unwrap_or(options.mtu_bytes_max),
-            traffic_class: byte(TRAFFIC_CLASS).unwrap_or(options.traffic_class),
-            service_level: byte(SERVICE_LEVEL).unwrap_or(options.service_level),
-            ..options
-        }
+        options.with(|it| {
+            it.port = byte(IB_PORT).unwrap_or(it.port);
+            it.gid_index = byte(GID_INDEX).or(it.gid_index);
+            it.mtu_bytes_max = mtu.unwrap_or(it.mtu_bytes_max);
+            it.traffic_class = byte(TRAFFIC_CLASS).unwrap_or(it.traffic_class);
+            it.service_level = byte(SERVICE_LEVEL).unwrap_or(it.service_level);
+        })
     }
 
     /// The file that says which devices are near which memory.
@@ -362,7 +364,7 @@ impl Environment {
     pub(crate) fn bounds(&self, builder: Builder) -> Builder {
         builder.adjust(|limits, timing| {
             if let Some(seconds) = self.number(CONNECT) {
-                timing.call_timeout_ms = seconds * 1_000;
+                timing.call_timeout = Duration::from_secs(seconds);
             }
             if let Some(bytes) = self.number(SLICE).and_then(|bytes| u32::try_from(bytes).ok()) {
                 limits.slice_bytes_max = bytes;
@@ -460,7 +462,7 @@ mod tests {
         let set = set.unwrap();
         let mooncake = set.mooncake();
         assert_eq!(mooncake.version_max, ProtocolVersion::One);
-        assert_eq!((mooncake.status_timeout_ms, mooncake.lanes_per_peer), (7_000, 2));
+        assert_eq!((mooncake.status_timeout, mooncake.lanes_per_peer), (Duration::from_secs(7), 2));
         assert_eq!(set.rdma(RdmaOptions::default()).port, 2);
         let settings = set.settings();
         let source = |name| settings.iter().find(|it| it.name == name).map(|it| it.source);
@@ -474,13 +476,13 @@ mod tests {
             VARIABLES.iter().find(|it| it.name == name).map(|it| it.default).unwrap()
         });
         let mooncake = none.mooncake();
-        assert_eq!(shown(STATUS), (mooncake.status_timeout_ms / 1_000).to_string());
+        assert_eq!(shown(STATUS), mooncake.status_timeout.as_secs().to_string());
         assert_eq!(shown(LANES), mooncake.lanes_per_peer.to_string());
         assert_eq!(shown(PROTO), "2");
-        let (limits, timing) = Default::default();
-        let (limits, timing): (handfast::EngineLimits, handfast::EngineTiming) = (limits, timing);
+        let limits = handfast::EngineLimits::default();
+        let timing = handfast::EngineTiming::default();
         assert_eq!(shown(SLICE), limits.slice_bytes_max.to_string());
-        assert_eq!(shown(CONNECT), (timing.call_timeout_ms / 1_000).to_string());
+        assert_eq!(shown(CONNECT), timing.call_timeout.as_secs().to_string());
         let rdma = RdmaOptions::default();
         assert_eq!(shown(IB_PORT), rdma.port.to_string());
         assert_eq!(shown(MTU), rdma.mtu_bytes_max.to_string());

@@ -1,7 +1,8 @@
 //! Failures of commands, each with its exit code (`exit_codes.txt`, shown by `--help`).
 
 use crate::cure;
-use handfast::{Cause, Error, RecordError, Stage};
+use handfast::record::RecordError;
+use handfast::{Cause, Error, Stage};
 use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::ServerError;
 use handfast_sim::MinimizeError;

@@ -4,11 +4,10 @@ use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::{cure, files, output};
 use clap::{Args, ValueEnum};
+use handfast::metadata::MetadataOptions;
+use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
-use handfast::{
-    Builder, Engine, Error, Fallback, MetadataOptions, MooncakeOptions, RdmaOptions, Segment,
-    TransportChoice,
-};
+use handfast::{Builder, Engine, Error, Fallback, Segment, TransportChoice};
 use handfast_metadata::{Credentials, Source};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -99,17 +98,17 @@ impl LaneOptions {
         let several = self.device.len() > 1 && choice != TransportChoice::Tcp;
         let said = || environment.matrix().filter(|_| several);
         let matrix = self.nic_priority_matrix.clone().or_else(said);
-        let options = RdmaOptions {
-            devices: self.device.clone(),
-            matrix: matrix.as_deref().map(read_matrix).transpose()?,
-            address: self.gid,
-            ..environment.rdma(RdmaOptions::default())
-        };
+        let matrix = matrix.as_deref().map(read_matrix).transpose()?;
+        let options = environment.rdma(RdmaOptions::default()).with(|it| {
+            it.devices = self.device.clone();
+            it.matrix = matrix;
+            it.address = self.gid;
+        });
         let mut builder = environment.bounds(builder).transport(choice).rdma(options);
         if let Some(EngineName::Mooncake) = self.compat {
             environment.warn_of_those_without_effect();
             let options = environment.mooncake();
-            builder = builder.mooncake(MooncakeOptions { data_port: self.data_port, ..options });
+            builder = builder.mooncake(options.with(|it| it.data_port = self.data_port));
         }
         if let Some(store) = self.metadata.open(self.credentials(&environment)?)? {
             builder = builder.metadata(environment.metadata(MetadataOptions::new(store)));

@@ -2,7 +2,8 @@
 
 use crate::{output, size};
 use clap::Args;
-use handfast::{Builder, Engine, RecordOptions};
+use handfast::record::RecordOptions;
+use handfast::{Builder, Engine};
 use std::path::PathBuf;
 
 /// Options of every command that has a node of its own.

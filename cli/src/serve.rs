@@ -83,7 +83,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let environment = Environment::read()?;
     choose_ports(&mut arguments, &environment)?;
     // Early callers wait for the segments to be registered.
-    let mut builder = Engine::builder().listen(&arguments.listen).calls_wait();
+    let mut builder = Engine::builder().listen(&arguments.listen).paused();
     if let Some(advertise) = arguments.advertise.as_deref().or(environment.advertise()) {
         builder = builder.advertise(advertise);
     }
@@ -108,9 +108,9 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         let registration = if engine.serves_mooncake() {
             let at = engine.data_address().map(|at| format!(" at {at}")).unwrap_or_default();
             lines += &format!("  for Mooncake nodes{at}, address {}\n", memory.address());
-            engine.register_by_address(&name, memory.whole(), access)?
+            engine.register(&name).access(access).mooncake().serve(memory.whole())?
         } else {
-            engine.register(&name, memory.whole(), access)?
+            engine.register(&name).access(access).serve(memory.whole())?
         };
         served.push((registration, path));
     }
@@ -118,7 +118,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
         lines += &format!("metrics at http://{metrics}/metrics, state at http://{metrics}/state\n");
     }
     lines += &line_of_devices(&engine, arguments.lanes.transport == TransportName::Tcp);
-    engine.take_calls();
+    engine.resume();
     engine.publish().await?;
     if let Some(exposure) = engine.exposure() {
         output::note(format_args!("warning: {exposure}"));

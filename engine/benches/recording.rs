@@ -4,7 +4,8 @@
 #[path = "turns/mod.rs"]
 mod turns;
 
-use handfast::{Engine, RecordOptions};
+use handfast::Engine;
+use handfast::record::RecordOptions;
 
 fn main() {
     turns::run(async |pairs| {

@@ -20,7 +20,7 @@ impl Replica {
         let engine = Engine::builder().listen(address).start().await?;
         let memory = Memory::zeroed(BYTES)?;
         memory.copy_in(0, &[fill; BYTES])?;
-        let weights = engine.register("weights", memory.whole(), Access::READ)?;
+        let weights = engine.register("weights").access(Access::READ).serve(memory.whole())?;
         Ok(Self { engine, _weights: weights })
     }
 
@@ -34,7 +34,7 @@ async fn read_any(replicas: &[Segment]) -> Result<u8, Error> {
     let mut last = None;
     for segment in replicas {
         let copy = Memory::zeroed(BYTES)?;
-        match segment.read(&copy.whole(), 0).deadline(Duration::from_secs(10)).await {
+        match segment.read(&copy.whole(), 0).timeout(Duration::from_secs(10)).await {
             Ok(_) => {
                 let mut first = [0];
                 copy.copy_out(0, &mut first)?;

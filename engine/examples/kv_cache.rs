@@ -31,7 +31,7 @@ async fn fetch(engine: &Engine, pool: &str, blocks: &[usize]) -> Result<Memory, 
         batch = batch.read(&target, (page * PAGE_BYTES) as u64);
     }
     // The batch succeeds or fails as a whole.
-    batch.deadline(Duration::from_secs(10)).await?;
+    batch.timeout(Duration::from_secs(10)).await?;
     Ok(local)
 }
 
@@ -43,7 +43,7 @@ pub(crate) async fn run() -> Result<usize, Box<dyn Error>> {
         pool.copy_in(page * PAGE_BYTES, &[fill(page); PAGE_BYTES])?;
     }
     // Decode nodes may read the pool and not write it.
-    let served = prefill.register("kv-pool", pool.whole(), Access::READ)?;
+    let served = prefill.register("kv-pool").access(Access::READ).serve(pool.whole())?;
     let address = format!("{}/{}", prefill.address(), served.name());
 
     let decode = Engine::builder().start().await?;

@@ -22,8 +22,8 @@ pub(crate) async fn node(address: &str) -> Result<Engine, Error> {
 /// Writes 64 KiB to the start of `segment` and reads them back.
 pub(crate) async fn transfer(segment: &Segment) -> Result<(), Error> {
     let block = Memory::zeroed(64 << 10)?;
-    segment.write(&block.whole(), 0).deadline(Duration::from_secs(10)).await?;
-    segment.read(&block.whole(), 0).deadline(Duration::from_secs(10)).await?;
+    segment.write(&block.whole(), 0).timeout(Duration::from_secs(10)).await?;
+    segment.read(&block.whole(), 0).timeout(Duration::from_secs(10)).await?;
     Ok(())
 }
 

@@ -19,10 +19,10 @@ pub(crate) async fn put(segment: &str, text: &str) -> Result<String, Box<dyn Err
     source.copy_in(0, text.as_bytes())?;
     // The write returns once the bytes are in the peer's memory. It fails by the timeout at the
     // latest, and the error states what is known of the peer's memory (`Error::remote`).
-    segment.write(&source.whole(), 0).deadline(Duration::from_secs(10)).await?;
+    segment.write(&source.whole(), 0).timeout(Duration::from_secs(10)).await?;
 
     let copy = Memory::zeroed(text.len())?;
-    segment.read(&copy.whole(), 0).deadline(Duration::from_secs(10)).await?;
+    segment.read(&copy.whole(), 0).timeout(Duration::from_secs(10)).await?;
     let mut bytes = vec![0; text.len()];
     copy.copy_out(0, &mut bytes)?;
     engine.close().await;

@@ -22,7 +22,7 @@ pub(crate) struct Server {
 pub(crate) async fn serve(address: &str, bytes: usize) -> Result<Server, Error> {
     let engine = Engine::builder().listen(address).start().await?;
     let memory = Memory::zeroed(bytes)?;
-    let notes = engine.register("notes", memory.whole(), Access::READ_WRITE)?;
+    let notes = engine.register("notes").access(Access::READ_WRITE).serve(memory.whole())?;
     Ok(Server { engine, memory, notes })
 }
 

@@ -3,9 +3,11 @@
 //! Calls run on the caller's task or thread. They read the shared tables, send commands to the driver's
 //! task, and never touch the life cycle itself.
 
+pub(crate) mod address;
 pub(crate) mod config;
 pub(crate) mod engine;
 pub(crate) mod exposure;
+pub(crate) mod register;
 pub(crate) mod segment;
 pub(crate) mod start;
 pub(crate) mod transfer;

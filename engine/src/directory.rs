@@ -24,20 +24,26 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A metadata store, and the cluster of its entries.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct MetadataOptions {
     /// The store.
     pub store: Arc<dyn Store>,
     /// Part of every key, as `MC_METADATA_CLUSTER_ID` is; empty for none.
     pub cluster_id: String,
-    /// Interval between publications, so that a store that lost the entry regains it, in
-    /// milliseconds.
-    pub publish_interval_ms: u64,
+    /// Interval between publications, so that a store that lost the entry regains it.
+    pub publish_interval: Duration,
 }
 
 impl MetadataOptions {
     /// A store without a cluster id, published to every ten seconds.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, cluster_id: String::new(), publish_interval_ms: 10_000 }
+        Self { store, cluster_id: String::new(), publish_interval: Duration::from_secs(10) }
+    }
+
+    /// These options with changes: `MetadataOptions::new(store).with(|it| it.cluster_id = id)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
     }
 }
 
@@ -68,10 +74,10 @@ impl Directory {
     pub(crate) fn new(options: &MetadataOptions) -> Result<Arc<Self>, Error> {
         let invalid = |text: String| Error::local(Stage::Configuration, Cause::Invalid(text));
         let keys = Keys::new(&options.cluster_id).map_err(|error| invalid(error.to_string()))?;
-        if options.publish_interval_ms == 0 {
-            return Err(invalid("publish_interval_ms must be at least 1".into()));
+        if options.publish_interval.is_zero() {
+            return Err(invalid("publish_interval must not be zero".into()));
         }
-        let interval = Duration::from_millis(options.publish_interval_ms);
+        let interval = options.publish_interval;
         let (store, withdrawn) = (options.store.clone(), tokio::sync::Mutex::new(false));
         Ok(Arc::new(Self { store, keys, interval, withdrawn }))
     }

@@ -4,12 +4,15 @@ mod class;
 #[cfg(feature = "diagnosis")]
 mod diagnosis;
 
+pub use handfast_core::node::{CallFailure, Failure};
+pub use handfast_core::policy::FailureClass;
+pub use handfast_core::transport::TransportError;
+pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
+
 use handfast_core::mooncake::{NotificationError, SegmentError};
-use handfast_core::node::Failure;
-use handfast_core::policy::FailureClass;
 use handfast_core::transfer::{BatchReport, Remote, RequestStatus};
-use handfast_core::transport::{Side, TransportError};
-use handfast_core::wire::{DescriptorError, FrameError};
+use handfast_core::transport::Side;
+use handfast_core::wire::FrameError;
 use handfast_core::{Incarnation, identity::NameError};
 #[cfg(feature = "metadata")]
 use handfast_metadata::{StoreCause, StoreError};
@@ -21,6 +24,7 @@ use std::sync::Arc;
 
 /// Where on the road a failure happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Stage {
     /// Checking what the caller gave.
     Configuration,

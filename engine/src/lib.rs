@@ -12,7 +12,7 @@
 //! # #[tokio::main] async fn main() -> Result<(), handfast::Error> {
 //! let owner = Engine::builder().listen("127.0.0.1:0").start().await?;
 //! let cache = Memory::zeroed(1 << 20)?;
-//! let _served = owner.register("kv-cache", cache.whole(), Access::READ_WRITE)?;
+//! let _served = owner.register("kv-cache").access(Access::READ_WRITE).serve(cache.whole())?;
 //!
 //! let user = Engine::builder().start().await?;
 //! let segment = user.open(&format!("{}/kv-cache", owner.address())).await?;
@@ -50,8 +50,8 @@ mod directory;
 #[cfg(not(feature = "metadata"))]
 #[path = "directory_absent.rs"]
 mod directory;
-mod error;
-mod mooncake;
+pub mod error;
+pub mod mooncake;
 mod node;
 mod observe;
 mod path;
@@ -60,48 +60,76 @@ mod status;
 mod time;
 pub mod topology;
 
+pub use api::address::SegmentAddr;
 pub use api::config::{Builder, EngineLimits, EngineTiming};
 pub use api::engine::Engine;
 pub use api::exposure::Exposure;
+pub use api::register::{Prepare, Register};
 pub use api::segment::{Batch, Prepared, Segment};
 pub use api::transfer::Transfer;
-pub use data::fallback::{FALLBACKS_KEPT, Fallback};
+pub use data::fallback::Fallback;
 pub use data::regions::Registration;
-pub use data::transport::{Carrier, RdmaOptions, TransportChoice};
-#[cfg(feature = "metadata")]
-pub use directory::MetadataOptions;
+pub use data::transport::{Carrier, TransportChoice};
 pub use error::{Cause, Error, Stage};
-pub use handfast_core::mooncake::{Notification, ProtocolVersion};
-pub use handfast_core::node::{
-    CallFailure, Counters as LifeCycleCounters, Event, Failure, StateKind, Trigger,
-};
-pub use handfast_core::policy::{FailureClass, RAILS_MAX};
+pub use handfast_core::Incarnation;
 pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
-pub use handfast_core::transport::{Side, TransportError};
-pub use handfast_core::wire::{DescriptorError, Refusal, RefusalReason};
-pub use handfast_core::{Incarnation, Instant, Lifecycle, NicPath, NodeName};
+pub use handfast_core::transport::Side;
 #[cfg(feature = "diagnosis")]
 pub use handfast_diagnosis::Id as DiagnosisId;
-#[cfg(feature = "metadata")]
-pub use handfast_metadata::{
-    Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation, TlsFailure,
-};
-pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
 pub use handfast_transport::{Access, Direction, Memory, MemoryError, Span};
-pub use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit, RdmaUnavailable};
-pub use handfast_transport_tcp::{
-    HelloRefusal, Net, SLICE_BYTES_MAX, Stream, TcpCounters, TokioNet,
-};
-pub use mooncake::{ABSOLUTE, LANES_PER_PEER_MAX, MooncakeOptions};
-pub use observe::counters::{Counters, DataPortCounters};
-pub use observe::lifecycles::{ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState};
-pub use observe::meters::{LATENCY_MAX_NS, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX};
+pub use observe::event::Event;
 pub use peer::opening::LaneOpening;
-pub use status::{
-    EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
-    WayState,
-};
-pub use time::{Clock, Entropy, OsEntropy, TokioClock};
+
+/// Names of nodes, their NICs and their lanes.
+pub mod identity {
+    pub use handfast_core::{Lifecycle, NicPath, NodeName};
+}
+
+/// Lookup of nodes by name in a metadata store.
+#[cfg(feature = "metadata")]
+pub mod metadata {
+    pub use crate::directory::MetadataOptions;
+    pub use handfast_metadata::{
+        Change, Changes, HttpStore, Pending, Store, StoreCause, StoreError, StoreOperation,
+        TlsFailure,
+    };
+}
+
+/// Counters, and the state of an engine as a document.
+pub mod metrics {
+    pub use crate::observe::counters::{Counters, DataPortCounters};
+    pub use crate::observe::lifecycles::{
+        ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState,
+    };
+    pub use crate::observe::meters::{LATENCY_MAX_NS, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX};
+    pub use crate::status::{
+        EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
+        WayState,
+    };
+    pub use handfast_core::node::Counters as LifeCycleCounters;
+    pub use handfast_transport_rdma::NicCounters;
+    pub use handfast_transport_tcp::{HelloRefusal, TcpCounters};
+}
+
+/// Options, limits and availability of RDMA devices.
+pub mod rdma {
+    pub use crate::data::fallback::FALLBACKS_KEPT;
+    pub use crate::data::transport::RdmaOptions;
+    pub use handfast_core::policy::RAILS_MAX;
+    pub use handfast_transport_rdma::{LimitReached, NicLimit, RdmaUnavailable};
+}
+
+/// Recordings of a node's life cycle.
+pub mod record {
+    pub use handfast_trace::{RecordError, RecordOptions, RecorderStatus};
+}
+
+/// Network, clock and randomness of an engine, for [`Builder::start_on`].
+pub mod runtime {
+    pub use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+    pub use handfast_core::Instant;
+    pub use handfast_transport_tcp::{Net, Stream, TokioNet};
+}
 
 #[doc = include_str!("../../README.md")]
 #[cfg(doctest)]

@@ -15,6 +15,7 @@ mod region;
 mod remote;
 mod server;
 
+pub use handfast_core::mooncake::{Notification, ProtocolVersion};
 pub(crate) use links::{LinkTable, Links, LinksParts};
 pub use options::{LANES_PER_PEER_MAX, MooncakeOptions};
 pub use region::ABSOLUTE;

@@ -3,6 +3,7 @@
 //! Any task or thread counts, with atomics alone.
 
 pub(crate) mod counters;
+pub(crate) mod event;
 pub(crate) mod lifecycles;
 pub(crate) mod meters;
 

@@ -14,6 +14,7 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 /// The clock of the tokio runtime, real or paused.
+#[derive(Clone, Debug)]
 pub struct TokioClock {
     origin: tokio::time::Instant,
 }
@@ -59,4 +60,9 @@ impl Entropy for OsEntropy {
     fn next_u64(&self) -> u64 {
         rand::random()
     }
+}
+
+/// Whole milliseconds of a timeout.
+pub(crate) fn millis(timeout: std::time::Duration) -> u64 {
+    u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,7 @@ use super::{Operation, raw};
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
 use handfast::{Direction, Engine, LaneOpening, Memory, Segment, Span};
+use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -67,7 +68,8 @@ impl Load<'_> {
     /// as each of many has, so that their numbers compare like with like.
     pub(super) fn run(&self, workload: &Workload) -> Result<Moved, Failure> {
         let memory = &block(workload)?;
-        let _prepared = self.runtime.block_on(self.engine.prepare(&memory.whole()))?;
+        let _prepared =
+            self.runtime.block_on(self.engine.prepare(&memory.whole()).into_future())?;
         let submitted = std::thread::scope(|scope| {
             let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
             for _ in 0..workload.threads {
@@ -143,7 +145,8 @@ impl Load<'_> {
         size: u64,
     ) -> Result<Vec<Duration>, Failure> {
         let memory = block(&Workload { operation, size, batch: 1, threads: 1 })?;
-        let _prepared = self.runtime.block_on(self.engine.prepare(&memory.whole()))?;
+        let _prepared =
+            self.runtime.block_on(self.engine.prepare(&memory.whole()).into_future())?;
         let (segment, span, duration) = (self.segment.clone(), memory.whole(), self.duration);
         let asking = self.runtime.spawn(async move {
             let mut times = Vec::new();

@@ -4,9 +4,8 @@ use super::Doctor;
 use crate::cure;
 use crate::environment::Environment;
 use crate::runtime;
-use handfast::{
-    Access, Engine, Error, Memory, RdmaOptions, Registration, Side as Blamed, TransportChoice,
-};
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Engine, Error, Memory, Registration, Side as Blamed, TransportChoice};
 use handfast_diagnosis::doctor::{LANE_BYTES, LaneFailure, LaneStep, Lanes};
 use handfast_diagnosis::{Side, ids};
 use std::net::{IpAddr, SocketAddr};
@@ -69,17 +68,16 @@ async fn serving(address: IpAddr, arguments: &Doctor) -> Result<(Engine, Registr
     let engine = builder.rdma(options(arguments)).start().await;
     let engine = engine.map_err(|error| error.to_string())?;
     let memory = Memory::zeroed(LANE_BYTES).map_err(|error| error.to_string())?;
-    let served = engine.register(SEGMENT, memory.whole(), Access::READ_WRITE);
+    let served = engine.register(SEGMENT).access(Access::READ_WRITE).serve(memory.whole());
     Ok((engine, served.map_err(|error| error.to_string())?))
 }
 
 /// As nodes are set up here, by options and by the environment.
 fn options(arguments: &Doctor) -> RdmaOptions {
-    let options = RdmaOptions {
-        devices: arguments.device.clone().into_iter().collect(),
-        address: arguments.gid,
-        ..RdmaOptions::default()
-    };
+    let options = RdmaOptions::default().with(|it| {
+        it.devices = arguments.device.clone().into_iter().collect();
+        it.address = arguments.gid;
+    });
     // A malformed environment is a finding of its own.
     match Environment::read() {
         Ok(environment) => environment.rdma(options),
@@ -130,7 +128,7 @@ async fn over(engine: &Engine, address: SocketAddr) -> Result<(), LaneFailure> {
     let short = block.span(0, SHORT_BYTES).map_err(device)?;
     // A lane is up when both say so over TCP: that packets come through shows with the first.
     for (step, span) in [(LaneStep::Short, short), (LaneStep::Write, block.whole())] {
-        segment.write(&span, 0).deadline(WRITE_MAX).await.map_err(at(step))?;
+        segment.write(&span, 0).timeout(WRITE_MAX).await.map_err(at(step))?;
     }
     Ok(())
 }

@@ -56,13 +56,13 @@ impl<'a> Target<'a> {
         let memory = || Memory::zeroed(pattern.len()).map_err(handfast::Error::from);
         let (source, back) = (memory()?, memory()?);
         source.copy_in(0, pattern).map_err(handfast::Error::from)?;
-        self.segment.write(&source.whole(), offset).deadline(timeout).await?;
+        self.segment.write(&source.whole(), offset).timeout(timeout).await?;
         let local = crc32c::crc32c(pattern);
         let remote = self.segment.checksum(offset, pattern.len() as u64).await?;
         if remote != local {
             return Err(Failure::Checksum { local, remote });
         }
-        self.segment.read(&back.whole(), offset).deadline(timeout).await?;
+        self.segment.read(&back.whole(), offset).timeout(timeout).await?;
         let mut seen = vec![0; pattern.len()];
         back.copy_out(0, &mut seen).map_err(handfast::Error::from)?;
         compare(pattern, &seen)

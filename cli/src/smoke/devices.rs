@@ -1,7 +1,7 @@
 //! The devices of this machine, and which to use.
 
 use super::Smoke;
-use handfast::RdmaOptions;
+use handfast::rdma::RdmaOptions;
 use handfast_transport_rdma::{Connecting, Device, availability, discover};
 use serde::Serialize;
 use std::fmt;
@@ -114,9 +114,10 @@ pub(super) fn choose(arguments: &Smoke, devices: &[DeviceFacts]) -> [RdmaOptions
     } else {
         arguments.device.clone()
     };
-    [0, 1].map(|node| RdmaOptions {
-        devices: found.get(node).or(found.first()).cloned().into_iter().collect(),
-        address: arguments.gid.get(node).or(arguments.gid.first()).copied(),
-        ..RdmaOptions::default()
+    [0, 1].map(|node| {
+        RdmaOptions::default().with(|it| {
+            it.devices = found.get(node).or(found.first()).cloned().into_iter().collect();
+            it.address = arguments.gid.get(node).or(arguments.gid.first()).copied();
+        })
     })
 }

@@ -6,7 +6,8 @@ use super::report::Report;
 use super::{Smoke, devices};
 use crate::copy::is_passing;
 use crate::failure::{Failure, Outcome};
-use handfast::{Event, Incarnation, RdmaOptions, Segment};
+use handfast::rdma::RdmaOptions;
+use handfast::{Event, Incarnation, Segment};
 use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 
@@ -54,10 +55,11 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
 async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) -> Outcome {
     use super::queue_pairs::Pair;
     let timeout = arguments.timeout;
-    let options = [0, 1].map(|n| RdmaOptions {
-        devices: nodes[n].engine.devices().map(str::to_owned).collect(),
-        address: arguments.gid.get(n).or(arguments.gid.first()).copied(),
-        ..RdmaOptions::default()
+    let options = [0, 1].map(|n| {
+        RdmaOptions::default().with(|it| {
+            it.devices = nodes[n].engine.devices().map(str::to_owned).collect();
+            it.address = arguments.gid.get(n).or(arguments.gid.first()).copied();
+        })
     });
     let again = blocking(move || {
         let mut pair = Pair::open(&options, timeout)?;

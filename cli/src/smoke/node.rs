@@ -2,7 +2,8 @@
 
 use super::bytes::SEGMENT_BYTES;
 use crate::failure::Failure;
-use handfast::{Access, Engine, Memory, RdmaOptions, Registration, Segment, TransportChoice};
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Engine, Memory, Registration, Segment, TransportChoice};
 
 const SEGMENT: &str = "smoke";
 
@@ -21,7 +22,7 @@ impl Node {
         let builder = Engine::builder().name(name).listen(listen);
         let engine = builder.transport(TransportChoice::Rdma).rdma(options.clone()).start().await?;
         let memory = Memory::zeroed(SEGMENT_BYTES).map_err(handfast::Error::from)?;
-        let served = engine.register(SEGMENT, memory.whole(), Access::READ_WRITE)?;
+        let served = engine.register(SEGMENT).access(Access::READ_WRITE).serve(memory.whole())?;
         Ok(Self { engine, _served: served })
     }
 

@@ -5,15 +5,15 @@ use super::report::Report;
 use super::{Smoke, devices};
 use crate::failure::{Failure, Outcome};
 use crate::place::Place;
-use handfast::{Engine, RdmaOptions, Segment, TransportChoice};
+use handfast::rdma::RdmaOptions;
+use handfast::{Engine, Segment, TransportChoice};
 
 pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -> Outcome {
     report.devices(devices::all())?;
-    let options = RdmaOptions {
-        devices: arguments.device.first().cloned().into_iter().collect(),
-        address: arguments.gid.first().copied(),
-        ..RdmaOptions::default()
-    };
+    let options = RdmaOptions::default().with(|it| {
+        it.devices = arguments.device.first().cloned().into_iter().collect();
+        it.address = arguments.gid.first().copied();
+    });
     let Some(engine) = report.step("devices", start(&options)).await? else {
         for name in ["handshake", "bytes", "reopen"] {
             report.skip(name, "there is no device to use")?;

@@ -3,7 +3,8 @@
 
 use super::bytes::{compare, pattern};
 use crate::failure::Failure;
-use handfast::{Access, Direction, Memory, RdmaOptions};
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Direction, Memory};
 use handfast_core::Lifecycle;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::Body;

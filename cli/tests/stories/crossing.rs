@@ -9,7 +9,8 @@
 
 use crate::far::Distant;
 use crate::helpers::{Process, again, descriptors, until};
-use handfast::{Access, Engine, Memory, OsEntropy, TokioClock};
+use handfast::runtime::{OsEntropy, TokioClock};
+use handfast::{Access, Engine, Memory};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -123,7 +124,8 @@ fn meet(runtime: &Runtime, next: &mut impl FnMut() -> String, fill: u8, round: u
     let start = async { builder.start_on(net, TokioClock::new(), OsEntropy).await };
     let engine = runtime.block_on(start).unwrap();
     let memory = Memory::zeroed(BYTES).unwrap();
-    let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    let _served =
+        engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     println!("@address {}", engine.address());
     let peer = next();
     let segment = runtime.block_on(engine.open(&peer)).unwrap();
@@ -136,7 +138,7 @@ fn meet(runtime: &Runtime, next: &mut impl FnMut() -> String, fill: u8, round: u
     }
     let (whole, nodes) = (block.whole(), [&*peer]);
     let (written, failures) = runtime.block_on(async {
-        let write = async { segment.write(&whole, 0).deadline(TIMEOUT).await };
+        let write = async { segment.write(&whole, 0).timeout(TIMEOUT).await };
         tokio::join!(write, engine.warm(&nodes))
     });
     written.unwrap_or_else(|error| panic!("round {round}: {error}"));

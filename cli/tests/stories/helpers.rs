@@ -1,7 +1,9 @@
 //! Servers and clients as processes, none of which outlives its story.
 
 #[cfg(feature = "verbs")]
-use handfast::{Builder, Engine, RecordOptions};
+use handfast::record::RecordOptions;
+#[cfg(feature = "verbs")]
+use handfast::{Builder, Engine};
 use handfast_trace::{TraceReader, replay};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;

@@ -8,10 +8,10 @@ use crate::mooncake::peer::{ABSENT, BY_ADDRESS, OLD, Peer, RELEASE, Release, is_
 use crate::mooncake::servers::Metadata;
 use crate::rdma::succeeded;
 use crate::rdma_engine::{guest, packets, pattern};
-use handfast::{
-    Access, Builder, Engine, Memory, MetadataOptions, MooncakeOptions, RdmaOptions, Registration,
-    TransportChoice,
-};
+use handfast::metadata::MetadataOptions;
+use handfast::mooncake::MooncakeOptions;
+use handfast::rdma::RdmaOptions;
+use handfast::{Access, Builder, Engine, Memory, Registration, TransportChoice};
 use handfast_metadata::{Credentials, Source};
 use serde_json::json;
 use std::fs;
@@ -115,10 +115,10 @@ async fn older_node_is_written_and_read_over_rdma() {
     let segment = node.engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
     for (seed, bytes) in sizes() {
         let ours = pattern(bytes as usize, seed);
-        segment.write(&ours.whole(), 4096).deadline(PATIENCE).await.unwrap();
+        segment.write(&ours.whole(), 4096).timeout(PATIENCE).await.unwrap();
         assert!(peer.dump(&folder, 4096, bytes) == content(&ours), "{bytes} bytes");
         let copy = Memory::zeroed(bytes as usize).unwrap();
-        segment.read(&copy.whole(), 4096).deadline(PATIENCE).await.unwrap();
+        segment.read(&copy.whole(), 4096).timeout(PATIENCE).await.unwrap();
         assert!(content(&copy) == content(&ours), "{bytes} bytes");
     }
     node.engine.close().await;
@@ -183,7 +183,7 @@ async fn meet_through(release: &Release, url: &str) {
     let before = packets(THERE.1);
     let ours = pattern(BYTES, 3);
     let segment = node.engine.open(&format!("{THEIRS}/buffer-0")).await.unwrap();
-    segment.write(&ours.whole(), 64).deadline(PATIENCE).await.unwrap();
+    segment.write(&ours.whole(), 64).timeout(PATIENCE).await.unwrap();
     assert!(peer.dump(&folder, 64, BYTES as u64) == content(&ours));
     let source = folder.patterned("source", BYTES as u64, 4);
     peer.load(&source, MIB);
@@ -246,7 +246,7 @@ async fn both_sides_open_at_once_again_and_again_and_both_write() {
         }));
         // The two sides take different times before they open.
         tokio::time::sleep(u32::from(round % STEPS) * STEP).await;
-        segment.write(&ours.whole(), 0).deadline(PATIENCE).await.unwrap();
+        segment.write(&ours.whole(), 0).timeout(PATIENCE).await.unwrap();
         assert_eq!(peer.hear()["rc"], 0, "round {round}");
         assert!(peer.dump(&folder, 0, BYTES as u64) == content(&ours), "round {round}");
         assert!(content(&node.memory) == fs::read(&theirs).unwrap(), "round {round}");
@@ -324,7 +324,7 @@ async fn killed_node_is_reached_after_its_next_run_opens() {
     assert_eq!(node.engine.address(), address);
     let ours = pattern(BYTES, 7);
     let segment = node.engine.open(&format!("{}/buffer-0", peer.address)).await.unwrap();
-    segment.write(&ours.whole(), 0).deadline(PATIENCE).await.unwrap();
+    segment.write(&ours.whole(), 0).timeout(PATIENCE).await.unwrap();
     assert!(peer.dump(&folder, 0, BYTES as u64) == content(&ours));
     peer.moves("write", &address, 0, 0, BYTES as u64);
     assert!(content(&node.memory) == content(&ours));
@@ -349,7 +349,7 @@ impl Node {
 
     fn builder_with(listen: &str, devices: &[&str]) -> Builder {
         let devices = devices.iter().map(|&device| device.to_owned()).collect();
-        let rdma = RdmaOptions { devices, ..RdmaOptions::default() };
+        let rdma = RdmaOptions::default().with(|it| it.devices = devices);
         let builder = Engine::builder().transport(TransportChoice::Rdma).rdma(rdma);
         builder.listen(listen).mooncake(MooncakeOptions::default())
     }
@@ -367,7 +367,12 @@ impl Node {
     async fn serve(builder: Builder) -> Self {
         let engine = RecordedEngine::start(builder).await;
         let memory = Memory::zeroed(BYTES).unwrap();
-        let _served = engine.register_by_address("m", memory.whole(), Access::READ_WRITE).unwrap();
+        let _served = engine
+            .register("m")
+            .access(Access::READ_WRITE)
+            .mooncake()
+            .serve(memory.whole())
+            .unwrap();
         Self { engine, memory, _served }
     }
 }

@@ -4,9 +4,10 @@
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server, skipped, until};
 use crate::wires::Wire;
+use handfast::rdma::RdmaOptions;
 use handfast::{
-    Access, Builder, Cause, Engine, EngineTiming, Error, Memory, RdmaOptions, Registration, Remote,
-    Segment, Span, Transfer, TransportChoice,
+    Access, Builder, Cause, Engine, EngineTiming, Error, Memory, Registration, Remote, Segment,
+    Span, Transfer, TransportChoice,
 };
 use rustix::process::Signal;
 use std::fs;
@@ -45,15 +46,18 @@ pub(crate) fn wire(number: u32) -> Option<Wire> {
 
 /// A node that takes no calls.
 pub(crate) async fn start_at(device: &str) -> RecordedEngine {
-    let rdma = RdmaOptions { devices: vec![device.to_owned()], ..RdmaOptions::default() };
+    let rdma = RdmaOptions::default().with(|it| it.devices = vec![device.to_owned()]);
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
 fn builder(wire: &Wire, side: u32, address: Option<&str>) -> Builder {
     let address = address.map(|address| address.parse::<IpAddr>().unwrap());
-    let rdma = RdmaOptions { devices: vec![wire.device(side)], address, ..RdmaOptions::default() };
+    let rdma = RdmaOptions::default().with(|it| {
+        it.devices = vec![wire.device(side)];
+        it.address = address;
+    });
     // Long enough for a device that has given a silent peer up.
-    let timing = EngineTiming { close_timeout_ms: 5_000, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.close_timeout = Duration::from_millis(5_000));
     Engine::builder().transport(TransportChoice::Rdma).rdma(rdma).timing(timing)
 }
 
@@ -84,7 +88,8 @@ impl Owner {
     async fn start(wire: &Wire, address: Option<&str>) -> Self {
         let engine = start(wire, 1, address, true).await;
         let memory = Memory::zeroed(BYTES).unwrap();
-        let _served = engine.register("m", memory.whole(), Access::READ_WRITE).unwrap();
+        let _served =
+            engine.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         Self { engine, memory, _served }
     }
 
@@ -104,7 +109,7 @@ pub(crate) fn pattern(bytes: usize, seed: u8) -> Memory {
 /// Writes a pattern and compares what is there.
 async fn write_and_check(segment: &Segment, owner: &Owner, bytes: usize, seed: u8) {
     let block = pattern(bytes, seed);
-    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    segment.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
     assert_eq!(owner.memory.crc32c(0, bytes).unwrap(), block.crc32c(0, bytes).unwrap());
 }
 
@@ -119,7 +124,7 @@ pub(crate) fn packets(device: &str) -> u64 {
 /// Submits a write, and waits until some of it has arrived.
 async fn under_way(segment: &Segment, span: &Span, wire: &Wire) -> Transfer {
     let before = packets(&wire.device(1));
-    let transfer = segment.write(span, 0).deadline(PATIENCE).submit().await.unwrap();
+    let transfer = segment.write(span, 0).timeout(PATIENCE).submit().await.unwrap();
     until("packets arrive", || packets(&wire.device(1)) > before + 16);
     transfer
 }
@@ -128,7 +133,7 @@ async fn under_way(segment: &Segment, span: &Span, wire: &Wire) -> Transfer {
 async fn write_until_one_fails(segment: Segment, span: Span, limit: Duration) -> (Cause, Duration) {
     loop {
         let since = Instant::now();
-        if let Err(error) = segment.write(&span, 0).deadline(limit).await {
+        if let Err(error) = segment.write(&span, 0).timeout(limit).await {
             return (error.cause().clone(), since.elapsed());
         }
     }
@@ -170,7 +175,7 @@ async fn given_up_write_releases_memory_and_keeps_its_lane() {
     drop(under_way(&segment, &block.whole(), &wire).await);
     until("the memory is free", || block.holders() == held);
 
-    let late = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+    let late = segment.write(&block.whole(), 0).timeout(Duration::from_millis(100));
     let late = timeout(PATIENCE, late.submit().await.unwrap()).await.unwrap();
     assert_eq!(cause(late), Cause::DeadlinePassed);
     assert_eq!(block.holders(), held);
@@ -249,13 +254,13 @@ async fn cut_nic_ends_its_transfers_in_time_and_no_others() {
     assert!(is_typed, "{cause}");
     assert!(took < limit + GIVEN_BACK_WITHIN + SLACK, "{took:?}");
     assert_eq!(block.holders(), held, "nothing reads the memory of what has ended");
-    let next = severed.write(&block.whole(), 0).deadline(limit).into_future();
+    let next = severed.write(&block.whole(), 0).timeout(limit).into_future();
     assert!(timeout(limit + GIVEN_BACK_WITHIN + SLACK, next).await.unwrap().is_err());
     assert_eq!(to_b.counters().life_cycle.published, 1, "the other NIC's lane went on");
 
     cut.up();
     let returned = Instant::now();
-    while let Err(error) = severed.write(&block.whole(), 0).deadline(REPAIRED_WITHIN).await {
+    while let Err(error) = severed.write(&block.whole(), 0).timeout(REPAIRED_WITHIN).await {
         assert!(returned.elapsed() < REPAIRED_WITHIN + SLACK, "{error}");
     }
     println!("used again {} ms after the link returned", returned.elapsed().as_millis());

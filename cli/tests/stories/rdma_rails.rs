@@ -4,10 +4,9 @@
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, until};
 use crate::rdma_engine::{guest, pattern};
 use crate::wires::Wire;
+use handfast::rdma::RdmaOptions;
 use handfast::topology::{Location, PriorityMatrix};
-use handfast::{
-    Access, Carrier, Engine, Memory, RdmaOptions, Registration, Segment, TransportChoice,
-};
+use handfast::{Access, Carrier, Engine, Memory, Registration, Segment, TransportChoice};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -47,13 +46,16 @@ impl Rails {
         let start = async |side: u32| {
             let devices: Vec<String> = wires.iter().map(|wire| wire.device(side)).collect();
             let matrix = near(&devices);
-            let rdma = RdmaOptions { devices, matrix, ..RdmaOptions::default() };
+            let rdma = RdmaOptions::default().with(|it| {
+                it.devices = devices;
+                it.matrix = matrix;
+            });
             let builder = Engine::builder().transport(choice).rdma(rdma);
             RecordedEngine::start(builder.listen("127.0.0.1:0")).await
         };
         let (owner, user) = (start(1).await, start(0).await);
         let memory = Memory::zeroed(BYTES).unwrap();
-        let _served = owner.register("m", memory.whole(), Access::READ_WRITE).unwrap();
+        let _served = owner.register("m").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         Some(Self { wires, owner, user, memory, _served })
     }
 
@@ -83,7 +85,7 @@ impl Rails {
     async fn write(&self, segment: &Segment, seed: u8, within: Duration) -> [u64; 2] {
         let (block, before) = (pattern(BYTES, seed), self.packets());
         let since = Instant::now();
-        let written = segment.write(&block.whole(), 0).deadline(within).await;
+        let written = segment.write(&block.whole(), 0).timeout(within).await;
         written.unwrap_or_else(|error| panic!("after {:?}: {error}", since.elapsed()));
         let sums = [&self.memory, &block].map(|memory| memory.crc32c(0, BYTES).unwrap());
         assert_eq!(sums[0], sums[1]);
@@ -94,9 +96,10 @@ impl Rails {
     /// The owner writes to the user, over the lanes that the user opened.
     async fn answer(&self, block: &Memory) {
         let memory = Memory::zeroed(BYTES).unwrap();
-        let served = self.user.register("back", memory.whole(), Access::READ_WRITE).unwrap();
+        let served =
+            self.user.register("back").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         let back = self.owner.open(self.user.address()).await.unwrap();
-        back.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+        back.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
         assert_eq!(memory.crc32c(0, BYTES).unwrap(), block.crc32c(0, BYTES).unwrap());
         drop(served);
     }
@@ -202,9 +205,9 @@ async fn bytes_use_the_nic_near_their_memory() {
 
     let other_node = "cpu:1".parse::<Location>().unwrap();
     let block = pattern(BYTES, 2);
-    let prepared = rails.user.prepare_at(&block.whole(), &other_node).await.unwrap();
+    let prepared = rails.user.prepare(&block.whole()).location(other_node.clone()).await.unwrap();
     let before = rails.packets();
-    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    segment.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
     let after = rails.packets();
     let said = [after[0] - before[0], after[1] - before[1]];
     assert!(of_first(said) <= 2, "as the user said: {said:?}");
@@ -232,15 +235,20 @@ async fn peers_memory_decides_between_equally_near_nics() {
     let Some(rails) = rails else { return };
     let second = Memory::zeroed(BYTES).unwrap();
     let there = "cpu:1".parse::<Location>().unwrap();
-    let served = rails.owner.register_at("second", second.whole(), Access::READ_WRITE, &there);
+    let served = rails
+        .owner
+        .register("second")
+        .access(Access::READ_WRITE)
+        .location(there.clone())
+        .serve(second.whole());
     let _served = served.unwrap();
     let segment = rails.open_segment("second").await;
     let block = pattern(BYTES, 1);
     // Ours is in a place that the matrix does not list, so that either of our NICs will do.
     let nowhere = "cuda:0".parse::<Location>().unwrap();
-    let _prepared = rails.user.prepare_at(&block.whole(), &nowhere).await.unwrap();
+    let _prepared = rails.user.prepare(&block.whole()).location(nowhere.clone()).await.unwrap();
     let before = rails.packets();
-    segment.write(&block.whole(), 0).deadline(PATIENCE).await.unwrap();
+    segment.write(&block.whole(), 0).timeout(PATIENCE).await.unwrap();
     let after = rails.packets();
     let shares = [after[0] - before[0], after[1] - before[1]];
     assert!(of_first(shares) <= 2, "{shares:?}");

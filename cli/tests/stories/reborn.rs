@@ -4,7 +4,8 @@
 
 use crate::helpers::{MIB, PATIENCE, RecordedEngine, Server};
 use crate::meeting::{Other, host};
-use handfast::{Cause, Engine, Memory, RdmaOptions, Segment, TransportChoice};
+use handfast::rdma::RdmaOptions;
+use handfast::{Cause, Engine, Memory, Segment, TransportChoice};
 use std::future::IntoFuture;
 use std::process::Command;
 use std::sync::Arc;
@@ -131,7 +132,7 @@ fn survive() {
 }
 
 async fn start() -> RecordedEngine {
-    let rdma = RdmaOptions { devices: vec!["rxe0".to_owned()], ..RdmaOptions::default() };
+    let rdma = RdmaOptions::default().with(|it| it.devices = vec!["rxe0".to_owned()]);
     RecordedEngine::start(Engine::builder().transport(TransportChoice::Rdma).rdma(rdma)).await
 }
 
@@ -149,7 +150,7 @@ async fn keep_writing(segment: Segment, block: Memory, stop: Arc<AtomicBool>) ->
 }
 
 async fn write(segment: &Segment, block: &Memory) -> Result<(), Cause> {
-    let written = segment.write(&block.whole(), 0).deadline(LIMIT).await;
+    let written = segment.write(&block.whole(), 0).timeout(LIMIT).await;
     written.map(drop).map_err(|error| error.cause().clone())
 }
 

@@ -68,7 +68,7 @@ async fn engine_reports_indeterminate_and_reconnects() {
     let since = Instant::now();
     // Far more than sockets buffer, so that some of it has been sent and some has not.
     let large = Memory::zeroed(32 * MIB as usize).unwrap().whole();
-    let transfer = segment.write(&large, 0).deadline(TIMEOUT).submit().await.unwrap();
+    let transfer = segment.write(&large, 0).timeout(TIMEOUT).submit().await.unwrap();
     let failing = tokio::spawn(transfer);
     let mut others = 0;
     while !failing.is_finished() {
@@ -84,7 +84,7 @@ async fn engine_reports_indeterminate_and_reconnects() {
     assert!(others > 10, "only {others} other transfers meanwhile");
     stopped.process.signal(Signal::CONT);
     let back = Instant::now();
-    segment.write(&block, 0).deadline(BACK_WITHIN).await.unwrap();
+    segment.write(&block, 0).timeout(BACK_WITHIN).await.unwrap();
     assert!(back.elapsed() < BACK_WITHIN);
     engine.close().await;
 }
@@ -105,7 +105,7 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();
     // The server's sockets are full of it when the deadline passes, and it reads them when it goes on.
-    let given_up = segment.write(&filled(2), 0).deadline(Duration::from_millis(300)).await;
+    let given_up = segment.write(&filled(2), 0).timeout(Duration::from_millis(300)).await;
     let error = given_up.unwrap_err();
     assert_eq!(error.remote(), Some(Remote::Indeterminate), "{error}");
     let fenced = tokio::time::timeout(Duration::from_millis(200), segment.fence()).await;
@@ -129,13 +129,13 @@ async fn after_a_fence_no_byte_of_a_write_that_was_given_up_lands() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retried_write_lands_no_byte_of_its_first_attempt() {
     let server = Server::start(&[]);
-    let timing = EngineTiming { lane_mute_timeout_ms: 300, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.lane_timeout = Duration::from_millis(300));
     let engine = Engine::builder().timing(timing).start().await.unwrap();
     let segment = engine.open(&server.at("memory")).await.unwrap();
     segment.write(&filled(1), 0).await.unwrap();
     server.process.stop();
     let second = filled(2);
-    let transfer = segment.write(&second, 0).deadline(Duration::from_secs(20)).submit().await;
+    let transfer = segment.write(&second, 0).timeout(Duration::from_secs(20)).submit().await;
     let writing = tokio::spawn(transfer.unwrap());
     let since = Instant::now();
     while engine.counters().tcp.lanes_retired == 0 {

@@ -24,7 +24,8 @@ pub(crate) fn run(measurement: impl AsyncFnOnce(usize)) {
 pub(crate) async fn measure(what: &str, plain: &Engine, changed: &Engine, pairs: usize) {
     let owner = Engine::builder().listen("127.0.0.1:0").start().await.expect("an owner");
     let memory = Memory::zeroed(BYTES).expect("memory");
-    let _served = owner.register("bench", memory.whole(), Access::READ_WRITE).expect("served");
+    let _served =
+        owner.register("bench").access(Access::READ_WRITE).serve(memory.whole()).expect("served");
     let block = Memory::zeroed(BYTES).expect("memory");
     let place = format!("{}/bench", owner.address());
     let open = async |engine: &Engine| engine.open(&place).await.expect("a segment");

@@ -4,12 +4,15 @@ use crate::data::transport::{RdmaOptions, TransportChoice};
 use crate::directory::MetadataOptions;
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::MooncakeOptions;
+use crate::time::millis;
 use handfast_core::NodeName;
 use handfast_core::address::{AddressError, host_and_port};
 use handfast_trace::RecordOptions;
+use std::time::Duration;
 
 /// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineLimits {
     /// Connections to our port that are not lanes, at once; the oldest that has
     /// said nothing whole makes room.
@@ -42,6 +45,17 @@ pub struct EngineLimits {
     pub checksum_bytes_max: u64,
 }
 
+impl EngineLimits {
+    /// Most bytes of a slice.
+    pub const SLICE_BYTES_MAX: usize = handfast_transport_tcp::SLICE_BYTES_MAX;
+
+    /// These limits with changes: `EngineLimits::default().with(|it| it.peers_max = 8)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
 impl Default for EngineLimits {
     fn default() -> Self {
         Self {
@@ -59,23 +73,36 @@ impl Default for EngineLimits {
     }
 }
 
-/// The waits of an engine, in milliseconds.
+/// The timeouts of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EngineTiming {
     /// How long a call to a peer's control channel may take.
-    pub call_timeout_ms: u64,
+    pub call_timeout: Duration,
     /// How long a lane with work on it may stay without any answer before it is given up. Time
     /// without work does not count, and time before a deadline or cancellation took the work away
     /// does. A lane to a Mooncake node is given as long as its slowest request may take, if that is
-    /// more ([`MooncakeOptions`](crate::MooncakeOptions)).
-    pub lane_mute_timeout_ms: u64,
+    /// more ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).
+    pub lane_timeout: Duration,
     /// How long [`Engine::close`](crate::Engine::close) waits for lanes to be retired.
-    pub close_timeout_ms: u64,
+    pub close_timeout: Duration,
+}
+
+impl EngineTiming {
+    /// These timeouts with changes: `EngineTiming::default().with(|it| it.close_timeout = limit)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for EngineTiming {
     fn default() -> Self {
-        Self { call_timeout_ms: 5_000, lane_mute_timeout_ms: 10_000, close_timeout_ms: 2_000 }
+        Self {
+            call_timeout: Duration::from_secs(5),
+            lane_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(2),
+        }
     }
 }
 
@@ -94,7 +121,7 @@ pub struct Builder {
     pub(crate) metadata: Option<MetadataOptions>,
     pub(crate) metrics: Option<String>,
     pub(crate) uncounted: bool,
-    pub(crate) calls_wait: bool,
+    pub(crate) paused: bool,
 }
 
 impl Builder {
@@ -111,11 +138,11 @@ impl Builder {
         self
     }
 
-    /// Lets whoever calls wait until [`Engine::take_calls`](crate::Engine::take_calls), so that nobody sees a node which listens
+    /// Lets whoever calls wait until [`Engine::resume`](crate::Engine::resume), so that nobody sees a node which listens
     /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
     /// if not set otherwise; the system bounds how many wait.
-    pub fn calls_wait(mut self) -> Self {
-        self.calls_wait = true;
+    pub fn paused(mut self) -> Self {
+        self.paused = true;
         self
     }
 
@@ -167,7 +194,7 @@ impl Builder {
 
     /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
     /// and, if it listens, lets them reach segments that were registered with
-    /// [`Engine::register_by_address`](crate::Engine::register_by_address): over RDMA where its lanes may run over that, and, unless they
+    /// [`Register::mooncake`](crate::Register::mooncake): over RDMA where its lanes may run over that, and, unless they
     /// must, over their TCP data protocol at a port of its own. These are reached there by whoever
     /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
@@ -229,8 +256,8 @@ impl Builder {
             ("lanes_per_peer_max", self.limits.lanes_per_peer_max as u64),
             ("batches_max", u64::from(self.limits.batches_max)),
             ("requests_per_batch_max", u64::from(self.limits.requests_per_batch_max)),
-            ("call_timeout_ms", self.timing.call_timeout_ms),
-            ("lane_mute_timeout_ms", self.timing.lane_mute_timeout_ms),
+            ("call_timeout in milliseconds", millis(self.timing.call_timeout)),
+            ("lane_timeout in milliseconds", millis(self.timing.lane_timeout)),
         ];
         if let Some((name, _)) = nonzero.iter().find(|(_, value)| *value == 0) {
             return Err(invalid(format!("{name} must be at least 1")));

@@ -1,34 +1,34 @@
 //! The engine: one node, and the handle that users hold.
 
+use crate::api::address::SegmentAddr;
 use crate::api::config::Builder;
 use crate::api::exposure::Exposure;
-use crate::api::segment::{Prepared, Segment};
+use crate::api::register::{Prepare, Register};
+use crate::api::segment::Segment;
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
-use crate::data::regions::{Reach, Registration, ServedRegion};
 use crate::data::transport::{Carrier, Registered, Transport};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{Links, describe_registered};
 use crate::node::registry::Registry;
 use crate::observe::counters::Counters;
+use crate::observe::event::Event;
 use crate::path::nic_path;
 use crate::peer::target::Target;
 use crate::status::{EngineState, View};
 use crate::time::{Clock, Entropy};
 use crate::topology::Location;
 use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDescriptor};
-use handfast_core::node::Event;
-use handfast_core::wire::{
-    Checksum, DescriptorError, FrameKind, NodeDescriptor, REGION_LOCATION_BYTES_MAX, Transports,
-};
+use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
 use handfast_transport::{Access, Span};
 use handfast_transport_tcp::Net;
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -112,6 +112,16 @@ impl<N: Net> Caller for Calls<N> {
     }
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("name", &self.name())
+            .field("address", &self.address())
+            .field("incarnation", &self.incarnation())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Engine {
     pub(crate) fn new(shared: Shared) -> Self {
         Self { shared: Arc::new(shared) }
@@ -121,9 +131,9 @@ impl Engine {
         &self.shared
     }
 
-    /// Takes the calls that wait ([`Builder::calls_wait`]) and all that follow. Others are taken from
+    /// Takes the calls that wait ([`Builder::paused`]) and all that follow. Others are taken from
     /// the start.
-    pub fn take_calls(&self) {
+    pub fn resume(&self) {
         self.shared.calls.send_replace(true);
     }
 
@@ -157,95 +167,27 @@ impl Engine {
         self.shared.view.carriers()
     }
 
-    /// Lets peers reach `span` under `name` until the registration is dropped.
+    /// Serves memory to peers under `name`, see [`Register::serve`].
     ///
-    /// Blocks while an RDMA device, if there is one, pins the pages: about a tenth of a second per
-    /// gibibyte.
-    ///
-    /// # Errors
-    /// [`Stage::Registration`]: a bad or taken name, too many regions, remote writes to read-only
-    /// memory, or what the device refused.
-    pub fn register(&self, name: &str, span: Span, access: Access) -> Result<Registration, Error> {
-        self.register_reached(name, span, access, Reach::ByKey, None)
+    /// ```
+    /// # use handfast::{Access, Engine, Memory};
+    /// # #[tokio::main] async fn main() -> Result<(), handfast::Error> {
+    /// # let engine = Engine::builder().listen("127.0.0.1:0").start().await?;
+    /// let cache = Memory::zeroed(1 << 20)?;
+    /// let served = engine.register("kv").access(Access::READ_WRITE).serve(cache.whole())?;
+    /// # drop(served); engine.close().await; Ok(()) }
+    /// ```
+    pub fn register<'a>(&'a self, name: &'a str) -> Register<'a> {
+        Register::new(self, name)
     }
 
-    /// As [`Engine::register`], of memory that lies at `location`: peers that reach this node over
-    /// several of its RDMA devices are told of it, and take those that are near. Elsewhere it is where
-    /// the kernel says that the pages are.
+    /// Registers local memory with the RDMA device, if there is one, for as long as the result is
+    /// held. Transfers register other memory for their own duration. Await the result. Cancel-safe.
     ///
     /// # Errors
-    /// As [`Engine::register`], and [`Cause::Invalid`] for a location that is too long to be told.
-    pub fn register_at(
-        &self,
-        name: &str,
-        span: Span,
-        access: Access,
-        location: &Location,
-    ) -> Result<Registration, Error> {
-        let text = location.to_string();
-        if text.len() > REGION_LOCATION_BYTES_MAX {
-            let text =
-                format!("a location has more than {REGION_LOCATION_BYTES_MAX} bytes: {text}");
-            return Err(Error::local(Stage::Registration, Cause::Invalid(text)));
-        }
-        self.register_reached(name, span, access, Reach::ByKey, Some(location.clone()))
-    }
-
-    /// As [`Engine::register`], and lets Mooncake nodes reach the span ([`Builder::mooncake`]): over
-    /// their TCP data protocol, which names bytes by their address and knows no key, and over RDMA,
-    /// with a key that whoever asks is told.
-    ///
-    /// # Errors
-    /// As [`Engine::register`], and [`Cause::Invalid`] for an engine that serves no Mooncake nodes.
-    pub fn register_by_address(
-        &self,
-        name: &str,
-        span: Span,
-        access: Access,
-    ) -> Result<Registration, Error> {
-        if !self.shared.answers.is_open {
-            let text = "memory is reached by address by Mooncake nodes alone; set the engine up to \
-                        listen, and to speak to them";
-            return Err(Error::local(Stage::Registration, Cause::Invalid(text.into())));
-        }
-        self.register_reached(name, span, access, Reach::ByAddress, None)
-    }
-
-    fn register_reached(
-        &self,
-        name: &str,
-        span: Span,
-        access: Access,
-        reach: Reach,
-        location: Option<Location>,
-    ) -> Result<Registration, Error> {
-        let registered = match span.is_empty() {
-            true => None,
-            false => self.shared.transport.register(&span, access, location.clone())?,
-        };
-        let entropy = &*self.shared.entropy;
-        let region = ServedRegion { span, access, registered, reach, location };
-        self.shared.answers.regions.register(name, region, entropy)
-    }
-
-    /// Makes memory of ours known to the RDMA device, if there is one, so that transfers from and
-    /// to it need not: they make it known for their own duration otherwise. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`Stage::Registration`]: what the device or the limit of locked memory refused.
-    pub async fn prepare(&self, span: &Span) -> Result<Prepared, Error> {
-        self.prepare_for(span, Access::default(), None).await.map(Prepared::new)
-    }
-
-    /// As [`Engine::prepare`], of memory that lies at `location`: with several RDMA devices, transfers
-    /// from and to it go over those that are near. Elsewhere it is where the kernel says that the pages
-    /// are. Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`Engine::prepare`].
-    pub async fn prepare_at(&self, span: &Span, location: &Location) -> Result<Prepared, Error> {
-        let prepared = self.prepare_for(span, Access::default(), Some(location.clone())).await;
-        prepared.map(Prepared::new)
+    /// [`Stage::Registration`]: a refusal of the device, or the limit of locked memory.
+    pub fn prepare<'a>(&'a self, span: &'a Span) -> Prepare<'a> {
+        Prepare::new(self, span)
     }
 
     pub(crate) async fn prepare_for(
@@ -265,7 +207,7 @@ impl Engine {
     }
 
     /// Where lanes run over TCP although RDMA was preferred: the last
-    /// [`FALLBACKS_KEPT`](crate::FALLBACKS_KEPT) reasons, each once.
+    /// [`FALLBACKS_KEPT`](crate::rdma::FALLBACKS_KEPT) reasons, each once.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.shared.fallbacks.all()
     }
@@ -280,12 +222,9 @@ impl Engine {
     ///
     /// # Errors
     /// What stands between us and the node, or [`Cause::NoSuchSegment`].
-    pub async fn open(&self, segment: &str) -> Result<Segment, Error> {
-        let (address, name) = match segment.split_once('/') {
-            Some((address, name)) => (address, Some(name).filter(|name| !name.is_empty())),
-            None => (segment, None),
-        };
-        Segment::open(self, address, name).await
+    pub async fn open(&self, segment: impl Into<SegmentAddr>) -> Result<Segment, Error> {
+        let segment = segment.into();
+        Segment::open(self, segment.node(), segment.segment()).await
     }
 
     /// Opens lanes to nodes, `host:port` each, so that the first transfer need not. Yields each
@@ -342,7 +281,7 @@ impl Engine {
     }
 
     /// Whether Mooncake nodes reach memory of ours that is registered for them
-    /// ([`Engine::register_by_address`]): over a data port, or over RDMA, or both.
+    /// ([`Register::mooncake`]): over a data port, or over RDMA, or both.
     pub fn serves_mooncake(&self) -> bool {
         self.shared.answers.is_open
     }
@@ -407,7 +346,7 @@ impl Engine {
         self.shared.view.counters()
     }
 
-    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::STATE_SCHEMA)).
+    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::metrics::STATE_SCHEMA)).
     /// Waits for the task that drives lanes, at most a second. Cancel-safe.
     pub async fn state(&self) -> EngineState {
         self.shared.view.state().await
@@ -425,7 +364,7 @@ impl Engine {
     }
 
     /// Ends every lane and stops listening. Transfers under way fail. Waits, at most
-    /// `close_timeout_ms`, until nothing touches memory any more. Cancel-safe: closing goes on.
+    /// [`EngineTiming::close_timeout`](crate::EngineTiming), until nothing touches memory any more. Cancel-safe: closing goes on.
     pub async fn close(&self) {
         self.shared.closed.store(true, Ordering::Release);
         if let Some(directory) = &self.shared.directory {

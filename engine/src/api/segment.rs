@@ -13,6 +13,7 @@ use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
 use handfast_transport::{Access, Direction, Memory, RemoteSpan, Span};
+use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,6 +77,23 @@ pub struct Prepared {
 impl Prepared {
     pub(crate) fn new(registered: Option<Arc<LocalRegion>>) -> Self {
         Self { _registered: registered }
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("name", &self.name())
+            .field("address", &self.address())
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_registered = self._registered.is_some();
+        f.debug_struct("Prepared").field("is_registered", &is_registered).finish()
     }
 }
 
@@ -342,6 +360,16 @@ pub struct Batch {
     timeout: Option<Duration>,
 }
 
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("segment", &self.segment)
+            .field("requests", &self.requests.len())
+            .field("timeout", &self.timeout)
+            .finish()
+    }
+}
+
 impl Batch {
     /// Adds a write of `span` at `offset`.
     pub fn write(mut self, span: &Span, offset: u64) -> Self {
@@ -358,7 +386,7 @@ impl Batch {
     }
 
     /// Ends the batch after `timeout`, counted from its submission, whatever happens.
-    pub fn deadline(mut self, timeout: Duration) -> Self {
+    pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }

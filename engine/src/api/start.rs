@@ -23,11 +23,12 @@ use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::path::nic_path;
 
+use crate::observe::event::Event;
 use crate::peer::target::{LaneUp, Target, TargetParts};
 use crate::status::{MetricsListener, View, ViewParts};
-use crate::time::{Clock, Entropy, OsEntropy, TokioClock};
+use crate::time::{Clock, Entropy, OsEntropy, TokioClock, millis};
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::node::{Event, Limits, Node, NodeConfig, Timing};
+use handfast_core::node::{Limits, Node, NodeConfig, Timing};
 use handfast_core::policy::PeerQuota;
 use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{DataPort, NodeDescriptor};
@@ -138,7 +139,7 @@ async fn start<N: Net>(
         clock: clock.clone(),
         commands: commands.clone(),
         limits: transfer_limits(&builder.limits, transport.offer()),
-        lane_mute: Duration::from_millis(builder.timing.lane_mute_timeout_ms),
+        lane_mute: nanos(builder.timing.lane_timeout),
         targets_max: builder.limits.peers_max,
         runtime: Handle::current(),
         trace: trace.clone(),
@@ -189,7 +190,7 @@ impl<N: Net> Parts<N> {
         if let Some(exposure) = &exposure {
             tracing::warn!(%exposure, "a port without keys");
         }
-        let (calls, taken) = watch::channel(!self.builder.calls_wait);
+        let (calls, taken) = watch::channel(!self.builder.paused);
         let listening = listener.map(|it| self.listen(it, taken.clone()));
         let mut listeners: Vec<_> = listening.into_iter().collect();
         listeners.extend(data.map(|data| self.listen_for_data(data, taken)));
@@ -199,7 +200,7 @@ impl<N: Net> Parts<N> {
         let links = self.builder.mooncake.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
         let (plane, local) = self.local_target();
-        let caller = Calls::new(self.net.clone(), self.builder.timing.call_timeout_ms);
+        let caller = Calls::new(self.net.clone(), millis(self.builder.timing.call_timeout));
         let local_end = LocalEnd { plane, target: local.clone() };
         tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
@@ -221,7 +222,7 @@ impl<N: Net> Parts<N> {
             directory: self.directory,
             store_tasks,
             calls,
-            close_timeout: std::time::Duration::from_millis(self.builder.timing.close_timeout_ms),
+            close_timeout: self.builder.timing.close_timeout,
             closed: AtomicBool::new(false),
         })
     }
@@ -234,7 +235,7 @@ impl<N: Net> Parts<N> {
     fn listen(&self, listener: N::Listener, calls: watch::Receiver<bool>) -> Listening {
         let limits = ListenerLimits {
             connections_max: self.builder.limits.control_connections_max,
-            call_timeout: std::time::Duration::from_millis(self.builder.timing.call_timeout_ms),
+            call_timeout: self.builder.timing.call_timeout,
             accept_pause: std::time::Duration::from_millis(ACCEPT_PAUSE_MS),
         };
         let (net, transport) = (self.net.clone(), self.tcp.clone());
@@ -300,8 +301,8 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             runtime: Handle::current(),
             limits: transfer_limits(&self.builder.limits, &Offer::default()),
-            lane_mute: Duration::from_millis(self.builder.timing.lane_mute_timeout_ms),
-            connect_timeout_ms: self.builder.timing.call_timeout_ms,
+            lane_mute: nanos(self.builder.timing.lane_timeout),
+            connect_timeout_ms: millis(self.builder.timing.call_timeout),
             peers_max: self.builder.limits.peers_max,
             counts: self.answers.counts.clone(),
         }))
@@ -310,7 +311,7 @@ impl<N: Net> Parts<N> {
     /// Mooncake nodes as peers over RDMA.
     fn theirs(&self) -> Theirs {
         let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
-        let timeout_ms = self.builder.timing.call_timeout_ms;
+        let timeout_ms = millis(self.builder.timing.call_timeout);
         Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
     }
 
@@ -342,7 +343,7 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             entropy: self.entropy.clone(),
             events: self.events.clone(),
-            close_timeout: Duration::from_millis(self.builder.timing.close_timeout_ms),
+            close_timeout: nanos(self.builder.timing.close_timeout),
             lane_depth: self.builder.limits.lane_depth,
             quota: PeerQuota { lanes_max: self.builder.limits.lanes_per_peer_max },
             addresses_max: self.builder.limits.peers_max,
@@ -511,4 +512,9 @@ fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
         lanes_max: default.lanes_max.max(lanes_max),
         ..default
     }
+}
+
+/// A timeout on the engine's clock.
+fn nanos(timeout: std::time::Duration) -> Duration {
+    Duration(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -6,6 +6,7 @@ use handfast_core::transfer::{
     BatchId, BatchOutcome, BatchReport, Cause as BatchCause, SubmitError,
 };
 use handfast_core::transport::Side;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -94,6 +95,16 @@ impl Transfer {
     /// Asks for an early end. Await the transfer to learn how far it got.
     pub fn cancel(&self) {
         self.target.cancel(self.batch);
+    }
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer")
+            .field("peer", &self.target.address())
+            .field("batch", &self.batch)
+            .field("is_finished", &self.ended)
+            .finish_non_exhaustive()
     }
 }
 

@@ -7,6 +7,7 @@ use crate::topology::Location;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_transport::{Access, Direction, Region, RegionError, RegionTable};
 use handfast_transport::{RegistrationError, Span};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
@@ -68,6 +69,16 @@ pub struct Registration {
     regions: Arc<Regions>,
     name: Arc<str>,
     region: Region,
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("name", &self.name)
+            .field("bytes", &self.region.bytes())
+            .field("access", &self.region.access())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Registration {

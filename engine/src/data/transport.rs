@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 /// What an engine's lanes run over. The control channel is TCP with each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TransportChoice {
     /// TCP alone.
     #[default]
@@ -33,8 +34,9 @@ pub enum TransportChoice {
 
 /// Which RDMA device to use, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RdmaOptions {
-    /// The devices by name, at most [`RAILS_MAX`](crate::RAILS_MAX); with several of them bytes are
+    /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX); with several of them bytes are
     /// striped over all that are equally near. Default: one with the address that is listened at, or
     /// else the first that can be used.
     pub devices: Vec<String>,
@@ -62,6 +64,14 @@ pub struct RdmaOptions {
     pub service_level: u8,
 }
 
+impl RdmaOptions {
+    /// These options with changes: `RdmaOptions::default().with(|it| it.port = 2)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
 impl Default for RdmaOptions {
     fn default() -> Self {
         Self {
@@ -79,6 +89,7 @@ impl Default for RdmaOptions {
 
 /// What bytes to or from a peer move over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Carrier {
     /// A copy: the segment is our own.
     Copy,

@@ -2,6 +2,7 @@
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped};
+use crate::time::millis;
 use handfast_core::mooncake::{
     DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES, STATUS_BYTES,
 };
@@ -66,7 +67,7 @@ pub(super) struct Connection<S: Stream> {
 
 impl<S: Stream> Connection<S> {
     pub(super) fn new(stream: S, version: ProtocolVersion, options: &MooncakeOptions) -> Self {
-        let (source, sink) = super::pipe::split(stream, options.progress_timeout_ms);
+        let (source, sink) = super::pipe::split(stream, millis(options.progress_timeout));
         Self { source, sink, version, options: *options }
     }
 
@@ -100,7 +101,7 @@ impl<S: Stream> Connection<S> {
     async fn read(&mut self, posting: &Posting) -> Result<(), Failed> {
         self.ask(Direction::Read, posting.remote.address, posting.span.len() as u64).await?;
         if self.version == ProtocolVersion::Two {
-            status(&mut self.source, self.options.status_timeout_ms).await?;
+            status(&mut self.source, millis(self.options.status_timeout)).await?;
         }
         let span = &posting.span;
         let bytes = span.len() as u64;
@@ -125,7 +126,7 @@ impl<S: Stream> Connection<S> {
             }
         };
         match sent {
-            Ok(()) => status(source, options.status_timeout_ms).await,
+            Ok(()) => status(source, millis(options.status_timeout)).await,
             Err(broken) => {
                 let mut frame = [0; STATUS_BYTES];
                 let word = timeout(LAST_WORD_TIMEOUT, source.receive(&mut frame)).await;
@@ -148,7 +149,7 @@ impl<S: Stream> Connection<S> {
         self.ask(Direction::Read, posting.remote.address + (bytes - 1), 1).await?;
         let mut seen = [0];
         let proof = self.source.receive(&mut seen);
-        let limit_ms = self.options.status_timeout_ms;
+        let limit_ms = millis(self.options.status_timeout);
         let proof = timeout(Duration::from_millis(limit_ms), proof).await;
         if !proof.map_err(|_| silent("the proof of a write", limit_ms))?? {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

@@ -1,7 +1,9 @@
 //! Options for communication with Mooncake nodes.
 
 use crate::error::{Cause, Error, Stage};
+use crate::time::millis;
 use handfast_core::mooncake::ProtocolVersion;
+use std::time::Duration;
 
 /// Most data connections to one peer (`MC_TCP_LANES_PER_PEER`).
 pub const LANES_PER_PEER_MAX: usize = 16;
@@ -16,6 +18,7 @@ const BYTES_PER_MS_MIN: u64 = 64;
 /// Their TCP data protocol has no keys: any client of the data port may read and write every
 /// segment registered for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MooncakeOptions {
     /// The port that takes data, at the host that is listened at; 0 takes any free one.
     pub data_port: u16,
@@ -25,11 +28,11 @@ pub struct MooncakeOptions {
     pub lanes_per_peer: usize,
     /// Highest version of the data protocol to ask a peer for.
     pub version_max: ProtocolVersion,
-    /// Time for the answer to a completely sent request, in milliseconds.
-    pub status_timeout_ms: u64,
+    /// Time for the answer to a completely sent request.
+    pub status_timeout: Duration,
     /// Longest stall of a request while its bytes move, and allowance on top of the time at 64
-    /// KB/s, in milliseconds.
-    pub progress_timeout_ms: u64,
+    /// KB/s.
+    pub progress_timeout: Duration,
     /// Notifications kept until taken; further ones are rejected.
     pub notifications_max: usize,
 }
@@ -41,24 +44,30 @@ impl Default for MooncakeOptions {
             connections_max: 1_024,
             lanes_per_peer: 4,
             version_max: ProtocolVersion::Two,
-            status_timeout_ms: 30_000,
-            progress_timeout_ms: 30_000,
+            status_timeout: Duration::from_secs(30),
+            progress_timeout: Duration::from_secs(30),
             notifications_max: 1_024,
         }
     }
 }
 
 impl MooncakeOptions {
+    /// These options with changes: `MooncakeOptions::default().with(|it| it.data_port = 7412)`.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
     /// Time for moving that many bytes, in milliseconds.
     pub(super) fn moving_ms(&self, bytes: u64) -> u64 {
-        self.progress_timeout_ms.saturating_add(bytes / BYTES_PER_MS_MIN)
+        millis(self.progress_timeout).saturating_add(bytes / BYTES_PER_MS_MIN)
     }
 
     /// Time for a request of that many bytes from its first byte to its answer, in milliseconds:
     /// header, bytes and status.
     pub(super) fn request_ms(&self, bytes: u64) -> u64 {
         let moving_ms = self.moving_ms(0).saturating_add(self.moving_ms(bytes));
-        moving_ms.saturating_add(self.status_timeout_ms)
+        moving_ms.saturating_add(millis(self.status_timeout))
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -68,8 +77,8 @@ impl MooncakeOptions {
         }
         for (name, value) in [
             ("connections_max", self.connections_max as u64),
-            ("status_timeout_ms", self.status_timeout_ms),
-            ("progress_timeout_ms", self.progress_timeout_ms),
+            ("status_timeout in milliseconds", millis(self.status_timeout)),
+            ("progress_timeout in milliseconds", millis(self.progress_timeout)),
         ] {
             if value == 0 {
                 return invalid(format!("{name} must be at least 1"));

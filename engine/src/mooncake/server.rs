@@ -6,6 +6,7 @@ use crate::control::accept::{Places, Stop, accept};
 use crate::data::regions::{ReachError, Regions};
 use crate::observe::count;
 use crate::observe::counters::Counts;
+use crate::time::millis;
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
 use handfast_transport::{Direction, Span};
 use handfast_transport_tcp::{Net, Stream};
@@ -69,7 +70,7 @@ pub(crate) async fn serve<N: Net>(
     accept(net, listener, places, stop, |stream, from, quiet| {
         let server = server.clone();
         async move {
-            let (source, sink) = split(stream, server.options.progress_timeout_ms);
+            let (source, sink) = split(stream, millis(server.options.progress_timeout));
             let mut session = Session { server: &server, source, sink };
             if let Err(end) = session.run(&quiet).await {
                 debug!(%from, %end, "a data connection is closed");
@@ -99,7 +100,7 @@ impl<S: Stream> Session<'_, S> {
                 return Ok(());
             }
             quiet.store(false, Ordering::Relaxed);
-            let limit_ms = self.server.options.progress_timeout_ms;
+            let limit_ms = millis(self.server.options.progress_timeout);
             let rest = self.source.receive(&mut header[1..]);
             if !timeout(ms(limit_ms), rest).await.map_err(|_| End::Overdue(limit_ms))?? {
                 return Err(End::Io(io::ErrorKind::UnexpectedEof.into()));

@@ -8,9 +8,9 @@ use crate::data::transport::Transport;
 use crate::node::legacy::Theirs;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::node::room::Raising;
-use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::observe::lifecycles::LifecyclesState;
+use crate::observe::{count, event};
 use crate::path::is_theirs;
 use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
@@ -47,7 +47,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) counts: Arc<Counts>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
-    pub(crate) events: broadcast::Sender<Event>,
+    pub(crate) events: broadcast::Sender<event::Event>,
     pub(crate) close_timeout: Duration,
     pub(crate) lane_depth: u32,
     pub(crate) quota: PeerQuota,
@@ -615,7 +615,9 @@ impl<N: Net> Driver<N> {
             }
         }
         // Nobody need listen.
-        let _ = self.parts.events.send(event);
+        if let Some(event) = event::Event::new(event) {
+            let _ = self.parts.events.send(event);
+        }
     }
 
     fn on_retire_late(&self, lane: Lifecycle, cause: TransportError) {

@@ -23,12 +23,12 @@ pub struct EngineState {
     pub node: NodeState,
     /// Lanes that are up, or retiring after they were.
     pub lanes: usize,
-    /// Counts of the whole engine by name, those of [`Counters`](crate::Counters).
+    /// Counts of the whole engine by name, those of [`Counters`](crate::metrics::Counters).
     pub counters: BTreeMap<&'static str, u64>,
     /// The lifecycles that exist now; `None` if the task that drives them did not answer within a
     /// second, or the engine is closed.
     pub lifecycles: Option<LifecyclesState>,
-    /// Peers, by `node@nic`; at most [`METERED_PEERS_MAX`](crate::METERED_PEERS_MAX).
+    /// Peers, by `node@nic`; at most [`METERED_PEERS_MAX`](crate::metrics::METERED_PEERS_MAX).
     pub peers: BTreeMap<String, PeerState>,
     /// All other peers together.
     pub other: PeerState,
@@ -89,7 +89,7 @@ pub struct PeerState {
     /// Local requests by transport.
     pub rails: BTreeMap<&'static str, RailState>,
     /// Local requests by pair of NICs, `own-peer`, with several of them; at most
-    /// [`NIC_PAIRS_METERED_MAX`](crate::NIC_PAIRS_METERED_MAX).
+    /// [`NIC_PAIRS_METERED_MAX`](crate::metrics::NIC_PAIRS_METERED_MAX).
     pub nics: BTreeMap<String, NicPairState>,
 }
 

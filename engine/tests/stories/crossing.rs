@@ -3,7 +3,8 @@
 use crate::far::Distant;
 use crate::helpers::{Owner, PATIENCE, content, counted, pattern, sockets, until};
 use crate::log::Log;
-use handfast::{Engine, OsEntropy, TokioClock};
+use handfast::Engine;
+use handfast::runtime::{OsEntropy, TokioClock};
 use std::collections::BTreeSet;
 use std::future::IntoFuture;
 use std::time::Duration;

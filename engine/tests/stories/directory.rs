@@ -1,15 +1,17 @@
 //! Nodes that find each other by their names in a metadata store.
 
 use crate::helpers::{PATIENCE, content, counted, failed_open, pattern, until, write_and_check};
-use handfast::{
-    Access, Cause, Change, Changes, Engine, EngineTiming, Memory, MetadataOptions, MooncakeOptions,
-    Registration, Stage, Store, StoreCause, StoreError, StoreOperation,
+use handfast::metadata::{
+    Change, Changes, MetadataOptions, Store, StoreCause, StoreError, StoreOperation,
 };
+use handfast::mooncake::MooncakeOptions;
+use handfast::{Access, Cause, Engine, EngineTiming, Memory, Registration, Stage};
 use handfast_core::mooncake::{RpcMeta, SegmentDescriptor};
 use handfast_metadata::Pending;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio::time::timeout;
 
@@ -107,13 +109,13 @@ struct Named {
 
 /// A node that is found as `name`.
 async fn named(name: &str, table: &Arc<Table>) -> Named {
-    let options =
-        MetadataOptions { publish_interval_ms: 100, ..MetadataOptions::new(table.clone()) };
+    let options = MetadataOptions::new(table.clone())
+        .with(|it| it.publish_interval = Duration::from_millis(100));
     let builder = Engine::builder().listen("127.0.0.1:0").name(name).metadata(options);
-    let timing = EngineTiming { close_timeout_ms: 500, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.close_timeout = Duration::from_millis(500));
     let engine = builder.timing(timing).start().await.unwrap();
     let memory = Memory::zeroed(1 << 16).unwrap();
-    let served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    let served = engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     engine.publish().await.unwrap();
     Named { engine, memory, served }
 }
@@ -232,9 +234,9 @@ async fn options_that_cannot_work_are_refused() {
     let table = Arc::<Table>::default();
     let options = MetadataOptions::new(table);
     for wrong in [
-        MetadataOptions { cluster_id: "x".repeat(257), ..options.clone() },
-        MetadataOptions { cluster_id: "\n".into(), ..options.clone() },
-        MetadataOptions { publish_interval_ms: 0, ..options },
+        options.clone().with(|it| it.cluster_id = "x".repeat(257)),
+        options.clone().with(|it| it.cluster_id = "\n".into()),
+        options.with(|it| it.publish_interval = Duration::from_millis(0)),
     ] {
         let refused = Engine::builder().metadata(wrong).start().await.err().unwrap();
         assert_eq!(refused.stage(), Stage::Configuration);

@@ -1,6 +1,6 @@
 //! The system's network over some distance, for two nodes on one machine.
 
-use handfast::{Net, Stream, TokioNet};
+use handfast::runtime::{Net, Stream, TokioNet};
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;

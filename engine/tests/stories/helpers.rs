@@ -1,8 +1,7 @@
 //! Engines on loopback, memory with a pattern, a relay that misbehaves, and a look at our sockets.
 
-use handfast::{
-    Access, Builder, Counters, Engine, EngineTiming, Error, Memory, Registration, Segment,
-};
+use handfast::metrics::Counters;
+use handfast::{Access, Builder, Engine, EngineTiming, Error, Memory, Registration, Segment};
 use handfast_transport_tcp::LANE_MAGIC;
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -38,7 +37,8 @@ impl Owner {
 
     pub(crate) fn serve(engine: Engine, bytes: usize) -> Self {
         let memory = Memory::zeroed(bytes).unwrap();
-        let served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+        let served =
+            engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         Self { engine, memory, served }
     }
 
@@ -64,8 +64,11 @@ pub(crate) async fn user() -> Engine {
 }
 
 /// A user with short timeouts for calls and unresponsive lanes.
-pub(crate) async fn hasty_user(call_timeout_ms: u64, lane_mute_timeout_ms: u64) -> Engine {
-    let timing = EngineTiming { call_timeout_ms, lane_mute_timeout_ms, ..EngineTiming::default() };
+pub(crate) async fn hasty_user(call_timeout_ms: u64, lane_timeout_ms: u64) -> Engine {
+    let timing = EngineTiming::default().with(|it| {
+        it.call_timeout = Duration::from_millis(call_timeout_ms);
+        it.lane_timeout = Duration::from_millis(lane_timeout_ms);
+    });
     Engine::builder().timing(timing).start().await.unwrap()
 }
 

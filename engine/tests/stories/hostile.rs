@@ -4,7 +4,8 @@ use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, frames, port_that, serves_a_new_peer, sockets,
     until, user, write_and_check,
 };
-use handfast::{Cause, Counters, Engine, EngineLimits, EngineTiming, HelloRefusal, Stage};
+use handfast::metrics::{Counters, HelloRefusal};
+use handfast::{Cause, Engine, EngineLimits, EngineTiming, Stage};
 use handfast_core::wire::{DescriptorError, FrameError, FrameKind, encode_frame};
 use handfast_transport_tcp::{ACK_BYTES, HELLO_BYTES, LANE_MAGIC};
 use rand_chacha::ChaCha8Rng;
@@ -36,8 +37,8 @@ fn count_panics() {
 /// An owner with little patience and few places.
 async fn cautious_owner() -> Owner {
     count_panics();
-    let limits = EngineLimits { control_connections_max: 64, ..EngineLimits::default() };
-    let timing = EngineTiming { call_timeout_ms: 300, ..EngineTiming::default() };
+    let limits = EngineLimits::default().with(|it| it.control_connections_max = 64);
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(300));
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits).timing(timing);
     Owner::start_from(builder, 20_000).await
 }
@@ -278,7 +279,7 @@ fn described(buffers: &str, key: &str) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opening_to_what_is_no_node_names_what_it_is() {
-    let timing = EngineTiming { call_timeout_ms: 200, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(200));
     let user = Engine::builder().timing(timing).start().await.unwrap();
     type Check = fn(&Cause) -> bool;
     let cases: Vec<(Vec<u8>, Check)> = vec![

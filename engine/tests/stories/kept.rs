@@ -260,7 +260,7 @@ async fn connection_without_further_calls_is_not_kept() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unused_kept_connections_close_in_time() {
     const PLACES: usize = 4;
-    let limits = EngineLimits { control_connections_max: PLACES, ..EngineLimits::default() };
+    let limits = EngineLimits::default().with(|it| it.control_connections_max = PLACES);
     let builder = Engine::builder().listen("127.0.0.1:0").limits(limits);
     let owner = Owner::start_from(builder, 20_000).await;
     let port = owner.port();

@@ -4,9 +4,8 @@ use crate::helpers::{
     Owner, PATIENCE, Relay, counted, failed_open, free_port, pattern, port_that, serves_a_new_peer,
     user, write_and_check,
 };
-use handfast::{
-    Access, Cause, Engine, EngineLimits, EngineTiming, LimitReached, Memory, NicLimit, Side, Stage,
-};
+use handfast::rdma::{LimitReached, NicLimit};
+use handfast::{Access, Cause, Engine, EngineLimits, EngineTiming, Memory, Side, Stage};
 use std::future::IntoFuture;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,7 +43,7 @@ async fn options_out_of_their_range_are_refused_by_name() {
         assert_eq!(error.stage(), Stage::Configuration);
         assert!(matches!(error.cause(), Cause::Invalid(text) if text.starts_with(name)), "{error}");
     }
-    let timing = EngineTiming { call_timeout_ms: 0, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(0));
     assert!(Engine::builder().timing(timing).start().await.is_err());
     let largest = limited(|limits| (limits.regions_max, limits.lane_depth) = (4_096, 4_096));
     largest.start().await.unwrap().close().await;
@@ -54,7 +53,7 @@ async fn options_out_of_their_range_are_refused_by_name() {
 async fn one_region_too_many_is_refused_until_one_goes() {
     let engine = limited(|limits| limits.regions_max = 3).start().await.unwrap();
     let memory = Memory::zeroed(64).unwrap();
-    let register = |name| engine.register(name, memory.whole(), Access::READ);
+    let register = |name| engine.register(name).access(Access::READ).serve(memory.whole());
     let mut held = vec![register("a").unwrap(), register("b").unwrap(), register("c").unwrap()];
     let Err(error) = register("d") else { panic!("a fourth was taken") };
     assert_eq!((error.stage(), error.cause()), (Stage::Registration, &limit("regions_max", 3)));
@@ -67,7 +66,7 @@ async fn one_region_too_many_is_refused_until_one_goes() {
     held.push(register(&long).unwrap());
     held.pop();
     for name in ["", "a/b", "line\nfeed", &"n".repeat(65)] {
-        let Err(error) = engine.register(name, memory.whole(), Access::READ) else {
+        let Err(error) = engine.register(name).access(Access::READ).serve(memory.whole()) else {
             panic!("{name:?} was taken")
         };
         assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
@@ -277,10 +276,10 @@ async fn owner_evicts_the_lane_of_an_idle_peer() {
 /// A caller that arrives before registration waits for it, within the limit of a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn early_caller_waits_for_segments_within_its_call() {
-    let builder = Engine::builder().listen("127.0.0.1:0").calls_wait();
+    let builder = Engine::builder().listen("127.0.0.1:0").paused();
     let owner = builder.start().await.unwrap();
     let name = format!("{}/late", owner.address());
-    let hurried = EngineTiming { call_timeout_ms: 80, ..EngineTiming::default() };
+    let hurried = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(80));
     let hurried = Engine::builder().timing(hurried).start().await.unwrap();
     assert_eq!(failed_open(&hurried, &name).await.cause(), &Cause::Silent { timeout_ms: 80 });
     let (user, late) = (user().await, name.clone());
@@ -288,11 +287,11 @@ async fn early_caller_waits_for_segments_within_its_call() {
     tokio::time::sleep(Duration::from_millis(30)).await;
     assert!(!opening.is_finished());
     let memory = Memory::zeroed(64).unwrap();
-    let _served = owner.register("late", memory.whole(), Access::READ).unwrap();
-    owner.take_calls();
+    let _served = owner.register("late").access(Access::READ).serve(memory.whole()).unwrap();
+    owner.resume();
     timeout(PATIENCE, opening).await.unwrap().unwrap().unwrap();
     owner.close().await;
-    let again = Engine::builder().listen("127.0.0.1:0").calls_wait().start().await.unwrap();
+    let again = Engine::builder().listen("127.0.0.1:0").paused().start().await.unwrap();
     let port = again.address().to_owned();
     again.close().await;
     Engine::builder().listen(&port).start().await.unwrap();
@@ -327,7 +326,7 @@ async fn call_times_out_and_taken_port_is_refused() {
         drop(stream);
     })
     .await;
-    let timing = EngineTiming { call_timeout_ms: 80, ..EngineTiming::default() };
+    let timing = EngineTiming::default().with(|it| it.call_timeout = Duration::from_millis(80));
     let user = Engine::builder().timing(timing).start().await.unwrap();
     let error = failed_open(&user, &mute).await;
     assert_eq!(error.cause(), &Cause::Silent { timeout_ms: 80 });

@@ -1,7 +1,8 @@
 //! Metrics and state of an engine.
 
 use crate::helpers::{Owner, PATIENCE, pattern, until, user, write_and_check};
-use handfast::{Engine, EngineState, METERED_PEERS_MAX, STATE_SCHEMA};
+use handfast::Engine;
+use handfast::metrics::{EngineState, METERED_PEERS_MAX, STATE_SCHEMA};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;

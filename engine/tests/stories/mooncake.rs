@@ -3,7 +3,8 @@
 mod asked;
 mod asking;
 
-use handfast::{Access, Engine, Memory, MooncakeOptions, Registration};
+use handfast::mooncake::MooncakeOptions;
+use handfast::{Access, Engine, Memory, Registration};
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion};
 use handfast_core::transfer::Direction;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,7 +23,8 @@ impl Open {
         let engine = builder.start().await.unwrap();
         let memory = Memory::zeroed(bytes).unwrap();
         let access = Access::READ_WRITE;
-        let served = engine.register_by_address("open", memory.whole(), access).unwrap();
+        let served =
+            engine.register("open").access(access).mooncake().serve(memory.whole()).unwrap();
         Self { engine, memory, served }
     }
 

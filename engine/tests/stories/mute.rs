@@ -25,7 +25,7 @@ async fn unresponsive_peer_delays_only_its_transfers() {
     let block = pattern(32 * MIB, 2);
     let deadline = Duration::from_millis(400);
     let began = Instant::now();
-    let transfer = segment.write(&block.whole(), 0).deadline(deadline).submit().await.unwrap();
+    let transfer = segment.write(&block.whole(), 0).timeout(deadline).submit().await.unwrap();
     let mut spans = Vec::new();
     while began.elapsed() < deadline / 2 {
         let began = Instant::now();
@@ -44,7 +44,7 @@ async fn unresponsive_peer_delays_only_its_transfers() {
     until("the memory is free", || block.holders() == 1).await;
 
     // A write of which no byte went out leaves the peer's memory alone.
-    let unsent = segment.write(&block.whole(), 0).deadline(Duration::from_millis(50));
+    let unsent = segment.write(&block.whole(), 0).timeout(Duration::from_millis(50));
     let error = unsent.await.unwrap_err();
     let Some(report) = error.report() else { panic!("{error}") };
     assert_eq!(report.outcome, BatchOutcome::TimedOut);
@@ -124,7 +124,7 @@ async fn deadlines_shorter_than_the_limit_do_not_keep_a_dead_lane() {
     let block = pattern(1_000, 2).whole();
     let began = Instant::now();
     while user.counters().tcp.lanes_retired == 0 {
-        let error = segment.write(&block, 0).deadline(Duration::from_millis(40)).await.unwrap_err();
+        let error = segment.write(&block, 0).timeout(Duration::from_millis(40)).await.unwrap_err();
         assert_eq!(error.cause(), &Cause::DeadlinePassed);
         assert!(began.elapsed() < PATIENCE, "the lane is never given up");
     }
@@ -142,9 +142,9 @@ async fn a_far_deadline_does_not_put_off_giving_a_mute_lane_up() {
     let block = pattern(1_000, 2).whole();
     let hour = Duration::from_secs(3_600);
     // Submitted before there is a lane: the timer is set to the deadline first.
-    segment.write(&block, 0).deadline(hour).await.unwrap();
+    segment.write(&block, 0).timeout(hour).await.unwrap();
     relay.stop();
-    let transfer = segment.write(&block, 0).deadline(hour).submit().await.unwrap();
+    let transfer = segment.write(&block, 0).timeout(hour).submit().await.unwrap();
     counted(&user, "the lane is given up", |counters| counters.tcp.lanes_retired > 0).await;
     relay.resume();
     timeout(PATIENCE, transfer).await.unwrap().unwrap();
@@ -159,7 +159,7 @@ async fn many_short_deadlines_do_not_make_a_slow_lane_a_mute_one() {
     write_and_check(&segment, &owner.memory, 1_000, 1).await;
     for round in 0..20 {
         let deadline = Duration::from_millis(1 + round % 3);
-        if let Err(error) = segment.write(&block, 0).deadline(deadline).await {
+        if let Err(error) = segment.write(&block, 0).timeout(deadline).await {
             assert_eq!(error.cause(), &Cause::DeadlinePassed);
         }
     }

@@ -182,7 +182,8 @@ async fn a_segment_registered_anew_under_its_name_is_found_again() {
     assert!(matches!(error.cause(), Cause::NoSuchSegment { .. }), "{error}");
 
     let memory = Memory::zeroed(8192).unwrap();
-    let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    let _served =
+        engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     segment.write(&block, 5_000).await.unwrap();
     assert_eq!(content(&memory, 5_000, 1_000), content(block.memory(), 0, 1_000));
     assert_eq!(segment.bytes(), 8192);
@@ -233,7 +234,7 @@ fn deadline_outlives_the_opening_runtime() {
     lasting.block_on(async {
         relay.stop();
         let block = pattern(1_000, 1);
-        let write = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+        let write = segment.write(&block.whole(), 0).timeout(Duration::from_millis(100));
         let ended = timeout(PATIENCE, write.into_future()).await.expect("the deadline is kept");
         assert_eq!(ended.unwrap_err().cause(), &Cause::DeadlinePassed);
     });

@@ -1,7 +1,8 @@
 //! Engines that record their run.
 
 use crate::helpers::{Owner, content, pattern};
-use handfast::{Cause, Engine, RecordOptions, Side, Stage};
+use handfast::record::RecordOptions;
+use handfast::{Cause, Engine, Side, Stage};
 use handfast_trace::{Edge, Ending, Replayed, Step, TraceReader, What, replay};
 use std::fs::File;
 use std::io::BufReader;

@@ -54,7 +54,7 @@ async fn a_deadline_ends_a_transfer_to_a_listener_that_never_answers() {
     let owner = Owner::start(1 << 20).await;
     let segment = user.open(&owner.segment()).await.unwrap();
     let block = pattern(1 << 20, 1).whole();
-    let error = segment.write(&block, 0).deadline(Duration::ZERO).await.unwrap_err();
+    let error = segment.write(&block, 0).timeout(Duration::ZERO).await.unwrap_err();
     assert_eq!(error.cause(), &Cause::DeadlinePassed);
     assert!(error.remote().is_none_or(|remote| remote == Remote::Untouched), "{error}");
 }

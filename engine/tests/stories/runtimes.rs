@@ -62,7 +62,7 @@ fn thread_outside_the_runtime_is_served() {
             let limit = Duration::from_millis(300);
             let began = Instant::now();
             let block = pattern(4096, 1);
-            let write = segment.write(&block.whole(), 0).deadline(limit);
+            let write = segment.write(&block.whole(), 0).timeout(limit);
             let ended = handle.block_on(async { write.submit().await.unwrap().await });
             assert_eq!(ended.unwrap_err().cause(), &Cause::DeadlinePassed);
             assert!((limit..PATIENCE).contains(&began.elapsed()), "{:?}", began.elapsed());

@@ -1,9 +1,9 @@
 //! One peer asks for lanes without end: what it may hold is bounded and reclaimed, and others go on.
 
 use crate::helpers::{Owner, PATIENCE, pattern, serves_a_new_peer, write_and_check};
-use handfast::{
-    Cause, Engine, EngineLimits, FailureClass, LimitReached, NicLimit, RefusalReason, Side,
-};
+use handfast::error::{FailureClass, RefusalReason};
+use handfast::rdma::{LimitReached, NicLimit};
+use handfast::{Cause, Engine, EngineLimits, Side};
 use handfast_core::wire::{
     Body, FRAME_BYTES_DEFAULT_MAX, FrameKind, Message, Op, decode_frame, encode_frame,
 };
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 const HALF_OPEN: Duration = Duration::from_secs(5);
 
 fn limited(lanes_per_peer_max: usize) -> handfast::Builder {
-    let limits = EngineLimits { lanes_per_peer_max, ..EngineLimits::default() };
+    let limits = EngineLimits::default().with(|it| it.lanes_per_peer_max = lanes_per_peer_max);
     Engine::builder().listen("127.0.0.1:0").limits(limits)
 }
 

@@ -1,9 +1,8 @@
 //! The whole engine in a simulated network: crashes, partitions, and the same story twice.
 
 use crate::helpers::{content, pattern};
-use handfast::{
-    Access, Cause, Engine, EngineTiming, Entropy, Memory, Net, Remote, Segment, TokioClock,
-};
+use handfast::runtime::{Entropy, Net, TokioClock};
+use handfast::{Access, Cause, Engine, EngineTiming, Memory, Remote, Segment};
 use handfast_transport_tcp::Bounced;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -85,11 +84,10 @@ impl Story {
     async fn node(&self, host: &str) -> Engine {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let random = ChaCha8Rng::seed_from_u64(self.seed << 8 | number);
-        let timing = EngineTiming {
-            call_timeout_ms: 300,
-            lane_mute_timeout_ms: 1_000,
-            ..EngineTiming::default()
-        };
+        let timing = EngineTiming::default().with(|it| {
+            it.call_timeout = Duration::from_millis(300);
+            it.lane_timeout = Duration::from_millis(1_000);
+        });
         Engine::builder()
             .listen(&format!("0.0.0.0:{PORT}"))
             .advertise(host)
@@ -107,7 +105,8 @@ impl Story {
             async move {
                 let node = story.node(host).await;
                 let memory = Memory::zeroed(512 * KIB)?;
-                let _served = node.register("cache", memory.whole(), Access::READ_WRITE)?;
+                let _served =
+                    node.register("cache").access(Access::READ_WRITE).serve(memory.whole())?;
                 std::future::pending().await
             }
         });
@@ -349,7 +348,7 @@ fn partition_delays_only_one_peer() {
 async fn far_write(far: &Segment, deadline_ms: u64) -> Result<(), handfast::Error> {
     let block = pattern(50 * KIB, 2);
     let deadline = Duration::from_millis(deadline_ms);
-    far.write(&block.whole(), 0).deadline(deadline).await.map(|_| ())
+    far.write(&block.whole(), 0).timeout(deadline).await.map(|_| ())
 }
 
 /// With `far` cut off: its writes end at their deadline, and those to `near` as ever.
@@ -398,7 +397,7 @@ fn simultaneous_open_ends_with_one_lane() {
 async fn meet(story: Story, crossings: &AtomicU64, host: &str, peer: &str) -> Ended {
     let node = story.node(host).await;
     let memory = Memory::zeroed(512 * KIB)?;
-    let _served = node.register("cache", memory.whole(), Access::READ_WRITE)?;
+    let _served = node.register("cache").access(Access::READ_WRITE).serve(memory.whole())?;
     while turmoil::elapsed() < Duration::from_millis(20) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

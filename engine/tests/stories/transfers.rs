@@ -58,7 +58,8 @@ async fn a_node_reaches_its_own_memory_like_anybody_elses() {
 async fn ranges_permissions_and_names_are_checked_before_a_byte_moves() {
     let owner = Owner::start(4096).await;
     let secret = Memory::zeroed(64).unwrap();
-    let _read_only = owner.engine.register("weights", secret.whole(), Access::READ).unwrap();
+    let _read_only =
+        owner.engine.register("weights").access(Access::READ).serve(secret.whole()).unwrap();
     let user = user().await;
     let block = Memory::zeroed(64).unwrap().whole();
 

@@ -1,7 +1,8 @@
 //! Choice of a transport without RDMA. With RDMA the program's tests in the guest cover it.
 
 use crate::helpers::{Owner, pattern, user};
-use handfast::{Access, Carrier, Cause, Engine, RdmaUnavailable, Side, Stage, TransportChoice};
+use handfast::rdma::RdmaUnavailable;
+use handfast::{Access, Carrier, Cause, Engine, Side, Stage, TransportChoice};
 
 /// The reason for missing RDMA, if it is missing.
 fn unavailable() -> Option<RdmaUnavailable> {
@@ -61,6 +62,6 @@ async fn the_carrier_is_told_for_peers_and_for_oneself() {
     assert!(user.fallbacks().is_empty(), "TCP was asked for");
     drop(owner.served);
     let memory = pattern(64, 3);
-    let again = owner.engine.register("cache", memory.whole(), Access::READ);
+    let again = owner.engine.register("cache").access(Access::READ).serve(memory.whole());
     assert!(again.is_ok(), "a name is free once its registration is gone");
 }

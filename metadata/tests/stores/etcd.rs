@@ -5,7 +5,8 @@ mod watched;
 
 use crate::certificates::Certificates;
 use etcd_client::{Client, ConnectOptions, Permission};
-use handfast::{Access, Cause, Engine, Memory, MetadataOptions};
+use handfast::metadata::MetadataOptions;
+use handfast::{Access, Cause, Engine, Memory};
 use handfast_metadata::{
     Credentials, EtcdOptions, EtcdStore, Source, Store, StoreCause, StoreError, Tls, TlsFailure,
     TlsFiles,
@@ -141,7 +142,7 @@ async fn transfers_survive_a_restart_of_the_etcd() {
     let owner = owner.metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
     let owner = owner.start().await.unwrap();
     let memory = Memory::zeroed(1 << 20).unwrap();
-    let _served = owner.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+    let _served = owner.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
     owner.publish().await.unwrap();
     let user = Engine::builder().metadata(MetadataOptions::new(Arc::new(etcd.store(options()))));
     let user = user.start().await.unwrap();

@@ -2,7 +2,8 @@
 
 use super::peer::{ABSENT, OLD, Peer, RELEASE, Release};
 use crate::helpers::{Folder, skipped, until};
-use handfast::{Access, Engine, Memory, MooncakeOptions};
+use handfast::mooncake::MooncakeOptions;
+use handfast::{Access, Engine, Memory};
 use serde_json::json;
 use std::fs;
 use std::io::Write;
@@ -40,7 +41,12 @@ async fn meet(peer: &mut Peer, folder: &Folder, round: u8) -> bool {
     let builder = Engine::builder().listen("127.0.0.1:0").mooncake(MooncakeOptions::default());
     let engine = builder.start().await.unwrap();
     let memory = Memory::zeroed(BYTES as usize).unwrap();
-    let _served = engine.register_by_address("memory", memory.whole(), Access::READ_WRITE).unwrap();
+    let _served = engine
+        .register("memory")
+        .access(Access::READ_WRITE)
+        .mooncake()
+        .serve(memory.whole())
+        .unwrap();
     let theirs = folder.patterned("theirs", BYTES, round);
     peer.load(&theirs, SENT);
     let (theirs, mut ours) = (fs::read(theirs).unwrap(), vec![0; BYTES as usize]);

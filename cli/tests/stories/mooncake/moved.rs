@@ -3,7 +3,8 @@
 
 use super::servers::Metadata;
 use crate::helpers::{Folder, PATIENCE, Server, until};
-use handfast::{Cause, Engine, Error, Memory, MetadataOptions, Segment};
+use handfast::metadata::MetadataOptions;
+use handfast::{Cause, Engine, Error, Memory, Segment};
 use handfast_metadata::{Credentials, Source};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,7 +2,9 @@
 
 use super::{Open, Peer, request};
 use crate::helpers::{Owner, PATIENCE, content, counted, pattern};
-use handfast::{Access, Cause, Counters, Engine, Memory, MooncakeOptions, Notification};
+use handfast::metrics::Counters;
+use handfast::mooncake::{MooncakeOptions, Notification};
+use handfast::{Access, Cause, Engine, Memory};
 use handfast_core::mooncake::*;
 use handfast_core::transfer::Direction;
 use handfast_core::wire::{FrameKind, NodeDescriptor, decode_frame, encode_frame};
@@ -93,9 +95,11 @@ async fn range_outside_a_segment_is_refused() {
     let open = Open::start(MooncakeOptions::default(), 4096).await;
     let closed = Memory::zeroed(4096).unwrap();
     let readable = Memory::zeroed(4096).unwrap();
-    let _closed = open.engine.register("closed", closed.whole(), Access::READ_WRITE).unwrap();
+    let _closed =
+        open.engine.register("closed").access(Access::READ_WRITE).serve(closed.whole()).unwrap();
     let access = Access::READ;
-    let _readable = open.engine.register_by_address("readable", readable.whole(), access).unwrap();
+    let _readable =
+        open.engine.register("readable").access(access).mooncake().serve(readable.whole()).unwrap();
     let at = open.memory.address();
     let cases = [
         (Direction::Write, at + 4096, 1),
@@ -178,7 +182,8 @@ async fn segment_dropped_during_read_ends_connection() {
 /// A reader that stalls is closed equally soon for long and short answers.
 #[tokio::test]
 async fn stalled_reader_is_closed_for_any_answer_length() {
-    let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let hasty =
+        MooncakeOptions::default().with(|it| it.progress_timeout = Duration::from_millis(100));
     let open = Open::start(hasty, 64 * MIB).await;
     let mut peer = open.connect().await;
     peer.ask(request(Direction::Read, open.memory.address(), 64 * MIB as u64)).await;
@@ -190,7 +195,8 @@ async fn stalled_reader_is_closed_for_any_answer_length() {
 /// A peer stalled within a request is closed; one between requests is not.
 #[tokio::test]
 async fn peer_stalled_within_a_request_is_closed() {
-    let hasty = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let hasty =
+        MooncakeOptions::default().with(|it| it.progress_timeout = Duration::from_millis(100));
     let open = Open::start(hasty, MIB).await;
     let mut idle = open.connect().await;
     let whole = request(Direction::Write, open.memory.address(), 1000);
@@ -220,7 +226,7 @@ async fn peer_stalled_within_a_request_is_closed() {
 /// The oldest connection between requests yields its place; one within a request does not.
 #[tokio::test]
 async fn connection_between_requests_yields_its_place() {
-    let few = MooncakeOptions { connections_max: 2, ..MooncakeOptions::default() };
+    let few = MooncakeOptions::default().with(|it| it.connections_max = 2);
     let open = Open::start(few, 4096).await;
     let mut within = begun(&open).await;
     let mut idle = open.connect().await;
@@ -255,8 +261,12 @@ async fn begun(open: &Open) -> Peer {
 async fn whoever_is_not_asked_for_it_serves_no_mooncake_node() {
     let owner = Owner::start(4096).await;
     assert_eq!(owner.engine.data_address(), None);
-    let registered =
-        owner.engine.register_by_address("b", Memory::zeroed(1).unwrap().whole(), Access::READ);
+    let registered = owner
+        .engine
+        .register("b")
+        .access(Access::READ)
+        .mooncake()
+        .serve(Memory::zeroed(1).unwrap().whole());
     assert!(matches!(registered.err().unwrap().cause(), Cause::Invalid(_)));
     let text = call(owner.engine.address(), FrameKind::Metadata, "null\n").await.unwrap();
     assert!(!SegmentDescriptor::decode(&text).unwrap().offers_tcp());
@@ -270,7 +280,8 @@ async fn whoever_is_not_asked_for_it_serves_no_mooncake_node() {
 async fn a_mooncake_node_that_asks_is_told_where_the_data_port_is() {
     let open = Open::start(MooncakeOptions::default(), 4096).await;
     let keyed = Memory::zeroed(4096).unwrap();
-    let _keyed = open.engine.register("keyed", keyed.whole(), Access::READ_WRITE).unwrap();
+    let _keyed =
+        open.engine.register("keyed").access(Access::READ_WRITE).serve(keyed.whole()).unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/golden");
     let asked = fs::read(golden.join("tcp-write64-01.c2s.bin")).unwrap();
     let frame = decode_frame(&asked, 1 << 20).unwrap();
@@ -287,7 +298,7 @@ async fn a_mooncake_node_that_asks_is_told_where_the_data_port_is() {
 
 #[tokio::test]
 async fn notifications_are_kept_in_order_until_there_is_no_room() {
-    let options = MooncakeOptions { notifications_max: 2, ..MooncakeOptions::default() };
+    let options = MooncakeOptions::default().with(|it| it.notifications_max = 2);
     let open = Open::start(options, 1).await;
     let user = crate::helpers::user().await;
     let word = |text: &str| Notification { name: "n".into(), message: text.into() };

@@ -4,9 +4,9 @@ use super::Peer;
 use crate::directory::{Table, user_of};
 use crate::helpers::{PATIENCE, content, failed_open, pattern, until};
 use crate::runtimes::runtime;
+use handfast::mooncake::MooncakeOptions;
 use handfast::{
-    Cause, Engine, EngineLimits, EngineTiming, Memory, MooncakeOptions, Remote, RequestStatus,
-    Segment, Side, Stage,
+    Cause, Engine, EngineLimits, EngineTiming, Memory, Remote, RequestStatus, Segment, Side, Stage,
 };
 use handfast_core::mooncake::*;
 use handfast_core::transfer::Direction;
@@ -167,7 +167,8 @@ async fn a_node_that_breaks_every_connection_is_given_up_after_a_few() {
 #[tokio::test]
 async fn a_node_that_answers_nothing_is_given_up_in_the_stated_time() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
-    let options = MooncakeOptions { status_timeout_ms: 100, ..MooncakeOptions::default() };
+    let options =
+        MooncakeOptions::default().with(|it| it.status_timeout = Duration::from_millis(100));
     let (user, segment) = open(&node, options).await;
     let block = pattern(4096, 1);
     let error = timeout(PATIENCE, segment.write(&block.whole(), 0)).await.unwrap().unwrap_err();
@@ -185,7 +186,8 @@ async fn node_stalled_within_its_bytes_is_given_up() {
         drop(peer.rest().await);
     })
     .await;
-    let slow = MooncakeOptions { progress_timeout_ms: 100, ..MooncakeOptions::default() };
+    let slow =
+        MooncakeOptions::default().with(|it| it.progress_timeout = Duration::from_millis(100));
     let (user, segment) = open(&node, slow).await;
     let block = pattern(BYTES, 1);
     let error = timeout(PATIENCE, segment.read(&block.whole(), 0)).await.unwrap().unwrap_err();
@@ -199,7 +201,7 @@ async fn deadline_ends_wait_for_unresponsive_node() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
     let (user, segment) = open(&node, MooncakeOptions::default()).await;
     let block = pattern(BYTES, 1);
-    let batch = segment.write(&block.whole(), 0).deadline(Duration::from_millis(100));
+    let batch = segment.write(&block.whole(), 0).timeout(Duration::from_millis(100));
     let error = timeout(Duration::from_secs(5), batch).await.expect("in time").unwrap_err();
     assert_eq!(error.cause(), &Cause::DeadlinePassed);
     assert_eq!(error.remote(), Some(Remote::Indeterminate));
@@ -211,12 +213,11 @@ async fn deadline_ends_wait_for_unresponsive_node() {
 #[tokio::test]
 async fn answer_timeout_is_independent_of_other_limits() {
     let node = Node::start(2, async |mut peer: Peer, _: Store| drop(peer.rest().await)).await;
-    let timing = EngineTiming { lane_mute_timeout_ms: 100, ..EngineTiming::default() };
-    let options = MooncakeOptions {
-        status_timeout_ms: 600,
-        progress_timeout_ms: 100,
-        ..MooncakeOptions::default()
-    };
+    let timing = EngineTiming::default().with(|it| it.lane_timeout = Duration::from_millis(100));
+    let options = MooncakeOptions::default().with(|it| {
+        it.status_timeout = Duration::from_millis(600);
+        it.progress_timeout = Duration::from_millis(100);
+    });
     let user = Engine::builder().timing(timing).mooncake(options).start().await.unwrap();
     let segment = user.open(&node.address).await.unwrap();
     let block = pattern(4096, 1);
@@ -310,7 +311,7 @@ async fn a_connection_that_was_refused_for_a_while_is_made_later() {
     let data = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = data.local_addr().unwrap();
     let node = Node::saying(descriptor(at.port(), 2)).await;
-    let options = MooncakeOptions { lanes_per_peer: 2, ..MooncakeOptions::default() };
+    let options = MooncakeOptions::default().with(|it| it.lanes_per_peer = 2);
     let (user, segment) = open(&node, options).await;
     assert!(user.warm(&[&node.address]).await.is_empty());
     let (first, _) = data.accept().await.unwrap();
@@ -348,7 +349,7 @@ async fn version_one_refusal_names_its_possible_causes() {
 #[tokio::test]
 async fn unavailable_checksum_is_refused_early() {
     let node = Node::start(2, well_behaved).await;
-    let limits = EngineLimits { checksum_bytes_max: 1_000, ..EngineLimits::default() };
+    let limits = EngineLimits::default().with(|it| it.checksum_bytes_max = 1_000);
     let builder = Engine::builder().limits(limits).mooncake(MooncakeOptions::default());
     let user = builder.start().await.unwrap();
     let segment = user.open(&node.address).await.unwrap();
@@ -364,7 +365,7 @@ async fn unavailable_checksum_is_refused_early() {
 #[tokio::test]
 async fn a_limit_of_ours_is_not_told_as_the_node_s() {
     let (one, other) = (Node::start(2, well_behaved).await, Node::start(2, well_behaved).await);
-    let limits = EngineLimits { peers_max: 1, ..EngineLimits::default() };
+    let limits = EngineLimits::default().with(|it| it.peers_max = 1);
     let builder = Engine::builder().limits(limits).mooncake(MooncakeOptions::default());
     let user = builder.start().await.unwrap();
     let _held = user.open(&one.address).await.unwrap();
@@ -378,11 +379,11 @@ async fn a_limit_of_ours_is_not_told_as_the_node_s() {
 async fn options_out_of_range_are_refused_by_name() {
     let default = MooncakeOptions::default();
     for (name, options) in [
-        ("lanes_per_peer", MooncakeOptions { lanes_per_peer: 0, ..default }),
-        ("lanes_per_peer", MooncakeOptions { lanes_per_peer: 17, ..default }),
-        ("connections_max", MooncakeOptions { connections_max: 0, ..default }),
-        ("status_timeout_ms", MooncakeOptions { status_timeout_ms: 0, ..default }),
-        ("progress_timeout_ms", MooncakeOptions { progress_timeout_ms: 0, ..default }),
+        ("lanes_per_peer", default.with(|it| it.lanes_per_peer = 0)),
+        ("lanes_per_peer", default.with(|it| it.lanes_per_peer = 17)),
+        ("connections_max", default.with(|it| it.connections_max = 0)),
+        ("status_timeout", default.with(|it| it.status_timeout = Duration::from_millis(0))),
+        ("progress_timeout", default.with(|it| it.progress_timeout = Duration::from_millis(0))),
     ] {
         let refused = Engine::builder().mooncake(options).start().await.err().expect(name);
         assert!(refused.to_string().contains(name), "{refused}");

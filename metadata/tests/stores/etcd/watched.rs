@@ -2,7 +2,8 @@
 
 use super::server::Etcd;
 use super::{ABSENT, PATIENCE, eventually, skipped};
-use handfast::{Access, Cause, Engine, Memory, MetadataOptions, Registration};
+use handfast::metadata::MetadataOptions;
+use handfast::{Access, Cause, Engine, Memory, Registration};
 use handfast_metadata::{Change, Changes, EtcdOptions, Store, StoreError};
 use std::sync::Arc;
 use tokio::time::timeout;
@@ -101,7 +102,8 @@ impl Owner {
         let builder = Engine::builder().listen("127.0.0.1:0").name("owner").metadata(options(etcd));
         let engine = builder.start().await.unwrap();
         let memory = Memory::zeroed(1 << 16).unwrap();
-        let _served = engine.register("cache", memory.whole(), Access::READ_WRITE).unwrap();
+        let _served =
+            engine.register("cache").access(Access::READ_WRITE).serve(memory.whole()).unwrap();
         eventually("it is published", async || engine.publish().await.is_ok()).await;
         Self { engine, memory, _served }
     }

@@ -1,0 +1,75 @@
+//! The address of a segment.
+
+use std::fmt;
+
+/// A node and the name of a segment on it. The text form is `NODE/SEGMENT`, or `NODE` for the only
+/// segment of a node; `NODE` is `host:port`, or a node's name where a metadata store is set.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SegmentAddr {
+    node: String,
+    segment: Option<String>,
+}
+
+impl SegmentAddr {
+    /// The address of `segment` on `node`.
+    pub fn new(node: impl Into<String>, segment: impl Into<String>) -> Self {
+        Self { node: node.into(), segment: Some(segment.into()).filter(|name| !name.is_empty()) }
+    }
+
+    /// The node: `host:port`, or its name.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The name of the segment; `None` for the only one of the node.
+    pub fn segment(&self) -> Option<&str> {
+        self.segment.as_deref()
+    }
+}
+
+impl From<&str> for SegmentAddr {
+    fn from(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((node, segment)) => Self::new(node, segment),
+            None => Self { node: text.to_owned(), segment: None },
+        }
+    }
+}
+
+impl From<&String> for SegmentAddr {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<String> for SegmentAddr {
+    fn from(text: String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl fmt::Display for SegmentAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.segment {
+            Some(segment) => write!(f, "{}/{segment}", self.node),
+            None => f.write_str(&self.node),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SegmentAddr;
+
+    #[test]
+    fn text_names_node_and_segment() {
+        let named = SegmentAddr::from("10.0.0.7:7411/kv");
+        assert_eq!((named.node(), named.segment()), ("10.0.0.7:7411", Some("kv")));
+        assert_eq!(named, SegmentAddr::new("10.0.0.7:7411", "kv"));
+        assert_eq!(named.to_string(), "10.0.0.7:7411/kv");
+        for only in ["h:1", "h:1/"] {
+            let only = SegmentAddr::from(only);
+            assert_eq!((only.segment(), only.to_string()), (None, "h:1".to_owned()));
+        }
+    }
+}

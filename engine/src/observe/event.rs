@@ -1,0 +1,96 @@
+//! Events about peers.
+
+use handfast_core::node::{Event as Core, Failure};
+use handfast_core::transport::TransportError;
+use handfast_core::{Incarnation, Lifecycle, NicPath};
+
+/// An event about a peer, see [`Engine::events`](crate::Engine::events).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A demand could not be met; it is dropped.
+    OpenFailed {
+        /// The peer.
+        peer: NicPath,
+        /// The first cause.
+        failure: Failure,
+    },
+    /// A lifecycle ended.
+    Ended {
+        /// The peer.
+        peer: NicPath,
+        /// The lifecycle.
+        lifecycle: Lifecycle,
+        /// The cause.
+        failure: Failure,
+    },
+    /// Another incarnation of the peer has proven that it lives (rule H5).
+    PeerRestarted {
+        /// The peer.
+        peer: NicPath,
+        /// Taken for live until now.
+        old: Incarnation,
+        /// Proven live.
+        new: Incarnation,
+    },
+    /// Queue pairs could not be retired in the bounded number of attempts. They may still touch
+    /// memory; nothing is wired towards that peer any more (rule H6).
+    RetireFailed {
+        /// The peer.
+        peer: NicPath,
+        /// The lifecycle.
+        lifecycle: Lifecycle,
+        /// The last error.
+        error: TransportError,
+    },
+    /// Our transport has not finished a retire in time. It is waited for, without a bound: nothing
+    /// else is safe (rule H6).
+    RetireOverdue {
+        /// The peer.
+        peer: NicPath,
+        /// The lifecycle.
+        lifecycle: Lifecycle,
+    },
+    /// A lane was to be retired with the peer's consent and none came in the bounded number of
+    /// attempts; it is retired without. Work of the peer's may be cut off (rule H11).
+    RetireForced {
+        /// The peer.
+        peer: NicPath,
+        /// The lifecycle.
+        lifecycle: Lifecycle,
+    },
+    /// An idle peer made room in the table of peers.
+    PeerForgotten {
+        /// The peer.
+        peer: NicPath,
+    },
+    /// Two incarnations of one name have both proven life (rule H5).
+    NameConflict {
+        /// The peer.
+        peer: NicPath,
+        /// The one that holds the name here.
+        live: Incarnation,
+        /// The other.
+        other: Incarnation,
+    },
+}
+
+impl Event {
+    /// The event of the state machine, unless it is the report of a bug in it, which is logged and
+    /// counted instead.
+    pub(crate) fn new(event: Core) -> Option<Self> {
+        Some(match event {
+            Core::OpenFailed { peer, failure } => Self::OpenFailed { peer, failure },
+            Core::Ended { peer, lifecycle, failure } => Self::Ended { peer, lifecycle, failure },
+            Core::PeerRestarted { peer, old, new } => Self::PeerRestarted { peer, old, new },
+            Core::RetireFailed { peer, lifecycle, error } => {
+                Self::RetireFailed { peer, lifecycle, error }
+            }
+            Core::RetireOverdue { peer, lifecycle } => Self::RetireOverdue { peer, lifecycle },
+            Core::RetireForced { peer, lifecycle } => Self::RetireForced { peer, lifecycle },
+            Core::PeerForgotten { peer } => Self::PeerForgotten { peer },
+            Core::NameConflict { peer, live, other } => Self::NameConflict { peer, live, other },
+            Core::Undeclared { .. } => return None,
+        })
+    }
+}
