@@ -1,10 +1,9 @@
 //! One lifecycle of one endpoint: its state, with the state's data inside.
 
 use super::api::{CallToken, Failure, TimerKind};
-use super::weak::PlainCall;
 use crate::identity::{NicPath, Pair};
 use crate::time::Instant;
-use crate::wire::{Body, Message};
+use crate::wire::{Body, Message, PlainMessage};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +43,13 @@ pub(super) struct Announcement {
     pub(super) offered: Option<Pair>,
     /// The pair to echo before the peer replies (rule H5).
     pub(super) prove: Option<Pair>,
+}
+
+/// A legacy call that waits for a local operation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(super) struct PlainCall {
+    pub(super) token: CallToken,
+    pub(super) message: PlainMessage,
 }
 
 /// A state without its data, for tables and counts.

@@ -3,7 +3,7 @@
 use super::api::*;
 use super::lane::{Announcement, Lane, State, StateKind};
 use super::peers::{Name, Peer};
-use super::transitions::Trigger;
+use super::transitions::{TRANSITIONS, Transition, Trigger};
 use crate::entropy::{Purpose, derive};
 use crate::identity::{Incarnation, Lifecycle, NicPath, NodeName, Pair};
 use crate::time::{Duration, Instant};
@@ -647,5 +647,32 @@ impl Node {
             refusal: Some(Refusal { reason, detail }),
         };
         self.outputs.push_back(Output::Answer { token, message });
+    }
+}
+
+impl Node {
+    /// Moves a lifecycle to its next state. A way that is not declared is taken all the same, since
+    /// half a transition would be worse, and is reported.
+    pub(super) fn transit(&mut self, lifecycle: Lifecycle, trigger: Trigger, next: State) {
+        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
+        let (from, to) = (Some(lane.state.kind()), Some(next.kind()));
+        lane.state = next;
+        self.record(lifecycle, from, trigger, to);
+    }
+
+    pub(super) fn record(
+        &mut self,
+        lifecycle: Lifecycle,
+        from: Option<StateKind>,
+        trigger: Trigger,
+        to: Option<StateKind>,
+    ) {
+        let declared = |row: &Transition| (row.from, row.trigger, row.to) == (from, trigger, to);
+        if let Some(index) = TRANSITIONS.iter().position(declared) {
+            self.counters.transitions |= 1 << index;
+            return;
+        }
+        self.counters.undeclared += 1;
+        self.emit(Event::Undeclared { lifecycle, from, trigger });
     }
 }

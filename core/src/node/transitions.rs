@@ -1,10 +1,8 @@
 //! The states of a lifecycle and every way between them, as data. The machine looks each change of
 //! state up here; `docs/transitions.md` is this table, drawn.
 
-use super::api::{Event, Failure};
-use super::lane::{State, StateKind};
-use super::machine::Node;
-use crate::identity::Lifecycle;
+use super::api::Failure;
+use super::lane::StateKind;
 use serde::{Deserialize, Serialize};
 
 /// Triggers of a state change.
@@ -174,32 +172,5 @@ impl Trigger {
             Failure::Evicted => Self::Evicted,
             Failure::Quiesced => Self::Quiesced,
         }
-    }
-}
-
-impl Node {
-    /// Moves a lifecycle to its next state. A way that is not declared is taken all the same, since
-    /// half a transition would be worse, and is reported.
-    pub(super) fn transit(&mut self, lifecycle: Lifecycle, trigger: Trigger, next: State) {
-        let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let (from, to) = (Some(lane.state.kind()), Some(next.kind()));
-        lane.state = next;
-        self.record(lifecycle, from, trigger, to);
-    }
-
-    pub(super) fn record(
-        &mut self,
-        lifecycle: Lifecycle,
-        from: Option<StateKind>,
-        trigger: Trigger,
-        to: Option<StateKind>,
-    ) {
-        let declared = |row: &Transition| (row.from, row.trigger, row.to) == (from, trigger, to);
-        if let Some(index) = TRANSITIONS.iter().position(declared) {
-            self.counters.transitions |= 1 << index;
-            return;
-        }
-        self.counters.undeclared += 1;
-        self.emit(Event::Undeclared { lifecycle, from, trigger });
     }
 }

@@ -5,7 +5,7 @@
 //! has been answered.
 
 use super::api::{CallToken, Failure, Output, TimerKind};
-use super::lane::{State, StateKind};
+use super::lane::{PlainCall, State, StateKind};
 use super::machine::Node;
 use super::peers::Fence;
 use super::transitions::Trigger;
@@ -16,17 +16,9 @@ use crate::transport::Operation;
 use crate::wire::{Body, PlainMessage, Refusal, RefusalReason};
 use alloc::string::String;
 use alloc::vec::Vec;
-use serde::{Deserialize, Serialize};
 
 /// Most queue pairs skipped to make numbers fresh.
 const SKIP_MAX: u64 = 16;
-
-/// A legacy call that waits for a local operation.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(super) struct PlainCall {
-    pub(super) token: CallToken,
-    pub(super) message: PlainMessage,
-}
 
 impl Node {
     pub(super) fn handle_plain_call(

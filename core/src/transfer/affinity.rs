@@ -1,8 +1,7 @@
 //! Lane affinity: rails ranked by their distance from a slice's memory.
 
 use super::batch::{OF_PLACE, UNCUT};
-use super::fingerprint::hash_list;
-use super::slab::List;
+use super::slab::{List, hash_list};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 

@@ -3,7 +3,7 @@
 use super::batch::{Batch, Debt, OF_BATCH, OF_PLACE, Place, Progress, Slice};
 use super::lanes::Lane;
 use super::machine::Transfers;
-use super::slab::{Linked, List, Slab};
+use super::slab::hash_list;
 use super::types::SliceId;
 use core::hash::{Hash, Hasher};
 
@@ -70,15 +70,4 @@ fn hash_slice(slice: &Slice, mut hasher: &mut dyn Hasher) {
         Place::Lost(lane) => (2, lane),
     };
     (place, slice.retries, slice.first_failure.is_some()).hash(&mut hasher);
-}
-
-/// The members in their order, and an end.
-pub(super) fn hash_list<T: Linked<CHAIN>, const CHAIN: usize>(
-    list: &List<CHAIN>,
-    slab: &Slab<T>,
-    mut hasher: &mut dyn Hasher,
-) {
-    let members = core::iter::successors(list.front(), |slot| List::<CHAIN>::after(slab, *slot));
-    members.for_each(|slot| (1u8, slot).hash(&mut hasher));
-    0u8.hash(&mut hasher);
 }

@@ -2,8 +2,7 @@
 
 use super::affinity::Affinity;
 use super::batch::OF_PLACE;
-use super::fingerprint::hash_list;
-use super::slab::{Link, Linked, List, Slab};
+use super::slab::{Link, Linked, List, Slab, hash_list};
 use super::types::{InputError, Moved};
 use crate::identity::Lifecycle;
 use crate::transport::TransportError;

@@ -172,3 +172,14 @@ impl<const CHAIN: usize> List<CHAIN> {
         }
     }
 }
+
+/// The members in their order, and an end.
+pub(super) fn hash_list<T: Linked<CHAIN>, const CHAIN: usize>(
+    list: &List<CHAIN>,
+    slab: &Slab<T>,
+    mut hasher: &mut dyn Hasher,
+) {
+    let members = core::iter::successors(list.front(), |slot| List::<CHAIN>::after(slab, *slot));
+    members.for_each(|slot| (1u8, slot).hash(&mut hasher));
+    0u8.hash(&mut hasher);
+}
