@@ -68,7 +68,7 @@ impl LaneSink for Deaf {
     fn on_completions(
         &self,
         _: handfast_core::Lifecycle,
-        _: &mut Vec<handfast_transport_rdma::Completion>,
+        _: &mut Vec<handfast_transport::Completion>,
     ) {
     }
     fn on_lane_failed(
