@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Exit code: 1 if a part cannot be built or a check fails.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How long all of it may take, in seconds
+    /// Time limit of the whole run, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 5400)]
     limit: u64,
 }

@@ -20,7 +20,7 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// Where it is unpacked, present or not.
+    /// Folder of the unpacked wheel, existing or not.
     pub(crate) fn folder(&self, project: &Project) -> PathBuf {
         project.scratch().join("wheels").join(self.release)
     }

@@ -24,7 +24,7 @@ const MODULES: [&str; 12] = [
     "overlay",
     // Losses and delays, for scenarios that need them.
     "sch_netem",
-    // Where it was built; no distribution kernel has it. Without the checksum it does not load.
+    // In the built tree alone; no distribution kernel has it. Without it the checksum fails to load.
     "crc32c_generic",
     "siw",
 ];

@@ -12,9 +12,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// What is changed.
+/// The mutated files.
 const FILES: [&str; 2] = ["core/src/node/*.rs", "core/src/transfer/*.rs"];
-/// Builds what is changed fast, and is fast where nothing is.
+/// Profile that builds changed crates quickly and optimises the others.
 const PROFILE: &str = "mutation";
 /// For what waits and does not compute.
 const TEST_SECONDS_MAX: &str = "600";

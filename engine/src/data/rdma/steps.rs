@@ -127,7 +127,7 @@ mod tests {
     async fn a_step_that_panics_is_an_error_of_ours() {
         let steps = Steps::start("rxe0").unwrap();
         let error = steps.run::<()>(&peer("a"), || panic!("of this step alone")).await.unwrap_err();
-        assert_eq!((error.side, &*error.call), (Side::Local, "step"));
+        assert_eq!((error.side, error.call), (Side::Local, "step"));
         assert_eq!(steps.run(&peer("a"), || Ok(1)).await, Ok(1));
     }
 }
