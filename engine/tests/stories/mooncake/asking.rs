@@ -385,7 +385,7 @@ async fn options_out_of_range_are_refused_by_name() {
         ("status_timeout", default.with(|it| it.status_timeout = Duration::from_millis(0))),
         ("progress_timeout", default.with(|it| it.progress_timeout = Duration::from_millis(0))),
     ] {
-        let refused = Engine::builder().mooncake(options).start().await.err().expect(name);
+        let refused = Engine::builder().mooncake(options).start().await.expect_err(name);
         assert!(refused.to_string().contains(name), "{refused}");
     }
 }
