@@ -1,5 +1,6 @@
 //! Development tasks, one command each: `cargo xtask --help`.
 
+mod api;
 mod bench;
 mod checks;
 mod command;
@@ -43,6 +44,7 @@ enum Task {
     ///
     /// Exit code: 0 if nothing failed, 1 if something did.
     Nightly(stages::Arguments),
+    Api(api::Arguments),
     Bench(bench::Arguments),
     Fuzz(fuzz::Arguments),
     Guest(guest::Arguments),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         Task::Nightly(arguments) => {
             stages::run(project, &arguments, stages::Depth::Nightly).map(passed)
         }
+        Task::Api(arguments) => api::run(&project, &arguments).map(passed),
         Task::Bench(arguments) => bench::run(project, &arguments).map(passed),
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),

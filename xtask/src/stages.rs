@@ -11,7 +11,7 @@ use crate::command::{Finished, cargo, modest, run as run_command};
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
-use crate::{dashboard, fleet, fuzz, guest, setup, variants};
+use crate::{api, dashboard, fleet, fuzz, guest, setup, variants};
 use anyhow::{Result, bail};
 use std::time::{Duration, Instant};
 
@@ -259,6 +259,7 @@ fn release(project: &Project) -> Vec<Step<'_>> {
         Step::new("program-without-variants", |deadline| {
             program::without_variants(project, deadline)
         }),
+        Step::new("library-surface", |_| api::check(project)),
     ]
 }
 
