@@ -157,7 +157,7 @@ async fn transfers_survive_a_restart_of_the_etcd() {
         }
     });
     etcd.kill();
-    let error = user.open("owner/cache").await.err().expect("the store is gone");
+    let error = user.open("owner/cache").await.expect_err("the store is gone");
     assert!(matches!(error.cause(), Cause::Store(_)), "{error}");
     let before = writes.load(Ordering::Acquire);
     eventually("writes go on", async || writes.load(Ordering::Acquire) > before + 10).await;
