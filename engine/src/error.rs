@@ -22,7 +22,7 @@ use handfast_transport_rdma::{LimitReached, RdmaUnavailable};
 use std::fmt;
 use std::sync::Arc;
 
-/// Where on the road a failure happened.
+/// Stage of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stage {
@@ -227,7 +227,7 @@ pub enum Cause {
     /// A limit of this engine is reached.
     #[error("the limit '{name}' of {value} is reached")]
     Limit {
-        /// Which.
+        /// The segment.
         name: &'static str,
         /// Its value.
         value: usize,
@@ -294,12 +294,12 @@ impl Error {
         self
     }
 
-    /// Whose failure it is, as far as this side can tell.
+    /// The side at fault, as far as this side can see.
     pub fn side(&self) -> Side {
         self.0.side
     }
 
-    /// Where on the road it happened.
+    /// The stage.
     pub fn stage(&self) -> Stage {
         self.0.stage
     }
@@ -314,7 +314,7 @@ impl Error {
         &self.0.cause
     }
 
-    /// How each request of the batch ended, for a failed transfer.
+    /// Outcome of each request of the batch, for a failed transfer.
     pub fn report(&self) -> Option<&BatchReport> {
         self.0.report.as_ref()
     }
@@ -334,7 +334,7 @@ impl Error {
         WithoutHint(self)
     }
 
-    /// What to do about it, in one sentence.
+    /// The cure, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
         hint(self.0.stage, &self.0.cause)
     }

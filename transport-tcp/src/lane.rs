@@ -1,7 +1,7 @@
-//! One lane: what its reader, its writer and its callers share.
+//! One lane: the state shared by its reader, its writer and its callers.
 //!
-//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. Who sends copies under
-//! `outgoing` and who receives under `incoming`, so whoever holds both knows that no byte moves. The
+//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. Senders copy under
+//! `outgoing` and receivers under `incoming`, so a holder of both knows that no byte moves. The
 //! sink is called with none of them held.
 
 use crate::batch::{Answer, Batch};
@@ -38,11 +38,11 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// How a lane comes to its connection.
+/// Progress of a lane towards its connection.
 #[derive(Debug, Default)]
 struct Wiring {
     retired: bool,
-    /// Whom our own Wire named.
+    /// The pair that the local connect named.
     armed: Option<Pair>,
     token_used: bool,
     /// The lane's connection ended before our own Wire.
@@ -50,7 +50,7 @@ struct Wiring {
     tasks: Vec<AbortHandle>,
 }
 
-/// What sending needs, under one lock.
+/// State of sending, under one lock.
 pub(crate) struct Outgoing {
     pub(crate) closed: bool,
     pub(crate) batch: Batch,
@@ -60,7 +60,7 @@ pub(crate) struct Outgoing {
     pub(crate) direct: Option<Arc<dyn Direct>>,
 }
 
-/// What receiving needs, under one lock.
+/// State of receiving, under one lock.
 #[derive(Default)]
 pub(crate) struct Incoming {
     /// There from when the lane's tasks start, until the lane is closed.

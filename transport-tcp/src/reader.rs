@@ -15,15 +15,14 @@ use std::sync::{Arc, MutexGuard};
 
 /// Read-ahead: how much of small frames one system call brings.
 const BUFFER_BYTES: usize = 256 << 10;
-/// How much of it there is before that was ever full: a node has thousands of lanes, and most of them
-/// never see as much at once.
+/// Its size before it was ever full: a node has thousands of lanes, and most of them never fill it.
 const BUFFER_FIRST_BYTES: usize = 4 << 10;
 /// Payloads from this size on are worth a system call of their own, straight into place.
 const DIRECT_BYTES: usize = 32 << 10;
 /// Read-ahead behind such a payload: the next header, and little that would be copied twice.
 const BUFFER_SHORT_BYTES: usize = 1 << 10;
 
-/// What the next bytes are.
+/// Meaning of the next bytes.
 #[derive(Clone, Copy, Debug)]
 enum Mode {
     Header,
@@ -43,7 +42,7 @@ enum Mode {
     },
 }
 
-/// What a turn found.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
@@ -163,7 +162,7 @@ impl<R: StreamReader> Receiver<R> {
         while spins < SPINS_MAX {
             tokio::task::yield_now().await;
             if lane.attending.load(Ordering::Relaxed) > 0 {
-                // Who waits looks, and is not to be kept from it.
+                // A waiting thread polls, and must not be delayed.
                 return Ok(());
             }
             spins += 1;
@@ -208,7 +207,7 @@ impl<'a> Looking<'a> {
 
 impl Drop for Looking<'_> {
     fn drop(&mut self) {
-        // Who sets this did so before it was counted out, so that the last one's word is the last.
+        // Every setter sets it before it is counted out, so the last setting wins.
         if self.lane.looking.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.direct.set_woken(true);
         }
@@ -313,14 +312,14 @@ impl Lane {
     }
 }
 
-/// What receiving has in hand, kept from turn to turn.
+/// State of receiving between turns.
 pub(crate) struct Inbound {
     depth: usize,
     regions: RegionCache,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// How far the buffer is filled at most.
+    /// Most bytes to read ahead.
     ahead: usize,
     mode: Mode,
     answers: Vec<Answer>,
@@ -387,7 +386,7 @@ impl Inbound {
         format!("the peer closed the lane {place}")
     }
 
-    /// Where the payload under way goes; `None` when it is skipped or there is none.
+    /// Destination of the payload under way; `None` when it is skipped or absent.
     fn target(&mut self, lane: &Lane) -> Result<Option<Span>, End> {
         match &mut self.mode {
             Mode::Header => Ok(None),
@@ -537,7 +536,7 @@ fn broken(error: crate::slots::AnswerError) -> End {
     End::Failed(peer_error("frame", 0, error.to_string()))
 }
 
-/// How much to read ahead when payloads are `length` bytes long.
+/// Bytes to read ahead for payloads of `length` bytes.
 fn ahead_of(length: usize) -> usize {
     if length >= DIRECT_BYTES { BUFFER_SHORT_BYTES } else { BUFFER_BYTES }
 }

@@ -91,7 +91,7 @@ impl Default for TcpTiming {
     }
 }
 
-/// How a transport is set up.
+/// Configuration of a transport.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
     /// Bounds.
@@ -221,7 +221,7 @@ impl<N: Net> TcpTransport<N> {
             return Err(TransportError { side: Side::Configuration, ..error });
         }
         lane.arm(remote)?;
-        // Who takes connections is dialled; where both do, the lower pair dials.
+        // The side with a listener is dialled; if both have one, the lower pair dials.
         let lower = local < remote || self.inner.config.address.is_empty();
         if body.address.is_empty() || !lower {
             return Ok(());
@@ -345,7 +345,7 @@ impl<N: Net> TcpTransport<N> {
         self.lane(lane).map_or(0, |lane| lane.served.load(Ordering::Relaxed))
     }
 
-    /// What happened so far.
+    /// Counters since the start.
     pub fn counters(&self) -> TcpCounters {
         self.inner.counts.snapshot()
     }
@@ -445,12 +445,12 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// What the lane's own task on the accepting side begins with: answers, then waits for our own
-    /// Wire. Returns the receiving loop.
+    /// First part of the lane's task on the accepting side: answers, then waits for the local Wire.
+    /// Returns the receiving loop.
     ///
-    /// The answer does not wait for our Wire, because our Wire may wait for the ready message that
-    /// the peer sends once its own Wire, and with it this hello, succeeded. Nothing is received
-    /// before ours.
+    /// The answer does not wait for the local Wire: that may wait for the ready message that the
+    /// peer sends once its own Wire, this hello included, has succeeded. Nothing is received before
+    /// the local Wire.
     async fn answer(
         &self,
         lane: Arc<Lane>,

@@ -1,5 +1,5 @@
-//! Sending on a lane: by whoever has something to send, and by the lane's own task where the socket
-//! takes no more.
+//! Sending on a lane: by the thread that has something to send, and by the lane's own task when the
+//! socket is full.
 
 use crate::failure::peer_io;
 use crate::lane::{Lane, Outgoing, lock, try_lock};

@@ -67,8 +67,8 @@ pub struct Timing {
     pub request_retry: Duration,
     /// First wait for an acknowledgement.
     pub ready_retry: Duration,
-    /// How long an announced lifecycle without demand of ours waits to be echoed: from its BringUp,
-    /// and again from its first offer to a pair.
+    /// Longest time of an announced lifecycle without local demand before its echo: from its
+    /// BringUp, and again from its first offer to a pair.
     pub half_open: Duration,
     /// Time limit of an operation of the transport.
     pub operation: Duration,

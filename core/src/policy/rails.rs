@@ -109,7 +109,7 @@ pub fn plan_rails(node: &NodeName, local: &[&str], peer: &[&str]) -> Vec<RailPla
     plans
 }
 
-/// What to do with a lane that came up.
+/// Use of a lane that came up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RailVerdict {
     /// Post on it.
@@ -129,7 +129,7 @@ pub enum RailStance {
     GivenUp,
 }
 
-/// What to do.
+/// Outputs of the rails.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RailOutput {
     /// Open a lane over this path.

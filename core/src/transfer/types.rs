@@ -157,7 +157,7 @@ impl Completion {
     }
 }
 
-/// How a posted slice ended.
+/// Completion of a posted slice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionStatus {
     /// Every byte was moved and acknowledged.

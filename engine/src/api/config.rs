@@ -1,4 +1,4 @@
-//! How an engine is set up.
+//! Configuration of an engine.
 
 use crate::data::transport::{RdmaOptions, TransportChoice};
 use crate::directory::MetadataOptions;
@@ -77,14 +77,14 @@ impl Default for EngineLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineTiming {
-    /// How long a call to a peer's control channel may take.
+    /// Time limit of a call to a peer's control channel.
     pub call_timeout: Duration,
-    /// How long a lane with work on it may stay without any answer before it is given up. Time
-    /// without work does not count, and time before a deadline or cancellation took the work away
-    /// does. A lane to a Mooncake node is given as long as its slowest request may take, if that is
-    /// more ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).
+    /// Longest time of a lane with work and without any answer. Idle time does not count; time of
+    /// work that a deadline or a cancel withdrew does. A lane to a Mooncake node gets the time of
+    /// its slowest request, if that is more
+    /// ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).
     pub lane_timeout: Duration,
-    /// How long [`Engine::close`](crate::Engine::close) waits for lanes to be retired.
+    /// Time that [`Engine::close`](crate::Engine::close) waits for lanes to retire.
     pub close_timeout: Duration,
 }
 
@@ -132,15 +132,15 @@ impl Builder {
         self
     }
 
-    /// Where to take calls and lanes, `host:port`; port 0 takes any free one.
+    /// Listens for calls and lanes at `host:port`; port 0 takes any free one.
     pub fn listen(mut self, address: &str) -> Self {
         self.listen = Some(address.to_owned());
         self
     }
 
-    /// Lets whoever calls wait until [`Engine::resume`](crate::Engine::resume), so that nobody sees a node which listens
-    /// and does not serve its segments yet. A caller waits for as long as its own call may take, 5 s
-    /// if not set otherwise; the system bounds how many wait.
+    /// Holds calls until [`Engine::resume`](crate::Engine::resume), so that no peer meets a
+    /// listening node without its segments. A caller waits within its own call timeout, 5 s by
+    /// default; the system bounds the number of waiting callers.
     pub fn paused(mut self) -> Self {
         self.paused = true;
         self
@@ -171,13 +171,13 @@ impl Builder {
         self
     }
 
-    /// What lanes run over. Default: TCP.
+    /// Transport of lanes. Default: TCP.
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = choice;
         self
     }
 
-    /// Which RDMA device to use, where [`Builder::transport`] asks for one.
+    /// RDMA device and its options, if [`Builder::transport`] asks for RDMA.
     pub fn rdma(mut self, options: RdmaOptions) -> Self {
         self.rdma = options;
         self
@@ -192,11 +192,12 @@ impl Builder {
         self
     }
 
-    /// Speaks to nodes of the Mooncake Transfer Engine too: opens them, takes their notifications
-    /// and, if it listens, lets them reach segments that were registered with
-    /// [`Register::mooncake`](crate::Register::mooncake): over RDMA where its lanes may run over that, and, unless they
-    /// must, over their TCP data protocol at a port of its own. These are reached there by whoever
-    /// reaches the port, so that an [`Exposure`](crate::Exposure) tells of a port beyond loopback.
+    /// Enables nodes of the Mooncake Transfer Engine as peers: the engine opens them, takes their
+    /// notifications and, if it listens, serves them the segments registered with
+    /// [`Register::mooncake`](crate::Register::mooncake), over RDMA if its lanes may use RDMA, and,
+    /// unless they must, over their TCP data protocol at a separate port. Every client of that port
+    /// reaches those segments, so a port beyond loopback appears as an
+    /// [`Exposure`](crate::Exposure).
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
         self.mooncake = Some(options);
         self
@@ -210,9 +211,10 @@ impl Builder {
         self
     }
 
-    /// Tells over HTTP what happens, to whoever reaches `address`, `host:port`: `GET /metrics` for
-    /// Prometheus, `GET /state` for what [`Engine::state`](crate::Engine::state) is. It tells the names of peers, and takes
-    /// no key: listen beyond this machine only on a network you trust. Default: nowhere.
+    /// Serves metrics over HTTP at `address`, `host:port`: `GET /metrics` for Prometheus, `GET
+    /// /state` for [`Engine::state`](crate::Engine::state). The documents contain names of peers
+    /// and need no authentication: listen beyond this machine only on a trusted network. Default:
+    /// no server.
     #[cfg(feature = "metrics-http")]
     pub fn metrics(mut self, address: &str) -> Self {
         self.metrics = Some(address.to_owned());
@@ -266,7 +268,7 @@ impl Builder {
     }
 }
 
-/// What peers are told of where we listen: the host asked for with the port that was had.
+/// The address announced to peers: the requested host with the bound port.
 pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Result<String, Error> {
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {

@@ -39,7 +39,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
-/// How long former runs of a peer have to show that they still live.
+/// Time for former incarnations of a peer to show that they are alive.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A node. Cheap to clone; the last clone dropped closes it without waiting.
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     /// Mooncake nodes as peers, where they are spoken to.
     pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
-    /// How nodes find each other; absent: by address.
+    /// Discovery of nodes; absent: by address.
     pub(crate) directory: Option<Arc<Directory>>,
     /// Publish, and follow the store, while the engine is held by anybody.
     pub(crate) store_tasks: Vec<AbortHandle>,
@@ -162,7 +162,7 @@ impl Engine {
         self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
-    /// What lanes of ours may run over, the preferred one first.
+    /// Transports of this engine's lanes, the preferred one first.
     pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
         self.shared.view.carriers()
     }
@@ -206,7 +206,7 @@ impl Engine {
         registering.await.map_err(closing)?
     }
 
-    /// Where lanes run over TCP although RDMA was preferred: the last
+    /// Fallbacks to TCP in spite of preferred RDMA: the last
     /// [`FALLBACKS_KEPT`](crate::rdma::FALLBACKS_KEPT) reasons, each once.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.shared.fallbacks.all()
@@ -269,12 +269,12 @@ impl Engine {
         }
     }
 
-    /// What happens to peers: restarts, failed opens, name conflicts.
+    /// Events of peers: restarts, failed opens, name conflicts.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.shared.events.subscribe()
     }
 
-    /// Where Mooncake nodes reach memory of ours, `host:port`, if they may.
+    /// Data address for Mooncake nodes, `host:port`, if there is one.
     pub fn data_address(&self) -> Option<String> {
         let port = self.shared.answers.data_port.as_ref()?;
         Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
@@ -291,7 +291,7 @@ impl Engine {
         self.shared.exposure.as_ref()
     }
 
-    /// What Mooncake nodes, or ours, told us since the last time this was asked, in order.
+    /// Notifications of Mooncake and handfast nodes since the last call, in order.
     pub fn take_notifications(&self) -> Vec<Notification> {
         self.shared.answers.inbox.as_ref().map(Inbox::take).unwrap_or_default()
     }
@@ -337,28 +337,29 @@ impl Engine {
         let address = self.call_address(node).await?;
         let question = PROBE_QUESTION.into();
         let asked = self.shared.caller.ask(&address, FrameKind::Probe, question).await;
-        // What a released node answers says no more than that it answers.
+        // A released node's answer carries no further information.
         asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
     }
 
-    /// What happened so far, in numbers.
+    /// Counters since the start.
     pub fn counters(&self) -> Counters {
         self.shared.view.counters()
     }
 
-    /// What it is and did, peer by peer, to be written as JSON ([`STATE_SCHEMA`](crate::metrics::STATE_SCHEMA)).
-    /// Waits for the task that drives lanes, at most a second. Cancel-safe.
+    /// A snapshot of the engine, peer by peer, serialisable as JSON
+    /// ([`STATE_SCHEMA`](crate::metrics::STATE_SCHEMA)). Waits at most a second for the driver's
+    /// task. Cancel-safe.
     pub async fn state(&self) -> EngineState {
         self.shared.view.state().await
     }
 
-    /// Where it tells of itself over HTTP, if it does ([`Builder::metrics`]).
+    /// Address of the metrics server, if there is one ([`Builder::metrics`]).
     #[cfg(feature = "metrics-http")]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.shared.metrics_address
     }
 
-    /// What the recording came to so far; `None` without [`Builder::record`].
+    /// Status of the recording; `None` without [`Builder::record`].
     pub fn recording(&self) -> Option<RecorderStatus> {
         self.shared.trace.as_ref().map(Trace::status)
     }
@@ -426,7 +427,7 @@ impl Engine {
         answer.map_err(|error| error.into_error(stage).at(address))
     }
 
-    /// Where a node takes calls: looked up by its name, or its name itself.
+    /// Call address of a node: looked up by its name, or its name itself.
     async fn call_address(&self, node: &str) -> Result<String, Error> {
         match &self.shared.directory {
             Some(directory) => directory.call_address(node).await,
@@ -580,7 +581,7 @@ impl Engine {
                     Some(_) => {}
                     None => return None,
                 },
-                // Who does not answer in time is taken for gone.
+                // A silent incarnation counts as gone.
                 () = self.sleep_until(at) => return None,
             }
         }

@@ -1,4 +1,4 @@
-//! What is served to whoever asks, beyond this machine.
+//! Services that are reachable from beyond this machine.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 /// read and write every segment that was registered for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
-    /// Where it is bound.
+    /// Bound address.
     pub at: SocketAddr,
 }
 

@@ -137,13 +137,13 @@ impl Segment {
         placed.map(drop).map_err(|error| error.at(self.address()))
     }
 
-    /// What bytes to and from it move over; `None` before the first lane to its owner is up.
+    /// Transport to the owner; `None` before its first lane is up.
     pub fn carrier(&self) -> Option<Carrier> {
         self.resolved().target.carrier()
     }
 
-    /// How long the last lane to its owner took to come up; `None` before the first is up, and for a
-    /// segment of our own.
+    /// Time that the last lane to its owner took to come up; `None` before the first, and for a
+    /// local segment.
     pub fn opening(&self) -> Option<LaneOpening> {
         self.resolved().target.opening()
     }
@@ -195,7 +195,7 @@ impl Segment {
         }
     }
 
-    /// Where the owner takes calls: where it was opened, or where a store said it is.
+    /// Call address of the owner: the opened one, or the one from a store.
     fn call_address(&self, target: &Target) -> String {
         let engine = &self.inner.engine;
         let said = target.address();
@@ -257,7 +257,8 @@ impl Segment {
         self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where the bytes are now: the cached descriptor, unless its owner was lost or restarted.
+    /// Present location of the bytes: the cached descriptor, unless its owner was lost or
+    /// restarted.
     async fn resolve(&self) -> Result<Resolved, Error> {
         let cached = self.resolved();
         if !cached.is_stale() {
@@ -306,7 +307,7 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
         let cause = Cause::NotNamed { served: first_names(regions), known: regions.len() };
         return Err(match regions.is_empty() {
             true => Error::peer(Stage::Metadata, cause),
-            // Which is meant is said here.
+            // The stage tells the two apart.
             false => Error::local(Stage::Metadata, cause),
         });
     };
@@ -479,7 +480,7 @@ async fn find_ends(
         return Ok(());
     }
     for piece in pieces.iter_mut().filter(|piece| piece.ends.is_none()) {
-        // What is empty is known to nobody and never posted.
+        // An empty span is never registered and never posted.
         let local = transport.registered(&piece.span);
         let remote = remote.clone();
         piece.ends = local.map(|local| Ends { local, remote });

@@ -47,7 +47,7 @@ const EVENTS_KEPT: usize = 256;
 /// Pause after a connection could not be accepted, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 20;
 
-/// What the parts of an engine share while it is put together.
+/// Shared parts of an engine during its start.
 struct Parts<N: Net> {
     builder: Builder,
     net: N,
@@ -274,7 +274,7 @@ impl<N: Net> Parts<N> {
         vec![tokio::spawn(publishing).abort_handle(), tokio::spawn(watcher.run()).abort_handle()]
     }
 
-    /// What is told of the engine.
+    /// Source of the engine's snapshots.
     fn view(&self) -> Arc<View> {
         let tcp = self.tcp.clone();
         Arc::new(View::new(ViewParts {
@@ -388,7 +388,7 @@ impl<N: Net> Parts<N> {
     }
 }
 
-/// What lanes run over: what was chosen, or TCP where that is allowed and nothing else can be had.
+/// The chosen transport, or TCP as an allowed fallback.
 async fn open<N: Net>(
     choice: TransportChoice,
     tcp: &TcpTransport<N>,
@@ -437,7 +437,7 @@ async fn bind_others<N: Net>(
 struct DataListener<N: Net> {
     listener: N::Listener,
     bound: SocketAddr,
-    /// What peers are told of it.
+    /// Its announcement.
     told: DataPort,
     options: MooncakeOptions,
 }

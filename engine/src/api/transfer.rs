@@ -29,17 +29,17 @@ pub struct Transfer {
     waiting: Waiting,
 }
 
-/// Whoever would have told the end is gone.
+/// The sender of the outcome is gone.
 struct Gone;
 
-/// How a transfer is waited for.
+/// Stages of waiting for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
     /// Not yet.
     No,
     /// Others that are waited for on the same thread were let go first.
     Polled,
-    /// The end is told by whoever finds it.
+    /// A completing task wakes the waiter.
     Asleep,
 }
 

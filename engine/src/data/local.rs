@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(crate) struct LocalRegion {
     /// With a key for each device.
     memory: Arc<DeviceMemory>,
-    /// Where the memory lies.
+    /// Location of the memory.
     location: Location,
 }
 
@@ -23,17 +23,17 @@ impl LocalRegion {
         &self.memory
     }
 
-    /// What a peer names it by, for each device.
+    /// Keys for a peer, one per device.
     pub(crate) fn remote_keys(&self) -> Vec<u32> {
         self.memory.keys().iter().map(|key| key.remote).collect()
     }
 
-    /// Where it lies.
+    /// Location.
     pub(crate) fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Where the first byte of a part of it lies.
+    /// Location of the first byte of a part.
     pub(crate) fn place(&self, span: &Span) -> Location {
         let offset = span.address().saturating_sub(self.memory.address());
         self.location.at(offset, self.memory.bytes())

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// What an engine's lanes run over. The control channel is TCP with each.
+/// Transport of an engine's lanes. The control channel always uses TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportChoice {
@@ -32,7 +32,7 @@ pub enum TransportChoice {
     Auto,
 }
 
-/// Which RDMA device to use, and how.
+/// RDMA devices and their options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaOptions {
@@ -40,10 +40,10 @@ pub struct RdmaOptions {
     /// striped over all that are equally near. Default: one with the address that is listened at, or
     /// else the first that can be used.
     pub devices: Vec<String>,
-    /// Which of several devices to prefer for memory where, in the form that Mooncake has for it.
-    /// Bytes go over a device that is preferred at both ends, and over others where none of those
-    /// works; devices that it does not list come last. Default: the devices on the memory's own NUMA
-    /// node, as the kernel tells of them ([`topology`](crate::topology)).
+    /// Preferred devices by memory location, in Mooncake's form, with several devices. Bytes use a
+    /// device preferred at both ends, and others if none of those works; unlisted devices come
+    /// last. Default: the devices on the memory's own NUMA node, from the kernel
+    /// ([`topology`](crate::topology)).
     pub matrix: Option<PriorityMatrix>,
     /// The port of each, counted from 1.
     pub port: u8,
@@ -87,7 +87,7 @@ impl Default for RdmaOptions {
     }
 }
 
-/// What bytes to or from a peer move over.
+/// Transport of bytes to or from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Carrier {
@@ -117,12 +117,12 @@ impl Carrier {
 /// whole slice on some, and all that is in flight before it.
 pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
 
-/// What we tell peers of our transports.
+/// Announcement of the local transports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offer {
     pub(crate) transports: Transports,
     pub(crate) devices: Vec<DeviceDescriptor>,
-    /// Which of several devices are near which memory.
+    /// NICs near to memory, with several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
 }
 
@@ -160,17 +160,17 @@ impl RemoteRegion {
     }
 }
 
-/// What lanes over RDMA are made of.
+/// Context of lanes over RDMA.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RdmaParts<N: Net> {
     pub(crate) options: RdmaOptions,
-    /// Where calls are taken, if at one address alone.
+    /// The listening address, if there is a single one.
     pub(crate) listens_at: Option<IpAddr>,
-    /// What peers are told of that.
+    /// Its announcement.
     pub(crate) address: String,
     pub(crate) lanes_max: usize,
     pub(crate) lane_depth: u32,
-    /// Where lanes may run over TCP instead.
+    /// TCP, where lanes may fall back to it.
     pub(crate) tcp: Option<TcpTransport<N>>,
     pub(crate) lanes: Arc<dyn LaneSink>,
     pub(crate) fallbacks: Fallbacks,
@@ -183,7 +183,7 @@ pub(crate) struct RdmaParts<N: Net> {
 pub(crate) enum Attempt {
     /// At a limit nothing is left of it.
     First,
-    /// What cannot be had is done without, where that is allowed.
+    /// Unavailable optional parts are left out.
     Last,
 }
 
@@ -237,17 +237,17 @@ pub(crate) trait Transport: DataPath {
     /// Ends the lane; afterwards nothing of it touches memory.
     fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
 
-    /// What a wired lane runs over.
+    /// Transport of a connected lane.
     fn carrier(&self, lane: Lifecycle) -> Carrier;
 
     /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
     /// they cannot.
     fn served(&self, lane: Lifecycle) -> u64;
 
-    /// What peers are told.
+    /// Announcement for peers.
     fn offer(&self) -> &Offer;
 
-    /// What the device knows the bytes by, if it was told of them.
+    /// The device registration of the bytes, if there is one.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
     /// Tells the device of memory, which lies at `location` or else where the kernel says it does;
@@ -276,7 +276,7 @@ pub(crate) trait Transport: DataPath {
     /// The peer has announced a GID with a request of its own, or told of it otherwise.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
-    /// What happened on the RDMA device, if there is one.
+    /// Counters of the RDMA devices.
     fn nic_counters(&self) -> NicCounters {
         NicCounters::default()
     }

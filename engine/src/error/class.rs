@@ -1,15 +1,14 @@
-//! What a failure is about, by its cause.
+//! Failure classes, by cause.
 
 use super::{Cause, Error};
 use handfast_core::policy::FailureClass;
 use handfast_core::transport::Side;
 
 impl Error {
-    /// What the failure is about, which says what trying again may change; `None` where that is
-    /// nothing of these: the caller ended it, a store does not know the node, or a deadline passed
-    /// and nothing had failed before.
+    /// The class of the failure, which determines the use of a retry; `None` for a cancel, an
+    /// unknown node, or a deadline without an earlier failure.
     ///
-    /// Of a transfer it is the class that its lanes' rails are treated by (`docs/transfers.md`).
+    /// For a transfer it is the class that its lanes' rails use (`docs/transfers.md`).
     pub fn class(&self) -> Option<FailureClass> {
         of(self.side(), self.cause()).or_else(|| {
             let first = self.report()?.first_error.as_ref()?;

@@ -1,4 +1,4 @@
-//! Which page of the catalogue an error leads to.
+//! Pages of the catalogue, by error.
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::mooncake::{NotificationError, SegmentError};
@@ -105,7 +105,7 @@ fn of_unavailable(unavailable: &RdmaUnavailable) -> Id {
     }
 }
 
-/// What the system said of the address we want to listen at.
+/// The page of a failed bind, by the system's message.
 fn of_bind(text: &str) -> Id {
     of_call("bind", 0, &format!("bind: {text}")).unwrap_or(ids::PORT_IN_USE)
 }

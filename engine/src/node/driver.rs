@@ -33,7 +33,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tracing::{debug, error, info, warn};
 
-/// What the driver works with.
+/// Context of the driver.
 pub(crate) struct DriverParts<N: Net> {
     pub(crate) node: Recorded,
     pub(crate) net: N,
@@ -60,7 +60,7 @@ pub(crate) struct LocalEnd {
     pub(crate) target: Arc<Target>,
 }
 
-/// Who waits for an answer.
+/// Waiters for an answer.
 enum Caller {
     Ours(oneshot::Sender<Message>),
     Theirs(oneshot::Sender<PlainMessage>),
@@ -80,9 +80,9 @@ pub(crate) struct Driver<N: Net> {
     commands: Commands,
     calls: BTreeMap<CallToken, Caller>,
     next_call: u64,
-    /// Where peers that were opened take calls.
+    /// Call addresses of opened peers.
     opened: BTreeMap<NicPath, String>,
-    /// Where peers that called said they take calls.
+    /// Call addresses that calling peers announced.
     announced: BTreeMap<(NicPath, Incarnation), String>,
     qpn_reuse: QpnReuseDetector,
     /// BringUps and Wires under way. One lifecycle has one of them at a time.
@@ -90,7 +90,7 @@ pub(crate) struct Driver<N: Net> {
     /// Calls of ours under way, which end with the driver.
     calling: JoinSet<()>,
     openings: Openings,
-    /// Whom we sent a request that led to no lane yet, and whether one of theirs came meanwhile.
+    /// Outstanding requests by lifecycle, and whether the peer's own request crossed ours.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     /// Why lanes end that are not gone yet, and whether they broke.
     causes: BTreeMap<Lifecycle, (TransportError, bool)>,
@@ -99,7 +99,7 @@ pub(crate) struct Driver<N: Net> {
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
     /// Limits that kept lanes from coming up since the last one came up.
     no_room: BTreeMap<NicPath, (TransportError, LimitReached)>,
-    /// Who waits for the end, once there is to be one.
+    /// Waiters for the shutdown, once it has begun.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
     _leftovers: Leftovers,
 }
@@ -153,7 +153,7 @@ impl<N: Net> Driver<N> {
                 () = sleep(&*clock, wake) => self.parts.node.handle_timeout(clock.now()),
             }
         }
-        // From here on whoever wants a lane is told at once that none will come.
+        // From here on a new demand fails at once.
         commands.close();
         drop(commands);
         self.finish().await;
@@ -346,7 +346,7 @@ impl<N: Net> Driver<N> {
     }
 
     fn drain(&mut self) {
-        // First, so that whoever sees an effect sees it counted.
+        // First, so that an observer of an effect sees it counted.
         self.parts.counts.set_life_cycle(self.parts.node.counters());
         while let Some(output) = self.parts.node.poll_output() {
             match output {
@@ -462,7 +462,7 @@ impl<N: Net> Driver<N> {
                 let step = self.steps.remove(&lifecycle);
                 tokio::spawn(async move {
                     if let Some((kind, step)) = step {
-                        // What a BringUp makes must be known before it can be retired.
+                        // Objects of a BringUp must be known before they can be retired.
                         if kind == OperationKind::Wire {
                             step.abort();
                         }
@@ -542,7 +542,7 @@ impl<N: Net> Driver<N> {
         let opening = self.openings.on_up(lane, self.parts.clock.now());
         let (path, depth) = (peer.clone(), self.parts.lane_depth);
         target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
-        // Whoever is a caller uses it for the first time after this.
+        // A waiting caller's first use comes after this point.
         let uses = target.usage().uses;
         self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, uses);
     }
@@ -733,13 +733,13 @@ impl<N: Net> Driver<N> {
     }
 }
 
-/// What an answer to a call of ours tells the life cycle.
+/// The input of the life cycle for the answer to a call.
 fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command {
     let lifecycle = asked.sender.lifecycle;
     let error = match Message::decode(text) {
         Ok(mut answer) => {
             if answer.op == Op::Refuse {
-                // Whoever sits at the address now speaks for it, under its own name.
+                // The present holder of the address speaks for it, under its own name.
                 answer.from = asked.to;
             }
             return Command::CallAnswered(answer);

@@ -1,4 +1,4 @@
-//! What the transfers to one run of a peer tell a trace.
+//! Edges of the transfers to one incarnation of a peer, for the recording.
 
 use crate::command::{Command, Commands};
 use handfast_core::transfer::{BatchId, BatchOutcome, BatchReport, Cause, Request, TransferInput};
@@ -106,7 +106,7 @@ impl Writing {
         let missed = missed.map(|missed| (*now, Edge::Missed(missed)));
         let edges = missed.into_iter().chain(self.kept.drain(..));
         if self.trace.edges(&self.peer, self.run, edges) {
-            // Where the driver has ended, nothing is recorded any more.
+            // After the driver's end nothing is recorded.
             self.commands.send(Command::BeginSegment);
         }
     }

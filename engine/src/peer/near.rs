@@ -1,4 +1,4 @@
-//! Which rails are near which memory, by the matrices of both nodes.
+//! Rails near to memory, by the matrices of both nodes.
 
 use crate::topology::{Ends, Location, PriorityMatrix};
 use handfast_core::transfer::Affinity;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Pairs of places whose affinity is remembered; of others it is found anew.
 const PAIRS_KNOWN_MAX: usize = 64;
 
-/// What a slice's rail depends on beside its memory. Asked once for each request.
+/// Ranks of rails by memory location. Consulted once per request.
 pub(crate) struct Near {
     own: Arc<PriorityMatrix>,
     peer: PriorityMatrix,
@@ -27,7 +27,7 @@ impl Near {
         Self { own, peer, rails, known: Vec::new() }
     }
 
-    /// How near the rails are to memory at these places.
+    /// Affinity of memory at these locations.
     pub(crate) fn affinity(&mut self, own: &Location, peer: &Location) -> Affinity {
         let same = |(of, to, _): &&(Location, Location, Affinity)| of == own && to == peer;
         if let Some((.., affinity)) = self.known.iter().find(same) {

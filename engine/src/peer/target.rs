@@ -1,8 +1,8 @@
-//! One run of one peer as transfers see it: its lanes, the transfer machine, and who waits.
+//! One incarnation of one peer: its lanes, the transfer machine, and its waiters.
 //!
-//! The lock is taken once per batch and once per wake of a lane, never per slice. Postings are
-//! handed to the data plane outside of the lock and in order: whoever finds the outbox untended
-//! tends it, everybody else leaves what they have in it.
+//! The lock is taken once per batch and once per wake of a lane, never per slice. Postings go to
+//! the data path outside the lock and in order: the thread that finds the outbox idle empties it,
+//! and all others leave their postings in it.
 
 mod fence;
 mod lanes;
@@ -43,7 +43,7 @@ pub(crate) struct Piece {
     pub(crate) ends: Option<Ends>,
 }
 
-/// What waiting for a lane can see.
+/// Status of lanes for waiters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaneStatus {
     pub(crate) up: u32,
@@ -56,12 +56,12 @@ pub(crate) struct LaneStatus {
 /// and far longer than it takes to be woken.
 const POLLED_BYTES_MAX: u64 = 256 << 10;
 
-/// What a target is made of.
+/// Parts of a target.
 pub(crate) struct TargetParts {
     pub(crate) path: NicPath,
     pub(crate) incarnation: Incarnation,
     pub(crate) address: String,
-    /// Where the target's task runs, whoever opens it.
+    /// Runtime of the target's task, independent of the caller's.
     pub(crate) runtime: Handle,
     pub(crate) plane: Arc<dyn DataPath>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -120,13 +120,13 @@ struct State {
     lanes: Vec<lanes::Lane>,
     /// The rails to a peer with several NICs, where we have several too.
     rails: Option<Rails>,
-    /// Which of them are near which memory.
+    /// Ranks of rails by memory location.
     near: Option<Near>,
     /// The peer's, by name.
     devices: Vec<String>,
-    /// What the last lane that came up runs over.
+    /// Transport of the last lane that came up.
     carrier: Option<Carrier>,
-    /// How long that took.
+    /// Time that it took.
     opening: Option<LaneOpening>,
     /// The counts of what goes over such lanes.
     rail: Option<Arc<Rail>>,
@@ -136,11 +136,11 @@ struct State {
     meters: Option<Arc<PeerMeters>>,
     outbox: Vec<Dispatch>,
     dispatching: bool,
-    /// When the timer task will look again; `None` while it sleeps until told.
+    /// Next wake-up of the timer task; `None` while it waits for a notification.
     armed: Option<Instant>,
     watchdog: LaneWatchdog,
     edges: Edges,
-    /// When something was last submitted, or ended, or a lane came up.
+    /// Time of the last submission, completion or new lane.
     used: Instant,
     /// Batches submitted.
     uses: u64,
@@ -148,7 +148,7 @@ struct State {
     no_room: Option<(TransportError, LimitReached)>,
     /// A metadata store has said that it has no entry of the node any more.
     unpublished: bool,
-    /// What ended this run for good, and ends whatever is still submitted to it.
+    /// The permanent end of this incarnation, which also ends later submissions.
     ended: Option<TransferInput>,
 }
 
@@ -206,7 +206,7 @@ impl Target {
         &self.parts.path
     }
 
-    /// Where the peer took calls when it was last asked.
+    /// The peer's last known call address.
     pub(crate) fn address(&self) -> Arc<str> {
         self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -365,7 +365,7 @@ impl Target {
         self.pump(state, now);
     }
 
-    /// How long the last lane that came up took to do so.
+    /// Time that the last lane took to come up.
     pub(crate) fn opening(&self) -> Option<LaneOpening> {
         self.lock().opening
     }
@@ -380,12 +380,12 @@ impl Target {
         self.update(|state, _| state.draining.push(lane));
     }
 
-    /// What the last lane that came up runs over.
+    /// Transport of the last lane that came up.
     pub(crate) fn carrier(&self) -> Option<Carrier> {
         self.lock().carrier
     }
 
-    /// How we use its lanes.
+    /// Local use of its lanes.
     pub(crate) fn usage(&self) -> LaneUsage {
         let state = self.lock();
         LaneUsage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
@@ -434,8 +434,8 @@ impl Target {
         self.end(TransferInput::PeerLost { cause: cause.clone() }, cause);
     }
 
-    /// Nobody drives the engine any more: whoever waits is told that it is closed. Lanes that are
-    /// still up may touch memory until they are dropped, which they keep alive themselves.
+    /// The driver is gone: waiters see a closed engine. Lanes that are still up may touch memory
+    /// until they are dropped, which they keep alive themselves.
     pub(crate) fn abandon(&self) {
         let cause = closed();
         let mut state = self.lock();
@@ -667,7 +667,7 @@ impl State {
         draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
     }
 
-    /// When the timer must look: at a deadline, when lanes become unresponsive, or to retry a rail.
+    /// Next wake-up of the timer: a deadline, an unresponsive lane, or a rail's retry.
     fn next_look(&self) -> Option<Instant> {
         let rails = self.rails.as_ref().and_then(Rails::poll_timeout);
         let others = self.watchdog.poll_timeout().into_iter().chain(rails);

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 
 /// Most completion queues of one NIC. One suffices unless the device's are small.
 pub const COMPLETION_QUEUES_MAX: usize = 16;
-/// How long a reservation waits for room that is about to be free.
+/// Time that a reservation waits for entries about to be free.
 const RECLAIM_WAIT: Duration = Duration::from_millis(500);
 
 /// One queue with its books.
 pub(super) struct Shard {
     pub(super) queue: Arc<CompletionQueue>,
     entries: u32,
-    /// Where lanes of it are found when it runs over.
+    /// Index of its lanes, for an overrun.
     pub(super) number: usize,
 }
 
@@ -40,12 +40,12 @@ struct Table {
     books: Vec<Books>,
 }
 
-/// What the queues of a NIC may be.
+/// Limits of a NIC's queues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueLimits {
     /// Entries of a queue, unless one lane needs more.
     pub(super) entries: u32,
-    /// What the device can make.
+    /// The device's limit.
     pub(super) entries_max: u32,
 }
 
@@ -155,7 +155,7 @@ impl CompletionQueues {
         }
     }
 
-    /// What is leaving the queue now; free once the queue was seen empty after this.
+    /// Entries leaving the queue now; free once the queue is seen empty after this.
     pub(super) fn leaving(&self, shard: &Shard) -> u32 {
         if !self.any_leaving.load(Ordering::Acquire) {
             return 0;

@@ -1,5 +1,5 @@
-//! What is in flight on a lane, by names of our own: a completion of a former lane, or of a former
-//! use of a slot, names nothing.
+//! Work in flight on a lane, by local ids: a completion of a former lane, or of a former use of a
+//! slot, matches none.
 
 use super::config::{DEPTH_MAX, QUEUE_PAIRS_PER_LANE_MAX};
 

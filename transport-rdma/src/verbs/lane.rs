@@ -40,7 +40,7 @@ struct Objects {
     reservation: Reservation,
 }
 
-/// What a work request is for.
+/// Purpose of a work request.
 enum Purpose {
     /// Holds the memory.
     Slice(Posting),
@@ -74,7 +74,7 @@ struct State {
     reporting: usize,
     /// Of those in flight.
     probes: usize,
-    /// When the last was posted.
+    /// Time of the last probe.
     probed: Option<Instant>,
     /// The first of a proof that failed.
     probe_failed: Option<VerbsError>,
@@ -96,7 +96,7 @@ pub(super) struct Lane {
     pub(super) shard: usize,
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
-    /// What was announced, and to whom if that is known.
+    /// The announcement, and its receiver if known.
     pub(super) announced: Announced,
     psns: Vec<u32>,
     domain: Arc<Domain>,
@@ -139,7 +139,7 @@ pub(super) struct Announced {
     pub(super) peer: Option<String>,
 }
 
-/// What a lane is made with.
+/// Parts of a new lane.
 pub(super) struct LaneSetup {
     pub(super) serial: u32,
     pub(super) announced: Announced,
@@ -233,7 +233,7 @@ impl Lane {
             }
             pair.send_ready(&route, *psn, patience)?;
         }
-        // What the peer has none for takes nothing.
+        // Queue pairs without a counterpart take nothing.
         let mut state = lock(&self.state);
         state.outstanding.truncate(peers.len());
         if state.over || self.gate.open().is_none() {
@@ -540,7 +540,7 @@ impl Lane {
             thread::sleep(LOOK_AGAIN);
         };
         let destroyed = queue_pairs.into_iter().map(QueuePair::destroy).fold(Ok(()), Result::and);
-        // What the kernel keeps may complete still, so it keeps its room as well.
+        // An object that the kernel keeps may still complete, so it keeps its entries as well.
         match destroyed {
             Ok(()) => drop(reservation),
             Err(_) => std::mem::forget(reservation),

@@ -27,7 +27,7 @@ const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
 /// Looks at the queues between two looks at the clock, which may be a device of its own.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
 
-/// How the poller waits for completions.
+/// Method of waiting for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
     /// It sleeps until the device tells: least processor time, a wake-up more of latency.
@@ -46,7 +46,7 @@ pub enum Polling {
 pub(super) const SPIN_MAX: Duration = Duration::from_secs(1);
 
 impl Polling {
-    /// How long to look after the last completion.
+    /// Time of polling after the last completion.
     fn spin(self) -> Duration {
         match self {
             Self::Event => Duration::ZERO,
@@ -121,7 +121,7 @@ pub(super) fn never_block(descriptor: RawFd) -> io::Result<()> {
 #[derive(Default)]
 struct Idle {
     looks: u32,
-    /// When the clock was first looked at.
+    /// Time of the first clock reading.
     since: Option<Instant>,
     over: bool,
 }
@@ -143,7 +143,7 @@ impl Idle {
     }
 }
 
-/// What the thread keeps.
+/// State of the thread.
 struct Turn {
     shared: Arc<Shared>,
     woken: File,
@@ -205,7 +205,7 @@ impl Turn {
         }
     }
 
-    /// How long to wait for anything to happen.
+    /// Time to wait for an event.
     fn patience(&self) -> Option<Duration> {
         let probes = self.idle_probe.is_some() && self.shared.has_lanes.load(Ordering::Relaxed);
         probes.then(|| self.next_probe.saturating_duration_since(Instant::now()))

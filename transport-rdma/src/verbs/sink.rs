@@ -1,4 +1,4 @@
-//! What a NIC reports beside the ends of slices and lanes.
+//! Reports of a NIC other than ends of slices and lanes.
 
 use handfast_transport::LaneSink;
 

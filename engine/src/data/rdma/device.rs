@@ -1,4 +1,4 @@
-//! Which device to use, and opening it.
+//! Choice and opening of devices.
 
 use super::watch::Watch;
 use crate::data::transport::RdmaOptions;
@@ -47,7 +47,7 @@ pub(super) fn open(
     Ok((opened, matrix))
 }
 
-/// What was given, or else what the kernel tells, of the devices in use.
+/// The given matrix, or the kernel's, restricted to the devices in use.
 fn matrix(options: &RdmaOptions) -> PriorityMatrix {
     let found = || match Machine::discover(Path::new("/")) {
         Ok(machine) => machine.matrix(),
@@ -59,7 +59,7 @@ fn matrix(options: &RdmaOptions) -> PriorityMatrix {
     options.matrix.clone().unwrap_or_else(found).of_nics(&options.devices)
 }
 
-/// What no device need be asked for.
+/// Checks that need no device.
 fn check(options: &RdmaOptions) -> Result<(), Error> {
     let invalid = |text| Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
     let devices = &options.devices;

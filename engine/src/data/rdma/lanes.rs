@@ -27,7 +27,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// Queue pairs of a lane; Mooncake's default.
 pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
-/// How long the probe of a rail may take; the device itself gives up before, see `rdma::device`.
+/// Time limit of a rail's probe; the device itself gives up earlier, see `rdma::device`.
 const PROBE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
@@ -35,7 +35,7 @@ const PSN_BITS: u32 = 24;
 pub(super) struct LanesParts<N: Net> {
     /// Our NICs, at least one, and their names.
     pub(super) nics: Vec<Opened>,
-    /// Which of several are near which memory.
+    /// NICs near to memory, with several devices.
     pub(super) matrix: Option<Arc<PriorityMatrix>>,
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
@@ -47,7 +47,7 @@ pub(super) struct LanesParts<N: Net> {
     pub(super) entropy: Arc<dyn Entropy>,
 }
 
-/// What a lane is for, and what it was announced with and runs over.
+/// A lane: its peer, its announcement and its transport.
 #[derive(Clone)]
 pub(super) struct Lane {
     pub(super) peer: NicPath,
@@ -86,7 +86,7 @@ pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) 
     TransportError { side, call: call.into(), code: 0, detail: detail.into() }
 }
 
-/// What a lane's end gives back is worth another attempt.
+/// A limit that another lane's end lifts is worth a second attempt.
 pub(super) fn not_raised(error: VerbsError) -> NotRaised {
     let of_lanes = |limit: &LimitReached| {
         let LimitReached { limit, .. } = limit;
@@ -131,7 +131,7 @@ impl<N: Net> Inner<N> {
         })
     }
 
-    /// What a lane to `peer` may run over instead of RDMA: one over a rail, over nothing.
+    /// The alternative to RDMA for a lane to `peer`; none for a rail.
     fn tcp_beside(&self, peer: &NicPath) -> Option<&TcpTransport<N>> {
         self.parts.tcp.as_ref().filter(|_| peer.rail().is_none())
     }
@@ -207,7 +207,7 @@ impl<N: Net> Inner<N> {
             return Err(failed(Side::Configuration, "wire", offered));
         };
         if lane.has_queue_pairs {
-            // Whom we open to was asked before, and was told of by its name then.
+            // A peer that we open to was asked before, and reported by its name then.
             let reason = Error::peer(Stage::Handshake, Cause::RdmaNotOffered);
             self.parts.fallbacks.tell_of_one(reason.at(lane.peer.node.as_str()));
             self.retire_queue_pairs(lifecycle, &lane).await?;

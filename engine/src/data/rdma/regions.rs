@@ -16,8 +16,8 @@ pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
 /// The registrations of a region, one for each device.
 struct Registrations {
     all: Vec<Registration>,
-    /// Where pages are released whose release nobody waits for: the last holder may be the device's
-    /// own thread.
+    /// Runtime for releasing pages in the background: the last holder may be the device's own
+    /// thread.
     background: Option<Handle>,
 }
 
@@ -65,7 +65,7 @@ impl LocalRegions {
         // Its pages are there now, and stay where they are.
         let found = || span.numa_node().map_or(Location::Anywhere, Location::Numa);
         let keys = all.iter().map(Registration::key).collect();
-        // Who serves no more wants peers locked out at once.
+        // A dropped segment must lock peers out at once.
         let background = (!is_served).then(Handle::try_current).and_then(Result::ok);
         let memory = DeviceMemory::new(span, keys, Registrations { all, background });
         let region = Arc::new(LocalRegion::new(memory, location.unwrap_or_else(found)));

@@ -61,7 +61,7 @@ impl Steps {
         let (done, ended) = oneshot::channel();
         let step = move |turn: Result<(), StepRefused>| {
             if !done.is_closed() {
-                // Who waited may be gone by now.
+                // The waiter may be gone by now.
                 let _ = done.send(turn.map(|()| work()));
             }
         };

@@ -1,4 +1,4 @@
-//! What the device's own thread tells, as the engine takes it.
+//! Reports of the device's poller thread, in the engine's terms.
 
 use crate::data::fallback::Fallbacks;
 use crate::error::{Cause, Error, Stage};
@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
-/// How long a slice that is wanted back may take to end by itself. A queue pair gives nothing back:
-/// past this its lane is ended, which does. Longer than a device tries to reach a silent peer.
+/// Time for a withdrawn slice to end by itself. A queue pair releases nothing, so past this its
+/// lane is ended, which releases all. Longer than a device retries towards a silent peer.
 const WITHDRAWAL: Duration = Duration::from_millis(1_000);
 
-/// What is known of a lane beside the device.
+/// Facts about a lane that the device does not know.
 struct Facts {
     peer: NicPath,
     answered: AtomicBool,
@@ -27,7 +27,7 @@ struct Facts {
 
 pub(super) struct Watch {
     lanes: Arc<dyn LaneSink>,
-    /// Where lanes may run over TCP instead.
+    /// Fallbacks, where lanes may use TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
     /// Calls come from the device's own thread as well.

@@ -18,8 +18,8 @@ const PSN: u32 = 0;
 const MTU_BYTES: u32 = 4096;
 /// Outstanding reads that a Mooncake node sets its queue pairs to, both ways.
 const RD_ATOMIC: u32 = 16;
-/// How long a proof may take: less than the life cycle gives an operation (`Timing::operation`, 5 s),
-/// and longer than a device asks a silent peer.
+/// Time limit of a probe: less than the life cycle's limit of an operation (`Timing::operation`, 5
+/// s), and longer than a device retries towards a silent peer.
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
@@ -96,7 +96,7 @@ impl<N: Net> Inner<N> {
     }
 }
 
-/// What a Mooncake node announced, with what it takes for granted.
+/// A Mooncake node's announcement, completed by its defaults.
 fn complete(body: Body) -> Result<Body, TransportError> {
     let pairs = body.queue_pairs.len();
     if pairs != QUEUE_PAIRS_PER_LANE as usize {

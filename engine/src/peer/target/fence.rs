@@ -16,8 +16,8 @@ impl State {
 }
 
 impl Target {
-    /// What a lane reports, before [`Target::on_completions`] takes it: slices may be given back of
-    /// which the peer may have got some, and has not said so.
+    /// Notes released slices that may have reached the peer, before [`Target::on_completions`]
+    /// takes the completions.
     pub(crate) fn note_doubts(&self, lane: Lifecycle, completions: &[Completion]) {
         let sent = |ended: &Completion| match ended.status {
             CompletionStatus::Released(sent) => sent != Sent::None,

@@ -23,7 +23,7 @@ pub(super) struct Lane {
     path: NicPath,
     carrier: Carrier,
     depth: u32,
-    /// Which of the peer's devices it leads to; `None` if the peer describes none of that name.
+    /// Index of the peer's device; `None` if the peer describes none of that name.
     theirs: Option<usize>,
     /// Bytes may go over it.
     used: bool,
@@ -40,7 +40,7 @@ impl Lane {
     }
 }
 
-/// What a lane came up with.
+/// Properties of a new lane.
 pub(crate) struct LaneUp {
     pub(crate) path: NicPath,
     pub(crate) depth: u32,
@@ -49,7 +49,7 @@ pub(crate) struct LaneUp {
 }
 
 impl State {
-    /// Which rails are near to what each piece names; nothing where there are none.
+    /// Affinity of each piece; empty without rails.
     pub(super) fn affinities_of(&mut self, pieces: &[Piece]) -> Vec<Affinity> {
         let mut affinities = std::mem::take(&mut self.affinities);
         affinities.clear();
@@ -93,7 +93,7 @@ impl State {
         (lane.carrier == Carrier::Rdma).then_some(lane.theirs)
     }
 
-    /// Which of the peer's devices a path leads to: the first where it names none.
+    /// Index of the peer's device on a path: the first if the path names none.
     fn device_on(&self, path: &NicPath) -> Option<usize> {
         let Some((theirs, _)) = path.rail() else { return Some(0) };
         self.devices.iter().position(|name| name == theirs)
@@ -236,7 +236,7 @@ impl Target {
     /// Nothing that was posted on a lane over a path of before can land any more.
     pub(crate) fn on_path_fenced(&self, path: &NicPath) {
         self.update(|state, now| state.fence(now, Some(path)));
-        // Who waits for it looks again at every change.
+        // Waiters check again at every change.
         self.lanes.send_modify(|_| {});
     }
 
@@ -361,7 +361,7 @@ impl Target {
             }
         });
         if proof_lost {
-            // Whoever waits for it hears that it will not come.
+            // Waiters learn that no proof will come.
             self.fail_demand(cause.clone());
         }
     }
