@@ -68,7 +68,10 @@ mod build {
     /// The root of the checkout that a folder is in.
     fn checkout(folder: &Path) -> Option<PathBuf> {
         let mut folders = folder.ancestors();
-        folders.find(|folder| folder.join(PATCHES).is_dir()).map(Path::to_owned)
+        let is_root = |folder: &&Path| {
+            folder.join("xtask/Cargo.toml").is_file() && folder.join(PATCHES).is_dir()
+        };
+        folders.find(is_root).map(Path::to_owned)
     }
 }
 
