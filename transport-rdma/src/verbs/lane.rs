@@ -424,9 +424,10 @@ impl Lane {
             released.push(held);
         }
         drop(state);
-        self.report(ended);
-        // Without the lock: the last holder of a registration gives it back.
+        // Before the report, after which the caller may reuse the memory; and without the lock, since the
+        // last holder of a registration deregisters it.
         released.clear();
+        self.report(ended);
         failure
     }
 
