@@ -557,7 +557,9 @@ impl Lane {
                 Some(Completion { slice: posting.slice, status: CompletionStatus::Flushed })
             }
         };
-        self.report(&mut abandoned.iter().filter_map(abandon).collect());
+        let mut ended = abandoned.iter().filter_map(abandon).collect();
+        drop(abandoned);
+        self.report(&mut ended);
         destroyed.map(|()| true)
     }
 }
