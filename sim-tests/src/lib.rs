@@ -5,7 +5,7 @@ use std::path::Path;
 /// Compares `text` with `sim-tests/snapshots/NAME.txt`; `UPDATE_SNAPSHOTS=1` rewrites the file.
 ///
 /// # Panics
-/// When they differ, with both texts.
+/// The texts differ; the message has both.
 pub fn assert_snapshot(name: &str, text: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("snapshots");
     assert_text(&folder.join(format!("{name}.txt")), text);
@@ -14,7 +14,7 @@ pub fn assert_snapshot(name: &str, text: &str) {
 /// Compares `text` with a file of the repository, its path relative to the repository's root.
 ///
 /// # Panics
-/// When they differ, with both texts.
+/// The texts differ; the message has both.
 pub fn assert_document(path: &str, text: &str) {
     assert_text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path), text);
 }

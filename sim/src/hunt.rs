@@ -81,7 +81,7 @@ pub enum Escape {
     Control {
         /// The oracle that broke.
         oracle: String,
-        /// What was seen.
+        /// The observation.
         detail: String,
     },
 }

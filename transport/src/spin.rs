@@ -1,4 +1,4 @@
-//! How often a waiter polls before it sleeps.
+//! Budget of polls before a waiter sleeps.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
