@@ -17,7 +17,7 @@ mod reset;
 
 pub use calls::{of_call, of_completion};
 pub use language::Language;
-pub use page::{COLUMNS_MIN, Style, commands_of, page, page_json, wrapped};
+pub use page::{COLUMNS_MIN, Style, page, page_json, wrapped};
 pub use printed::{PrintedPage, printed_catalogue};
 pub use problem::{Id, Problem, Role, Severity, Side, Text, problem, problems};
 pub use reset::AfterReset;

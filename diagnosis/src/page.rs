@@ -2,7 +2,6 @@
 
 use crate::language::Language;
 use crate::problem::{Problem, Severity};
-use std::fmt::Write;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Narrower terminals get lines as for this one: words would no longer fit.
@@ -48,25 +47,30 @@ impl Style {
         if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
+    /// The head of a page: a problem's name, how severe it is here, and its title.
+    pub(crate) fn head(&self, problem: &Problem, severity: Severity) -> String {
+        let word = self.of_severity(severity, severity.word(self.language));
+        let title = self.lines("", problem.title.get(self.language));
+        format!("{}  {word}\n{title}", self.bold(problem.id.as_str()))
+    }
+
+    /// A text in lines that fit, each behind `indent`.
+    pub(crate) fn lines(&self, indent: &str, text: &str) -> String {
+        let lines = wrapped(text, self.columns.saturating_sub(indent.len()));
+        lines.iter().map(|line| format!("{indent}{line}\n")).collect()
+    }
+
     /// A label with its text to the right, or below it on a narrow terminal.
     pub fn entry(&self, label: &str, text: &str) -> String {
         const LABEL_COLUMNS: usize = 10;
         if self.columns < COLUMNS_WIDE {
-            let mut lines = format!("{}\n", self.bold(label));
-            lines.push_str(&indented(&wrapped(text, self.columns.max(COLUMNS_MIN) - 2), "  "));
-            return lines;
+            let columns = self.columns.max(COLUMNS_MIN);
+            return format!("{}\n", self.bold(label))
+                + &Self { columns, ..*self }.lines("  ", text);
         }
-        let mut out = String::new();
         let indent = " ".repeat(LABEL_COLUMNS);
-        for (number, line) in wrapped(text, self.columns - LABEL_COLUMNS).iter().enumerate() {
-            if number == 0 {
-                let room = LABEL_COLUMNS.saturating_sub(label.width()).max(1);
-                let _ = writeln!(out, "{}{}{line}", self.bold(label), " ".repeat(room));
-            } else {
-                let _ = writeln!(out, "{indent}{line}");
-            }
-        }
-        out
+        let room = " ".repeat(LABEL_COLUMNS.saturating_sub(label.width()).max(1));
+        self.lines(&indent, text).replacen(&indent, &format!("{}{room}", self.bold(label)), 1)
     }
 
     /// A command, which is never broken: it is to be copied.
@@ -74,10 +78,6 @@ impl Style {
         let indent = if self.columns < COLUMNS_WIDE { "  " } else { "            " };
         format!("{indent}{}\n", self.coloured("36", &format!("$ {command}")))
     }
-}
-
-fn indented(lines: &[String], indent: &str) -> String {
-    lines.iter().map(|line| format!("{indent}{line}\n")).collect()
 }
 
 /// Text in lines of at most `columns`, broken at blanks and between Chinese characters. A piece that
@@ -128,11 +128,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The problem's command with what is known filled in; what is not is shown in capitals.
-pub fn commands_of(problem: &Problem, value: impl Fn(&str) -> Option<String>) -> String {
-    filled(problem.command, value)
-}
-
+/// A command with what is known filled in; what is not is shown in capitals.
 pub(crate) fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     let mut rest = template;
@@ -157,22 +153,10 @@ pub(crate) fn filled(template: &str, value: impl Fn(&str) -> Option<String>) -> 
 
 /// The page of a problem.
 pub fn page(problem: &Problem, style: &Style) -> String {
-    let language = style.language;
-    let severity = problem.severity;
-    let mut out = format!(
-        "{}  {}\n",
-        style.bold(problem.id.as_str()),
-        style.of_severity(severity, severity.word(language))
-    );
-    for line in wrapped(problem.title.get(language), style.columns) {
-        let _ = writeln!(out, "{line}");
-    }
-    out.push('\n');
-    out.push_str(&body(problem, style));
     let messages = problem.messages.iter().take(4).map(|message| format!("'{message}'"));
     let messages = messages.collect::<Vec<_>>().join(", ");
-    out.push_str(&style.entry(language.pick("Seen as", "日志"), &messages));
-    out
+    let seen = style.entry(style.language.pick("Seen as", "日志"), &messages);
+    format!("{}\n{}{seen}", style.head(problem, problem.severity), body(problem, style))
 }
 
 /// The page of a problem for programs.
@@ -187,7 +171,7 @@ pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
         "what": problem.what.get(language),
         "cause": problem.cause.get(language),
         "remedy": problem.remedy.get(language),
-        "command": commands_of(problem, |_| None),
+        "command": filled(problem.command, |_| None),
         "verify": problem.verify.get(language),
     })
 }
@@ -204,7 +188,7 @@ pub(crate) fn body(problem: &Problem, style: &Style) -> String {
         out.push_str(&style.entry(language.pick(english, chinese), text.get(language)));
     }
     if !problem.command.is_empty() {
-        out.push_str(&style.command(&commands_of(problem, |_| None)));
+        out.push_str(&style.command(&filled(problem.command, |_| None)));
     }
     out.push_str(&style.entry(language.pick("Check", "验证"), problem.verify.get(language)));
     let side = problem.side.words(language);
@@ -256,9 +240,9 @@ mod tests {
     #[test]
     fn known_values_are_filled_in_and_others_are_shown_in_capitals() {
         let entry = problem(ids::PORT_DOWN);
-        assert_eq!(commands_of(entry, |_| None), "ip link set NETDEV up");
+        assert_eq!(filled(entry.command, |_| None), "ip link set NETDEV up");
         let value = |name: &str| (name == "netdev").then(|| "eth1".to_owned());
-        assert_eq!(commands_of(entry, value), "ip link set eth1 up");
+        assert_eq!(filled(entry.command, value), "ip link set eth1 up");
         assert_eq!(filled("awk '{print $1}' {", |_| None), "awk '{print $1}' {");
     }
 

@@ -1,7 +1,7 @@
 //! The catalogue as Markdown: a list of all problems, and a file for each part.
 
 use crate::language::Language;
-use crate::page::commands_of;
+use crate::page::filled;
 use crate::problem::{Problem, problems};
 use std::fmt::Write;
 
@@ -71,7 +71,7 @@ fn part(problems: &[Problem], language: Language) -> PrintedPage {
             problem.remedy.get(language),
         );
         if !problem.command.is_empty() {
-            let _ = writeln!(text, "- `{}`", commands_of(problem, |_| None));
+            let _ = writeln!(text, "- `{}`", filled(problem.command, |_| None));
         }
         let _ = writeln!(
             text,

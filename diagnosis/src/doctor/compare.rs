@@ -160,9 +160,7 @@ fn below(title: &str, row: &Row, heads: [&str; 2], style: &Style) -> String {
     for (head, text) in heads.into_iter().zip([&row.here, &row.there]) {
         let separator = style.language.pick(": ", ":");
         let line = format!("{head}{separator}{}", or_none(text, style.language));
-        for line in wrapped(&line, style.columns.saturating_sub(2)) {
-            let _ = writeln!(out, "  {line}");
-        }
+        out.push_str(&style.lines("  ", &line));
     }
     out
 }

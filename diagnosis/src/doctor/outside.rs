@@ -101,25 +101,15 @@ pub trait Outside {
     /// The error number.
     fn open(&self, path: &str) -> Result<(), i32>;
 
-    /// Sends a request to another process and reads its answer up to its end, or to so many bytes.
+    /// Sends a request to another process and reads its answer up to its end, or to so many bytes;
+    /// over TLS where the service is named.
     ///
     /// # Errors
     /// The failure of the request.
     fn ask(
         &self,
         address: SocketAddr,
-        request: &[u8],
-        bytes_max: usize,
-    ) -> Result<Vec<u8>, AskFailure>;
-
-    /// The same over TLS, of a service of that name.
-    ///
-    /// # Errors
-    /// The failure of the request.
-    fn ask_encrypted(
-        &self,
-        address: SocketAddr,
-        name: &str,
+        encrypted: Option<&str>,
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure>;
@@ -248,21 +238,13 @@ impl Outside for ThisMachine {
     fn ask(
         &self,
         address: SocketAddr,
-        request: &[u8],
-        bytes_max: usize,
-    ) -> Result<Vec<u8>, AskFailure> {
-        said_by(connected(address, Some(SEGMENT_BYTES))?, request, bytes_max)
-    }
-
-    fn ask_encrypted(
-        &self,
-        address: SocketAddr,
-        name: &str,
+        encrypted: Option<&str>,
         request: &[u8],
         bytes_max: usize,
     ) -> Result<Vec<u8>, AskFailure> {
         // A port without a listener is reported in any case.
         let stream = connected(address, Some(SEGMENT_BYTES))?;
+        let Some(name) = encrypted else { return said_by(stream, request, bytes_max) };
         let encrypt = self.encrypt.as_ref().ok_or(AskFailure::NotBuilt)?;
         said_by(encrypt(name, stream).map_err(|error| broken(&error))?, request, bytes_max)
     }

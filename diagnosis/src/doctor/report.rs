@@ -5,8 +5,8 @@ use super::exchange::Halves;
 use super::facts::Device;
 use super::finding::Finding;
 use crate::language::Language;
-use crate::page::{Style, wrapped};
-use crate::problem::{Id, Problem, Severity, Side, Text, problem};
+use crate::page::Style;
+use crate::problem::{Id, Severity, Side, Text, problem};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -148,10 +148,7 @@ impl Report {
         }
         out.push_str(&self.skipped(style));
         out.push('\n');
-        for line in wrapped(&self.summary(language), style.columns) {
-            let _ = writeln!(out, "{line}");
-        }
-        out
+        out + &style.lines("", &self.summary(language))
     }
 
     /// Skipped probes, by the problem that their findings would follow from.
@@ -169,9 +166,7 @@ impl Report {
             let colon = language.pick(": ", ":");
             let text =
                 format!("{before} {because}{colon}{}", titles.join(language.pick(", ", "、")));
-            for line in wrapped(&text, style.columns) {
-                let _ = writeln!(out, "{line}");
-            }
+            out.push_str(&style.lines("", &text));
         }
         out
     }
@@ -234,12 +229,8 @@ impl Report {
 
     fn finding_words(&self, finding: &Finding, style: &Style) -> String {
         let language = style.language;
-        let entry: &Problem = problem(finding.id);
-        let severity = style.of_severity(finding.severity, finding.severity.word(language));
-        let mut out = format!("\n{}  {severity}\n", style.bold(finding.id.as_str()));
-        for line in wrapped(entry.title.get(language), style.columns) {
-            let _ = writeln!(out, "{line}");
-        }
+        let entry = problem(finding.id);
+        let mut out = format!("\n{}", style.head(entry, finding.severity));
         for (english, chinese, text) in [
             ("Seen", "观察到", finding.observed.get(language)),
             ("Why", "影响", entry.what.get(language)),
@@ -292,9 +283,7 @@ fn device_words(device: &Device, style: &Style) -> String {
             port.mtu,
             gids.join(", ")
         );
-        for line in wrapped(&text, style.columns.saturating_sub(2)) {
-            let _ = writeln!(out, "  {line}");
-        }
+        out.push_str(&style.lines("  ", &text));
     }
     out
 }

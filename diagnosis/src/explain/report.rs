@@ -2,7 +2,7 @@
 
 use super::{Connection, Explanation, Seen};
 use crate::language::Language;
-use crate::page::{Style, body, page_json, wrapped};
+use crate::page::{Style, body, page_json};
 use crate::problem::{Role, problem};
 use std::fmt::Write;
 
@@ -32,12 +32,7 @@ impl Explanation {
     fn recognised(&self, first: &Seen, style: &Style) -> String {
         let language = style.language;
         let entry = problem(first.id);
-        let severity = style.of_severity(entry.severity, entry.severity.word(language));
-        let mut out = format!("{}  {severity}\n", style.bold(first.id.as_str()));
-        for line in wrapped(entry.title.get(language), style.columns) {
-            let _ = writeln!(out, "{line}");
-        }
-        out.push('\n');
+        let mut out = format!("{}\n", style.head(entry, entry.severity));
         if self.lines > 1 {
             let label = match language {
                 Language::English => format!("Line {}", first.line),
@@ -102,9 +97,7 @@ impl Explanation {
                 }
             };
             let _ = writeln!(out, "  {}", style.bold(seen.id.as_str()));
-            for line in wrapped(&text, style.columns.saturating_sub(4)) {
-                let _ = writeln!(out, "    {line}");
-            }
+            out.push_str(&style.lines("    ", &text));
         }
         out + &self.by_connection(style)
     }
@@ -151,20 +144,13 @@ impl Explanation {
             "Nothing here is in the catalogue. That says nothing of whether it is an error.",
             "目录中没有与之对应的条目。这并不说明它是不是错误。",
         );
-        let mut out = String::new();
-        for line in wrapped(text, style.columns) {
-            let _ = writeln!(out, "{line}");
-        }
+        let mut out = style.lines("", text);
         if !self.nearest.is_empty() {
             let _ = writeln!(out, "\n{}", language.pick("Nearest:", "最接近的条目:"));
         }
         for near in &self.nearest {
             let _ = writeln!(out, "  {}", style.bold(near.id.as_str()));
-            for line in
-                wrapped(problem(near.id).title.get(language), style.columns.saturating_sub(4))
-            {
-                let _ = writeln!(out, "    {line}");
-            }
+            out.push_str(&style.lines("    ", problem(near.id).title.get(language)));
         }
         out
     }

@@ -17,6 +17,7 @@ use tempfile::TempDir;
 pub(crate) type Answer = (SocketAddr, &'static str, Result<Vec<u8>, AskFailure>);
 
 /// The world of a scene.
+#[derive(Default)]
 pub(crate) struct World {
     pub(crate) names: BTreeMap<String, Vec<IpAddr>>,
     pub(crate) binds: BTreeMap<SocketAddr, i32>,
@@ -32,29 +33,9 @@ pub(crate) struct World {
     /// Bytes in a second.
     pub(crate) rate: Option<u64>,
     pub(crate) loopback_mbps: u32,
-    /// Whether encryption succeeds.
-    pub(crate) tls: Result<(), AskFailure>,
+    /// The failure of encryption.
+    pub(crate) tls: Option<AskFailure>,
     pub(crate) lane: Option<Result<(), LaneFailure>>,
-}
-
-impl Default for World {
-    fn default() -> Self {
-        Self {
-            names: BTreeMap::new(),
-            binds: BTreeMap::new(),
-            opens: BTreeMap::new(),
-            answers: Vec::new(),
-            bodies: Vec::new(),
-            unix_s: 0,
-            log: None,
-            asked: RefCell::default(),
-            passes: BTreeMap::new(),
-            rate: None,
-            loopback_mbps: 0,
-            tls: Ok(()),
-            lane: None,
-        }
-    }
 }
 
 impl Outside for World {
@@ -70,7 +51,17 @@ impl Outside for World {
         self.opens.get(path).map_or(Ok(()), |code| Err(*code))
     }
 
-    fn ask(&self, address: SocketAddr, request: &[u8], _: usize) -> Result<Vec<u8>, AskFailure> {
+    fn ask(
+        &self,
+        address: SocketAddr,
+        encrypted: Option<&str>,
+        request: &[u8],
+        _: usize,
+    ) -> Result<Vec<u8>, AskFailure> {
+        if let Some(name) = encrypted {
+            assert!(!name.is_empty() && !name.contains(':'), "{name} is no name of a host");
+            self.tls.clone().map_or(Ok(()), Err)?;
+        }
         self.asked.borrow_mut().push(address);
         let text = String::from_utf8_lossy(request);
         let by_part =
@@ -82,18 +73,6 @@ impl Outside for World {
             |(at, start, _): &&Answer| *at == address && request.starts_with(start.as_bytes());
         let answer = self.answers.iter().find(is_it).map(|(_, _, answer)| answer.clone());
         answer.unwrap_or(Err(AskFailure::Connect(111)))
-    }
-
-    fn ask_encrypted(
-        &self,
-        address: SocketAddr,
-        name: &str,
-        request: &[u8],
-        bytes_max: usize,
-    ) -> Result<Vec<u8>, AskFailure> {
-        assert!(!name.is_empty() && !name.contains(':'), "{name} is no name of a host");
-        self.tls.clone()?;
-        self.ask(address, request, bytes_max)
     }
 
     fn pass(&self, address: SocketAddr, bytes: usize) -> Result<(), i32> {

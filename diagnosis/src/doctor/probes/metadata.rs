@@ -75,11 +75,8 @@ impl Service<'_> {
         let request = format!(
             "{method} /{path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        let (outside, request) = (context.outside, request.as_bytes());
-        let answer = match self.is_encrypted {
-            true => outside.ask_encrypted(address, host, request, ANSWER_BYTES_MAX),
-            false => outside.ask(address, request, ANSWER_BYTES_MAX),
-        }?;
+        let (encrypted, request) = (self.is_encrypted.then_some(host), request.as_bytes());
+        let answer = context.outside.ask(address, encrypted, request, ANSWER_BYTES_MAX)?;
         Ok(String::from_utf8_lossy(&answer).into_owned())
     }
 }
@@ -203,14 +200,13 @@ fn endpoint(
     host: &str,
     port: u16,
 ) -> Option<Finding> {
-    let fatal = |id, observed: Observed| {
-        Some(Finding::new(id, Severity::Fatal, observed).with("host", host))
-    };
+    let fatal =
+        |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     let ip = match addresses_of(context, host) {
         Ok(found) => *found.first()?,
         Err(error) => {
-            return fatal(ids::NET_UNRESOLVED, format!("{host}: {error}").into())
-                .map(|f| f.with("name", host));
+            let observed = format!("{host}: {error}").into();
+            return Some(fatal(ids::NET_UNRESOLVED, observed).with("name", host));
         }
     };
     let address = SocketAddr::new(ip, port);
@@ -236,36 +232,27 @@ fn endpoint(
         if TLS_RECORDS.iter().any(|record| answer.as_bytes().starts_with(record)) {
             return Some(service.wants_tls(address, host));
         }
-        return fatal(
-            ids::NET_RESET,
-            said!("{address} answers without HTTP", "{address} 的应答不是 HTTP"),
-        )
-        .map(|f| f.with("peer", address.to_string()));
+        let observed = said!("{address} answers without HTTP", "{address} 的应答不是 HTTP");
+        return Some(fatal(ids::NET_RESET, observed).with("peer", address.to_string()));
     }
-    if body.trim_start().to_lowercase().starts_with("<!doctype")
-        || body.trim_start().starts_with("<html")
-    {
-        let url = format!("{}://{address}/{path}", service.scheme());
-        return fatal(
-            ids::META_CAPTIVE,
-            said!("{url}: {status}, a web page", "{url}:{status},是一个网页"),
-        )
-        .map(|f| f.with("url", url));
+    let url = format!("{}://{address}/{path}", service.scheme());
+    let captive = |observed| Some(fatal(ids::META_CAPTIVE, observed).with("url", &*url));
+    let start = body.trim_start().to_lowercase();
+    if start.starts_with("<!doctype") || start.starts_with("<html") {
+        return captive(said!("{url}: {status}, a web page", "{url}:{status},是一个网页"));
     }
     if service.kind == Kind::Http {
         return None;
     }
     if !body.contains("etcdserver") {
-        let url = format!("{}://{address}/version", service.scheme());
-        return fatal(
-            ids::META_CAPTIVE,
-            said!("{url}: {status}, not etcd's answer", "{url}:{status},不是 etcd 的应答"),
-        )
-        .map(|f| f.with("url", url));
+        return captive(said!(
+            "{url}: {status}, not etcd's answer",
+            "{url}:{status},不是 etcd 的应答"
+        ));
     }
     let body = |answer: Result<String, AskFailure>| Some(body_of(&answer.ok()?)?.1);
     if let Some(health) = body(ask("GET", "health", "")).filter(|health| health.contains("false")) {
-        return fatal(ids::ETCD_DOWN, format!("{address}: {}", health.trim()).into());
+        return Some(fatal(ids::ETCD_DOWN, format!("{address}: {}", health.trim()).into()));
     }
     let members = body(ask("POST", "v3/cluster/member/list", "{}")).unwrap_or_default();
     let useless = useless_address(&members)?;
@@ -274,7 +261,7 @@ fn endpoint(
 }
 
 fn speaks_tls(context: &Context<'_>, address: SocketAddr) -> bool {
-    let answer = context.outside.ask(address, &CLIENT_HELLO.concat(), 2);
+    let answer = context.outside.ask(address, None, &CLIENT_HELLO.concat(), 2);
     answer.is_ok_and(|answer| TLS_RECORDS.iter().any(|record| answer.starts_with(record)))
 }
 

@@ -49,7 +49,7 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
         let finding = Finding::new(ids::ENGINE_LIMIT, Severity::CannotTell, why);
         return vec![finding.at(Side::Local).preventing()];
     };
-    let answer = context.outside.ask(address, &request, FRAME_BYTES_MAX + HEADER_BYTES);
+    let answer = context.outside.ask(address, None, &request, FRAME_BYTES_MAX + HEADER_BYTES);
     let half = match answer {
         Ok(answer) => read_half(&mut &answer[..]).map_err(|error| error.told()),
         Err(AskFailure::Connect(code)) => return vec![unreachable(address, code)],

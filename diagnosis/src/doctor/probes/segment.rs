@@ -149,7 +149,7 @@ fn stale(context: &Context<'_>, key: &str, text: &str) -> Option<Finding> {
     };
     let address = SocketAddr::new(*found.first()?, port);
     // Nothing is asked of it: a node waits for more, and what is no node closes or answers.
-    match context.outside.ask(address, b"", 0) {
+    match context.outside.ask(address, None, b"", 0) {
         Err(AskFailure::Connect(code)) => {
             let words = match code {
                 0 => said!("no answer in time", "在时限内没有应答"),

@@ -123,16 +123,16 @@ fn a_metadata_service_behind_tls_is_looked_into_as_one_without() {
     scene.finding("ETCD-DOWN");
     // Its certificate is refused.
     let refused = "invalid peer certificate: UnknownIssuer";
-    scene.world.tls = Err(AskFailure::Encryption(refused.into()));
+    scene.world.tls = Some(AskFailure::Encryption(refused.into()));
     let finding = scene.finding("ETCD-TLS");
     assert!(finding.observed.contains(refused), "{}", finding.observed);
     assert!(finding.command().contains("-connect 10.1.0.9:2379"), "{}", finding.command());
     // This program has no TLS: that is said, and that somebody listens.
-    scene.world.tls = Err(AskFailure::NotBuilt);
+    scene.world.tls = Some(AskFailure::NotBuilt);
     let finding = scene.finding("ETCD-TLS");
     assert_eq!(finding.severity, Severity::CannotTell);
     assert!(finding.observed.contains("10.1.0.9:2379 takes connections"), "{}", finding.observed);
-    scene.world.tls = Err(AskFailure::Connect(111));
+    scene.world.tls = Some(AskFailure::Connect(111));
     scene.finding("ETCD-DOWN");
 }
 
