@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::doctor::Doctor;
 use crate::explain::Explain;
 use crate::get::Get;
+use crate::help;
 use crate::metadata::Metadata;
 use crate::put::Put;
 use crate::serve::Serve;
@@ -14,25 +15,12 @@ use crate::top::Top;
 use crate::topology::Topology;
 use clap::{Parser, Subcommand};
 
-const EPILOGUE: &str = concat!(
-    "\
-Try it:
-  handfast serve --memory 64M &
-  handfast put FILE 127.0.0.1:7411
-  handfast get 127.0.0.1:7411:0,1M COPY
-
-'handfast COMMAND --help' shows the options and examples of a command.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Moves bytes between the memory of processes with one-sided reads and writes.
 ///
 /// One process serves memory, or files, as named segments; others put bytes into them and get
 /// bytes out of them. The serving program's own code takes no part.
 #[derive(Parser)]
-#[command(name = "handfast", version, max_term_width = 100, after_long_help = EPILOGUE)]
+#[command(name = "handfast", version, max_term_width = 100, after_long_help = help::HANDFAST)]
 pub(crate) struct Arguments {
     /// Tell what happens on standard error: -v in brief, -vv every step, -vvv everything
     #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 900)]

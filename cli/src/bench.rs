@@ -10,17 +10,16 @@ mod server;
 
 use crate::failure::{Failure, Outcome};
 use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
-use crate::output;
 use crate::record::{RecordArguments, warn_if_incomplete};
-use crate::runtime;
-use crate::size;
-use clap::{Args, ValueEnum};
+use crate::{help, output, runtime, size};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use handfast::{Direction, Engine};
 use latency::Latency;
 use load::{Load, Workload};
 use processor::Meter;
 use report::{Report, Row};
-use server::Server;
+use server::Process;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -35,45 +34,13 @@ const THREADS_MAX: i64 = 256;
 /// More need more ports than a machine has.
 const PEERS_MAX: i64 = 10_000;
 
-/// The end of `--help`.
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast bench                        everything, on this machine
-  handfast bench --limit --cores 0,1    and the rate of plain TCP
-  handfast bench --latency --limit --size 4K --cores 0,1
-  handfast bench --peers 1000 --size 4K
-  handfast bench --size 4K --batch 1 --operation read 10.0.0.7:7411/scratch
-
-Progress goes to standard error, the result to standard output. The JSON has
-placement, rounds, duration_ms, transport and workloads, each with operation, size, batch,
-threads, gib_per_s (the median), measurements_gib_per_s, one a round, and for a process of
-ours processor_s_per_gib, the processor time of both sides; with --limit also raw_gib_per_s,
-raw_measurements_gib_per_s, raw_processor_s_per_gib, processor_ratio and ratio, all of a stream
-that walks over as much memory as a batch does, and raw_in_cache_gib_per_s and ratio_in_cache, of
-one that sends and receives the same block again and again.
-
-With --latency: latencies, each with operation, size and us (mean, p50, p99); with --limit also
-raw_blocking_us and raw_adaptive_us, a ping-pong whose ends sleep and one whose ends look for
-a while before they do, and p50_ratio, p99_ratio and mean_ratio to the faster of the two.
-With --first-transfer: first_transfer_us, with median, slowest, measurements, and stages: the
-medians of look_up (who the owner is and what it serves), register (memory with the RDMA
-device), bring_up and wire (the lane, here), exchange (messages and the owner's own steps) and
-write; with --limit also raw, the median of a connection with one round trip. With --peers:
-peers, with count, processes, warm_ms, warm_measurements_ms, calls_per_s, bytes_per_peer,
-their_bytes_per_peer, lanes_opened and lifecycles_ended.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Measure reads and writes
 ///
 /// Without NODE, serves memory from a second process on this machine. Each round measures every
 /// workload once, one after the other, so that what disturbs the machine disturbs all of them;
 /// shown are medians over the rounds.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::BENCH)]
 pub(crate) struct Bench {
     /// Segment to use, HOST:PORT[/SEGMENT]; its content is overwritten [default: a process started for it]
     pub(crate) node: Option<String>,
@@ -90,8 +57,12 @@ pub(crate) struct Bench {
           value_parser = clap::value_parser!(u32).range(1..=THREADS_MAX))]
     pub(crate) threads: Vec<u32>,
     /// Directions to measure
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "write,read")]
-    pub(crate) operation: Vec<Operation>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "write,read",
+          value_parser = PossibleValuesParser::new(["write", "read"]).map(|name| match &*name {
+              "write" => Direction::Write,
+              _ => Direction::Read,
+          }))]
+    pub(crate) operation: Vec<Direction>,
     /// Time per measurement
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = size::parse_duration)]
     pub(crate) duration: Duration,
@@ -123,32 +94,18 @@ pub(crate) struct Bench {
     pub(crate) json: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Operation {
-    Write,
-    Read,
-}
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-        }
-    }
-
-    fn direction(self) -> Direction {
-        match self {
-            Self::Write => Direction::Write,
-            Self::Read => Direction::Read,
-        }
+/// The name of a direction on the command line and in reports.
+fn name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Write => "write",
+        Direction::Read => "read",
     }
 }
 
 pub(crate) fn run(arguments: Bench) -> Outcome {
     check_processors(&arguments.cores)?;
     let workloads = workloads(&arguments);
-    let Some(footprint) = workloads.iter().map(Workload::footprint).max() else {
+    let Some(footprint) = workloads.iter().map(Workload::batch_bytes).max() else {
         return Err(Failure::Usage("there is nothing to measure".into()));
     };
     let server_core = arguments.cores.last().copied();
@@ -158,12 +115,12 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
             return Err(Failure::Usage(text.into()));
         }
         Some(_) => None,
-        None => Some(Server::start(footprint, server_core, &arguments.lanes)?),
+        None => Some(Process::serve(footprint, server_core, &arguments.lanes)?),
     };
     let sink = arguments.limit.then(|| raw::Sink::start(server_core)).transpose()?;
     let peers = arguments.peers;
-    let peers = peers.map(|count| peers::Waiting::start(count, server_core, &arguments.lanes));
-    let peers = peers.transpose()?;
+    let peers =
+        peers.map(|count| peers::start(count, server_core, &arguments.lanes)).transpose()?;
     // After the others have started: what this process may use, they may.
     if let Some(first) = arguments.cores.first() {
         pin(&[*first])?;
@@ -174,11 +131,12 @@ pub(crate) fn run(arguments: Bench) -> Outcome {
         (None, None) => return Err(Failure::Usage("there is no node".into())),
     };
     let runtime = runtime::build()?;
-    let meter = Meter::new(server.as_ref().map(Server::process));
+    let meter = Meter::new(server.as_ref().map(Process::id));
     let baseline = Baseline { sink: sink.as_ref(), meter };
-    let report = measure(&arguments, &runtime, &address, workloads, &baseline)?;
+    let mut report = measure(&arguments, &runtime, &address, workloads, &baseline)?;
     let peers = peers.map(|peers| peers::measure(&runtime, &peers, &arguments.lanes));
-    report.with_peers(peers.transpose()?).print(arguments.json)
+    report.peers = peers.transpose()?;
+    report.print(arguments.json)
 }
 
 /// The baseline of measurements.
@@ -197,9 +155,9 @@ fn measure(
     let builder = arguments.record.apply(arguments.lanes.apply(Engine::builder())?);
     let engine = runtime.block_on(builder.start())?;
     let mut warnings = Warnings::default();
-    warnings.tell(&engine);
+    warnings.print_new(&engine);
     let segment = runtime.block_on(engine.open(address))?;
-    let footprint = workloads.iter().map(Workload::footprint).max().unwrap_or(0);
+    let footprint = workloads.iter().map(Workload::batch_bytes).max().unwrap_or(0);
     segment.check_range(0, footprint)?;
     let (duration, meter) = (arguments.duration, baseline.meter);
     let load = Load { runtime, engine: &engine, segment: &segment, duration, meter };
@@ -224,22 +182,26 @@ fn measure(
         .first_transfer
         .then(|| load::first_transfers(runtime, address, &arguments.lanes, sink));
     let first = first.transpose()?;
-    warnings.tell(&engine);
+    warnings.print_new(&engine);
     let lanes = (carrier(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
     warn_if_incomplete(&engine);
-    Ok(Report::new(arguments, rows, lanes).with_latencies(latencies).with_first_transfer(first))
+    Ok(Report::new(arguments, rows, latencies, first, lanes))
 }
 
 impl Row {
-    /// Measures once, the yardsticks first.
+    /// Measures once, the baselines first.
     fn measure(&mut self, arguments: &Bench, load: &Load<'_>, baseline: &Baseline<'_>) -> Outcome {
         let (size, duration) = (self.workload.size, arguments.duration);
         if let Some(sink) = baseline.sink {
             let walk = self.workload.batch_bytes();
-            self.raw.push(sink.measure(size, walk, duration)?);
+            let raw = |walk| {
+                let moved = sink.stream(size, walk, duration);
+                moved.map_err(Failure::system("measuring the raw stream"))
+            };
+            self.raw.push(raw(walk)?);
             if walk > size {
-                self.raw_in_cache.push(sink.measure(size, size, duration)?);
+                self.raw_in_cache.push(raw(size)?);
             }
         }
         self.moved.push(load.run(&self.workload)?);
@@ -269,14 +231,14 @@ pub(crate) fn pin(cores: &[usize]) -> Outcome {
     check_processors(cores)?;
     let mut set = rustix::thread::CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|error| Failure::System { what: "choosing processors", error: error.into() })
+    let set = rustix::thread::sched_setaffinity(None, &set);
+    set.map_err(Failure::system("choosing processors"))
 }
 
 /// Refuses processors that are not there or that this process may not use.
 pub(crate) fn check_processors(cores: &[usize]) -> Outcome {
-    let usable = rustix::thread::sched_getaffinity(None)
-        .map_err(|error| Failure::System { what: "asking for processors", error: error.into() })?;
+    let usable = rustix::thread::sched_getaffinity(None);
+    let usable = usable.map_err(Failure::system("asking for processors"))?;
     let is_usable = |core: usize| core < rustix::thread::CpuSet::MAX_CPU && usable.is_set(core);
     let Some(wrong) = cores.iter().find(|core| !is_usable(**core)) else { return Ok(()) };
     let known = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| is_usable(*core));

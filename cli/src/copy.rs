@@ -1,11 +1,11 @@
 //! Shared parts of put and get: a window of chunks in flight, retries, the report.
 
 use crate::environment::Environment;
-use crate::failure::Failure;
-use crate::lanes::{FallbackReport, LaneOptions, carrier};
+use crate::failure::{Failure, Outcome};
+use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
 use crate::place::Place;
 use crate::progress::rate;
-use crate::record::RecordArguments;
+use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::{output, size};
 use clap::Args;
 use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Prepared, Segment, Transfer};
@@ -82,7 +82,7 @@ impl<'a> Window<'a> {
         if let Some(memory) = self.idle.pop() {
             return Ok(memory);
         }
-        let memory = Memory::zeroed(CHUNK_BYTES).map_err(handfast::Error::from)?;
+        let memory = Memory::zeroed(CHUNK_BYTES)?;
         self.prepared.push(self.engine.prepare(&memory.whole()).await?);
         Ok(memory)
     }
@@ -179,7 +179,7 @@ pub(crate) async fn verify(
 }
 
 /// Runs `attempt` until it succeeds, fails for good, or has been retried often enough.
-pub(crate) async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
+async fn with_retries<T, F: Future<Output = Result<T, Failure>>>(
     options: &Copy,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, Failure> {
@@ -225,43 +225,63 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
     )
 }
 
-/// An engine for one command: it opens, and is not opened to.
-pub(crate) async fn client(options: &Copy) -> Result<Engine, Failure> {
+/// What moved, and how long it took.
+pub(crate) struct Copied {
+    pub(crate) segment: Segment,
+    pub(crate) bytes: u64,
+    pub(crate) sum: u32,
+    pub(crate) took: Duration,
+}
+
+/// Copies with an engine for this command: it opens, and is not opened to.
+pub(crate) async fn run(
+    operation: &'static str,
+    place: &Place,
+    options: &Copy,
+    once: impl AsyncFn(&Engine) -> Result<Copied, Failure>,
+) -> Outcome {
     let timing = EngineTiming::default().with(|it| it.close_timeout = CLOSE_TIMEOUT);
     let builder = options.lanes.apply(Engine::builder().timing(timing))?;
-    Ok(options.record.apply(builder).start().await?)
+    let engine = options.record.apply(builder).start().await?;
+    let mut warnings = Warnings::default();
+    warnings.print_new(&engine);
+    let copied = with_retries(options, || once(&engine)).await;
+    warnings.print_new(&engine);
+    engine.close().await;
+    warn_if_incomplete(&engine);
+    let copied = copied?;
+    Report::new(operation, &engine, place, &copied, options).print(copied.took, options.json)
 }
 
 /// The report of a finished copy.
 #[derive(Serialize)]
-pub(crate) struct Report {
-    pub(crate) operation: &'static str,
-    pub(crate) segment: String,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
-    pub(crate) milliseconds: u64,
-    pub(crate) crc32c: String,
-    pub(crate) verified: bool,
+struct Report {
+    operation: &'static str,
+    segment: String,
+    offset: u64,
+    bytes: u64,
+    milliseconds: u64,
+    crc32c: String,
+    verified: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) transport: Option<&'static str>,
+    transport: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) fallbacks: Vec<FallbackReport>,
+    fallbacks: Vec<FallbackReport>,
 }
 
 impl Report {
-    pub(crate) fn new(
+    fn new(
         operation: &'static str,
         engine: &Engine,
-        segment: &Segment,
         place: &Place,
-        (bytes, sum, took): (u64, u32, Duration),
+        Copied { segment, bytes, sum, took }: &Copied,
         options: &Copy,
     ) -> Self {
         Self {
             operation,
             segment: format!("{}/{}", segment.address(), segment.name()),
             offset: place.offset,
-            bytes,
+            bytes: *bytes,
             milliseconds: took.as_millis() as u64,
             crc32c: format!("{sum:#010x}"),
             verified: !options.no_verify,
@@ -270,7 +290,7 @@ impl Report {
         }
     }
 
-    pub(crate) fn print(&self, took: Duration, json: bool) -> Result<(), Failure> {
+    fn print(&self, took: Duration, json: bool) -> Result<(), Failure> {
         if json {
             return output::say_json(self);
         }

@@ -16,13 +16,12 @@ pub(crate) fn text(error: &Error) -> String {
 /// A fallback with its cure.
 pub(crate) fn fallback_text(fallback: &Fallback) -> String {
     let reason = fallback.reason().without_hint();
-    format!("lanes run over TCP, not RDMA: {reason}; {}", fallback_cure(fallback))
+    let cure = cure(fallback.reason()).unwrap_or(OF_FALLBACK);
+    format!("lanes run over TCP, not RDMA: {reason}; {cure}")
 }
 
-/// The cure of a fallback.
-pub(crate) fn fallback_cure(fallback: &Fallback) -> &'static str {
-    cure(fallback.reason()).unwrap_or("choose `--transport tcp` if TCP is meant")
-}
+/// The cure of a fallback whose reason has none.
+pub(crate) const OF_FALLBACK: &str = "choose `--transport tcp` if TCP is meant";
 
 /// The cure of an error: an option of this program where one helps, else the library's hint.
 pub(crate) fn cure(error: &Error) -> Option<&'static str> {

@@ -6,8 +6,8 @@ mod lanes;
 mod tls;
 
 use crate::failure::{Failure, Outcome};
-use crate::lanes::{EngineName, TransportName};
-use crate::{bench, output, serve, size, terminal};
+use crate::lanes::{Certificates, EngineName, TransportName};
+use crate::{bench, help, output, serve, size, terminal};
 use clap::Args;
 use handfast::identity::NodeName;
 use handfast_core::address::{AddressError, host_and_port, with_port};
@@ -32,27 +32,9 @@ const PREVENT_LISTENING: [Id; 5] = [
 /// Memory that `serve` serves by default.
 const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
 
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast doctor                                this machine
-  handfast doctor --once --listen 10.0.0.7:7411 --transport rdma --device mlx5_0
-  handfast doctor --listen 10.0.0.7:7412                  on one host, and
-  handfast doctor --peer 10.0.0.7:7412                    on the other
-  handfast doctor --metadata etcd://10.0.0.9:2379 --segment node-b --json
-  handfast doctor --bundle report.json                    to ask others for help
-
-Takes the options of 'handfast serve': put 'doctor --once' in its place. Nothing
-is changed. What follows from a problem is skipped, and the report says because
-of what. 'handfast explain ID' says more of each problem.
-
-",
-    include_str!("doctor/exit_codes.txt")
-);
-
 /// Look for what keeps this machine, or this and another, from moving bytes
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::DOCTOR)]
 pub(crate) struct Doctor {
     /// Compare with the doctor that answers there, and say which side is at fault
     #[arg(long, value_name = "HOST:PORT")]
@@ -75,16 +57,9 @@ pub(crate) struct Doctor {
     /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p is none
     #[arg(long, value_name = "URL")]
     metadata: Option<String>,
-    /// Certificates of who may vouch for a service that speaks TLS [default: for an etcd
-    /// ETCDCTL_CACERT, else those that the system trusts]
-    #[arg(long, value_name = "PEM")]
-    metadata_ca: Option<PathBuf>,
-    /// Client certificate for a service that requires one [default: for an etcd ETCDCTL_CERT]
-    #[arg(long, value_name = "PEM", requires = "metadata_key")]
-    metadata_cert: Option<PathBuf>,
-    /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
-    #[arg(long, value_name = "PEM", requires = "metadata_cert")]
-    metadata_key: Option<PathBuf>,
+    #[command(flatten)]
+    #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "of use with TLS alone"))]
+    certificates: Certificates,
     /// Node whose entries in the metadata service are to be looked at, by name
     #[arg(long, value_name = "NAME", requires = "metadata")]
     segment: Option<String>,

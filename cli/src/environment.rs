@@ -519,7 +519,7 @@ mod tests {
             let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
             assert!(row.is_some_and(|row| row.contains(&values.to_string())), "{name}: {values}");
         }
-        for known in &WITHOUT_EFFECT {
+        for known in &*WITHOUT_EFFECT {
             let names: Vec<_> = known.names.iter().map(|name| format!("`{name}`")).collect();
             let row = format!("| {} | {} |", names.join(", "), known.why);
             assert!(page.contains(&row), "{row}");

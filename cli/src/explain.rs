@@ -1,7 +1,7 @@
 //! `handfast explain`.
 
 use crate::failure::{Failure, Outcome};
-use crate::{output, terminal};
+use crate::{help, output, terminal};
 use clap::Args;
 use handfast_diagnosis::explain::{Explainer, Explanation};
 use handfast_diagnosis::{Id, Language, page, page_json, problem, problems};
@@ -11,28 +11,11 @@ use std::io::{IsTerminal, Read};
 /// Bytes taken from standard input at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast explain NET-REFUSED
-  handfast explain \"Failed to modify QP to RTR: Connection timed out [110]\"
-  handfast explain < server.log
-  journalctl -u mooncake | handfast explain --lang zh
-  handfast explain --list
-
-Messages of handfast, Mooncake, NCCL, UCX, libibverbs, etcd and the kernel are
-known, in English and Chinese. Of a log the first error is named, and what
-follows from it.
-
-",
-    include_str!("explain/exit_codes.txt")
-);
-
 /// Say what an error means, which side to look at, and what cures it
 ///
 /// Takes one message, a whole log on standard input, or the name of a problem such as NET-REFUSED.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::EXPLAIN)]
 pub(crate) struct Explain {
     /// A message, or the name of a problem [default: what comes on standard input]
     #[arg(value_name = "TEXT")]

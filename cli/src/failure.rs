@@ -100,7 +100,18 @@ pub(crate) enum Failure {
 /// The result of a command.
 pub(crate) type Outcome = Result<(), Failure>;
 
+impl From<handfast::MemoryError> for Failure {
+    fn from(error: handfast::MemoryError) -> Self {
+        Self::Engine(error.into())
+    }
+}
+
 impl Failure {
+    /// The failure of a system call, by its purpose.
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+        move |error| Self::System { what, error: error.into() }
+    }
+
     pub(crate) fn file(path: &Path, doing: &'static str, error: io::Error) -> Self {
         Self::File { path: path.to_owned(), doing, error }
     }

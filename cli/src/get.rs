@@ -1,12 +1,10 @@
 //! `handfast get`.
 
-use crate::copy::{CHUNK_BYTES, Copy, Report, Window, client, open, verify, with_retries};
+use crate::copy::{self, CHUNK_BYTES, Copied, Copy, Window, open, verify};
 use crate::failure::{Failure, Outcome};
-use crate::files;
-use crate::lanes::Warnings;
 use crate::place::Place;
-use crate::progress::Progress;
-use crate::record::warn_if_incomplete;
+use crate::progress::CopyProgress;
+use crate::{files, help};
 use clap::Args;
 use handfast::{Engine, Segment};
 use std::fs::{File, Permissions};
@@ -15,27 +13,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::NamedTempFile;
-
-const GET_EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast get 127.0.0.1:7411 COPY
-  handfast get 10.0.0.7:7411/cache:64M,1M PART --json
-
-",
-    include_str!("places.txt"),
-    "\n",
-    include_str!("exit_codes.txt")
-);
 
 /// Copy a node's memory into a file, and verify it
 ///
 /// The file appears under its name only when it is whole and verified. One that is there is
 /// replaced then, and keeps its permissions.
 #[derive(Args)]
-#[command(after_long_help = GET_EPILOGUE)]
+#[command(after_long_help = help::GET)]
 pub(crate) struct Get {
     /// Source: `HOST:PORT[/SEGMENT][:OFFSET[,LENGTH]]` (default length: to the segment's end)
     pub(crate) node: Place,
@@ -50,28 +35,12 @@ const NEW_FILE_MODE: u32 = 0o666;
 /// The permissions that a file keeps when it is replaced.
 const KEPT_MODE: u32 = 0o777;
 
-struct Copied {
-    segment: Segment,
-    bytes: u64,
-    sum: u32,
-    took: Duration,
-}
-
 pub(crate) async fn run(mut arguments: Get) -> Outcome {
     arguments.copy.heed_environment()?;
-    let path = &arguments.file;
-    let target = Target::find(path)?;
-    let engine = client(&arguments.copy).await?;
-    let mut warnings = Warnings::default();
-    warnings.tell(&engine);
-    let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &target)).await;
-    warnings.tell(&engine);
-    engine.close().await;
-    warn_if_incomplete(&engine);
-    let Copied { segment, bytes, sum, took } = copied?;
-    let moved = (bytes, sum, took);
-    let report = Report::new("get", &engine, &segment, &arguments.node, moved, &arguments.copy);
-    report.print(took, arguments.copy.json)
+    let target = Target::find(&arguments.file)?;
+    let Get { node, copy, .. } = &arguments;
+    let once = async |engine: &Engine| once(engine, &arguments, &target).await;
+    copy::run("get", node, copy, once).await
 }
 
 async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copied, Failure> {
@@ -82,21 +51,21 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
     let (segment, bytes) = open(engine, &arguments.node, &arguments.copy, range).await?;
     let partial = target.partial_file()?;
     let file = Arc::new(partial.reopen().map_err(|error| writing(&arguments.file, error))?);
-    let mut progress = Progress::start("get", bytes, arguments.copy.json);
+    let mut progress = CopyProgress::start("get", bytes, arguments.copy.json);
     let mut window = Window::new(engine, arguments.copy.timeout);
     let (mut asked, mut kept, mut sum) = (0, 0, 0);
     while kept < bytes {
         while asked < bytes && !window.is_full() {
             let memory = window.memory().await?;
             let length = (CHUNK_BYTES as u64).min(bytes - asked) as usize;
-            let span = memory.span(0, length).map_err(handfast::Error::from)?;
+            let span = memory.span(0, length)?;
             let batch = segment.read(&span, offset.saturating_add(asked));
             window.submit(batch, memory, length).await?;
             asked += length as u64;
         }
         let Some((memory, length)) = window.next().await? else { break };
         let mut chunk = vec![0; length];
-        memory.copy_out(0, &mut chunk).map_err(handfast::Error::from)?;
+        memory.copy_out(0, &mut chunk)?;
         window.recycle(memory);
         sum = crc32c::crc32c_append(sum, &chunk);
         write(&arguments.file, file.clone(), kept, chunk).await?;

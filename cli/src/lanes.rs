@@ -8,7 +8,7 @@ use handfast::metadata::MetadataOptions;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{MATRIX_BYTES_MAX, MatrixError, PriorityMatrix};
 use handfast::{Builder, Engine, Error, Fallback, Segment, TransportChoice};
-use handfast_metadata::{Credentials, Source};
+use handfast_metadata::{Credentials, Source, TlsFiles};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -43,19 +43,37 @@ pub(crate) struct LaneOptions {
     /// endpoint for TLS; ETCDCTL_USER has the name and password for an etcd
     #[arg(long, value_name = "STORE", default_value = "p2p")]
     pub(crate) metadata: Source,
-    /// Certificates of who may vouch for a store that speaks TLS [default: for an etcd
-    /// ETCDCTL_CACERT, else those that the system trusts]
-    #[arg(long, value_name = "PEM")]
-    pub(crate) metadata_ca: Option<PathBuf>,
-    /// Client certificate for a store that requires one [default: for an etcd ETCDCTL_CERT]
-    #[arg(long, value_name = "PEM", requires = "metadata_key")]
-    pub(crate) metadata_cert: Option<PathBuf>,
-    /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
-    #[arg(long, value_name = "PEM", requires = "metadata_cert")]
-    pub(crate) metadata_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) certificates: Certificates,
     /// Port for the data of another engine; 0 is any.
     #[arg(skip)]
     pub(crate) data_port: u16,
+}
+
+/// Certificates for a metadata store.
+#[derive(Args, Clone)]
+pub(crate) struct Certificates {
+    /// Certificates of the authorities trusted for a store that speaks TLS [default: for an etcd
+    /// ETCDCTL_CACERT, else those that the system trusts]
+    #[arg(long, value_name = "PEM")]
+    metadata_ca: Option<PathBuf>,
+    /// Client certificate for a store that requires one [default: for an etcd ETCDCTL_CERT]
+    #[arg(long, value_name = "PEM", requires = "metadata_key")]
+    metadata_cert: Option<PathBuf>,
+    /// Key of that certificate [default: for an etcd ETCDCTL_KEY]
+    #[arg(long, value_name = "PEM", requires = "metadata_cert")]
+    metadata_key: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// The files of these options, and those of the variables for the others.
+    pub(crate) fn over(&self, variables: TlsFiles) -> TlsFiles {
+        let identity = self.metadata_cert.clone().zip(self.metadata_key.clone());
+        TlsFiles {
+            authority: self.metadata_ca.clone().or(variables.authority),
+            identity: identity.or(variables.identity),
+        }
+    }
 }
 
 /// Engines whose nodes can be peers.
@@ -73,16 +91,6 @@ pub(crate) enum TransportName {
     Rdma,
     /// RDMA where both sides have it and it works, else TCP, with a warning that says why
     Auto,
-}
-
-impl TransportName {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-            Self::Auto => "auto",
-        }
-    }
 }
 
 impl LaneOptions {
@@ -116,49 +124,34 @@ impl LaneOptions {
         Ok(builder)
     }
 
-    /// Credentials for the store: options precede variables.
+    /// Credentials for the store.
     fn credentials(&self, environment: &Environment) -> Result<Credentials, Failure> {
-        let mut credentials = match &self.metadata {
+        let Credentials { user, tls } = match &self.metadata {
             Source::Etcd(_) => environment.etcd_credentials()?,
             Source::Peers | Source::Http(_) => Credentials::default(),
         };
-        if self.metadata_ca.is_some() {
-            credentials.tls.authority.clone_from(&self.metadata_ca);
-        }
-        if let (Some(certificate), Some(key)) = (&self.metadata_cert, &self.metadata_key) {
-            credentials.tls.identity = Some((certificate.clone(), key.clone()));
-        }
-        Ok(credentials)
+        Ok(Credentials { user, tls: self.certificates.over(tls) })
     }
 
     /// The same options as words of a command line.
     pub(crate) fn words(&self) -> Vec<String> {
-        let mut words = vec!["--transport".to_owned(), self.transport.name().to_owned()];
-        if !self.device.is_empty() {
-            words.extend(["--device".to_owned(), self.device.join(",")]);
-        }
-        if let Some(path) = &self.nic_priority_matrix {
-            words.extend(["--nic-priority-matrix".to_owned(), path.display().to_string()]);
-        }
-        if let Some(gid) = &self.gid {
-            words.extend(["--gid".to_owned(), gid.to_string()]);
-        }
-        if let Some(EngineName::Mooncake) = self.compat {
-            words.extend(["--compat".to_owned(), "mooncake".to_owned()]);
-        }
-        if self.metadata != Source::Peers {
-            words.extend(["--metadata".to_owned(), self.metadata.to_string()]);
-        }
-        for (word, path) in [
-            ("--metadata-ca", &self.metadata_ca),
-            ("--metadata-cert", &self.metadata_cert),
-            ("--metadata-key", &self.metadata_key),
-        ] {
-            // As a text, as the others are: a path that is none is refused by name.
-            let text = path.iter().flat_map(|path| [word.to_owned(), path.display().to_string()]);
-            words.extend(text);
-        }
-        words
+        let Certificates { metadata_ca, metadata_cert, metadata_key } = &self.certificates;
+        // A path that is not UTF-8 does not arrive as it is, and is refused by name.
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let transport = self.transport.to_possible_value();
+        let options = [
+            ("--transport", transport.map(|value| value.get_name().to_owned())),
+            ("--device", (!self.device.is_empty()).then(|| self.device.join(","))),
+            ("--nic-priority-matrix", path(&self.nic_priority_matrix)),
+            ("--gid", self.gid.map(|gid| gid.to_string())),
+            ("--compat", self.compat.map(|EngineName::Mooncake| "mooncake".to_owned())),
+            ("--metadata", Some(self.metadata.to_string())),
+            ("--metadata-ca", path(metadata_ca)),
+            ("--metadata-cert", path(metadata_cert)),
+            ("--metadata-key", path(metadata_key)),
+        ];
+        let given = options.into_iter().filter_map(|(name, value)| Some([name.to_owned(), value?]));
+        given.flatten().collect()
     }
 }
 
@@ -177,7 +170,7 @@ fn read_matrix(path: &Path) -> Result<PriorityMatrix, Failure> {
 pub(crate) struct Warnings(BTreeSet<String>);
 
 impl Warnings {
-    pub(crate) fn tell(&mut self, engine: &Engine) {
+    pub(crate) fn print_new(&mut self, engine: &Engine) {
         let words = |fallback: &Fallback| {
             format!("{} [{}]", cure::fallback_text(fallback), fallback.diagnosis_id())
         };
@@ -205,17 +198,6 @@ pub(crate) struct FallbackReport {
 }
 
 impl FallbackReport {
-    fn new(fallback: &Fallback) -> Self {
-        Self {
-            side: format!("{:?}", fallback.side()).to_lowercase(),
-            stage: fallback.stage().to_string(),
-            peer: fallback.peer().map(str::to_owned),
-            cause: fallback.cause().to_string(),
-            id: Some(fallback.diagnosis_id().as_str()),
-            cure: cure::fallback_cure(fallback),
-        }
-    }
-
     /// An error; `cure` is for one that names none.
     pub(crate) fn of(error: &Error, cure: &'static str) -> Self {
         Self {
@@ -230,7 +212,8 @@ impl FallbackReport {
 
     /// All there were so far.
     pub(crate) fn all(engine: &Engine) -> Vec<Self> {
-        engine.fallbacks().iter().map(Self::new).collect()
+        let of = |fallback: &Fallback| Self::of(fallback.reason(), cure::OF_FALLBACK);
+        engine.fallbacks().iter().map(of).collect()
     }
 }
 

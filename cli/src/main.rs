@@ -14,6 +14,7 @@ mod explain;
 mod failure;
 mod files;
 mod get;
+mod help;
 mod lanes;
 mod metadata;
 mod output;

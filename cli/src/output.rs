@@ -16,14 +16,13 @@ pub(crate) fn say_whole(text: Arguments<'_>) -> Outcome {
     let written = output.write_fmt(text).and_then(|()| output.flush());
     written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::ReaderGone,
-        _ => Failure::System { what: "writing to standard output", error },
+        _ => Failure::system("writing to standard output")(error),
     })
 }
 
 /// Prints a result as one line of JSON.
 pub(crate) fn say_json(result: &impl Serialize) -> Outcome {
-    let line = serde_json::to_string(result)
-        .map_err(|error| Failure::System { what: "writing JSON", error: error.into() })?;
+    let line = serde_json::to_string(result).map_err(Failure::system("writing JSON"))?;
     say(format_args!("{line}"))
 }
 

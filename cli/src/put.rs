@@ -1,12 +1,10 @@
 //! `handfast put`.
 
-use crate::copy::{CHUNK_BYTES, Copy, Report, Window, client, open, verify, with_retries};
+use crate::copy::{self, CHUNK_BYTES, Copied, Copy, Window, open, verify};
 use crate::failure::{Failure, Outcome};
-use crate::files;
-use crate::lanes::Warnings;
 use crate::place::Place;
-use crate::progress::Progress;
-use crate::record::warn_if_incomplete;
+use crate::progress::CopyProgress;
+use crate::{files, help};
 use clap::Args;
 use handfast::{Engine, Segment};
 use std::fs::File;
@@ -15,23 +13,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const PUT_EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast put FILE 127.0.0.1:7411
-  handfast put FILE 10.0.0.7:7411/cache:64M --timeout 2s --retries 10
-
-",
-    include_str!("places.txt"),
-    "\n",
-    include_str!("exit_codes.txt")
-);
-
 /// Copy a file into a node's memory, and verify it there
 ///
 /// The whole file is copied. That it fits is checked before the first byte moves.
 #[derive(Args)]
-#[command(after_long_help = PUT_EPILOGUE)]
+#[command(after_long_help = help::PUT)]
 pub(crate) struct Put {
     /// File to copy; a regular one
     pub(crate) file: PathBuf,
@@ -43,24 +29,15 @@ pub(crate) struct Put {
 
 pub(crate) async fn run(mut arguments: Put) -> Outcome {
     arguments.copy.heed_environment()?;
-    let path = &arguments.file;
     if arguments.node.length.is_some() {
         let text = "the length of a put is the file's; give HOST:PORT[/SEGMENT][:OFFSET]";
         return Err(Failure::Usage(text.into()));
     }
-    let (file, bytes) = files::open(path, File::options().read(true))?;
+    let (file, bytes) = files::open(&arguments.file, File::options().read(true))?;
     let file = Arc::new(file);
-    let engine = client(&arguments.copy).await?;
-    let mut warnings = Warnings::default();
-    warnings.tell(&engine);
-    let copied = with_retries(&arguments.copy, || once(&engine, &arguments, &file, bytes)).await;
-    warnings.tell(&engine);
-    engine.close().await;
-    warn_if_incomplete(&engine);
-    let (segment, sum, took) = copied?;
-    let moved = (bytes, sum, took);
-    let report = Report::new("put", &engine, &segment, &arguments.node, moved, &arguments.copy);
-    report.print(took, arguments.copy.json)
+    let Put { node, copy, .. } = &arguments;
+    let once = async |engine: &Engine| once(engine, &arguments, &file, bytes).await;
+    copy::run("put", node, copy, once).await
 }
 
 async fn once(
@@ -68,9 +45,9 @@ async fn once(
     arguments: &Put,
     file: &Arc<File>,
     bytes: u64,
-) -> Result<(Segment, u32, std::time::Duration), Failure> {
+) -> Result<Copied, Failure> {
     let (segment, _) = open(engine, &arguments.node, &arguments.copy, |_| bytes).await?;
-    let mut progress = Progress::start("put", bytes, arguments.copy.json);
+    let mut progress = CopyProgress::start("put", bytes, arguments.copy.json);
     let mut written = 0;
     let on_moved = |moved: u64| {
         written += moved;
@@ -83,7 +60,7 @@ async fn once(
     })?;
     let took = progress.finish();
     verify(&segment, arguments.node.offset, bytes, sum, &arguments.copy).await?;
-    Ok((segment, sum, took))
+    Ok(Copied { segment, bytes, sum, took })
 }
 
 /// Writes the file into the segment and returns its checksum.
@@ -108,8 +85,8 @@ async fn write_all(
         let length = (CHUNK_BYTES as u64).min(bytes - done) as usize;
         let chunk = read(&arguments.file, file.clone(), done, length).await?;
         sum = crc32c::crc32c_append(sum, &chunk);
-        memory.copy_in(0, &chunk).map_err(handfast::Error::from)?;
-        let span = memory.span(0, length).map_err(handfast::Error::from)?;
+        memory.copy_in(0, &chunk)?;
+        let span = memory.span(0, length)?;
         let batch = segment.write(&span, arguments.node.offset.saturating_add(done));
         window.submit(batch, memory, length).await?;
         done += length as u64;

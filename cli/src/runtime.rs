@@ -11,7 +11,7 @@ pub(crate) fn build() -> Result<Runtime, Failure> {
     let mut builder =
         if processors == 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let built = builder.worker_threads(processors).enable_all().build();
-    built.map_err(|error| Failure::System { what: "starting the runtime", error })
+    built.map_err(Failure::system("starting the runtime"))
 }
 
 /// Runs a command to its end.
@@ -42,9 +42,7 @@ pub(crate) struct Stop {
 
 impl Stop {
     pub(crate) fn listen() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| Failure::System { what: "listening for signals", error })
-        };
+        let listen = |kind| signal(kind).map_err(Failure::system("listening for signals"));
         let interrupt = listen(SignalKind::interrupt())?;
         Ok(Self { interrupt, terminate: listen(SignalKind::terminate())? })
     }

@@ -6,7 +6,7 @@ use crate::lanes::{LaneOptions, TransportName, Warnings};
 use crate::ports::Ports;
 use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::runtime::Stop;
-use crate::{files, output, size};
+use crate::{files, help, output, size};
 use clap::Args;
 use handfast::{Access, Engine, Memory};
 use std::fs::OpenOptions;
@@ -14,29 +14,12 @@ use std::path::{Path, PathBuf};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::info;
 
-const SERVE_EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast serve                64 MiB named 'memory', this machine only
-  handfast serve --memory cache=2G --memory log=64M
-  handfast serve --file weights.bin --read-only
-  handfast serve --listen 0.0.0.0:7411 --advertise 10.0.0.7
-  handfast serve --listen 10.0.0.7:7411 --transport auto
-
-It prints the address, the segments and then 'ready' on standard output. SIGINT
-(Ctrl-C) or SIGTERM ends it with exit code 0; served files are then on disk
-with all that was put into them. Memory is gone with the process.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Serve memory, or files mapped into memory, until interrupted
 ///
 /// Every host that reaches the address may read and write the served memory: serve beyond this
 /// machine only on a network you trust.
 #[derive(Args)]
-#[command(after_long_help = SERVE_EPILOGUE)]
+#[command(after_long_help = help::SERVE)]
 pub(crate) struct Serve {
     /// Address to listen at; port 0 takes any free one
     #[arg(long, default_value = "127.0.0.1:7411", value_name = "HOST:PORT")]
@@ -97,7 +80,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let engine = builder.start().await?;
     let mut fallbacks = engine.fallback_events();
     let mut warnings = Warnings::default();
-    warnings.tell(&engine);
+    warnings.print_new(&engine);
     let access = if arguments.read_only { Access::READ } else { Access::READ_WRITE };
     let mut lines = format!("serving at {} as {}\n", engine.address(), engine.name());
     let mut served = Vec::new();
@@ -127,7 +110,7 @@ pub(crate) async fn run(mut arguments: Serve) -> Outcome {
     let warn = async {
         // A missed event is part of the next one.
         while !matches!(fallbacks.recv().await, Err(RecvError::Closed)) {
-            warnings.tell(&engine);
+            warnings.print_new(&engine);
         }
     };
     tokio::select! {
@@ -224,7 +207,7 @@ fn sources(memory: &[String], files: &[String], read_only: bool) -> Result<Vec<S
         let (name, bytes) = text.split_once('=').unwrap_or(("memory", text));
         let bytes = size::parse_positive(bytes).map_err(Failure::Usage)?;
         let memory = Memory::zeroed(usize::try_from(bytes).unwrap_or(usize::MAX));
-        let memory = memory.map_err(handfast::Error::from)?;
+        let memory = memory?;
         sources.push(Source { name: name.to_owned(), memory, path: None });
     }
     for text in files {
@@ -256,7 +239,7 @@ fn map(path: &Path, writable: bool) -> Result<Memory, Failure> {
         return Err(Failure::state(path, "is empty; a segment has at least one byte"));
     }
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    Ok(Memory::map_file(&file, writable, bytes).map_err(handfast::Error::from)?)
+    Ok(Memory::map_file(&file, writable, bytes)?)
 }
 
 pub(crate) async fn stdin_ends() {

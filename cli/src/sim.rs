@@ -10,6 +10,7 @@ mod trace;
 mod variants;
 
 use crate::failure::Outcome;
+use crate::help;
 use clap::{Args, Subcommand};
 
 /// Explore, replay and draw what can happen between nodes, in a simulated world
@@ -18,28 +19,11 @@ use clap::{Args, Subcommand};
 /// which messages cross, are lost or doubled, operations fail, nodes crash and restart. Whatever
 /// breaks is one line, which replays, shrinks and draws itself.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::SIM)]
 pub(crate) struct Sim {
     #[command(subcommand)]
     command: Command,
 }
-
-const EPILOGUE: &str = concat!(
-    "\
-Try it:
-  handfast sim explore                 every interleaving of a crossing open
-  handfast sim sweep --minutes 1       random schedules with up to 12 faults
-  handfast sim replay 'hf2:…'          what a printed line leads to
-  handfast sim minimize 'hf2:…'        the same in as few events as can be found
-  handfast sim timeline 'hf2:…'        its events, one line each
-  handfast sim replay run.trace        what `serve --record run.trace` wrote
-
-docs/simulation.md in the sources says what is simulated, what each oracle
-means, and how to read a timeline.
-
-",
-    include_str!("sim/exit_codes.txt")
-);
 
 #[derive(Subcommand)]
 enum Command {

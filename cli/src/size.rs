@@ -53,6 +53,12 @@ pub(crate) fn show(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
+/// So many per second; 0 if no time has passed.
+pub(crate) fn per_second(count: u64, took: Duration) -> u64 {
+    let seconds = took.as_secs_f64();
+    if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 }
+}
+
 /// A size as one would write it: `64K`, `1M`, `100`.
 pub(crate) fn short(bytes: u64) -> String {
     for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {

@@ -11,26 +11,11 @@ mod report;
 
 use crate::failure::Outcome;
 use crate::place::Place;
-use crate::size;
+use crate::{help, size};
 use clap::{ArgGroup, Args};
 use report::Report;
 use std::net::IpAddr;
 use std::time::Duration;
-
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast smoke --loopback                      two nodes in this process
-  handfast smoke --loopback --device erdma_0 --json
-  handfast smoke --peer 10.0.0.7:7411/scratch    where that runs there:
-      handfast serve --listen 10.0.0.7:7411 --transport rdma --memory scratch=4M
-
-Each step passes, fails, or is skipped for a reason; what has no right end is
-recorded. The exit code is that of the first step that failed.
-
-",
-    include_str!("exit_codes.txt")
-);
 
 /// Test the RDMA devices of this machine, step by step
 ///
@@ -38,7 +23,7 @@ recorded. The exit code is that of the first step that failed.
 /// over two devices of one kind where there are two, else over one device to itself. With --peer
 /// bytes move to and from another node's segment, and what is there is overwritten.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::SMOKE)]
 #[command(group(ArgGroup::new("mode").required(true).args(["loopback", "peer"])))]
 pub(crate) struct Smoke {
     /// Test the devices against each other, or one against itself

@@ -4,31 +4,17 @@ mod ask;
 mod table;
 
 use crate::failure::Outcome;
-use crate::{output, size, terminal};
+use crate::terminal::{self, Window};
+use crate::{help, output, size};
 use clap::Args;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-use table::Window;
-
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast serve --metrics 127.0.0.1:9464 &
-  handfast top 127.0.0.1:9464
-  handfast top 127.0.0.1:9464 --interval 5s > five-seconds.txt
-
-Rates are of the interval; p50 and p99 are since the node started. In a terminal it goes
-on until it is interrupted; elsewhere it prints one table and ends.
-
-",
-    include_str!("exit_codes.txt")
-);
 
 /// Show what a node moves, peer by peer
 ///
 /// Asks a node that was started with --metrics, again and again.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::TOP)]
 pub(crate) struct Top {
     /// Address given to the node with --metrics
     #[arg(value_name = "HOST:PORT")]
@@ -42,8 +28,8 @@ pub(crate) struct Top {
 }
 
 pub(crate) fn run(arguments: &Top) -> Outcome {
-    let shows = std::io::stdout().is_terminal();
-    let rounds = arguments.rounds.or((!shows).then_some(1));
+    let is_terminal = std::io::stdout().is_terminal();
+    let rounds = arguments.rounds.or((!is_terminal).then_some(1));
     let mut before = ask::state(&arguments.node)?;
     let mut since = Instant::now();
     let mut shown = 0;
@@ -52,12 +38,10 @@ pub(crate) fn run(arguments: &Top) -> Outcome {
         let now = ask::state(&arguments.node)?;
         let elapsed = since.elapsed();
         since = Instant::now();
-        let window = match shows {
-            true => Window::of_terminal(),
-            false => Window { columns: terminal::style(None).columns, rows: usize::MAX },
-        };
+        let elsewhere = || Window { columns: terminal::style(None).columns, rows: usize::MAX };
+        let window = Window::of(std::io::stdout()).unwrap_or_else(elsewhere);
         let table = table::draw(&before, &now, elapsed, window);
-        if shows {
+        if is_terminal {
             // Home, and away with what was below: less flicker than an empty screen between two.
             let table = table.replace('\n', "\x1b[K\n");
             output::say_whole(format_args!("\x1b[H{table}\x1b[J"))?;

@@ -1,34 +1,20 @@
 //! `handfast topology`: which NIC is near which memory of this machine.
 
 use crate::failure::Outcome;
-use crate::output;
 use crate::sim::show::{Facts, columns};
+use crate::{help, output};
 use clap::Args;
 use handfast::topology::{Machine, Nic, PriorityMatrix};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast topology
-  handfast topology --dot | dot -Tsvg > machine.svg
-  handfast topology --matrix > matrix.json     MC_CUSTOM_TOPO_JSON=matrix.json
-
-Accelerators are numbered by PCI address, as CUDA does where
-CUDA_DEVICE_ORDER=PCI_BUS_ID is set.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Show which NICs are near which memory
 ///
 /// NUMA nodes, RDMA devices and accelerators of this machine as the kernel lists them, and the
 /// preferred NICs for memory at each location. Nothing is changed.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::TOPOLOGY)]
 pub(crate) struct Topology {
     /// Print everything as one line of JSON
     #[arg(long, conflicts_with = "matrix")]

@@ -2,9 +2,10 @@
 
 use super::load::Load;
 use super::raw::{Sink, Waiting};
-use super::{Operation, report};
+use super::{name, report};
 use crate::failure::Failure;
 use crate::size;
+use handfast::Direction;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ const SHORT_BYTES: u64 = 24;
 
 /// The times of one kind of request, round by round, in nanoseconds.
 pub(super) struct Latency {
-    operation: Operation,
+    operation: Direction,
     size: u64,
     rounds: Vec<Times>,
     blocking: Vec<Times>,
@@ -50,29 +51,26 @@ impl Times {
 
 impl Latency {
     /// One for each direction and size.
-    pub(super) fn all(operations: &[Operation], sizes: &[u64]) -> Vec<Self> {
-        let of_size = |size: &u64| {
-            let size = *size;
-            let new = move |operation: &Operation| Self {
-                operation: *operation,
-                size,
-                rounds: Vec::new(),
-                blocking: Vec::new(),
-                adaptive: Vec::new(),
-            };
-            operations.iter().map(new).collect::<Vec<_>>()
+    pub(super) fn all(operations: &[Direction], sizes: &[u64]) -> Vec<Self> {
+        let new = |size, operation| {
+            let (rounds, blocking, adaptive) = (Vec::new(), Vec::new(), Vec::new());
+            Self { operation, size, rounds, blocking, adaptive }
         };
-        sizes.iter().flat_map(of_size).collect()
+        let of_size = |size| operations.iter().map(move |operation| new(size, *operation));
+        sizes.iter().copied().flat_map(of_size).collect()
     }
 
     /// Measures once, the baseline first.
     pub(super) fn measure(&mut self, load: &Load<'_>, sink: Option<&Sink>) -> Result<(), Failure> {
         let ways = match self.operation {
-            Operation::Write => (self.size, SHORT_BYTES),
-            Operation::Read => (SHORT_BYTES, self.size),
+            Direction::Write => (self.size, SHORT_BYTES),
+            Direction::Read => (SHORT_BYTES, self.size),
         };
         if let Some(sink) = sink {
-            let raw = |waiting| sink.round_trips(waiting, ways, load.duration).map(Times::new);
+            let raw = |waiting| {
+                let trips = sink.ping_pong(waiting, ways, load.duration);
+                trips.map(Times::new).map_err(Failure::system("measuring raw round trips"))
+            };
             self.blocking.push(raw(Waiting::Blocking)?);
             self.adaptive.push(raw(Waiting::Adaptive)?);
         }
@@ -86,7 +84,7 @@ impl Latency {
             report::median(self.rounds.iter().zip(raw).map(|(us, raw)| of(us) / raw).collect())
         };
         ShownLatency {
-            operation: self.operation.name(),
+            operation: name(self.operation),
             size: self.size,
             us: Times::median(&self.rounds),
             raw_blocking_us: Times::median(&self.blocking),
@@ -156,7 +154,7 @@ mod tests {
     #[test]
     fn a_ratio_is_to_the_faster_way_of_waiting_round_by_round() {
         let times = |p50: f64| Times { mean: p50, p50, p99: p50 };
-        let mut latency = Latency::all(&[Operation::Write], &[4096]).remove(0);
+        let mut latency = Latency::all(&[Direction::Write], &[4096]).remove(0);
         latency.rounds = vec![times(20.0), times(30.0), times(60.0)];
         latency.blocking = vec![times(40.0), times(10.0), times(20.0)];
         latency.adaptive = vec![times(10.0), times(40.0), times(15.0)];

@@ -1,7 +1,7 @@
 //! The measured load: batches, one after the other, from some threads.
 
 use super::processor::Meter;
-use super::{Operation, raw};
+use super::raw;
 use crate::failure::Failure;
 use crate::lanes::LaneOptions;
 use handfast::{Direction, Engine, LaneOpening, Memory, Segment, Span};
@@ -21,7 +21,7 @@ const FIRST_TRANSFER_BYTES: usize = 4096;
 
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
-    pub(super) operation: Operation,
+    pub(super) operation: Direction,
     pub(super) size: u64,
     pub(super) batch: u32,
     pub(super) threads: u32,
@@ -31,11 +31,6 @@ impl Workload {
     /// Bytes of a batch, and so of the memory that it walks over at either end.
     pub(super) fn batch_bytes(&self) -> u64 {
         self.size.saturating_mul(self.batch.into())
-    }
-
-    /// Bytes of the segment it touches.
-    pub(super) fn footprint(&self) -> u64 {
-        self.batch_bytes()
     }
 }
 
@@ -105,20 +100,19 @@ impl Load<'_> {
 
     async fn submit(&self, workload: &Workload, memory: &Memory) -> Result<Submitted, Failure> {
         let bytes = workload.batch_bytes();
-        let direction = workload.operation.direction();
-        let pieces: Result<Vec<_>, _> = (0..u64::from(workload.batch))
-            .map(|index| {
-                let start = (index * workload.size) as usize;
-                memory.span(start, workload.size as usize).map(|span| (span, start as u64))
-            })
-            .collect();
-        let pieces = pieces.map_err(handfast::Error::from)?;
+        let piece = |index| {
+            let start = index * workload.size;
+            Ok((memory.span(start as usize, workload.size as usize)?, start))
+        };
+        let pieces: Vec<_> =
+            (0..workload.batch.into()).map(piece).collect::<Result<_, Failure>>()?;
         let once = async || {
             let batch = self.segment.batch();
-            let batch = pieces.iter().fold(batch, |batch, (span, offset)| match direction {
-                Direction::Write => batch.write(span, *offset),
-                Direction::Read => batch.read(span, *offset),
-            });
+            let batch =
+                pieces.iter().fold(batch, |batch, (span, offset)| match workload.operation {
+                    Direction::Write => batch.write(span, *offset),
+                    Direction::Read => batch.read(span, *offset),
+                });
             batch.submit().await?.await
         };
         for batch in 0..WARM_UP_BATCHES {
@@ -141,7 +135,7 @@ impl Load<'_> {
     /// application's would be. The bytes are compared afterwards.
     pub(super) fn latencies(
         &self,
-        operation: Operation,
+        operation: Direction,
         size: u64,
     ) -> Result<Vec<Duration>, Failure> {
         let memory = block(&Workload { operation, size, batch: 1, threads: 1 })?;
@@ -163,8 +157,8 @@ impl Load<'_> {
             }
             Ok::<_, Failure>(times)
         });
-        let ended = |error| Failure::System { what: "measuring requests", error };
-        let times = self.runtime.block_on(asking).map_err(|error| ended(error.into()))??;
+        let times =
+            self.runtime.block_on(asking).map_err(Failure::system("measuring requests"))??;
         self.runtime.block_on(compare(self.segment, &memory))?;
         Ok(times)
     }
@@ -172,12 +166,12 @@ impl Load<'_> {
 
 async fn request(
     segment: &Segment,
-    operation: Operation,
+    operation: Direction,
     span: &Span,
 ) -> Result<(), handfast::Error> {
     let batch = match operation {
-        Operation::Write => segment.write(span, 0),
-        Operation::Read => segment.read(span, 0),
+        Direction::Write => segment.write(span, 0),
+        Direction::Read => segment.read(span, 0),
     };
     batch.await.map(drop)
 }
@@ -186,44 +180,29 @@ async fn request(
 /// submitters and not more memory, whose share of the caches would be what is measured.
 fn block(workload: &Workload) -> Result<Memory, Failure> {
     let length = usize::try_from(workload.batch_bytes()).unwrap_or(usize::MAX);
-    let memory = Memory::zeroed(length).map_err(handfast::Error::from)?;
+    let memory = Memory::zeroed(length)?;
     let fill = [7; 4096];
     for start in (0..length).step_by(fill.len()) {
         let part = &fill[..fill.len().min(length - start)];
-        memory.copy_in(start, part).map_err(handfast::Error::from)?;
+        memory.copy_in(start, part)?;
     }
     Ok(memory)
 }
 
 /// Fails unless memory and segment begin with the same bytes.
 async fn compare(segment: &Segment, memory: &Memory) -> Result<(), Failure> {
-    let local = memory.crc32c(0, memory.len()).map_err(handfast::Error::from)?;
+    let local = memory.crc32c(0, memory.len())?;
     let remote = crate::copy::remote_checksum(segment, 0, memory.len() as u64, None).await?;
-    match local == remote {
-        true => Ok(()),
-        false => Err(Failure::Checksum { local, remote }),
-    }
+    if local == remote { Ok(()) } else { Err(Failure::Checksum { local, remote }) }
 }
 
-/// Durations of the steps of a first transfer, in order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FirstTransfer {
-    /// Asking the owner who it is and what it serves.
-    pub(super) look_up: Duration,
-    /// Making the memory known to the RDMA device.
-    pub(super) register: Duration,
-    /// The lane.
-    pub(super) lane: LaneOpening,
-    /// The bytes, and all else.
-    pub(super) write: Duration,
-}
+/// Stages of a first transfer: the owner's answer about itself and its segments, the registration of
+/// memory with the RDMA device, the lane in three, the bytes and all else.
+pub(super) const STAGES: [&str; 6] =
+    ["look_up", "register", "bring_up", "exchange", "wire", "write"];
 
-impl FirstTransfer {
-    pub(super) fn whole(&self) -> Duration {
-        let LaneOpening { bring_up, wire, exchange } = self.lane;
-        self.look_up + self.register + bring_up + wire + exchange + self.write
-    }
-}
+/// The durations of the [`STAGES`] of a first transfer.
+pub(super) type FirstTransfer = [Duration; STAGES.len()];
 
 /// First transfers, and in turns with them what a raw connection and one round trip over it take.
 pub(super) struct FirstTransfers {
@@ -239,11 +218,12 @@ pub(super) fn first_transfers(
     lanes: &LaneOptions,
     sink: Option<&raw::Sink>,
 ) -> Result<FirstTransfers, Failure> {
-    let memory = Memory::zeroed(FIRST_TRANSFER_BYTES).map_err(handfast::Error::from)?;
+    let memory = Memory::zeroed(FIRST_TRANSFER_BYTES)?;
     let mut measured = FirstTransfers { transfers: Vec::new(), raw: Vec::new() };
     for _ in 0..FIRST_TRANSFERS {
         if let Some(sink) = sink {
-            measured.raw.push(sink.connect_and_ask(FIRST_TRANSFER_BYTES as u64)?);
+            let raw = sink.connect_and_ask(FIRST_TRANSFER_BYTES as u64);
+            measured.raw.push(raw.map_err(Failure::system("measuring raw connections"))?);
         }
         let first = first_transfer(address, lanes, memory.whole());
         measured.transfers.push(runtime.block_on(first)?);
@@ -264,10 +244,9 @@ async fn first_transfer(
     let register = started.elapsed() - look_up;
     segment.write(&span, 0).await?;
     let took = started.elapsed();
-    let lane = segment.opening().unwrap_or_default();
-    let before = look_up + register + lane.bring_up + lane.wire + lane.exchange;
+    let LaneOpening { bring_up, wire, exchange } = segment.opening().unwrap_or_default();
     drop(prepared);
     engine.close().await;
-    let write = took.saturating_sub(before);
-    Ok(FirstTransfer { look_up, register, lane, write })
+    let write = took.saturating_sub(look_up + register + bring_up + exchange + wire);
+    Ok([look_up, register, bring_up, exchange, wire, write])
 }

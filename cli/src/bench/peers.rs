@@ -1,7 +1,7 @@
 //! Many peers at once: engines with listeners of their own in a few processes, and one that opens
 //! to all of them.
 
-use super::server::{self, stop};
+use super::server::Process;
 use super::{pin, report};
 use crate::failure::{Failure, Outcome};
 use crate::lanes::LaneOptions;
@@ -10,7 +10,6 @@ use crate::{output, runtime};
 use clap::Args;
 use handfast::Engine;
 use serde::Serialize;
-use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -57,7 +56,7 @@ pub(crate) fn serve(arguments: BenchPeers) -> Outcome {
 /// The cost of opening many peers.
 #[derive(Serialize)]
 pub(super) struct Peers {
-    count: u32,
+    count: u64,
     processes: usize,
     /// From an engine that knows none to lanes to all, in milliseconds.
     warm_ms: f64,
@@ -92,48 +91,17 @@ impl Peers {
     }
 }
 
-struct Process {
-    child: Child,
-    _input: Option<ChildStdin>,
-    addresses: Vec<String>,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        stop(&mut self.child);
-    }
-}
-
-/// Peers that wait to be opened to.
-pub(super) struct Waiting {
-    count: u32,
-    processes: Vec<Process>,
-}
-
-impl Waiting {
-    /// Starts `count` peers in processes of their own, on processor `core`.
-    pub(super) fn start(
-        count: u32,
-        core: Option<usize>,
-        lanes: &LaneOptions,
-    ) -> Result<Self, Failure> {
-        Ok(Self { count, processes: start(count, core, lanes)? })
-    }
-}
-
-/// Opens to all of them, a few times over.
+/// Opens to all peers of some processes, a few times over.
 pub(super) fn measure(
     runtime: &Runtime,
-    waiting: &Waiting,
+    processes: &[Process],
     lanes: &LaneOptions,
 ) -> Result<Peers, Failure> {
     raise_descriptor_limit();
-    let Waiting { count, processes } = waiting;
-    let count = *count;
-    let all = processes.iter().flat_map(|process| &process.addresses);
+    let all = processes.iter().flat_map(|process| &process.lines);
     let addresses: Vec<&str> = all.map(String::as_str).collect();
     let resident = || -> u64 {
-        processes.iter().filter_map(|process| resident_bytes(&process.child.id().to_string())).sum()
+        processes.iter().filter_map(|process| resident_bytes(&process.id().to_string())).sum()
     };
     let (own_before, their_before) = (resident_bytes("self").unwrap_or(0), resident());
     let mut memory = (0, 0);
@@ -162,29 +130,34 @@ pub(super) fn measure(
         })?;
     }
     let warm: Vec<f64> = warm.iter().map(|took: &Duration| took.as_secs_f64() * 1e3).collect();
+    let count = addresses.len() as u64;
     Ok(Peers {
         count,
         processes: processes.len(),
         warm_ms: report::median(warm.clone()).unwrap_or(0.0),
         warm_measurements_ms: warm,
         calls_per_s: report::median(calls).unwrap_or(0.0),
-        bytes_per_peer: memory.0 / u64::from(count),
-        their_bytes_per_peer: memory.1 / u64::from(count),
+        bytes_per_peer: memory.0 / count,
+        their_bytes_per_peer: memory.1 / count,
         lanes_opened: opened,
         lifecycles_ended: ended,
     })
 }
 
-fn start(count: u32, core: Option<usize>, lanes: &LaneOptions) -> Result<Vec<Process>, Failure> {
+/// Starts `count` peers in processes of their own, on processor `core`.
+pub(super) fn start(
+    count: u32,
+    core: Option<usize>,
+    lanes: &LaneOptions,
+) -> Result<Vec<Process>, Failure> {
     let processes = count.div_ceil(PEERS_PER_PROCESS).clamp(1, PROCESSES_MAX);
     let start_one = |index: u32| {
         // The first ones take what cannot be shared evenly.
         let share = count / processes + u32::from(index < count % processes);
-        let mut words = vec!["bench-peers".to_owned(), "--count".to_owned(), share.to_string()];
-        words.extend(lanes.words());
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (child, input, addresses) = server::start(&words, core)?;
-        Ok(Process { child, _input: input, addresses })
+        let (share, lanes) = (share.to_string(), lanes.words());
+        let mut words = vec!["bench-peers", "--count", &share];
+        words.extend(lanes.iter().map(String::as_str));
+        Process::start(&words, core)
     };
     (0..processes).map(start_one).collect()
 }
@@ -201,10 +174,7 @@ async fn calls_per_s(engine: &Engine, addresses: &[&str]) -> Result<f64, Failure
             calls.spawn(async move { engine.probe(&address).await });
         }
         match calls.join_next().await {
-            Some(Ok(answered)) => answered?,
-            Some(Err(error)) => {
-                return Err(Failure::System { what: "counting calls", error: error.into() });
-            }
+            Some(answered) => answered.map_err(Failure::system("counting calls"))??,
             None => return Ok(addresses.len() as f64 / started.elapsed().as_secs_f64()),
         }
     }

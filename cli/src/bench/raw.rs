@@ -1,14 +1,13 @@
-//! The yardsticks: one TCP socket between two processes, and nothing else. A one-way stream of
+//! The baselines: one TCP socket between two processes, and nothing else. A one-way stream of
 //! blocks, and a ping-pong of messages.
 
 use super::load::Moved;
 use super::processor::Meter;
-use super::server::{start, stop};
+use super::server::Process;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, ChildStdin};
 use std::time::{Duration, Instant};
 
 /// Largest message, block or buffer at either end; larger ones are a mistake of the caller.
@@ -44,25 +43,20 @@ enum Order {
 }
 
 impl Order {
-    fn encode(self) -> [u8; ORDER_BYTES] {
+    fn encode(self) -> Vec<u8> {
         let words = match self {
             Self::Stream { block, walk } => [0, block, walk],
             Self::PingPong { waiting: Waiting::Blocking, out, back } => [1, out, back],
             Self::PingPong { waiting: Waiting::Adaptive, out, back } => [2, out, back],
         };
-        let mut bytes = [0; ORDER_BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        words.map(u64::to_le_bytes).concat()
     }
 
     fn decode(bytes: [u8; ORDER_BYTES]) -> Result<Self> {
-        let mut words = bytes
-            .chunks_exact(8)
-            .map(|word| word.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte)));
-        let mut next = || words.next().unwrap_or(0);
-        let (kind, out, back) = (next(), next(), next());
+        let [kind, out, back] = std::array::from_fn(|at| {
+            let word = &bytes[8 * at..8 * (at + 1)];
+            word.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        });
         let bounded = |bytes: u64| bytes.clamp(1, BLOCK_BYTES_MAX);
         let (out, back) = (bounded(out), bounded(back));
         match kind {
@@ -74,38 +68,23 @@ impl Order {
     }
 }
 
-/// A process that takes what the yardsticks send.
-pub(super) struct Sink {
-    child: Child,
-    _input: Option<ChildStdin>,
-    address: String,
-}
+/// A process that takes what the baselines send.
+pub(super) struct Sink(Process);
 
 impl Sink {
     pub(super) fn start(core: Option<usize>) -> std::result::Result<Self, Failure> {
-        let (child, input, lines) = start(&["raw-sink"], core)?;
-        let address = lines.first().cloned().unwrap_or_default();
-        Ok(Self { child, _input: input, address })
+        Process::start(&["raw-sink"], core).map(Self)
     }
 
     /// A stream of `block`-byte writes, received and acknowledged. Both ends walk over `walk` bytes of
     /// memory, as far as that is of influence ([`WALK_BYTES_MAX`]): with one block again and again
     /// they would measure their caches.
-    pub(super) fn measure(
-        &self,
-        block: u64,
-        walk: u64,
-        duration: Duration,
-    ) -> std::result::Result<Moved, Failure> {
-        self.stream(block, walk.min(WALK_BYTES_MAX).max(block), duration)
-            .map_err(|error| Failure::System { what: "measuring the raw stream", error })
-    }
-
-    fn stream(&self, block: u64, walk: u64, duration: Duration) -> Result<Moved> {
+    pub(super) fn stream(&self, block: u64, walk: u64, duration: Duration) -> Result<Moved> {
+        let walk = walk.min(WALK_BYTES_MAX).max(block);
         let mut stream = self.connect(Order::Stream { block, walk })?;
         let bytes = buffer(walk)?;
         stream.read_exact(&mut [0])?;
-        let meter = Meter::new(Some(self.child.id()));
+        let meter = Meter::new(Some(self.0.id()));
         let mut blocks = bytes.chunks_exact(usize::try_from(block).map_err(Error::other)?).cycle();
         let (started, processor) = (Instant::now(), meter.read());
         while started.elapsed() < duration {
@@ -122,17 +101,7 @@ impl Sink {
     }
 
     /// Durations of round trips in sequence, with `out` bytes there and `back` bytes here.
-    pub(super) fn round_trips(
-        &self,
-        waiting: Waiting,
-        (out, back): (u64, u64),
-        duration: Duration,
-    ) -> std::result::Result<Vec<Duration>, Failure> {
-        self.ping_pong(waiting, (out, back), duration)
-            .map_err(|error| Failure::System { what: "measuring raw round trips", error })
-    }
-
-    fn ping_pong(
+    pub(super) fn ping_pong(
         &self,
         waiting: Waiting,
         (out, back): (u64, u64),
@@ -159,30 +128,22 @@ impl Sink {
     }
 
     /// The time to connect and get an answer to `out` bytes.
-    pub(super) fn connect_and_ask(&self, out: u64) -> std::result::Result<Duration, Failure> {
-        let ask = || -> Result<Duration> {
-            let (message, mut answer) = (buffer(out)?, [0; 8]);
-            let started = Instant::now();
-            let order = Order::PingPong { waiting: Waiting::Blocking, out, back: 8 };
-            let mut stream = self.connect(order)?;
-            stream.write_all(&message)?;
-            stream.read_exact(&mut answer)?;
-            Ok(started.elapsed())
-        };
-        ask().map_err(|error| Failure::System { what: "measuring raw connections", error })
+    pub(super) fn connect_and_ask(&self, out: u64) -> Result<Duration> {
+        let (message, mut answer) = (buffer(out)?, [0; 8]);
+        let started = Instant::now();
+        let order = Order::PingPong { waiting: Waiting::Blocking, out, back: 8 };
+        let mut stream = self.connect(order)?;
+        stream.write_all(&message)?;
+        stream.read_exact(&mut answer)?;
+        Ok(started.elapsed())
     }
 
     fn connect(&self, order: Order) -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(&self.address)?;
+        let address = self.0.lines.first().ok_or(ErrorKind::NotConnected)?;
+        let mut stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.write_all(&order.encode())?;
         Ok(stream)
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        stop(&mut self.child);
     }
 }
 
@@ -244,9 +205,9 @@ fn buffer(bytes: u64) -> Result<Vec<u8>> {
 /// Takes connections, one after the other, until standard input ends.
 pub(crate) fn sink(cores: &[usize]) -> Outcome {
     super::pin(cores)?;
-    let failed = |error| Failure::System { what: "taking raw streams", error };
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let failed = Failure::system("taking raw streams");
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(&failed)?;
+    let address = listener.local_addr().map_err(&failed)?;
     output::say(format_args!("{address}\nready"))?;
     std::thread::spawn(move || {
         for stream in listener.incoming() {

@@ -1,14 +1,15 @@
 //! The result, as a table or as JSON.
 
-use super::Bench;
 use super::latency::{self, Latency, ShownLatency};
-use super::load::{FirstTransfer, FirstTransfers, Moved, Workload};
+use super::load::{FirstTransfer, FirstTransfers, Moved, STAGES, Workload};
 use super::peers::Peers;
+use super::{Bench, name};
 use crate::failure::Outcome;
 use crate::lanes::FallbackReport;
 use crate::output;
 use crate::size;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -41,7 +42,7 @@ impl Row {
         });
         let Workload { operation, size, batch, threads } = self.workload;
         ShownRow {
-            operation: operation.name(),
+            operation: name(operation),
             size,
             batch,
             threads,
@@ -100,7 +101,7 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     first_transfer_us: Option<ShownFirstTransfer>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    peers: Option<Peers>,
+    pub(super) peers: Option<Peers>,
 }
 
 #[derive(Serialize)]
@@ -110,53 +111,33 @@ struct ShownFirstTransfer {
     measurements: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     raw: Option<f64>,
-    stages: FirstTransferStages,
-}
-
-/// The medians of the steps, each for itself.
-#[derive(Serialize)]
-struct FirstTransferStages {
-    look_up: u128,
-    register: u128,
-    bring_up: u128,
-    exchange: u128,
-    wire: u128,
-    write: u128,
+    /// The median of each stage.
+    stages: BTreeMap<&'static str, u128>,
 }
 
 impl ShownFirstTransfer {
     fn new(measured: &FirstTransfers) -> Self {
         let transfers = &measured.transfers;
-        let sorted = |of: fn(&FirstTransfer) -> Duration| {
+        let sorted = |of: &dyn Fn(&FirstTransfer) -> Duration| {
             let mut times: Vec<_> = transfers.iter().map(|one| of(one).as_micros()).collect();
             times.sort_unstable();
             times
         };
-        let median = |of| {
-            let times = sorted(of);
-            times.get(times.len() / 2).copied().unwrap_or(0)
-        };
+        let middle = |times: &[u128]| times.get(times.len() / 2).copied().unwrap_or(0);
+        let whole = sorted(&|one| one.iter().sum());
+        let stage = |(at, name)| (name, middle(&sorted(&|one| one[at])));
         Self {
-            median: median(FirstTransfer::whole),
-            slowest: sorted(FirstTransfer::whole).last().copied().unwrap_or(0),
+            median: middle(&whole),
+            slowest: whole.last().copied().unwrap_or(0),
             measurements: transfers.len(),
-            raw: self::median(measured.raw.iter().map(|it| it.as_secs_f64() * 1e6).collect()),
-            stages: FirstTransferStages {
-                look_up: median(|one| one.look_up),
-                register: median(|one| one.register),
-                bring_up: median(|one| one.lane.bring_up),
-                exchange: median(|one| one.lane.exchange),
-                wire: median(|one| one.lane.wire),
-                write: median(|one| one.write),
-            },
+            raw: median(measured.raw.iter().map(|it| it.as_secs_f64() * 1e6).collect()),
+            stages: STAGES.into_iter().enumerate().map(stage).collect(),
         }
     }
-}
 
-impl ShownFirstTransfer {
     fn lines(&self) -> Vec<String> {
         let Self { median, slowest, measurements, raw, stages } = self;
-        let FirstTransferStages { look_up, register, bring_up, exchange, wire, write } = stages;
+        let [look_up, register, bring_up, exchange, wire, write] = STAGES.map(|name| stages[name]);
         let raw = raw.map(|raw| format!("; a raw connection and round trip {raw:.0} us"));
         vec![
             format!(
@@ -176,6 +157,8 @@ impl Report {
     pub(super) fn new(
         arguments: &Bench,
         rows: Vec<Row>,
+        latencies: Vec<Latency>,
+        first: Option<FirstTransfers>,
         (transport, fallbacks): (Option<&'static str>, Vec<FallbackReport>),
     ) -> Self {
         let placement = match arguments.cores.as_slice() {
@@ -190,25 +173,10 @@ impl Report {
             transport,
             fallbacks,
             workloads: rows.into_iter().map(Row::show).collect(),
-            latencies: Vec::new(),
-            first_transfer_us: None,
+            latencies: latencies.into_iter().map(Latency::show).collect(),
+            first_transfer_us: first.as_ref().map(ShownFirstTransfer::new),
             peers: None,
         }
-    }
-
-    pub(super) fn with_latencies(mut self, latencies: Vec<Latency>) -> Self {
-        self.latencies = latencies.into_iter().map(Latency::show).collect();
-        self
-    }
-
-    pub(super) fn with_first_transfer(mut self, first: Option<FirstTransfers>) -> Self {
-        self.first_transfer_us = first.as_ref().map(ShownFirstTransfer::new);
-        self
-    }
-
-    pub(super) fn with_peers(mut self, peers: Option<Peers>) -> Self {
-        self.peers = peers;
-        self
     }
 
     pub(super) fn print(&self, json: bool) -> Outcome {

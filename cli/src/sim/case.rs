@@ -140,28 +140,30 @@ impl World {
     }
 }
 
+/// The error of a name that none of the known ones is.
+fn unknown(what: &str, name: &str, known: impl Iterator<Item = String>) -> String {
+    let known: Vec<String> = known.collect();
+    format!("there is no {what} '{name}'; there are {}", known.join(", "))
+}
+
+/// A name without the hyphens and blanks that users may write.
+fn plain(name: &str) -> String {
+    name.chars().filter(|letter| letter.is_alphanumeric()).collect()
+}
+
 pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
-    let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
-    Scenario::named(&plain).ok_or_else(|| {
-        let known: Vec<String> = Scenario::every().map(|known| format!("{known:?}")).collect();
-        format!("there is no scenario '{name}'; there are {}", known.join(", "))
-    })
+    let known = || Scenario::every().map(|known| format!("{known:?}"));
+    Scenario::named(&plain(name)).ok_or_else(|| unknown("scenario", name, known()))
 }
 
 pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
-    handfast_sim::ground::profile_named(name).ok_or_else(|| {
-        let known: Vec<&str> = PROFILES.iter().map(|profile| profile.name).collect();
-        format!("there is no device '{name}'; there are {}", known.join(", "))
-    })
+    let known = || PROFILES.iter().map(|profile| profile.name.to_owned());
+    handfast_sim::ground::profile_named(name).ok_or_else(|| unknown("device", name, known()))
 }
 
 pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
-    let plain: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
-    Traffic::named(&plain).ok_or_else(|| {
-        let all = Traffic::ALL.iter().chain(&Traffic::OTHERS);
-        let known: Vec<String> = all.map(|known| format!("{known:?}")).collect();
-        format!("there is no traffic '{name}'; there are {}", known.join(", "))
-    })
+    let known = || Traffic::ALL.iter().chain(&Traffic::OTHERS).map(|known| format!("{known:?}"));
+    Traffic::named(&plain(name)).ok_or_else(|| unknown("traffic", name, known()))
 }
 
 /// The error of a scenario that cannot carry bytes.
@@ -182,10 +184,7 @@ fn parse_kinds(names: &str) -> Result<Faults, String> {
 pub(super) fn parse_variant(id: &str) -> Result<&'static Entry, String> {
     variants::find(id).ok_or_else(|| match variants::ALL {
         [] => NO_VARIANTS.to_owned(),
-        all => {
-            let known: Vec<&str> = all.iter().map(|entry| entry.id).collect();
-            format!("there is no variant '{id}'; there are {}", known.join(", "))
-        }
+        all => unknown("variant", id, all.iter().map(|entry| entry.id.to_owned())),
     })
 }
 

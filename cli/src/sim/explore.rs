@@ -1,31 +1,13 @@
 //! `handfast sim explore`.
 
 use super::case::{ShownCase, World, words};
-use super::show::{Facts, Marks, columns, grouped, per_second};
+use super::show::{Facts, Marks, ShownViolation, columns, grouped};
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::{help, output, size};
 use clap::Args;
-use handfast_sim::{Case, Counterexample, Ending, Explorer, Report};
+use handfast_sim::{Case, Ending, Explorer, Report};
 use serde::Serialize;
 use std::time::{Duration, Instant};
-
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast sim explore
-  handfast sim explore --scenario Established --faults 2
-  handfast sim explore --faults 0 --grain stepwise --json
-  handfast sim explore --faults 2 --kinds loss,crash
-  handfast sim explore --traffic Write --device erdma-compat
-
-A world is two or three nodes, what is in flight between them, and the truth
-of who is wired to whom. Every event that can happen next is tried, breadth
-first, until no new world appears: a fixpoint. Each fault more multiplies the
-worlds by 50 to 100; the time by as much.
-
-",
-    include_str!("exit_codes.txt")
-);
 
 /// Try everything that can happen, up to a number of faults
 ///
@@ -33,7 +15,7 @@ worlds by 50 to 100; the time by as much.
 /// timers and refusals were reached. The shortest way to a broken oracle is printed event by event;
 /// the last line replays it.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::SIM_EXPLORE)]
 pub(crate) struct Explore {
     #[command(flatten)]
     world: World,
@@ -73,8 +55,8 @@ struct Shown {
 
 #[derive(Serialize)]
 struct Broken {
-    oracle: String,
-    detail: String,
+    #[serde(flatten)]
+    violation: ShownViolation,
     events: usize,
     line: Option<String>,
 }
@@ -105,17 +87,10 @@ pub(super) fn run(arguments: Explore) -> Outcome {
             if !arguments.json {
                 output::say(format_args!("\n{}", found.report(&case)))?;
             }
-            Err(broken(&case, found))
+            let line = found.line(&case).map(|line| line.to_string());
+            let line = line.unwrap_or_else(|error| error.to_string());
+            Err(ShownViolation::from(&found.violation).failure(line))
         }
-    }
-}
-
-fn broken(case: &Case, found: &Counterexample) -> Failure {
-    let violation = &found.violation;
-    Failure::Broken {
-        oracle: format!("{:?}", violation.oracle),
-        detail: violation.detail.clone(),
-        line: found.line(case).map_or_else(|error| error.to_string(), |line| line.to_string()),
     }
 }
 
@@ -127,8 +102,7 @@ fn shown(case: &Case, report: &Report, took: Duration) -> Shown {
     };
     let broken = match &report.ending {
         Ending::Violation(found) => Some(Broken {
-            oracle: format!("{:?}", found.violation.oracle),
-            detail: found.violation.detail.clone(),
+            violation: (&found.violation).into(),
             events: found.schedule.len(),
             line: found.line(case).ok().map(|line| line.to_string()),
         }),
@@ -143,8 +117,8 @@ fn shown(case: &Case, report: &Report, took: Duration) -> Shown {
         longest_without_fault: report.longest_free,
         worst_healing_events: report.worst_healing.events,
         milliseconds: took.as_millis(),
-        states_per_s: per_second(report.states as u64, took),
-        transitions_per_s: per_second(report.transitions, took),
+        states_per_s: size::per_second(report.states as u64, took),
+        transitions_per_s: size::per_second(report.transitions, took),
         coverage: (&report.coverage).into(),
         broken,
     }
@@ -153,14 +127,12 @@ fn shown(case: &Case, report: &Report, took: Duration) -> Shown {
 fn facts(case: &Case, shown: &Shown) -> Facts {
     let mut facts = Facts::default();
     facts.add("explored", words(case));
-    facts.add(
-        "ending",
-        match shown.ending {
-            "fixpoint" => "fixpoint: every world was seen, and every oracle holds",
-            "broken" => "an oracle does not hold",
-            _ => "the bound on worlds was reached: nothing is known of the rest",
-        },
-    );
+    let ending = match shown.ending {
+        "fixpoint" => "fixpoint: every world was seen, and every oracle holds",
+        "broken" => "an oracle does not hold",
+        _ => "the bound on worlds was reached: nothing is known of the rest",
+    };
+    facts.add("ending", ending);
     facts.add("states", grouped(shown.states as u64));
     facts.add("transitions", grouped(shown.transitions));
     facts.add("depth", format!("{} events", shown.depth));
@@ -169,14 +141,8 @@ fn facts(case: &Case, shown: &Shown) -> Facts {
     }
     facts.add("worst healing", format!("{} events", shown.worst_healing_events));
     facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
-    facts.add(
-        "rates",
-        format!(
-            "{} states/s, {} transitions/s",
-            grouped(shown.states_per_s),
-            grouped(shown.transitions_per_s)
-        ),
-    );
+    let (states, transitions) = (grouped(shown.states_per_s), grouped(shown.transitions_per_s));
+    facts.add("rates", format!("{states} states/s, {transitions} transitions/s"));
     shown.coverage.tell(&mut facts);
     facts
 }

@@ -1,39 +1,21 @@
 //! `handfast sim replay`, `minimize` and `timeline`: what is done with a line.
 
 use super::case::{ShownCase, words};
-use super::show::{Facts, columns, grouped};
+use super::show::{Facts, ShownViolation, columns, grouped};
 use super::trace;
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::{help, output};
 use clap::Args;
 use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;
 use serde::Serialize;
 use std::time::Instant;
 
-const REPLAY_EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast sim replay 'hf2:SimultaneousOpen:-:-:0x00:a:eAAAAA:…'
-  handfast sim replay run.trace            what `serve --record run.trace` wrote
-
-The line holds the scenario, the devices and the traffic, the variant of the
-rules, the faults, the grain and the schedule, and the hash of what it led to
-when it was printed: the same in debug and release builds and on every platform. If the
-rules have changed since, the replay says so.
-
-A trace is fed to the core, which must do what it did, bit for bit. The first
-entry with other effects is reported, with the expected ones.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Play what a line holds, and tell every event; or a recorded run, and see that it is the same
 ///
 /// Prints each event of a line, what it made the nodes do, and what does not hold.
 #[derive(Args)]
-#[command(after_long_help = REPLAY_EPILOGUE)]
+#[command(after_long_help = help::SIM_REPLAY)]
 pub(crate) struct Replay {
     /// The line, in quotes; or the file of a trace
     #[arg(value_name = "LINE|FILE")]
@@ -50,22 +32,9 @@ pub(crate) struct Replay {
     json: bool,
 }
 
-const MINIMIZE_EPILOGUE: &str = concat!(
-    "\
-Example:
-  handfast sim minimize 'hf2:…'
-
-Events are left out as long as the same oracle breaks. Then worlds are searched
-breadth first, with few faults before many, for a shorter way. What is printed
-last replays the shortest schedule found.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Shrink a failing line to as few events as can be found
 #[derive(Args)]
-#[command(after_long_help = MINIMIZE_EPILOGUE)]
+#[command(after_long_help = help::SIM_MINIMIZE)]
 pub(crate) struct Minimize {
     /// The line, in quotes
     line: String,
@@ -74,20 +43,9 @@ pub(crate) struct Minimize {
     json: bool,
 }
 
-const TIMELINE_EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast sim timeline 'hf2:…'                  one line per event
-  handfast sim timeline 'hf2:…' --mermaid        a sequence diagram for Markdown
-  handfast sim timeline run.trace                the last entries of a recorded run
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Print the events of a line or of a recorded run, or draw them as a sequence diagram
 #[derive(Args)]
-#[command(after_long_help = TIMELINE_EPILOGUE)]
+#[command(after_long_help = help::SIM_TIMELINE)]
 pub(crate) struct Timeline {
     /// The line, in quotes; or the file of a trace
     #[arg(value_name = "LINE|FILE")]
@@ -108,18 +66,6 @@ pub(crate) struct Timeline {
     /// Print one line of JSON: every event, with the state of every node after it
     #[arg(long)]
     json: bool,
-}
-
-#[derive(Serialize)]
-struct ShownViolation {
-    oracle: String,
-    detail: String,
-}
-
-impl From<&Violation> for ShownViolation {
-    fn from(violation: &Violation) -> Self {
-        Self { oracle: format!("{:?}", violation.oracle), detail: violation.detail.clone() }
-    }
 }
 
 #[derive(Serialize)]
@@ -189,11 +135,6 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
     let line = parse(&arguments.line)?;
     let record = Record::of(&line)?;
     let picture = &record.picture;
-    let broken = picture.violation.as_ref().map(|violation| Failure::Broken {
-        oracle: format!("{:?}", violation.oracle),
-        detail: violation.detail.clone(),
-        line: line.to_string(),
-    });
     if arguments.json {
         output::say_json(&shown(&record))?;
     } else {
@@ -206,19 +147,18 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
         let healing = picture.rows.iter().filter(|row| row.healing).count();
         facts.add("events", format!("{}, and {healing} to heal", picture.rows.len() - healing));
         facts.add("trace", format!("{:032x}", record.trace_hash));
-        facts.add(
-            "ending",
-            match &picture.violation {
-                Some(violation) => format!("broken: {:?}: {}", violation.oracle, violation.detail),
-                None => "every oracle holds".to_owned(),
-            },
-        );
+        let broken = |found: &Violation| format!("broken: {:?}: {}", found.oracle, found.detail);
+        let ending = picture.violation.as_ref().map(broken);
+        facts.add("ending", ending.unwrap_or_else(|| "every oracle holds".to_owned()));
         output::say(format_args!("{told}\n{}", facts.text(columns())))?;
         if picture.violation.is_some() {
             output::say(format_args!("{line}"))?;
         }
     }
-    broken.map_or(Ok(()), Err)
+    match &picture.violation {
+        Some(violation) => Err(ShownViolation::from(violation).failure(line.to_string())),
+        None => Ok(()),
+    }
 }
 
 #[derive(Serialize)]
@@ -256,14 +196,9 @@ pub(super) fn minimize(arguments: Minimize) -> Outcome {
     let mut facts = Facts::default();
     facts.add("shrunk", format!("from {} to {events} events", smaller.events_before));
     facts.add("left", words(&smaller.line.case));
-    facts.add(
-        "tried",
-        format!(
-            "{} schedules with events left out, {} worlds, {milliseconds} ms",
-            grouped(smaller.schedules),
-            grouped(smaller.worlds as u64)
-        ),
-    );
+    let (schedules, worlds) = (grouped(smaller.schedules), grouped(smaller.worlds as u64));
+    let tried = format!("{schedules} schedules with events left out, {worlds} worlds");
+    facts.add("tried", format!("{tried}, {milliseconds} ms"));
     let shortest = match smaller.shortest {
         true => "none shorter exists with these kinds of fault and no more faults",
         false => "the search was bounded: a shorter one may exist",

@@ -1,22 +1,18 @@
 //! Results for terminals of any width, and for none.
 
+use crate::failure::Failure;
+use crate::terminal::Window;
 use handfast_core::node::TRANSITIONS;
+use handfast_diagnosis::wrapped;
 use handfast_sim::Coverage;
+use handfast_transport_sim::Violation;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
-use std::io::IsTerminal;
-use std::time::Duration;
 
 /// Columns of the terminal on standard output; `None` if it is none.
 pub(crate) fn columns() -> Option<usize> {
-    if !std::io::stdout().is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    Some(
-        size.map(|size| usize::from(size.ws_col)).ok().filter(|columns| *columns > 0).unwrap_or(80),
-    )
+    Window::of(std::io::stdout()).map(|window| window.columns)
 }
 
 /// Named values, one below the other; what is longer than a line goes on below its beginning.
@@ -54,23 +50,6 @@ impl Facts {
     }
 }
 
-/// Lines of at most so many letters, broken between words where there is a space.
-pub(super) fn wrapped(text: &str, letters: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > letters {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
-}
-
 /// `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -84,10 +63,24 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// So many per second; 0 if no time has passed.
-pub(super) fn per_second(count: u64, took: Duration) -> u64 {
-    let seconds = took.as_secs_f64();
-    if seconds > 0.0 { (count as f64 / seconds) as u64 } else { 0 }
+/// A violation as JSON.
+#[derive(Serialize)]
+pub(super) struct ShownViolation {
+    pub(super) oracle: String,
+    pub(super) detail: String,
+}
+
+impl From<&Violation> for ShownViolation {
+    fn from(violation: &Violation) -> Self {
+        Self { oracle: format!("{:?}", violation.oracle), detail: violation.detail.clone() }
+    }
+}
+
+impl ShownViolation {
+    /// The failure of a command that found it; `line` replays it.
+    pub(super) fn failure(self, line: String) -> Failure {
+        Failure::Broken { oracle: self.oracle, detail: self.detail, line }
+    }
 }
 
 /// The marks that were hit.
@@ -119,13 +112,9 @@ impl Marks {
             let shown: Vec<String> = marks.iter().map(shown).collect();
             if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
         };
-        facts.add(
-            "coverage",
-            format!(
-                "{} of {} declared transitions, {} pairs of states",
-                self.transitions, self.transitions_declared, self.state_pairs
-            ),
-        );
+        let Self { transitions, transitions_declared: declared, state_pairs: pairs, .. } = self;
+        let reached = format!("{transitions} of {declared} declared transitions");
+        facts.add("coverage", format!("{reached}, {pairs} pairs of states"));
         facts.add("timers fired", list(&self.timers));
         facts.add("refusals", list(&self.refusals));
     }
@@ -137,7 +126,7 @@ fn named<K: Debug>(marks: &BTreeMap<K, u64>) -> BTreeMap<String, u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, grouped, wrapped};
+    use super::{Facts, grouped};
 
     #[test]
     fn numbers_are_grouped_by_thousands() {
@@ -153,6 +142,5 @@ mod tests {
             let text = facts.text(Some(columns));
             assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
         }
-        assert_eq!(wrapped("", 8), [""]);
     }
 }

@@ -2,17 +2,16 @@
 
 use super::case::{Usage, Variant, cannot_carry, parse_device, parse_scenario, parse_traffic};
 use super::pool;
-use super::show::{Facts, Marks, columns, grouped, per_second};
+use super::show::{Facts, Marks, ShownViolation, columns, grouped};
 use crate::failure::{Failure, Outcome};
-use crate::{output, size};
+use crate::progress::Progress;
+use crate::{help, output, size};
 use clap::Args;
 use handfast_sim::sweep::{Swarm, Swarmed};
 use handfast_sim::{Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::Profile;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -21,32 +20,12 @@ const SEEDS: u64 = 1_000;
 /// Between two lines that say how far a sweep without a terminal is.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-const EPILOGUE: &str = concat!(
-    "\
-Examples:
-  handfast sim sweep
-  handfast sim sweep --minutes 10 --from 1000000
-  handfast sim sweep --scenario Twins,Established --faults 30 --events 2000
-  handfast sim sweep --from 4711 --seeds 1        this seed alone
-  handfast sim sweep --device erdma-compat,rxe --traffic Write,Read
-  handfast sim sweep --fleet --minutes 5
-
-Each seed draws a scenario, which kinds of fault are on, how many faults and
-events there are, the grain, and a scheduler: uniform, fault-late, fault-early,
-starve (one site stands still), newest-first, oldest-first or timers-first.
-After that faults stop, and the world must heal: every demand met or reported,
-nothing half-open, no lifecycle lost. Every oracle is asked after every event.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Play random schedules with many faults, then demand that the world heals
 ///
 /// Prints how many seeds, events and faults were played, how fast, and what was reached. The first
 /// seed on which an oracle breaks ends it; the last line printed replays that seed.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::SIM_SWEEP)]
 pub(crate) struct Sweep {
     /// Number of seeds [default: 1000, unless a time is given]
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["minutes", "time"])]
@@ -130,19 +109,17 @@ struct Shown {
 #[derive(Serialize)]
 struct Broken {
     seed: u64,
-    oracle: String,
-    detail: String,
+    #[serde(flatten)]
+    violation: ShownViolation,
     events: usize,
     line: String,
 }
 
 impl Broken {
     fn of(seed: u64, swarmed: &Swarmed) -> Option<Self> {
-        let violation = swarmed.run.violation.as_ref()?;
         Some(Self {
             seed,
-            oracle: format!("{:?}", violation.oracle),
-            detail: violation.detail.clone(),
+            violation: swarmed.run.violation.as_ref()?.into(),
             events: swarmed.run.schedule.len(),
             line: swarmed.line.as_ref()?.to_string(),
         })
@@ -157,32 +134,28 @@ pub(super) fn run(arguments: Sweep) -> Outcome {
     } else {
         output::say(format_args!("{}", facts(&shown).text(columns())))?;
     }
-    let Some(Broken { seed, oracle, detail, events, line }) = shown.broken else { return Ok(()) };
+    let Some(Broken { seed, violation, events, line }) = shown.broken else { return Ok(()) };
     if !arguments.json {
+        let ShownViolation { oracle, detail } = &violation;
         output::say(format_args!(
             "\nseed {seed} breaks {oracle} after {events} events: {detail}\n\
              'handfast sim minimize LINE' shrinks it, 'handfast sim timeline LINE' draws it:\n{line}"
         ))?;
     }
-    Err(Failure::Broken { oracle, detail, line })
+    Err(violation.failure(line))
+}
+
+/// Each of the values, or none once.
+fn some_or_none<T: Copy>(values: &[T]) -> Vec<Option<T>> {
+    if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
 }
 
 fn swarm(arguments: &Sweep) -> Result<Swarm, Failure> {
     let Sweep { scenario, device, traffic, usage, fleet, .. } = arguments;
-    let traffic: Vec<Option<Traffic>> = match traffic.as_slice() {
-        _ if *fleet => vec![Some(Traffic::Fleet)],
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
-    let device: Vec<Option<&'static Profile>> = match device.as_slice() {
-        [] => vec![None],
-        some => some.iter().copied().map(Some).collect(),
-    };
-    let on = |device: &Option<&'static Profile>| {
-        let device = *device;
-        traffic.iter().map(move |traffic| usage.ground(device, *traffic))
-    };
-    let grounds: Vec<Ground> = device.iter().flat_map(on).collect();
+    let traffic = if *fleet { vec![Some(Traffic::Fleet)] } else { some_or_none(traffic) };
+    let device = some_or_none(device);
+    let on = |device| traffic.iter().map(move |traffic| usage.ground(device, *traffic));
+    let grounds: Vec<Ground> = device.into_iter().flat_map(on).collect();
     let all = || Scenario::ALL.into_iter().chain([Scenario::Transfers]);
     let carries =
         |scenario: &Scenario| traffic.iter().flatten().all(|traffic| scenario.carries(*traffic));
@@ -215,7 +188,10 @@ fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
         Some(_) => u64::MAX - arguments.from,
         None => arguments.seeds.unwrap_or(SEEDS),
     };
-    let mut progress = Progress::start(time, seeds, arguments.json);
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let length = time.map_or(seeds, milliseconds);
+    let template = "sweep {percent:>3}% {msg}";
+    let mut progress = Progress::start(length, template, LINE_INTERVAL, arguments.json);
     let (mut total, mut hashes, mut broken) = (Tally::default(), 0_u128, None);
     let (mut scenarios, mut schedulers) = (BTreeMap::new(), BTreeMap::new());
     let coverage =
@@ -226,23 +202,29 @@ fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
             scenarios.entry(scenario).or_insert_with(Tally::default).add(&swarmed);
             schedulers.entry(scheduler).or_insert_with(Tally::default).add(&swarmed);
             hashes = hashes.rotate_left(1) ^ swarmed.run.trace_hash;
-            progress.tell(&total, started.elapsed());
+            if total.seeds.is_multiple_of(32) {
+                progress.bar.set_message(format!("{} seeds", total.seeds));
+            }
+            let elapsed = started.elapsed();
+            let position = if time.is_some() { milliseconds(elapsed) } else { total.seeds };
+            progress.update(position, || {
+                let (seeds, events) = (grouped(total.seeds), grouped(total.events));
+                format!("{seeds} seeds and {events} events after {} s", elapsed.as_secs())
+            });
             broken = Broken::of(seed, &swarmed);
-            let over = time.is_some_and(|time| started.elapsed() >= time);
-            if over || broken.is_some() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+            match broken.is_some() || time.is_some_and(|time| elapsed >= time) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         });
-    progress.end();
+    drop(progress);
     let took = started.elapsed();
     Shown {
         from: arguments.from,
         threads: arguments.threads,
         milliseconds: took.as_millis(),
-        seeds_per_s: per_second(total.seeds, took),
-        events_per_s: per_second(total.events, took),
+        seeds_per_s: size::per_second(total.seeds, took),
+        events_per_s: size::per_second(total.events, took),
         total,
         traces: format!("{hashes:032x}"),
         scenarios,
@@ -259,15 +241,8 @@ fn facts(shown: &Shown) -> Facts {
     facts.add("swept", format!("{} seeds, {from} to {last}", grouped(*seeds)));
     facts.add("events", format!("{}, {} of them faults", grouped(*events), grouped(*faults)));
     facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
-    facts.add(
-        "rates",
-        format!(
-            "{} seeds/s, {} events/s on {} threads",
-            grouped(shown.seeds_per_s),
-            grouped(shown.events_per_s),
-            shown.threads
-        ),
-    );
+    let (seeds, events) = (grouped(shown.seeds_per_s), grouped(shown.events_per_s));
+    facts.add("rates", format!("{seeds} seeds/s, {events} events/s on {} threads", shown.threads));
     let list = |tallies: &BTreeMap<String, Tally>| {
         let shown = |(name, tally): (&String, &Tally)| format!("{name} {}", grouped(tally.seeds));
         tallies.iter().map(shown).collect::<Vec<_>>().join(", ")
@@ -280,48 +255,4 @@ fn facts(shown: &Shown) -> Facts {
         if shown.broken.is_some() { "an oracle does not hold" } else { "every oracle holds" };
     facts.add("ending", ending);
     facts
-}
-
-/// The progress of a sweep: a bar on a terminal, a line a minute elsewhere.
-struct Progress {
-    bar: Option<ProgressBar>,
-    time: Option<Duration>,
-    next_line: Duration,
-}
-
-impl Progress {
-    fn start(time: Option<Duration>, seeds: u64, quiet: bool) -> Self {
-        let terminal = std::io::stderr().is_terminal() && !quiet;
-        let length = time.map_or(seeds, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let bar = terminal.then(|| {
-            let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template("sweep {percent:>3}% {msg}");
-            bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        });
-        Self { bar, time, next_line: if quiet { Duration::MAX } else { LINE_INTERVAL } }
-    }
-
-    fn tell(&mut self, total: &Tally, elapsed: Duration) {
-        if let Some(bar) = &self.bar {
-            let milliseconds = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-            bar.set_position(if self.time.is_some() { milliseconds } else { total.seeds });
-            if total.seeds.is_multiple_of(32) {
-                bar.set_message(format!("{} seeds", total.seeds));
-            }
-        } else if elapsed >= self.next_line {
-            self.next_line = elapsed + LINE_INTERVAL;
-            output::note(format_args!(
-                "{} seeds and {} events after {} s",
-                grouped(total.seeds),
-                grouped(total.events),
-                elapsed.as_secs()
-            ));
-        }
-    }
-
-    fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }

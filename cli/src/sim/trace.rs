@@ -2,7 +2,7 @@
 
 use super::show::{Facts, columns, grouped};
 use crate::failure::{Failure, Outcome};
-use crate::output;
+use crate::{help, output};
 use clap::Args;
 use handfast_sim::{Picture, Window, picture_of_trace};
 use handfast_trace::{Redacted, Replayed, TraceCause, TraceError, TraceReader, redact, replay};
@@ -15,24 +15,9 @@ use tempfile::NamedTempFile;
 /// Room for the longest lines that are common.
 const BUFFER_BYTES: usize = 256 << 10;
 
-const REDACT_EPILOGUE: &str = concat!(
-    "\
-Example:
-  handfast sim redact run.trace for-others.trace
-
-Names of nodes and NICs, addresses, GIDs, tokens and words for people become
-name-1, address-1, gid-1, token-1, text-1; the same value has the same
-placeholder everywhere. What is left are times, numbers of lifecycles, queue
-pairs, packets and bytes, incarnations, limits and kinds of failure. Send the
-new file, not the old one.
-
-",
-    include_str!("exit_codes.txt")
-);
-
 /// Take names and addresses out of a recorded run, which replays as before
 #[derive(Args)]
-#[command(after_long_help = REDACT_EPILOGUE)]
+#[command(after_long_help = help::SIM_REDACT)]
 pub(crate) struct Redact {
     /// The file of a trace
     file: PathBuf,
@@ -121,14 +106,12 @@ pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
     facts.add("not replayed", format!("{} edges of transfers", grouped(*edges)));
     facts.add("segments", format!("{}, {} entries dropped", grouped(*segments), grouped(*missing)));
     facts.add("took", format!("{} ms when it was recorded", grouped(milliseconds)));
-    facts.add(
-        "ending",
-        match (ended, cut) {
-            (true, _) => "the engine was closed",
-            (_, true) => "the last line is cut off, and left out",
-            _ => "the process was killed, or still ran when the file was copied",
-        },
-    );
+    let ending = match (ended, cut) {
+        (true, _) => "the engine was closed",
+        (_, true) => "the last line is cut off, and left out",
+        _ => "the process was killed, or still ran when the file was copied",
+    };
+    facts.add("ending", ending);
     output::say(format_args!("{}", facts.text(columns())))
 }
 

@@ -1,21 +1,7 @@
 //! `handfast sim variants`.
 
+use crate::help;
 use clap::Args;
-
-const EPILOGUE: &str = concat!(
-    "\
-Examples, in a checkout of the sources, where cargo builds the variants first:
-  handfast sim variants
-  handfast sim variants SO-1 GEN-1 --json
-
-Columns: the variant, the worlds seen until it broke, the events of the
-shortest schedule, how many random schedules it took, and the oracle that does
-not hold. A variant that is not found out within 50,000 worlds and 10,000
-schedules is a failure of the explorer. The JSON has the replay lines too.
-
-",
-    include_str!("exit_codes.txt")
-);
 
 /// Check that each broken variant of the rules is found out
 ///
@@ -24,7 +10,7 @@ schedules is a failure of the explorer. The JSON has the replay lines too.
 /// ship must hold in the same world. The variants are patches in the sources and no part of this
 /// program: in a checkout it runs `cargo xtask variants`, which builds one that has them.
 #[derive(Args)]
-#[command(after_long_help = EPILOGUE)]
+#[command(after_long_help = help::SIM_VARIANTS)]
 pub(crate) struct Variants {
     /// Ids of variants, such as SO-1 [default: all]
     #[arg(value_name = "ID")]

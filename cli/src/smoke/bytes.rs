@@ -53,9 +53,9 @@ impl<'a> Target<'a> {
         pattern: &[u8],
         timeout: Duration,
     ) -> Result<(), Failure> {
-        let memory = || Memory::zeroed(pattern.len()).map_err(handfast::Error::from);
+        let memory = || Memory::zeroed(pattern.len());
         let (source, back) = (memory()?, memory()?);
-        source.copy_in(0, pattern).map_err(handfast::Error::from)?;
+        source.copy_in(0, pattern)?;
         self.segment.write(&source.whole(), offset).timeout(timeout).await?;
         let local = crc32c::crc32c(pattern);
         let remote = self.segment.checksum(offset, pattern.len() as u64).await?;
@@ -64,7 +64,7 @@ impl<'a> Target<'a> {
         }
         self.segment.read(&back.whole(), offset).timeout(timeout).await?;
         let mut seen = vec![0; pattern.len()];
-        back.copy_out(0, &mut seen).map_err(handfast::Error::from)?;
+        back.copy_out(0, &mut seen)?;
         compare(pattern, &seen)
     }
 }

@@ -28,16 +28,13 @@ pub(super) async fn run(arguments: &Smoke, report: &mut Report) -> Outcome {
     let options = devices::choose(arguments, &found);
     report.devices(found)?;
     let Some([first, second]) = report.step("devices", start(&options)).await? else {
-        return [HANDSHAKE, BYTES, REESTABLISH, RESET, RESTART]
-            .into_iter()
-            .try_for_each(|name| report.skip(name, "there is no device to use"));
+        let rest = [HANDSHAKE, BYTES, REESTABLISH, RESET, RESTART];
+        return report.skip(&rest, "there is no device to use");
     };
     let Some(segments) = report.step(HANDSHAKE, handshake(&first, &second)).await? else {
         queue_pairs(arguments, report, [&first, &second]).await?;
         close(&first, &second).await;
-        return [BYTES, RESTART]
-            .into_iter()
-            .try_for_each(|name| report.skip(name, "the handshake failed"));
+        return report.skip(&[BYTES, RESTART], "the handshake failed");
     };
     report.step(BYTES, bytes(&segments, arguments.timeout)).await?;
     let [there, _] = segments;
@@ -67,7 +64,7 @@ async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) 
         Ok((pair, words))
     });
     let Some(mut pair) = report.step(REESTABLISH, again).await? else {
-        return report.skip(RESET, "queue pairs could not be established again");
+        return report.skip(&[RESET], "queue pairs could not be established again");
     };
     report.record(RESET, blocking(move || pair.reset())).await
 }
@@ -75,9 +72,7 @@ async fn queue_pairs(arguments: &Smoke, report: &mut Report, nodes: [&Node; 2]) 
 /// There are no devices in a program without them, so that no step comes this far.
 #[cfg(not(feature = "verbs"))]
 async fn queue_pairs(_: &Smoke, report: &mut Report, _: [&Node; 2]) -> Outcome {
-    [REESTABLISH, RESET]
-        .into_iter()
-        .try_for_each(|name| report.skip(name, "the program has no RDMA"))
+    report.skip(&[REESTABLISH, RESET], "the program has no RDMA")
 }
 
 /// Runs what waits in the kernel off the runtime's threads.

@@ -21,7 +21,7 @@ impl Node {
     ) -> Result<Self, Failure> {
         let builder = Engine::builder().name(name).listen(listen);
         let engine = builder.transport(TransportChoice::Rdma).rdma(options.clone()).start().await?;
-        let memory = Memory::zeroed(SEGMENT_BYTES).map_err(handfast::Error::from)?;
+        let memory = Memory::zeroed(SEGMENT_BYTES)?;
         let served = engine.register(SEGMENT).access(Access::READ_WRITE).serve(memory.whole())?;
         Ok(Self { engine, _served: served })
     }

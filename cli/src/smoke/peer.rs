@@ -15,17 +15,11 @@ pub(super) async fn run(arguments: &Smoke, place: &Place, report: &mut Report) -
         it.address = arguments.gid.first().copied();
     });
     let Some(engine) = report.step("devices", start(&options)).await? else {
-        for name in ["handshake", "bytes", "reopen"] {
-            report.skip(name, "there is no device to use")?;
-        }
-        return Ok(());
+        return report.skip(&["handshake", "bytes", "reopen"], "there is no device to use");
     };
     let Some(segment) = report.step("handshake", open(&engine, place)).await? else {
-        for name in ["bytes", "reopen"] {
-            report.skip(name, "the handshake failed")?;
-        }
         engine.close().await;
-        return Ok(());
+        return report.skip(&["bytes", "reopen"], "the handshake failed");
     };
     let moved = async { Ok(((), target(&segment, place)?.exchange(1, arguments.timeout).await?)) };
     report.step("bytes", moved).await?;

@@ -161,7 +161,7 @@ impl Site {
         let (sender, ends) = channel();
         let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;
         // The first half is written from, the second is written to.
-        let memory = Memory::zeroed(2 * BYTES).map_err(handfast::Error::from)?;
+        let memory = Memory::zeroed(2 * BYTES)?;
         let registration = nic.register(memory.whole(), Access::READ_WRITE)?;
         Ok(Self { nic, ends, memory, registration, timeout })
     }
@@ -175,11 +175,11 @@ impl Site {
         seed: u8,
         patience: Duration,
     ) -> Result<Option<CompletionStatus>, Failure> {
-        self.memory.copy_in(0, &pattern(BYTES, seed)).map_err(handfast::Error::from)?;
+        self.memory.copy_in(0, &pattern(BYTES, seed))?;
         let remote = other.registration.remote_span();
         let remote = RemoteSpan { address: remote.address + BYTES as u64, ..remote };
         let slice = SliceId::from_bits(u64::from(seed));
-        let span = self.memory.span(0, BYTES).map_err(handfast::Error::from)?;
+        let span = self.memory.span(0, BYTES)?;
         let posting = Posting {
             slice,
             direction: Direction::Write,
@@ -202,7 +202,7 @@ impl Site {
 
     fn holds(&self, sent: &[u8]) -> Result<(), Failure> {
         let mut seen = vec![0; sent.len()];
-        self.memory.copy_out(BYTES, &mut seen).map_err(handfast::Error::from)?;
+        self.memory.copy_out(BYTES, &mut seen)?;
         compare(sent, &seen)
     }
 }

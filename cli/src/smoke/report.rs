@@ -76,17 +76,15 @@ impl Report {
         name: &'static str,
         work: impl Future<Output = Result<(T, String), Failure>>,
     ) -> Result<Option<T>, Failure> {
-        let (began, timeout) = (Instant::now(), self.timeout);
-        let ended = tokio::time::timeout(timeout, work).await;
-        let ended = ended.unwrap_or(Err(Failure::StepOverdue { step: name, timeout }));
-        match ended {
+        let began = Instant::now();
+        match self.bounded(name, work).await {
             Ok((value, detail)) => {
-                self.tell(name, Verdict::Pass, began, detail, None)?;
+                self.add(name, Verdict::Pass, began, detail, None)?;
                 Ok(Some(value))
             }
             Err(failure) => {
                 let error = reason(&failure);
-                self.tell(name, Verdict::Fail, began, failure.to_string(), Some(error))?;
+                self.add(name, Verdict::Fail, began, failure.to_string(), Some(error))?;
                 self.failure.get_or_insert(failure);
                 Ok(None)
             }
@@ -103,19 +101,30 @@ impl Report {
         name: &'static str,
         work: impl Future<Output = Result<String, Failure>>,
     ) -> Outcome {
-        let (began, timeout) = (Instant::now(), self.timeout);
-        let ended = tokio::time::timeout(timeout, work).await;
-        let ended = ended.unwrap_or(Err(Failure::StepOverdue { step: name, timeout }));
+        let (began, ended) = (Instant::now(), self.bounded(name, work).await);
         let words = ended.unwrap_or_else(|failure| failure.to_string());
-        self.tell(name, Verdict::Recorded, began, words, None)
+        self.add(name, Verdict::Recorded, began, words, None)
     }
 
-    /// A step that is not taken, and why.
-    pub(super) fn skip(&mut self, name: &'static str, why: &str) -> Outcome {
-        self.tell(name, Verdict::Skipped, Instant::now(), why.to_owned(), None)
+    async fn bounded<T>(
+        &self,
+        step: &'static str,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let timeout = self.timeout;
+        let ended = tokio::time::timeout(timeout, work).await;
+        ended.unwrap_or(Err(Failure::StepOverdue { step, timeout }))
     }
 
-    fn tell(
+    /// Steps that are not taken, and why.
+    pub(super) fn skip(&mut self, names: &[&'static str], why: &str) -> Outcome {
+        let skipped = |report: &mut Self, name| {
+            report.add(name, Verdict::Skipped, Instant::now(), why.to_owned(), None)
+        };
+        names.iter().try_for_each(|name| skipped(self, *name))
+    }
+
+    fn add(
         &mut self,
         name: &'static str,
         verdict: Verdict,
@@ -146,25 +155,13 @@ impl Report {
 }
 
 fn reason(failure: &Failure) -> FallbackReport {
-    let id = failure.diagnosis_id().map(handfast_diagnosis::Id::as_str);
-    match failure {
-        Failure::Engine(error) => FallbackReport::of(error, CURE),
+    let (side, stage) = match failure {
+        Failure::Engine(error) => return FallbackReport::of(error, CURE),
         #[cfg(feature = "verbs")]
-        Failure::Verbs(error) => FallbackReport {
-            side: format!("{:?}", error.side).to_lowercase(),
-            stage: error.call.to_owned(),
-            peer: None,
-            cause: error.to_string(),
-            id,
-            cure: CURE,
-        },
-        other => FallbackReport {
-            side: "configuration".to_owned(),
-            stage: "the transfer".to_owned(),
-            peer: None,
-            cause: other.to_string(),
-            id,
-            cure: CURE,
-        },
-    }
+        Failure::Verbs(error) => (format!("{:?}", error.side).to_lowercase(), error.call),
+        _ => ("configuration".to_owned(), "the transfer"),
+    };
+    let id = failure.diagnosis_id().map(handfast_diagnosis::Id::as_str);
+    let cause = failure.to_string();
+    FallbackReport { side, stage: stage.to_owned(), peer: None, cause, id, cure: CURE }
 }

@@ -1,6 +1,8 @@
 //! The table: a node and the busiest of its peers.
 
+use crate::progress::rate;
 use crate::size;
+use crate::terminal::Window;
 use serde_json::Value;
 use std::time::Duration;
 
@@ -13,27 +15,6 @@ const BEHIND_NARROW: usize = 37;
 const NAME_MIN: usize = 12;
 /// The name of the peers that are not counted one by one.
 const OTHER: &str = "other";
-/// The size of a terminal that reports none.
-const USUAL: Window = Window { columns: 80, rows: 24 };
-
-/// The size of the window.
-#[derive(Clone, Copy)]
-pub(super) struct Window {
-    pub(super) columns: usize,
-    pub(super) rows: usize,
-}
-
-impl Window {
-    pub(super) fn of_terminal() -> Self {
-        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-        let size = size.map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)));
-        match size {
-            Some((columns, rows)) if columns > 0 && rows > 0 => Self { columns, rows },
-            _ => USUAL,
-        }
-    }
-}
-
 /// The shown rows, and the width of names.
 #[derive(Clone, Copy)]
 struct Layout {
@@ -146,14 +127,13 @@ impl<'a> Peer<'a> {
     }
 
     fn line(&self, elapsed: Duration, Layout { wide, name: columns }: Layout) -> String {
-        let seconds = elapsed.as_secs_f64().max(1e-3);
         let (write, read) = (rate(self.write, elapsed), rate(self.read, elapsed));
         let p99 = time(self.p99_ns);
         let name = cut(self.name, columns);
         if !wide {
             return format!("{name:columns$} {write:>13} {read:>13} {p99:>8}");
         }
-        let batches = (self.batches as f64 / seconds) as u64;
+        let batches = size::per_second(self.batches, elapsed);
         format!(
             "{name:columns$} {write:>13} {read:>13} {batches:>9} {:>7} {:>8} {p99:>8}",
             self.failed,
@@ -190,11 +170,6 @@ impl<'a> Peer<'a> {
 
 fn several(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
-}
-
-fn rate(bytes: u64, elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs_f64().max(1e-3);
-    format!("{}/s", size::show((bytes as f64 / seconds) as u64))
 }
 
 /// A time in the unit that it is read best in.
