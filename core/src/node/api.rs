@@ -4,9 +4,10 @@ use super::lane::StateKind;
 use super::transitions::Trigger;
 use crate::identity::{Incarnation, Lifecycle, NicPath, Pair};
 use crate::time::Duration;
-use crate::transport::{Operation, OperationId, Outcome, TransportError};
+use crate::transport::{Operation, OperationId, Outcome, Side, TransportError};
 use crate::wire::{Message, PlainMessage, Refusal};
 use alloc::borrow::Cow;
+use alloc::string::ToString;
 use serde::{Deserialize, Serialize};
 
 /// Configuration of a node. All its randomness derives from `seed`.
@@ -246,6 +247,22 @@ pub enum Failure {
     /// A local bound is reached.
     #[error("the limit '{0}' is reached")]
     Limit(Cow<'static, str>),
+}
+
+impl Failure {
+    /// The failure as a transport would have seen it: that of the handshake where it saw none.
+    pub fn to_transport_error(&self) -> TransportError {
+        let side = match self {
+            Self::Transport(error) => return error.clone(),
+            Self::OperationOverdue
+            | Self::DrainOverdue
+            | Self::Closed
+            | Self::Evicted
+            | Self::Limit(_) => Side::Local,
+            _ => Side::Peer,
+        };
+        TransportError { side, call: "handshake".into(), code: 0, detail: self.to_string() }
+    }
 }
 
 /// Observations for the application.

@@ -209,7 +209,8 @@ impl<N: Net> Link<N> {
         self.tell(|target| {
             target.on_lane_revoked(lane);
             target.on_completions(&mut released);
-            target.on_lane_down(lane, cause.clone(), true);
+            target.on_lane_ending(lane, cause.clone(), true);
+            target.on_lane_down(lane);
             // Before the next lane comes up, which would be taken for the proof that nothing of
             // this one can land any more (`Target::on_lane_up`).
             if writing {

@@ -92,8 +92,6 @@ pub(crate) struct Driver<N: Net> {
     openings: Openings,
     /// Outstanding requests by lifecycle, and whether the peer's own request crossed ours.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
-    /// Why lanes end that are not gone yet, and whether they broke.
-    causes: BTreeMap<Lifecycle, (TransportError, bool)>,
     eviction: LaneEviction,
     /// Lanes that were asked to make way, and who waits for their end.
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
@@ -121,7 +119,6 @@ impl<N: Net> Driver<N> {
             calling: JoinSet::new(),
             openings: Openings::default(),
             asked: BTreeMap::new(),
-            causes: BTreeMap::new(),
             eviction: LaneEviction::default(),
             making_way: BTreeMap::new(),
             no_room: BTreeMap::new(),
@@ -169,7 +166,8 @@ impl<N: Net> Driver<N> {
         let LocalEnd { plane, target } = &self.parts.local;
         plane.stop().await;
         let closed = || failed(Side::Local, "close", "the engine was closed".into());
-        target.on_lane_down(LOCAL_LANE, closed(), false);
+        target.on_lane_ending(LOCAL_LANE, closed(), false);
+        target.on_lane_down(LOCAL_LANE);
         target.on_fenced();
         target.on_closed();
         for target in self.parts.registry.all() {
@@ -550,12 +548,8 @@ impl<N: Net> Driver<N> {
     fn on_retired(&mut self, lane: Lifecycle) {
         self.eviction.handle_lane_down(lane);
         self.making_way.remove(&lane);
-        let (cause, broke) = self
-            .causes
-            .remove(&lane)
-            .unwrap_or_else(|| (failed(Side::Local, "retire", "retired".into()), false));
         if let Some(target) = self.parts.lanes.remove(lane) {
-            target.on_lane_down(lane, cause, broke);
+            target.on_lane_down(lane);
         }
     }
 
@@ -564,7 +558,7 @@ impl<N: Net> Driver<N> {
         match &event {
             Event::OpenFailed { peer, failure } => {
                 info!(%peer, %failure, "no lane could be opened");
-                let cause = to_transport_error(failure);
+                let cause = failure.to_transport_error();
                 let no_room = self.no_room.remove(peer).filter(|(error, _)| *error == cause);
                 if let Some(no_room) = no_room {
                     let runs = self.parts.registry.runs(peer);
@@ -578,8 +572,10 @@ impl<N: Net> Driver<N> {
                 self.asked.remove(lifecycle);
                 self.openings.on_ended(*lifecycle);
                 debug!(%peer, ?lifecycle, %failure, "a lifecycle ended");
-                let broke = matches!(failure, Failure::Transport(_));
-                self.causes.insert(*lifecycle, (to_transport_error(failure), broke));
+                if let Some(target) = self.parts.lanes.get(*lifecycle) {
+                    let broke = matches!(failure, Failure::Transport(_));
+                    target.on_lane_ending(*lifecycle, failure.to_transport_error(), broke);
+                }
                 // Whatever is wanted of a lane that was closed here was asked for since.
                 if !matches!(failure, Failure::Closed | Failure::Evicted) {
                     self.drop_idle_demand(peer, *lifecycle);
@@ -767,16 +763,4 @@ fn lanes_of_peer(QuotaExceeded { in_use, max }: QuotaExceeded) -> LimitReached {
 
 fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
     TransportError { side, call: call.into(), code: 0, detail }
-}
-
-fn to_transport_error(failure: &Failure) -> TransportError {
-    match failure {
-        Failure::Transport(error) => error.clone(),
-        Failure::OperationOverdue
-        | Failure::DrainOverdue
-        | Failure::Closed
-        | Failure::Evicted
-        | Failure::Limit(_) => failed(Side::Local, "handshake", failure.to_string()),
-        _ => failed(Side::Peer, "handshake", failure.to_string()),
-    }
 }

@@ -87,10 +87,7 @@ impl LaneTable {
 impl LaneSink for LaneTable {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         match self.get(lane) {
-            Some(target) => {
-                target.note_doubts(lane, completions);
-                target.on_completions(completions);
-            }
+            Some(target) => target.on_completions(completions),
             // Nothing is posted before a lane is in the table or after it left.
             None => completions.clear(),
         }

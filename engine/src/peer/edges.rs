@@ -1,7 +1,7 @@
 //! Edges of the transfers to one incarnation of a peer, for the recording.
 
 use crate::command::{Command, Commands};
-use handfast_core::transfer::{BatchId, BatchOutcome, BatchReport, Cause, Request, TransferInput};
+use handfast_core::transfer::{BatchId, BatchOutcome, BatchReport, Cause, Request};
 use handfast_core::{Incarnation, Instant, NicPath};
 use handfast_trace::{Edge, Ending, Trace};
 use std::collections::VecDeque;
@@ -65,20 +65,9 @@ impl Edges {
         }
     }
 
-    pub(crate) fn on_input(&mut self, now: Instant, input: &TransferInput) {
+    /// Keeps an edge of a lane or of the peer, and writes at once.
+    pub(crate) fn on_edge(&mut self, now: Instant, edge: Edge) {
         let Some(writing) = &mut self.writing else { return };
-        let edge = match input {
-            TransferInput::LaneUp { lane, .. } => Edge::LaneUp(*lane),
-            TransferInput::LaneRevoked { lane } => Edge::LaneRevoked(*lane),
-            TransferInput::LaneDown { lane, cause } => {
-                Edge::LaneDown { lane: *lane, cause: cause.clone() }
-            }
-            TransferInput::PeerLost { cause } => Edge::PeerLost(cause.clone()),
-            TransferInput::PeerRestarted => Edge::PeerRestarted,
-            TransferInput::Completion(_)
-            | TransferInput::LaneFenced { .. }
-            | TransferInput::FenceLost { .. } => return,
-        };
         writing.keep(now, edge);
         writing.write();
     }

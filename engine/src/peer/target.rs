@@ -4,7 +4,6 @@
 //! the data path outside the lock and in order: the thread that finds the outbox idle empties it,
 //! and all others leave their postings in it.
 
-mod fence;
 mod lanes;
 
 pub(crate) use lanes::LaneUp;
@@ -12,25 +11,26 @@ pub(crate) use lanes::LaneUp;
 use crate::command::{Command, Commands};
 use crate::data::transport::{Carrier, Ends};
 use crate::error::Cause;
+use crate::observe::count;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
 use crate::peer::near::Near;
 use crate::peer::opening::LaneOpening;
 use crate::time::Clock;
 use handfast_core::mooncake::RpcMeta;
-use handfast_core::policy::{FenceLedger, LaneUsage, LaneWatchdog, Rails};
+use handfast_core::policy::LaneUsage;
+use handfast_core::target::{self, TargetConfig, TargetOutput};
 use handfast_core::transfer::{
-    Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferInput, TransferLimits,
-    TransferOutput, Transfers, Work,
+    Affinity, BatchId, BatchReport, LocalSpan, Request, SubmitError, TransferLimits, Work,
 };
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
-use handfast_trace::Trace;
+use handfast_trace::{Edge, Trace};
 use handfast_transport::{Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span};
 use handfast_transport_rdma::LimitReached;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -74,6 +74,7 @@ pub(crate) struct TargetParts {
 }
 
 pub(crate) struct Target {
+    me: Weak<Self>,
     parts: TargetParts,
     address: Mutex<Arc<str>>,
     state: Mutex<State>,
@@ -110,16 +111,15 @@ struct Held {
 }
 
 struct State {
-    transfers: Transfers,
+    /// Decides; everything else here is what its inputs and outputs are about.
+    machine: target::Target,
     spans: Vec<Option<Held>>,
     free: Vec<u32>,
     requests: Vec<Request>,
     affinities: Vec<Affinity>,
     batches: BTreeMap<BatchId, Batch>,
-    /// Those that are up, and those that are being tried.
+    /// Those that are up, and those that are being probed.
     lanes: Vec<lanes::Lane>,
-    /// The rails to a peer with several NICs, where we have several too.
-    rails: Option<Rails>,
     /// Ranks of rails by memory location.
     near: Option<Near>,
     /// The peer's, by name.
@@ -130,26 +130,16 @@ struct State {
     opening: Option<LaneOpening>,
     /// The counts of what goes over such lanes.
     rail: Option<Arc<Rail>>,
-    /// Revoked lanes whose last slice is waited for.
-    draining: Vec<Lifecycle>,
-    fences: FenceLedger,
     meters: Option<Arc<PeerMeters>>,
     outbox: Vec<Dispatch>,
     dispatching: bool,
     /// Next wake-up of the timer task; `None` while it waits for a notification.
     armed: Option<Instant>,
-    watchdog: LaneWatchdog,
     edges: Edges,
-    /// Time of the last submission, completion or new lane.
-    used: Instant,
-    /// Batches submitted.
-    uses: u64,
     /// The limit that kept the last lane that was asked for from coming up, and how that was told.
     no_room: Option<(TransportError, LimitReached)>,
     /// A metadata store has said that it has no entry of the node any more.
     unpublished: bool,
-    /// The permanent end of this incarnation, which also ends later submissions.
-    ended: Option<TransferInput>,
 }
 
 impl Target {
@@ -157,35 +147,35 @@ impl Target {
     pub(crate) fn start(parts: TargetParts) -> Arc<Self> {
         let TargetParts { path, incarnation, commands, trace, .. } = &parts;
         let edges = Edges::new(trace.clone(), commands.clone(), path.clone(), *incarnation);
+        let config = TargetConfig {
+            path: path.clone(),
+            limits: parts.limits,
+            lane_timeout: parts.lane_mute,
+            legacy: *incarnation == Incarnation::UNKNOWN,
+        };
         let state = State {
-            transfers: Transfers::new(parts.limits),
+            machine: target::Target::new(config, parts.clock.now()),
             spans: Vec::new(),
             free: Vec::new(),
             requests: Vec::new(),
             affinities: Vec::new(),
             batches: BTreeMap::new(),
             lanes: Vec::new(),
-            rails: None,
             near: None,
             devices: Vec::new(),
             carrier: None,
             opening: None,
             rail: None,
-            draining: Vec::new(),
-            fences: FenceLedger::default(),
             meters: parts.meters.clone(),
             outbox: Vec::new(),
             dispatching: false,
             armed: None,
-            watchdog: LaneWatchdog::new(parts.lane_mute),
             edges,
-            used: parts.clock.now(),
-            uses: 0,
             no_room: None,
             unpublished: false,
-            ended: None,
         };
-        let target = Arc::new(Self {
+        let target = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             address: Mutex::new(parts.address.as_str().into()),
             parts,
             state: Mutex::new(state),
@@ -229,7 +219,7 @@ impl Target {
     pub(crate) fn refresh(&self) {
         let mut state = self.lock();
         state.unpublished = false;
-        self.stale.store(state.ended.is_some(), Ordering::Release);
+        self.stale.store(state.machine.has_ended(), Ordering::Release);
     }
 
     /// The node's name.
@@ -283,8 +273,6 @@ impl Target {
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
         let now = self.parts.clock.now();
         let mut state = self.lock();
-        state.used = now;
-        state.uses += 1;
         let mut requests = std::mem::take(&mut state.requests);
         let spans: Vec<u32> = pieces.iter().map(|piece| state.hold(piece)).collect();
         requests.extend(pieces.iter().zip(&spans).map(|(piece, slot)| Request {
@@ -294,7 +282,7 @@ impl Target {
             length: piece.span.len() as u64,
         }));
         let affinities = state.affinities_of(pieces);
-        let submitted = state.transfers.submit_near(now, &requests, &affinities, deadline);
+        let submitted = state.machine.submit(now, &requests, &affinities, deadline);
         state.affinities = affinities;
         if let Ok(batch) = submitted {
             state.edges.on_submitted(now, batch, &requests);
@@ -345,21 +333,16 @@ impl Target {
     pub(crate) fn cancel(&self, batch: BatchId) {
         let now = self.parts.clock.now();
         let mut state = self.lock();
-        state.transfers.cancel(now, batch);
+        state.machine.cancel(now, batch);
         self.pump(state, now);
     }
 
     /// Takes what a lane reports. Called once per wake.
     pub(crate) fn on_completions(&self, completions: &mut Vec<Completion>) {
         let now = self.parts.clock.now();
-        let answered = completions.iter().any(Completion::is_answer);
         let mut state = self.lock();
-        state.used = now;
-        if answered {
-            state.watchdog.handle_answer(now);
-        }
         for completion in completions.drain(..) {
-            state.input(now, TransferInput::Completion(completion));
+            state.machine.handle_completion(now, completion);
         }
         state.count_moved();
         self.pump(state, now);
@@ -370,16 +353,6 @@ impl Target {
         self.lock().opening
     }
 
-    /// Posts nothing more on a lane; what is posted goes on.
-    pub(crate) fn on_lane_revoked(&self, lane: Lifecycle) {
-        self.update(|state, now| state.input(now, TransferInput::LaneRevoked { lane }));
-    }
-
-    /// Reports as soon as nothing that was posted on a revoked lane is outstanding.
-    pub(crate) fn drain(&self, lane: Lifecycle) {
-        self.update(|state, _| state.draining.push(lane));
-    }
-
     /// Transport of the last lane that came up.
     pub(crate) fn carrier(&self) -> Option<Carrier> {
         self.lock().carrier
@@ -387,8 +360,7 @@ impl Target {
 
     /// Local use of its lanes.
     pub(crate) fn usage(&self) -> LaneUsage {
-        let state = self.lock();
-        LaneUsage { busy: !state.batches.is_empty(), uses: state.uses, last: state.used }
+        self.lock().machine.usage()
     }
 
     /// A limit keeps lanes from coming up, which is told next as the peer's loss.
@@ -411,10 +383,7 @@ impl Target {
 
     /// The peer was given up, until somebody asks for it again.
     pub(crate) fn on_peer_lost(&self, cause: TransportError) {
-        self.mark_stale();
-        let failure = cause.clone();
-        self.update(|state, now| state.input(now, TransferInput::PeerLost { cause }));
-        self.fail_demand(failure);
+        self.update(|state, now| state.machine.handle_peer_lost(now, cause));
     }
 
     /// The peer runs anew: nothing can be done on this run any more.
@@ -425,13 +394,13 @@ impl Target {
             code: 0,
             detail: "the peer restarted".into(),
         };
-        self.end(TransferInput::PeerRestarted, cause);
+        self.end(Edge::PeerRestarted, cause, |machine, _| machine.handle_peer_restarted());
     }
 
     /// The engine is closed.
     pub(crate) fn on_closed(&self) {
-        let cause = closed();
-        self.end(TransferInput::PeerLost { cause: cause.clone() }, cause);
+        let edge = Edge::PeerLost(closed());
+        self.end(edge, closed(), |machine, cause| machine.handle_closed(cause));
     }
 
     /// The driver is gone: waiters see a closed engine. Lanes that are still up may touch memory
@@ -439,7 +408,7 @@ impl Target {
     pub(crate) fn abandon(&self) {
         let cause = closed();
         let mut state = self.lock();
-        state.ended.get_or_insert(TransferInput::PeerLost { cause: cause.clone() });
+        state.machine.handle_closed(cause.clone());
         self.mark_stale();
         // Their other ends learn of it by that.
         state.batches.clear();
@@ -449,10 +418,18 @@ impl Target {
         self.fail_demand(cause);
     }
 
-    fn end(&self, end: TransferInput, cause: TransportError) {
-        self.update(|state, _| {
-            state.ended.get_or_insert(end);
-            state.edges.write();
+    fn end(
+        &self,
+        edge: Edge,
+        cause: TransportError,
+        end: impl FnOnce(&mut target::Target, TransportError),
+    ) {
+        self.update(|state, now| {
+            match state.machine.is_busy() {
+                true => state.edges.on_edge(now, edge),
+                false => state.edges.write(),
+            }
+            end(&mut state.machine, cause.clone());
             self.mark_stale();
         });
         self.fail_demand(cause);
@@ -480,12 +457,8 @@ impl Target {
     /// Acts on what the machine wants, then arms the timer.
     fn pump<'a>(&'a self, mut state: MutexGuard<'a, State>, now: Instant) {
         loop {
-            state.settle_end(now);
-            while let Some(output) = state.transfers.poll_output() {
+            while let Some(output) = state.machine.poll_output(now) {
                 self.on_output(&mut state, now, output);
-            }
-            if self.act_on_rails(&mut state, now) {
-                continue;
             }
             if state.dispatching || state.outbox.is_empty() {
                 break;
@@ -500,14 +473,7 @@ impl Target {
                 state.outbox = outbox;
             }
         }
-        for lane in state.take_drained() {
-            let id = OperationId { lifecycle: lane, kind: OperationKind::Drain };
-            let outcome = Outcome::Drained;
-            self.parts.commands.send(Command::OperationDone { id, outcome });
-        }
-        let busy = state.transfers.load().slices > 0 && !state.lanes.is_empty();
-        state.watchdog.handle_busy(now, busy);
-        let next = state.next_look();
+        let next = state.machine.poll_timeout();
         if next.is_some_and(|next| state.armed.is_none_or(|armed| next < armed)) {
             state.armed = next;
             drop(state);
@@ -515,23 +481,19 @@ impl Target {
         }
     }
 
-    fn on_output(&self, state: &mut State, now: Instant, output: TransferOutput) {
+    fn on_output(&self, state: &mut State, now: Instant, output: TargetOutput) {
         match output {
-            TransferOutput::Post { lane, slice, work } => {
+            TargetOutput::Post { lane, slice, work } => {
                 let Some(posting) = state.posting(lane, slice, &work) else {
                     debug_assert!(false, "a slice lies within its request");
                     return;
                 };
                 state.outbox.push(Dispatch::Post(lane, posting));
             }
-            TransferOutput::Withdraw { lane, slice } => {
+            TargetOutput::Withdraw { lane, slice } => {
                 state.outbox.push(Dispatch::Withdraw(lane, slice));
             }
-            TransferOutput::WantLane => {
-                // A driver that has ended ends what waits, too.
-                self.want_lane_for(state);
-            }
-            TransferOutput::Finished { batch, report } => {
+            TargetOutput::Finished { batch, report } => {
                 state.edges.on_finished(now, batch, &report);
                 let Some(entry) = state.batches.remove(&batch) else { return };
                 match (&state.rail, &self.parts.meters) {
@@ -543,6 +505,36 @@ impl Target {
                 // Nobody may be waiting any more: a dropped transfer was cancelled.
                 let _ = entry.report.send(report);
             }
+            // A driver that has ended ends what waits, too.
+            TargetOutput::Open(path) => self.open(path),
+            TargetOutput::Close(peer) => {
+                self.parts.commands.send(Command::EndLane { peer });
+            }
+            TargetOutput::FallBack(reason) => {
+                self.parts.plane.note_fallback(&self.parts.path, reason);
+            }
+            TargetOutput::Drained(lifecycle) => {
+                let id = OperationId { lifecycle, kind: OperationKind::Drain };
+                let outcome = Outcome::Drained;
+                self.parts.commands.send(Command::OperationDone { id, outcome });
+            }
+            TargetOutput::DemandFailed(cause) => self.fail_demand(cause),
+            TargetOutput::PeerLost(cause) => {
+                self.mark_stale();
+                state.edges.on_edge(now, Edge::PeerLost(cause.clone()));
+                self.fail_demand(cause);
+            }
+            TargetOutput::FenceLost { lane, cause } => {
+                tracing::warn!(?lane, %cause, "writes may still land, and nothing will tell");
+                state.meters.iter().for_each(|meters| count(&meters.fences_lost));
+            }
+            TargetOutput::Refused(error) => {
+                tracing::warn!(%error, "the transfer machine refused an input");
+            }
+            TargetOutput::Probe(_)
+            | TargetOutput::InUse(_)
+            | TargetOutput::OutOfUse { .. }
+            | TargetOutput::Unresponsive(_) => self.on_lane_output(state, now, output),
         }
     }
 
@@ -571,30 +563,11 @@ impl Target {
         let mut state = self.lock();
         if state.armed.is_some_and(|armed| armed <= now) {
             state.armed = None;
-            state.transfers.handle_timeout(now);
-            if let Some(rails) = &mut state.rails {
-                rails.handle_timeout(now);
-            }
-            if state.watchdog.handle_timeout(now) {
-                self.give_lanes_up(&state);
-            }
+            state.machine.handle_timeout(now);
             self.pump(state, now);
             state = self.lock();
         }
         state.armed
-    }
-
-    fn give_lanes_up(&self, state: &State) {
-        let limit_ms = self.parts.lane_mute.nanos() / 1_000_000;
-        for lane in &state.lanes {
-            let error = TransportError {
-                side: Side::Peer,
-                call: "lane".into(),
-                code: 0,
-                detail: format!("no answer on the lane for {limit_ms} ms"),
-            };
-            self.parts.commands.send(Command::LaneFailed { lifecycle: lane.lifecycle, error });
-        }
     }
 }
 
@@ -660,34 +633,6 @@ impl State {
     fn release(&mut self, slot: u32) {
         self.spans[slot as usize] = None;
         self.free.push(slot);
-    }
-
-    fn take_drained(&mut self) -> Vec<Lifecycle> {
-        let (transfers, draining) = (&self.transfers, &mut self.draining);
-        draining.extract_if(.., |lane| transfers.posted_on(*lane) == 0).collect()
-    }
-
-    /// Next wake-up of the timer: a deadline, an unresponsive lane, or a rail's retry.
-    fn next_look(&self) -> Option<Instant> {
-        let rails = self.rails.as_ref().and_then(Rails::poll_timeout);
-        let others = self.watchdog.poll_timeout().into_iter().chain(rails);
-        self.transfers.poll_timeout().into_iter().chain(others).min()
-    }
-
-    /// Ends what came in after the end, or could not end with it.
-    fn settle_end(&mut self, now: Instant) {
-        if let Some(end) = self.ended.clone()
-            && self.transfers.load().batches > 0
-        {
-            self.input(now, end);
-        }
-    }
-
-    fn input(&mut self, now: Instant, input: TransferInput) {
-        self.edges.on_input(now, &input);
-        if let Err(error) = self.transfers.handle_input(now, input) {
-            tracing::warn!(%error, "the transfer machine refused an input");
-        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! A target with two rails on a carrier that does what the story says.
+//! A target with two rails on a carrier that does what the story says. What it decides is tested in
+//! the core.
 
 use super::*;
 use crate::api::transfer::Transfer;
@@ -42,14 +43,14 @@ struct Story {
 }
 
 impl Story {
-    /// With two rails and a lane over each, or with one lane and no rails.
-    fn new(with_rails: bool) -> Self {
+    /// With two rails and a lane over each.
+    fn new() -> Self {
         let node = NodeName::new("b:1").unwrap();
         let (plane, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
         let (sender, commands) = Commands::channel();
         let path = crate::path::nic_path(&node);
         let target = Target::start(TargetParts {
-            path: path.clone(),
+            path,
             incarnation: Incarnation(7),
             address: "b:1".to_owned(),
             runtime: Handle::current(),
@@ -61,22 +62,16 @@ impl Story {
             trace: None,
             meters: Some(meters.clone()),
         });
-        let mut paths = [path.clone(), path];
-        if with_rails {
-            paths = ["rxe0", "rxe1"].map(|nic| NicPath::over_rail(&node, nic, nic).unwrap());
-            let plan =
-                |device: usize| RailPlan { path: paths[device].clone(), peer_device: device };
-            let device =
-                |name: &str| DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() };
-            target.set_rails(&[plan(0), plan(1)], &[device("rxe0"), device("rxe1")], false);
-            assert!(target.want_lane());
-        }
+        let paths = ["rxe0", "rxe1"].map(|nic| NicPath::over_rail(&node, nic, nic).unwrap());
+        let plan = |device: usize| RailPlan { path: paths[device].clone(), peer_device: device };
+        let device =
+            |name: &str| DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() };
+        target.set_rails(&[plan(0), plan(1)], &[device("rxe0"), device("rxe1")], false);
+        assert!(target.want_lane());
         let mut story = Self { target, plane, commands, meters, paths };
         story.up(FIRST, 0);
-        if with_rails {
-            assert_eq!(story.opened(), story.paths);
-            story.up(SECOND, 1);
-        }
+        assert_eq!(story.opened(), story.paths);
+        story.up(SECOND, 1);
         story
     }
 
@@ -84,6 +79,11 @@ impl Story {
         let path = self.paths[rail].clone();
         let up = LaneUp { path, depth: 8, carrier: Carrier::Rdma, opening: None };
         self.target.on_lane_up(lane, up);
+    }
+
+    fn down(&self, lane: Lifecycle, cause: TransportError) {
+        self.target.on_lane_ending(lane, cause, true);
+        self.target.on_lane_down(lane);
     }
 
     /// Paths over which lanes were asked for.
@@ -152,9 +152,9 @@ async fn ends(transfer: Transfer) -> Error {
 /// A write that moved to another rail succeeds once its first rail reopens.
 #[tokio::test]
 async fn moved_write_succeeds_once_its_rail_reopens() {
-    let mut story = Story::new(true);
+    let mut story = Story::new();
     let transfer = story.write_of_which_a_slice_moved();
-    story.target.on_lane_down(FIRST, silent(), true);
+    story.down(FIRST, silent());
     assert_eq!(story.opened(), [story.paths[0].clone()], "to prove that nothing lands any more");
     story.target.on_path_fenced(&story.paths[0]);
     transfer.await.unwrap();
@@ -164,9 +164,9 @@ async fn moved_write_succeeds_once_its_rail_reopens() {
 /// A write whose first rail cannot reopen fails as indeterminate, with the failure's class.
 #[tokio::test]
 async fn moved_write_fails_when_its_rail_stays_down() {
-    let mut story = Story::new(true);
+    let mut story = Story::new();
     let transfer = story.write_of_which_a_slice_moved();
-    story.target.on_lane_down(FIRST, silent(), true);
+    story.down(FIRST, silent());
     assert_eq!(story.opened(), [story.paths[0].clone()]);
     assert_eq!(story.fences_lost(), 0);
     story.target.on_open_failed(&story.paths[0], &device_gone());
@@ -181,69 +181,4 @@ async fn moved_write_fails_when_its_rail_stays_down() {
     assert!(matches!(posted[..], [(SECOND, _)]), "the other rail goes on: {posted:?}");
     story.done(posted);
     next.await.unwrap();
-}
-
-#[tokio::test]
-async fn a_rail_that_does_not_answer_its_probe_loses_the_proof_too() {
-    let mut story = Story::new(true);
-    let transfer = story.write_of_which_a_slice_moved();
-    story.target.on_lane_down(FIRST, silent(), true);
-    assert_eq!(story.opened(), [story.paths[0].clone()]);
-    // Up again without a word of what was before, and broken before it was used.
-    let third = Lifecycle(3);
-    story.target.lock().rails.as_mut().unwrap().handle_lane_up(Instant(1), &story.paths[0], third);
-    story.target.lock().lanes.push(lanes::Lane::tried(third, story.paths[0].clone()));
-    story.target.on_lane_down(third, silent(), true);
-    let error = ends(transfer).await;
-    assert_eq!(error.class(), Some(FailureClass::PeerRail));
-    assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
-}
-
-/// A lane that never finishes its retire fails the batches that wait for its proof.
-#[tokio::test]
-async fn stuck_retire_fails_waiting_batches() {
-    let story = Story::new(true);
-    let transfer = story.write_of_which_a_slice_moved();
-    let cause = TransportError { call: "retire".into(), ..device_gone() };
-    story.target.on_retire_overdue(FIRST, cause);
-    let error = ends(transfer).await;
-    assert_eq!(error.class(), Some(FailureClass::LocalPort));
-    assert_eq!((error.remote(), story.fences_lost()), (Some(Remote::Indeterminate), 1));
-}
-
-/// The device holds a slice until its lane is overdue, and flushes it then. The slice is written over
-/// the other rail, but the proof of the first lane is given up: the write fails and does not wait.
-#[tokio::test]
-async fn slice_flushed_after_overdue_retire_fails_write() {
-    let story = Story::new(true);
-    let transfer = story.write(20);
-    let mut posted = story.plane.take();
-    posted.sort_unstable();
-    let [first, second] = posted[..] else { panic!("{posted:?}") };
-    story.target.on_lane_revoked(FIRST);
-    story
-        .target
-        .on_retire_overdue(FIRST, TransportError { call: "retire".into(), ..device_gone() });
-    let (slice, status) = (first.1, CompletionStatus::Flushed);
-    story.target.on_completions(&mut vec![Completion { slice, status }]);
-    story.done(story.plane.take());
-    story.done([second]);
-    let error = ends(transfer).await;
-    assert_eq!(error.class(), Some(FailureClass::LocalPort));
-    assert_eq!(error.remote(), Some(Remote::Indeterminate));
-}
-
-/// Without rails a lane that never finishes its retire is waited for.
-#[tokio::test]
-async fn stuck_retire_without_rails_is_awaited() {
-    let story = Story::new(false);
-    let transfer = story.write(10);
-    let [posted] = story.plane.take()[..] else { panic!("one slice") };
-    story.failed(posted);
-    story.target.on_retire_overdue(FIRST, device_gone());
-    assert_eq!(story.fences_lost(), 0);
-    story.target.on_lane_down(FIRST, silent(), true);
-    story.up(SECOND, 0);
-    story.done(story.plane.take());
-    transfer.await.unwrap();
 }

@@ -1,0 +1,404 @@
+//! A target with two rails, or with one path, and a caller that does what the story says.
+
+use super::lanes::Lane;
+use super::*;
+use crate::identity::NodeName;
+use crate::policy::{FailureClass, RAIL_PAUSE_MIN, RailPlan, RailVerdict};
+use crate::time::Instant;
+use crate::transfer::{
+    Affinity, BatchOutcome, Cause, Completion, CompletionStatus, Direction, LocalSpan, Remote,
+    RemoteSpan, Request, RequestStatus, Sent,
+};
+use crate::transport::Side;
+use alloc::vec::Vec;
+
+const FIRST: Lifecycle = Lifecycle(1);
+const SECOND: Lifecycle = Lifecycle(2);
+const NOW: Instant = Instant(5);
+const SILENCE: Duration = Duration::from_millis(8);
+
+struct Story {
+    target: Target,
+    paths: [NicPath; 2],
+    outputs: Vec<TargetOutput>,
+}
+
+fn error(side: Side, call: &'static str) -> TransportError {
+    TransportError { side, call: call.into(), code: 12, detail: "injected".into() }
+}
+
+fn silent() -> TransportError {
+    error(Side::Peer, "completion")
+}
+
+fn device_gone() -> TransportError {
+    error(Side::Local, "create")
+}
+
+impl Story {
+    fn without_lanes(with_rails: bool) -> Self {
+        let node = NodeName::new("b:1").unwrap();
+        let path = NicPath { node: node.clone(), nic: NodeName::new("any").unwrap() };
+        let limits = TransferLimits { slice_bytes_max: 10, ..TransferLimits::default() };
+        let config =
+            TargetConfig { path: path.clone(), limits, lane_timeout: SILENCE, legacy: false };
+        let mut target = Target::new(config, NOW);
+        let mut paths = [path.clone(), path];
+        if with_rails {
+            paths = ["nic0", "nic1"].map(|nic| NicPath::over_rail(&node, nic, nic).unwrap());
+            let plan = |at: usize| RailPlan { path: paths[at].clone(), peer_device: at };
+            target.set_rails(NOW, &[plan(0), plan(1)], false);
+        }
+        Self { target, paths, outputs: Vec::new() }
+    }
+
+    /// With a lane over each of two rails.
+    fn with_rails() -> Self {
+        let mut story = Self::without_lanes(true);
+        story.target.handle_demand();
+        story.up(FIRST, 0);
+        story.up(SECOND, 1);
+        assert_eq!(story.opened(), story.paths);
+        story.drain();
+        story
+    }
+
+    /// With a lane over the one path.
+    fn with_one_path() -> Self {
+        let mut story = Self::without_lanes(false);
+        story.up(FIRST, 0);
+        story.drain();
+        story
+    }
+
+    fn up(&mut self, lane: Lifecycle, rail: usize) {
+        let path = self.paths[rail].clone();
+        self.target.handle_lane_up(NOW, lane, path, 8);
+    }
+
+    fn down(&mut self, lane: Lifecycle, cause: TransportError) {
+        self.target.handle_lane_ending(lane, cause, true);
+        self.target.handle_lane_down(NOW, lane);
+    }
+
+    fn keep_outputs(&mut self) {
+        while let Some(output) = self.target.poll_output(NOW) {
+            self.outputs.push(output);
+        }
+    }
+
+    /// The outputs since the last call.
+    fn drain(&mut self) -> Vec<TargetOutput> {
+        self.keep_outputs();
+        core::mem::take(&mut self.outputs)
+    }
+
+    /// Takes the outputs of one kind.
+    fn taken<T>(&mut self, kind: impl Fn(&TargetOutput) -> Option<T>) -> Vec<T> {
+        self.keep_outputs();
+        self.outputs
+            .extract_if(.., |output| kind(output).is_some())
+            .filter_map(|it| kind(&it))
+            .collect()
+    }
+
+    fn opened(&mut self) -> Vec<NicPath> {
+        self.taken(|output| match output {
+            TargetOutput::Open(path) => Some(path.clone()),
+            _ => None,
+        })
+    }
+
+    fn posted(&mut self) -> Vec<(Lifecycle, SliceId)> {
+        self.taken(|output| match output {
+            TargetOutput::Post { lane, slice, .. } => Some((*lane, *slice)),
+            _ => None,
+        })
+    }
+
+    fn fences_lost(&mut self) -> usize {
+        let lost = |output: &TargetOutput| matches!(output, TargetOutput::FenceLost { .. });
+        self.taken(|output| lost(output).then_some(())).len()
+    }
+
+    /// The report of the only batch that ended.
+    fn report(&mut self) -> BatchReport {
+        let reports = self.taken(|output| match output {
+            TargetOutput::Finished { report, .. } => Some(report.clone()),
+            _ => None,
+        });
+        let [report] = &reports[..] else { panic!("{reports:?}") };
+        report.clone()
+    }
+
+    fn write(&mut self, bytes: u64) -> BatchId {
+        let request = Request {
+            direction: Direction::Write,
+            local: LocalSpan { region: 0, offset: 0 },
+            remote: RemoteSpan { key: 1, address: 4_096 },
+            length: bytes,
+        };
+        self.target.submit(NOW, &[request], &[], None).unwrap()
+    }
+
+    fn ended(&mut self, (_, slice): (Lifecycle, SliceId), status: CompletionStatus) {
+        self.target.handle_completion(NOW, Completion { slice, status });
+    }
+
+    fn done(&mut self, posted: impl IntoIterator<Item = (Lifecycle, SliceId)>) {
+        posted.into_iter().for_each(|slice| self.ended(slice, CompletionStatus::Done));
+    }
+
+    /// A write of two slices, of which the one on the first lane is tried again on the second after
+    /// its lane failed, and is done there.
+    fn write_of_which_a_slice_moved(&mut self) {
+        self.write(20);
+        let mut posted = self.posted();
+        posted.sort_unstable();
+        let [first, second] = posted[..] else { panic!("{posted:?}") };
+        assert_eq!((first.0, second.0), (FIRST, SECOND));
+        self.ended(first, CompletionStatus::Failed(silent()));
+        let again = self.posted();
+        assert!(matches!(again[..], [(SECOND, _)]), "{again:?}");
+        self.done([second, again[0]]);
+    }
+}
+
+/// The class of the failure that ended a batch whose write may still land.
+fn indeterminate(report: &BatchReport) -> FailureClass {
+    let write = report.requests.first();
+    let remote = Remote::Indeterminate;
+    assert!(
+        matches!(write, Some(RequestStatus::WriteIncomplete { remote: at, .. }) if *at == remote)
+    );
+    let BatchOutcome::Failed(Cause::PeerLost(cause)) = &report.outcome else {
+        panic!("{:?}", report.outcome)
+    };
+    FailureClass::of(cause)
+}
+
+/// A write that moved to another rail succeeds once its first rail reopens.
+#[test]
+fn moved_write_succeeds_once_its_rail_reopens() {
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.down(FIRST, silent());
+    assert_eq!(story.opened(), [story.paths[0].clone()], "to prove that nothing lands any more");
+    story.target.handle_fence(NOW, Some(&story.paths[0].clone()));
+    assert_eq!(story.report().outcome, BatchOutcome::Success);
+    assert_eq!(story.fences_lost(), 0);
+}
+
+/// A write whose first rail cannot reopen fails as indeterminate, with the failure's class.
+#[test]
+fn moved_write_fails_when_its_rail_stays_down() {
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.down(FIRST, silent());
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    assert_eq!(story.fences_lost(), 0);
+    story.target.handle_open_failed(NOW, &story.paths[0].clone(), &device_gone());
+    assert_eq!(indeterminate(&story.report()), FailureClass::LocalPort);
+    assert_eq!(story.fences_lost(), 1, "it was the lost proof that failed it");
+    assert!(
+        story.outputs.contains(&TargetOutput::DemandFailed(device_gone())),
+        "waiters learn of it"
+    );
+
+    story.write(10);
+    let posted = story.posted();
+    assert!(matches!(posted[..], [(SECOND, _)]), "the other rail goes on: {posted:?}");
+    story.done(posted);
+    assert_eq!(story.report().outcome, BatchOutcome::Success);
+}
+
+/// A lane that proved nothing and breaks under its probe loses the proof, and its rail pauses.
+#[test]
+fn failed_probe_loses_the_proof() {
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.down(FIRST, silent());
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    let (third, path) = (Lifecycle(3), story.paths[0].clone());
+    let verdict = story.target.rails.as_mut().unwrap().handle_lane_up(NOW, &path, third);
+    assert_eq!(verdict, RailVerdict::Probe);
+    story.target.lanes.push(Lane::new(third, path.clone(), 8));
+    story.down(third, silent());
+    assert_eq!(indeterminate(&story.report()), FailureClass::PeerRail);
+    assert_eq!(story.fences_lost(), 1);
+    assert!(story.outputs.contains(&TargetOutput::Close(path)));
+}
+
+/// An answered probe puts the lane into use.
+#[test]
+fn answered_probe_puts_lane_into_use() {
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.down(FIRST, silent());
+    let third = Lifecycle(3);
+    story.up(third, 0);
+    assert!(!story.drain().contains(&TargetOutput::InUse(third)), "not before its probe");
+    story.target.handle_probed(NOW, third);
+    assert!(story.drain().contains(&TargetOutput::InUse(third)));
+}
+
+/// A lane that never finishes its retire fails the batches that wait for its proof.
+#[test]
+fn stuck_retire_fails_waiting_batches() {
+    let mut story = Story::with_rails();
+    story.write_of_which_a_slice_moved();
+    story.target.handle_retire_overdue(NOW, FIRST, error(Side::Local, "retire"));
+    assert_eq!(indeterminate(&story.report()), FailureClass::LocalPort);
+    assert_eq!(story.fences_lost(), 1);
+}
+
+/// The device holds a slice until its lane is overdue, and flushes it then. The slice is written over
+/// the other rail, but the proof of the first lane is given up: the write fails and does not wait.
+#[test]
+fn slice_flushed_after_overdue_retire_fails_write() {
+    let mut story = Story::with_rails();
+    story.write(20);
+    let mut posted = story.posted();
+    posted.sort_unstable();
+    let [first, second] = posted[..] else { panic!("{posted:?}") };
+    story.target.handle_lane_revoked(NOW, FIRST);
+    story.target.handle_retire_overdue(NOW, FIRST, error(Side::Local, "retire"));
+    story.ended(first, CompletionStatus::Flushed);
+    let again = story.posted();
+    story.done(again);
+    story.done([second]);
+    assert_eq!(indeterminate(&story.report()), FailureClass::LocalPort);
+}
+
+/// Without rails a lane that never finishes its retire is waited for.
+#[test]
+fn stuck_retire_without_rails_is_awaited() {
+    let mut story = Story::with_one_path();
+    story.write(10);
+    let [posted] = story.posted()[..] else { panic!("one slice") };
+    story.ended(posted, CompletionStatus::Failed(silent()));
+    story.target.handle_retire_overdue(NOW, FIRST, device_gone());
+    assert_eq!(story.fences_lost(), 0);
+    story.down(FIRST, silent());
+    story.up(SECOND, 0);
+    let again = story.posted();
+    story.done(again);
+    assert_eq!(story.report().outcome, BatchOutcome::Success);
+}
+
+/// A lane to a legacy peer takes the batches that wait for its fence with it.
+#[test]
+fn legacy_lane_takes_its_writes_along() {
+    let mut story = Story::without_lanes(false);
+    story.target.config.legacy = true;
+    story.up(FIRST, 0);
+    story.write(10);
+    let [posted] = story.posted()[..] else { panic!("one slice") };
+    story.ended(posted, CompletionStatus::Failed(silent()));
+    story.down(FIRST, silent());
+    assert_eq!(indeterminate(&story.report()), FailureClass::PeerRail);
+    assert!(story.outputs.contains(&TargetOutput::PeerLost(silent())));
+}
+
+/// A drain is answered when the last posted slice has ended, and not before.
+#[test]
+fn drain_waits_for_the_last_slice() {
+    let mut story = Story::with_one_path();
+    story.write(10);
+    let posted = story.posted();
+    story.target.handle_lane_revoked(NOW, FIRST);
+    story.target.handle_drain(FIRST);
+    assert!(!story.drain().contains(&TargetOutput::Drained(FIRST)));
+    story.done(posted);
+    assert!(story.drain().contains(&TargetOutput::Drained(FIRST)));
+}
+
+/// Lanes with work and no answer are unresponsive, an idle lane never is.
+#[test]
+fn lanes_with_unanswered_work_are_unresponsive() {
+    let mut story = Story::with_one_path();
+    assert_eq!(story.target.poll_timeout(), None, "no work, no wait");
+    let batch = story.write(10);
+    story.posted();
+    let due = NOW + SILENCE;
+    assert_eq!(story.target.poll_timeout(), Some(due));
+    story.target.handle_timeout(due);
+    assert!(story.drain().contains(&TargetOutput::Unresponsive(FIRST)));
+    story.target.cancel(due, batch);
+    story.drain();
+}
+
+/// What is submitted after the end fails with it, and what is posted when its slices are back.
+#[test]
+fn end_covers_what_comes_after_it() {
+    let mut story = Story::with_one_path();
+    story.write(10);
+    let posted = story.posted();
+    story.target.handle_peer_restarted();
+    let withdrawn = story.drain();
+    assert!(matches!(withdrawn[..], [TargetOutput::Withdraw { .. }]), "{withdrawn:?}");
+    story.ended(posted[0], CompletionStatus::Released(Sent::All));
+    assert_eq!(story.report().outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+    assert!(!story.target.is_in_doubt(), "the memory is gone");
+    story.write(10);
+    assert_eq!(story.report().outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+    assert!(story.target.has_ended() && !story.target.is_busy());
+}
+
+/// A slice given back half sent leaves doubt until its lane is fenced.
+#[test]
+fn released_slice_leaves_doubt_until_the_fence() {
+    let mut story = Story::with_one_path();
+    let batch = story.write(10);
+    let posted = story.posted();
+    story.target.cancel(NOW, batch);
+    story.ended(posted[0], CompletionStatus::Released(Sent::Partly));
+    story.drain();
+    assert!(story.target.has_sent_unanswered() && story.target.is_in_doubt());
+    story.target.handle_fence_demand();
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    story.down(FIRST, silent());
+    story.up(SECOND, 0);
+    story.drain();
+    assert!(!story.target.is_in_doubt());
+}
+
+/// A demand over rails that all fail is lost once, and a timer opens a paused rail while work waits.
+#[test]
+fn failed_rails_lose_the_peer_and_pause() {
+    let mut story = Story::without_lanes(true);
+    story.write(10);
+    assert_eq!(story.opened(), story.paths);
+    let [one, other] = story.paths.clone();
+    story.target.handle_open_failed(NOW, &one, &silent());
+    story.drain();
+    let (timer, at) = story.target.timers().next().unwrap();
+    assert_eq!((timer, at), (TargetTimer::Rails, NOW + RAIL_PAUSE_MIN));
+    story.target.handle_timer(at, timer);
+    assert_eq!(story.opened(), core::slice::from_ref(&one));
+    story.target.handle_open_failed(NOW, &one, &silent());
+    story.target.handle_open_failed(NOW, &other, &silent());
+    assert!(story.drain().contains(&TargetOutput::PeerLost(silent())));
+    assert!(!story.target.is_busy());
+}
+
+/// The affinity of a request keeps its slices on the near rail while that is usable.
+#[test]
+fn near_rail_is_used_while_it_is_usable() {
+    let mut story = Story::with_rails();
+    let near = Affinity::of(&[1, 0]);
+    let request = Request {
+        direction: Direction::Read,
+        local: LocalSpan { region: 0, offset: 0 },
+        remote: RemoteSpan { key: 1, address: 4_096 },
+        length: 40,
+    };
+    story.target.submit(NOW, &[request], &[near], None).unwrap();
+    let posted = story.posted();
+    assert!(posted.len() == 4 && posted.iter().all(|(lane, _)| *lane == SECOND), "{posted:?}");
+    story.target.handle_lane_revoked(NOW, SECOND);
+    let flushed = posted.into_iter();
+    flushed.for_each(|slice| story.ended(slice, CompletionStatus::Flushed));
+    let moved = story.posted();
+    assert!(moved.len() == 4 && moved.iter().all(|(lane, _)| *lane == FIRST), "{moved:?}");
+}
