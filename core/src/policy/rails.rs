@@ -166,6 +166,8 @@ struct Rail {
     state: State,
     /// In a row.
     failures: u32,
+    /// The last attempt failed because the peer's process takes no calls.
+    unanswered: bool,
 }
 
 /// The rails to one incarnation of a peer.
@@ -188,7 +190,10 @@ pub struct Rails {
 impl Rails {
     /// Closed rails, at most [`RAILS_MAX`]; `tcp` is the path of lanes over TCP, if allowed.
     pub fn new(plans: &[RailPlan], tcp: Option<&NicPath>) -> Self {
-        let rail = |plan: &RailPlan| Rail { plan: plan.clone(), state: State::Closed, failures: 0 };
+        let rail = |plan: &RailPlan| {
+            let (state, failures, unanswered) = (State::Closed, 0, false);
+            Rail { plan: plan.clone(), state, failures, unanswered }
+        };
         let plans = plans.iter().take(RAILS_MAX);
         let tcp = tcp.map(|path| rail(&RailPlan { path: path.clone(), peer_device: 0 }));
         let rails = plans.map(rail).collect();
@@ -287,6 +292,7 @@ impl Rails {
     /// Takes a lane that came up.
     pub fn handle_lane_up(&mut self, now: Instant, path: &NicPath, lane: Lifecycle) -> RailVerdict {
         let Some(rail) = self.find(path) else { return RailVerdict::Use };
+        rail.unanswered = false;
         let over_tcp = path.rail().is_none();
         if over_tcp && rail.state != State::Opening {
             // The peer's fallback.
@@ -351,10 +357,14 @@ impl Rails {
         let class = FailureClass::of(error);
         let blamed = class != FailureClass::PeerProcess;
         rail.failures = rail.failures.saturating_add(u32::from(blamed));
+        rail.unanswered = !blamed;
         rail.pause(now, class);
         self.cause = Some(error.clone());
-        let tries = |rail: &Rail| {
-            matches!(rail.state, State::Opening | State::Probing(_) | State::Up { .. })
+        // Rails that try a silent process in turn, each while another pauses, are no hope.
+        let tries = |rail: &Rail| match rail.state {
+            State::Opening => blamed || !rail.unanswered,
+            State::Probing(_) | State::Up { .. } => true,
+            State::Closed | State::Paused { .. } | State::Out => false,
         };
         let any = self.all().any(tries);
         // A process that takes no calls is not reached over TCP either.
@@ -373,6 +383,7 @@ impl Rails {
                 rail.state = State::Closed;
             }
             rail.failures = rail.failures.min(1);
+            rail.unanswered = false;
         }
         self.outputs.push_back(RailOutput::Lost(cause));
     }

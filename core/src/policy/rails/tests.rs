@@ -173,6 +173,20 @@ fn last_rail_is_retried_a_bounded_number_of_times() {
     assert_eq!(outputs(&mut rails), [open(0), open(1)], "the next demand tries all");
 }
 
+/// Rails that find a process silent in turn, each while another pauses, lose the demand.
+#[test]
+fn rails_unanswered_in_turn_lose_the_demand() {
+    let mut rails = rails(2, false);
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    let silent = error(Side::Peer, "handshake");
+    rails.handle_open_failed(at(1), &plan(0).path, &silent);
+    rails.handle_timeout(at(2));
+    assert_eq!(outputs(&mut rails), [open(0)], "the other rail is still being tried");
+    rails.handle_open_failed(at(4), &plan(1).path, &silent);
+    assert_eq!(outputs(&mut rails), [RailOutput::Lost(silent)]);
+}
+
 /// An unreachable process fails the demand and blames no rail.
 #[test]
 fn unreachable_process_blames_no_rail() {
