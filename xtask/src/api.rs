@@ -3,12 +3,11 @@
 //! rustdoc writes the crate as JSON, and every public item becomes a line of docs/api/handfast.txt. A
 //! change of the surface is a change of that file.
 
-use crate::command::cargo;
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{Outcome, of_findings, skipped};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const PACKAGE: &str = "handfast";
 const FEATURES: &str = "diagnosis,metadata,metrics-http";
@@ -27,51 +26,33 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<bool> {
-    let surface = match surface(project)? {
-        Ok(surface) => surface,
-        Err(format) => bail!("{}", other_format(format)),
-    };
-    let file = project.root().join(SNAPSHOT);
     if arguments.bless {
-        fs::create_dir_all(file.parent().context("a folder holds the file")?)?;
-        fs::write(&file, &surface)?;
+        let surface = surface(project)?;
+        fs::write(project.root().join(SNAPSHOT), &surface)?;
         println!("{SNAPSHOT}: {} items", surface.lines().count());
-        return Ok(true);
+    } else {
+        println!("{}", check(project)?);
     }
-    let findings = differences(&read(&file), &surface);
-    findings.iter().for_each(|finding| println!("{finding}"));
-    Ok(findings.is_empty())
+    Ok(true)
 }
 
 /// The surface is the one that the repository states.
 pub(crate) fn check(project: &Project) -> Outcome {
-    match surface(project) {
-        Ok(Err(format)) => Outcome::Skipped(other_format(format)),
-        Ok(Ok(surface)) => {
-            let stated = read(&project.root().join(SNAPSHOT));
-            let note = format!("{} public items", surface.lines().count());
-            Outcome::of_findings(&differences(&stated, &surface), note)
-        }
-        Err(error) => Outcome::failed("no list of public items", format!("{error:#}")),
-    }
-}
-
-fn read(file: &Path) -> String {
+    let surface = surface(project)?;
     // A file that is missing states no item.
-    fs::read_to_string(file).unwrap_or_default()
+    let stated = fs::read_to_string(project.root().join(SNAPSHOT)).unwrap_or_default();
+    let note = format!("{} public items", surface.lines().count());
+    of_findings(&differences(&stated, &surface), note)
 }
 
-fn other_format(version: u64) -> String {
-    format!("this rustdoc writes version {version} of its JSON; Rust 1.95 writes {FORMAT_VERSION}")
-}
-
-/// The public items, or the version of a JSON form that is not read.
-fn surface(project: &Project) -> Result<Result<String, u64>> {
+/// The public items. Skipped where rustdoc writes a form of JSON that is not read.
+fn surface(project: &Project) -> Result<String> {
     let json = document(project)?;
     let document: serde_json::Value = serde_json::from_slice(&fs::read(&json)?)?;
     let version = document["format_version"].as_u64().context("a document has a version")?;
     if version != FORMAT_VERSION {
-        return Ok(Err(version));
+        let read = format!("Rust 1.95 writes {FORMAT_VERSION}");
+        return Err(skipped(format!("this rustdoc writes version {version} of its JSON; {read}")));
     }
     let api = public_api::Builder::from_rustdoc_json(&json)
         .omit_blanket_impls(true)
@@ -79,7 +60,7 @@ fn surface(project: &Project) -> Result<Result<String, u64>> {
         .omit_auto_derived_impls(true)
         .build()
         .with_context(|| json.display().to_string())?;
-    Ok(Ok(api.items().map(|item| format!("{item}\n")).collect()))
+    Ok(api.items().map(|item| format!("{item}\n")).collect())
 }
 
 /// Has rustdoc write its JSON form, in a target folder of its own so that the unstable option
@@ -87,8 +68,8 @@ fn surface(project: &Project) -> Result<Result<String, u64>> {
 fn document(project: &Project) -> Result<PathBuf> {
     let target = project.scratch().join("api");
     let words = ["rustdoc", "--quiet", "--lib", "--package", PACKAGE, "--features", FEATURES];
-    let rustdoc = ["--", "-Z", "unstable-options", "--output-format", "json"];
-    let mut command = cargo(project.root(), words.into_iter().chain(rustdoc));
+    let mut command = project.cargo(&words);
+    command.args(["--", "-Z", "unstable-options", "--output-format", "json"]);
     command.env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &target);
     let status = command.status()?;
     if !status.success() {

@@ -7,9 +7,8 @@ mod figures;
 mod page;
 mod targets;
 
-use crate::command::cargo;
 use crate::project::Project;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use figures::Figures;
 use std::fs;
 use std::path::PathBuf;
@@ -99,9 +98,8 @@ const PARTS: [Part; 2] = [
 
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     println!("building handfast");
-    let built = cargo(project.root(), ["build", "--quiet", "--release", "-p", "handfast-cli"])
-        .status()
-        .context("cargo build")?;
+    let build = ["build", "--quiet", "--release", "-p", "handfast-cli"];
+    let built = project.cargo(&build).status().context("cargo build")?;
     ensure!(built.success(), "handfast does not build: {built}");
     let program = project.target().join("release/handfast");
     let folder = match (&arguments.folder, arguments.quick) {
@@ -118,7 +116,9 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         let mut command = Command::new(&program);
         command.args(["bench", "--json", "--limit", "--threads", "1,4"]).args(&cores).args(*words);
         command.args(["--batch", batch, "--rounds", rounds, "--duration", duration]);
-        figures.add(&output(command, *limit)?)?;
+        let output = project.run(command, "bench", Instant::now() + *limit)?;
+        // Standard error is in the same log.
+        figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
     }
     figures.took(began.elapsed());
     let targets = targets::judge(&figures);
@@ -151,33 +151,6 @@ fn cores() -> Vec<String> {
         Some([one]) => vec!["--cores".to_owned(), one.to_string()],
         _ => Vec::new(),
     }
-}
-
-/// Runs a command to its end and returns what it printed.
-fn output(mut command: Command, limit: Duration) -> Result<String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting handfast bench")?;
-    let mut stdout = child.stdout.take().context("the output of handfast bench")?;
-    let reader = std::thread::spawn(move || std::io::read_to_string(&mut stdout));
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if began.elapsed() > limit {
-            // Its own children end with their standard input.
-            child.kill()?;
-            child.wait()?;
-            bail!("handfast bench did not end within {} s", limit.as_secs());
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    let text = reader.join().ok().context("reading from handfast bench")??;
-    ensure!(status.success(), "handfast bench failed: {status}");
-    Ok(text)
 }
 
 /// The measured commit.

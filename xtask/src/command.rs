@@ -1,11 +1,11 @@
 //! Runs a program with a deadline and its output in a log.
 
-use crate::report::Outcome;
+use anyhow::{Context, Result, bail};
 use std::cell::Cell;
 use std::env;
 use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,28 +24,28 @@ thread_local! {
     static PROCESSOR: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// End of a program.
-pub(crate) enum End {
-    Exited(ExitStatus),
-    /// The deadline passed; the program and what it had started were killed.
-    TimedOut,
-    /// It could not be started or waited for.
-    NotRun(io::Error),
+/// Runs `command` until `deadline` with both output streams in the file `log`, and returns the output.
+///
+/// # Errors
+/// The end of the program, or that it could not be run, followed by the end of its output.
+pub(crate) fn run(command: Command, log: &Path, deadline: Instant) -> Result<String> {
+    let ended = run_logged(command, log, deadline).context("cannot be run")?;
+    let output = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let (end, log) = match ended {
+        Some(status) if status.success() => return Ok(output),
+        Some(status) => (status.to_string(), log.display()),
+        None => ("killed: its stage's budget is used up".to_owned(), log.display()),
+    };
+    let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
+    bail!("{end}: {}; output: {log}\n{}", last.trim(), tail(&output, TAIL_LINES))
 }
 
-/// A program that has ended, and where its output is.
-pub(crate) struct Finished {
-    end: End,
-    log: PathBuf,
-}
-
-/// Runs `command` until `deadline` with both output streams in the file `log`.
-pub(crate) fn run(command: Command, log: PathBuf, deadline: Instant) -> Finished {
-    let end = run_logged(command, &log, deadline).unwrap_or_else(End::NotRun);
-    Finished { end, log }
-}
-
-fn run_logged(mut command: Command, log: &Path, deadline: Instant) -> io::Result<End> {
+/// The program's end, or `None` if the deadline passed and it was killed with all it had started.
+fn run_logged(
+    mut command: Command,
+    log: &Path,
+    deadline: Instant,
+) -> io::Result<Option<ExitStatus>> {
     if let Some(folder) = log.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -70,55 +70,26 @@ fn processor_time(stat: &str) -> Option<Duration> {
     Some(TICK * ticks)
 }
 
-fn wait(child: Child, deadline: Instant) -> io::Result<End> {
+/// Waits for a child and counts its processor time.
+fn wait(mut child: Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut took = Duration::ZERO;
-    let end = wait_and_measure(child, deadline, &mut took);
-    PROCESSOR.set(PROCESSOR.get() + took);
-    end
-}
-
-fn wait_and_measure(mut child: Child, deadline: Instant, took: &mut Duration) -> io::Result<End> {
     let stat = format!("/proc/{}/stat", child.id());
     loop {
         // Read before the look that may reap the process: its last words are a poll old at most.
         let read = fs::read_to_string(&stat).ok().and_then(|stat| processor_time(&stat));
-        *took = read.unwrap_or(*took);
-        if let Some(status) = child.try_wait()? {
-            return Ok(End::Exited(status));
-        }
-        if Instant::now() >= deadline {
+        took = read.unwrap_or(took);
+        let ended = child.try_wait()?;
+        let is_late = Instant::now() >= deadline;
+        if ended.is_none() && is_late {
             kill_tree(child.id());
             child.kill()?;
             child.wait()?;
-            return Ok(End::TimedOut);
+        }
+        if ended.is_some() || is_late {
+            PROCESSOR.set(PROCESSOR.get() + took);
+            return Ok(ended);
         }
         thread::sleep(POLL);
-    }
-}
-
-impl Finished {
-    /// Everything the program printed; nothing if its log is gone.
-    pub(crate) fn output(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-
-    /// The program exited with success.
-    pub(crate) fn succeeded(&self) -> bool {
-        matches!(self.end, End::Exited(status) if status.success())
-    }
-
-    /// Passed with a note made from the output, or failed with the output's tail.
-    pub(crate) fn outcome(&self, note: impl Fn(&str) -> String) -> Outcome {
-        let output = self.output();
-        let why = match &self.end {
-            End::Exited(status) if status.success() => return Outcome::Passed(note(&output)),
-            End::Exited(status) => format!("{status}; whole output: {}", self.log.display()),
-            End::NotRun(error) => format!("cannot be run: {error}"),
-            End::TimedOut => {
-                format!("killed: its stage's budget is used up; output: {}", self.log.display())
-            }
-        };
-        Outcome::failed(why, tail(&output, TAIL_LINES))
     }
 }
 
@@ -215,8 +186,15 @@ fn tail(output: &str, lines: usize) -> String {
 mod tests {
     use super::*;
 
+    fn shell(script: &str, limit: Duration) -> Result<String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, &scratch.path().join("log"), Instant::now() + limit)
+    }
+
     #[test]
-    fn grandchildren_are_found_and_strangers_and_cycles_are_not() {
+    fn family_has_grandchildren_and_no_strangers() {
         let table = "  1 0\n 10 1\n 11 10\n 12 11\n 20 1\n 30 30\n not a row\n";
         assert_eq!(family(table, 10), [10, 11, 12]);
         assert_eq!(family(table, 30), [30]);
@@ -232,60 +210,47 @@ mod tests {
 
     #[test]
     fn processor_time_counts_what_a_program_has_started() {
-        let scratch = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command
-            .args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.2"]);
         take_processor_time();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        assert!(run(command, scratch.path().join("log"), deadline).succeeded());
+        let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; sleep 0.2";
+        shell(script, Duration::from_secs(60)).unwrap();
         assert!(take_processor_time() >= TICK);
         assert_eq!(take_processor_time(), Duration::ZERO);
     }
 
     #[test]
-    fn the_tail_is_the_last_lines() {
+    fn tail_is_the_last_lines_and_the_failures_before() {
         assert_eq!(tail("a\nb\nc\n", 2), "b\nc");
         assert_eq!(tail("a\n", 2), "a");
         assert_eq!(tail("test x ... FAILED\na\nb\nc\n", 2), "test x ... FAILED\nb\nc");
     }
 
     #[test]
-    fn a_program_that_outlives_its_deadline_is_killed_with_what_it_started() {
-        let scratch = tempfile::tempdir().unwrap();
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 & echo $!; wait"]);
-        let deadline = Instant::now() + Duration::from_millis(500);
-        let finished = run(command, scratch.path().join("log"), deadline);
-        assert!(Instant::now() < deadline + Duration::from_secs(20));
-        assert!(matches!(finished.outcome(|_| String::new()), Outcome::Failed { .. }));
-        let grandchild = finished.output();
+    fn late_program_is_killed_with_what_it_started() {
+        let started = Instant::now();
+        let script = "sleep 60 & echo $!; wait";
+        let error = shell(script, Duration::from_millis(500)).unwrap_err().to_string();
+        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(error.starts_with("killed"), "{error}");
+        let grandchild = error.lines().last().unwrap();
         let patience = Instant::now() + Duration::from_secs(20);
-        while is_running(grandchild.trim()) {
+        while is_running(grandchild) {
             assert!(Instant::now() < patience, "process {grandchild} still runs");
             thread::sleep(POLL);
         }
     }
 
-    #[test]
-    fn a_failing_program_shows_its_tail_and_a_passing_one_its_note() {
-        let scratch = tempfile::tempdir().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let shell = |script| {
-            let mut command = Command::new("sh");
-            command.args(["-c", script]);
-            run(command, scratch.path().join("log"), deadline)
-        };
-        let failed = shell("echo before; echo wrong >&2; exit 3").outcome(str::to_owned);
-        let Outcome::Failed { why, tail } = failed else { panic!("it did not fail") };
-        assert!(why.contains('3'), "{why}");
-        assert_eq!(tail, "before\nwrong");
-        assert_eq!(shell("echo fine").outcome(str::to_owned), Outcome::Passed("fine\n".to_owned()));
+    /// A process may stay as a zombie where nothing reaps orphans.
+    fn is_running(process: &str) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
     }
 
-    fn is_running(process: &str) -> bool {
-        let states = Command::new("ps").args(["-o", "stat=", "-p", process]).output().unwrap();
-        let state = String::from_utf8(states.stdout).unwrap();
-        !state.trim().is_empty() && !state.trim().starts_with('Z')
+    #[test]
+    fn output_is_returned_or_ends_the_error() {
+        assert_eq!(shell("echo out", Duration::from_secs(20)).unwrap(), "out\n");
+        let error = shell("echo one; echo two; exit 3", Duration::from_secs(20)).unwrap_err();
+        let error = error.to_string();
+        assert!(error.starts_with("exit status: 3: two; output: "), "{error}");
+        assert!(error.ends_with("\none\ntwo"), "{error}");
     }
 }

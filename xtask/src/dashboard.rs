@@ -1,9 +1,8 @@
 //! `cargo xtask dashboard`: every query of the Grafana dashboard against live nodes.
 
-use crate::command::{cargo, run as run_command};
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
-use crate::report::{Outcome, Stage, Step, Summary};
+use crate::report::{Stage, Step, Summary, as_skipped};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -38,33 +37,21 @@ const EMPTY: [(&str, &str); 3] = [
     ("handfast_peer_refusals_received", "no call is refused here"),
 ];
 
+pub(crate) const WHAT: &str = "every query of the Grafana dashboard against live nodes";
+
 pub(crate) fn run(project: &Project) -> bool {
     let mut summary = Summary::default();
-    summary.run(Stage {
-        name: "dashboard",
-        what: "every query of the dashboard against live nodes",
-        budget: BUDGET,
-        steps: vec![step(project)],
-    });
+    let steps = vec![step(project)];
+    summary.run(Stage { name: "dashboard", what: WHAT, budget: BUDGET, steps });
     summary.finish()
 }
 
 pub(crate) fn step(project: &Project) -> Step<'_> {
     Step::new("dashboard", |deadline| {
-        let unpacked = match PACKAGES.ensure(project, deadline) {
-            Ok(folder) => folder,
-            Err(error) => return Outcome::Skipped(format!("{error:#}")),
-        };
+        let unpacked = PACKAGES.ensure(project, deadline).map_err(as_skipped)?;
         let build = ["build", "--workspace", "--bin", "handfast", "--example", "metrics"];
-        let log = project.scratch().join("dashboard-build.log");
-        let built = run_command(cargo(project.root(), build), log, deadline);
-        if !built.succeeded() {
-            return built.outcome(|_| String::new());
-        }
-        match check(project, &unpacked.join("usr/bin")) {
-            Ok(note) => Outcome::Passed(note),
-            Err(error) => Outcome::failed(format!("{error:#}"), String::new()),
-        }
+        project.run(project.cargo(&build), "dashboard-build", deadline)?;
+        check(project, &unpacked.join("usr/bin"))
     })
 }
 

@@ -1,11 +1,11 @@
 //! The features that the tests are built with. All of them share one build: a second set of features
 //! would compile the workspace, and half of what it depends on, once more.
 
-use crate::command::{Finished, cargo, run as run_command};
 use crate::fleet;
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{as_skipped, skipped};
 use crate::verbs::{HEADERS, VerbsBuild};
+use anyhow::Result;
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::Instant;
@@ -26,14 +26,11 @@ impl Features {
     }
 
     /// The same, or why nothing can be built with the feature `verbs`.
-    pub(crate) fn with_verbs(project: &Project, deadline: Instant) -> Result<Self, Outcome> {
+    pub(crate) fn with_verbs(project: &Project, deadline: Instant) -> Result<Self> {
         if !HEADERS.is_present(project) {
-            let names = HEADERS.packages.join(", ");
-            let why = format!("these packages could not be unpacked: {names}");
-            return Err(Outcome::Skipped(why));
+            return Err(skipped(HEADERS.missing()));
         }
-        let verbs = VerbsBuild::prepare(project, deadline)
-            .map_err(|error| Outcome::Skipped(format!("{error:#}")))?;
+        let verbs = VerbsBuild::prepare(project, deadline).map_err(as_skipped)?;
         let mut features = Self::without_verbs(project);
         features.verbs = Some(verbs);
         features.options.extend(["--features", "verbs"]);
@@ -60,26 +57,24 @@ impl Features {
         self.variables.push((name, value.into()));
     }
 
-    /// `cargo VERB` of the workspace with these features and `rest`.
-    pub(crate) fn cargo(&self, project: &Project, verb: &[&str], rest: &[&str]) -> Command {
-        let words = [verb, &self.options, rest].concat();
-        let mut command = cargo(project.root(), words);
+    /// Sets the variables of the build for a command.
+    pub(crate) fn apply(&self, command: &mut Command) {
         if let Some(verbs) = &self.verbs {
-            verbs.apply(&mut command);
+            verbs.apply(command);
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command
     }
 
-    /// Runs it with its output in the log of that name.
+    /// Runs cargo with `verb`, these features and `rest`, with its output in the log of that name.
     pub(crate) fn run(
         &self,
         project: &Project,
         log: &str,
-        (verb, rest): (&[&str], &[&str]),
+        (verb, rest): (&str, &[&str]),
         deadline: Instant,
-    ) -> Finished {
-        let log = project.scratch().join(format!("{log}.log"));
-        run_command(self.cargo(project, verb, rest), log, deadline)
+    ) -> Result<String> {
+        let mut command = project.cargo(&[&[verb], &self.options[..], rest].concat());
+        self.apply(&mut command);
+        project.run(command, log, deadline)
     }
 }

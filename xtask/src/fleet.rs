@@ -1,11 +1,11 @@
 //! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
 
-use crate::command::{Finished, run as run_command};
 use crate::features::Features;
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
-use crate::report::{Outcome, Step};
+use crate::report::{Outcome, Step, as_skipped, skipped};
 use crate::stages::{NIGHTLY, judged};
+use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -35,65 +35,51 @@ pub(crate) const PROTOC: Packages = Packages {
 };
 
 /// Installs the releases, each into a separate environment below cargo's target folder.
-pub(crate) fn installs(project: &Project) -> Vec<Step<'_>> {
-    let step = |release: &'static str| {
-        Step::new(release, move |deadline| match install(project, release, deadline) {
-            Ok(()) => Outcome::Passed(String::new()),
-            Err(why) => Outcome::Skipped(why),
+pub(crate) fn installs(project: &Project) -> impl Iterator<Item = Step<'_>> {
+    RELEASES.into_iter().map(move |release| {
+        Step::new(release, move |deadline| {
+            install(project, release, deadline).map_err(as_skipped)?;
+            Ok(String::new())
         })
-    };
-    RELEASES.into_iter().map(step).collect()
+    })
 }
 
 /// The stories, and those of the store in an etcd. Nightly both releases do everything.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
+    let tests = move |name: &str, arguments: &[&str], deadline| {
+        let mut features = Features::available(project, deadline);
+        features.set(FOLDER, project.scratch());
+        if nightly {
+            features.set(NIGHTLY, "1");
+        }
+        let log = format!("fleet-{name}");
+        unless_skipped(&features.run(project, &log, ("test", arguments), deadline)?)
+    };
     vec![
         Step::new("etcd", move |deadline| {
             let missing = [&PACKAGES, &PROTOC].into_iter().find(|it| !it.is_present(project));
-            if let Some(missing) = missing {
-                return Outcome::Skipped(format!("not unpacked: {}", missing.packages.join(", ")));
+            match missing {
+                Some(missing) => Err(skipped(missing.missing())),
+                None => tests("etcd", &["--test", "stores"], deadline),
             }
-            tests(project, "etcd", &["--test", "stores"], nightly, deadline)
         }),
         Step::new("released-nodes", move |deadline| {
-            if let Some(why) = absent(project) {
-                return Outcome::Skipped(why);
-            }
-            tests(
-                project,
-                "released-nodes",
-                &["--test", "program", "mooncake::"],
-                nightly,
-                deadline,
-            )
+            check(project)?;
+            tests("released-nodes", &["--test", "program", "mooncake::"], deadline)
         }),
     ]
 }
 
-/// Reason for skipping the tests with released nodes, if one is missing.
-pub(crate) fn absent(project: &Project) -> Option<String> {
+/// Everything that the tests with released nodes need is there; otherwise the error skips them.
+pub(crate) fn check(project: &Project) -> Result<()> {
     if !PACKAGES.is_present(project) {
-        return Some(format!("not unpacked: {}", PACKAGES.packages.join(", ")));
+        return Err(skipped(PACKAGES.missing()));
     }
-    let absent = RELEASES.iter().find(|release| !is_installed(project, release))?;
-    Some(format!("{PACKAGE} {absent} is not installed; stage {STAGE} installs it"))
-}
-
-/// Runs tests that may use what is installed, with the store in an etcd where that can be built.
-fn tests(
-    project: &Project,
-    name: &str,
-    arguments: &[&str],
-    nightly: bool,
-    deadline: Instant,
-) -> Outcome {
-    let mut features = Features::available(project, deadline);
-    features.set(FOLDER, project.scratch());
-    if nightly {
-        features.set(NIGHTLY, "1");
-    }
-    let log = format!("fleet-{name}");
-    unless_skipped(&features.run(project, &log, (&["test"], arguments), deadline))
+    let absent = RELEASES.iter().find(|release| !is_installed(project, release));
+    absent.map_or(Ok(()), |absent| {
+        let cure = format!("stage {STAGE} installs it");
+        Err(skipped(format!("{PACKAGE} {absent} is not installed; {cure}")))
+    })
 }
 
 /// With which variables the feature `etcd` is built, where that can be done.
@@ -108,13 +94,12 @@ pub(crate) fn etcd_build(project: &Project) -> Option<[(&'static str, PathBuf); 
     })
 }
 
-/// Outcome of tests; a skipped test makes the step skipped.
-pub(crate) fn unless_skipped(done: &Finished) -> Outcome {
-    let output = done.output();
-    let skipped = output.lines().find(|line| line.starts_with("skipped: "));
-    match (judged(done), skipped) {
-        (Outcome::Passed(_), Some(why)) => Outcome::Skipped(why.to_owned()),
-        (outcome, _) => outcome,
+/// The note of tests; a skipped test makes the step skipped.
+pub(crate) fn unless_skipped(output: &str) -> Outcome {
+    let note = judged(output)?;
+    match output.lines().find(|line| line.starts_with("skipped: ")) {
+        Some(why) => Err(skipped(why)),
+        None => Ok(note),
     }
 }
 
@@ -126,7 +111,7 @@ fn is_installed(project: &Project, release: &str) -> bool {
     folder(project, release).join(COMPLETE).exists()
 }
 
-fn install(project: &Project, release: &str, deadline: Instant) -> Result<(), String> {
+fn install(project: &Project, release: &str, deadline: Instant) -> Result<()> {
     if is_installed(project, release) {
         return Ok(());
     }
@@ -137,11 +122,8 @@ fn install(project: &Project, release: &str, deadline: Instant) -> Result<(), St
     package.args(["-m", "pip", "install", "--no-input", "--disable-pip-version-check"]);
     package.arg("--no-cache-dir").arg(format!("{PACKAGE}=={release}"));
     for (name, command) in [("environment", environment), ("package", package)] {
-        let log = project.scratch().join(format!("mooncake-{release}-{name}.log"));
-        if !run_command(command, log.clone(), deadline).succeeded() {
-            let log = log.display();
-            return Err(format!("{PACKAGE} {release} cannot be installed; see {log}"));
-        }
+        let log = format!("mooncake-{release}-{name}");
+        project.run(command, &log, deadline).with_context(|| format!("{PACKAGE} {release}"))?;
     }
-    fs::write(folder.join(COMPLETE), "").map_err(|error| error.to_string())
+    Ok(fs::write(folder.join(COMPLETE), "")?)
 }

@@ -1,8 +1,7 @@
 //! The fuzz targets: by hand, and as a stage.
 
-use crate::command::{cargo, run as run_command};
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{Outcome, Step};
 use crate::setup;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -32,9 +31,8 @@ pub(crate) struct Arguments {
 
 /// `cargo xtask fuzz`.
 pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
-    for tool in [&setup::FUZZ, &setup::CPP] {
-        ensure!(tool.is_present(), "{} is missing: try `cargo xtask setup`", tool.name);
-    }
+    setup::FUZZ.check()?;
+    setup::CPP.check()?;
     let known = targets(project.root())?;
     let chosen = match &arguments.target {
         Some(target) => {
@@ -57,41 +55,31 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
 }
 
 /// The step that fuzzes every target for a share of `seconds`.
-pub(crate) fn step(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
-    if let Some(missing) = [&setup::FUZZ, &setup::CPP].iter().find(|tool| !tool.is_present()) {
-        return missing.missing();
-    }
-    match fuzz_all(project, seconds, deadline) {
-        Ok(outcome) => outcome,
-        Err(error) => Outcome::failed(format!("{error:#}"), ""),
-    }
+pub(crate) fn step(project: &Project, seconds: u64) -> Step<'_> {
+    Step::new("fuzzing", move |deadline| fuzz_all(project, seconds, deadline))
 }
 
-fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Result<Outcome> {
-    let log = |name: &str| project.scratch().join(format!("fuzz-{name}.log"));
-    let build = cargo(project.root(), ["fuzz", "build", "--sanitizer", "none"]);
-    let built = run_command(build, log("build"), deadline);
-    if !built.succeeded() {
-        return Ok(built.outcome(|_| String::new()));
-    }
+fn fuzz_all(project: &Project, seconds: u64, deadline: Instant) -> Outcome {
+    setup::FUZZ.check()?;
+    setup::CPP.check()?;
+    let build = project.cargo(&["fuzz", "build", "--sanitizer", "none"]);
+    project.run(build, "fuzz-build", deadline)?;
     let targets = targets(project.root())?;
     let share = (seconds / targets.len() as u64).max(1);
     let mut runs = 0;
     for target in &targets {
         let deadline = deadline.min(Instant::now() + Duration::from_secs(share) + GRACE);
-        let fuzzed = run_command(fuzzing(project, target, share)?, log(target), deadline);
-        if !fuzzed.succeeded() {
-            return Ok(fuzzed.outcome(|_| String::new()));
-        }
-        runs += runs_done(&fuzzed.output()).with_context(|| format!("{target} did not count"))?;
+        let fuzzing = fuzzing(project, target, share)?;
+        let output = project.run(fuzzing, &format!("fuzz-{target}"), deadline)?;
+        runs += runs_done(&output).with_context(|| format!("{target} did not count"))?;
     }
-    Ok(Outcome::Passed(format!("{runs} inputs to {} targets", targets.len())))
+    Ok(format!("{runs} inputs to {} targets", targets.len()))
 }
 
 fn fuzzing(project: &Project, target: &str, seconds: u64) -> Result<Command> {
     let found = project.scratch().join("corpus").join(target);
     fs::create_dir_all(&found)?;
-    let mut command = cargo(project.root(), ["fuzz", "run", "--sanitizer", "none", target]);
+    let mut command = project.cargo(&["fuzz", "run", "--sanitizer", "none", target]);
     // cargo-fuzz's own backtrace would crowd out the target's output.
     command.env("RUST_LIB_BACKTRACE", "0");
     // libFuzzer writes to the first folder and only reads the others.
@@ -123,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_runs_is_read_from_the_last_line_that_says_it() {
+    fn number_of_runs_is_read_from_the_last_line() {
         let output = "#12 DONE cov: 3\nDone 12 runs in 1 second(s)\nDone 34 runs in 2 second(s)\n";
         assert_eq!(runs_done(output), Some(34));
         assert_eq!(runs_done("==1== ERROR: libFuzzer: deadly signal\n"), None);

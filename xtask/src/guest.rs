@@ -8,14 +8,13 @@ mod start;
 
 pub(crate) use packages::{Archive, Packages, files_of};
 
-use crate::command::{Finished, run as run_command};
 use crate::features::Features;
 use crate::fleet;
 use crate::project::Project;
-use crate::report::{Outcome, Step};
-use crate::stages::{self, NIGHTLY, judged};
+use crate::report::{Outcome, Step, as_skipped, skipped};
+use crate::stages::{NIGHTLY, judged};
 use crate::verbs::HEADERS;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
 use std::ffi::OsString;
@@ -23,12 +22,6 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Tests of the verbs backend.
-const BACKEND: [&str; 2] = ["--test", "rdma"];
-/// Tests of the program; those over RDMA run in the guest.
-const STORIES: [&str; 2] = ["--test", "program"];
-/// Scenarios that are played on the simulated fabric and on the kernel's.
-const CONFORMANCE: [&str; 2] = ["--test", "conformance"];
 /// Its name as a command.
 const COMMAND: &str = "handfast";
 /// Stories of the program and of the engine in one guest, by what their names contain.
@@ -46,8 +39,6 @@ const FLEET_SECONDS_MAX: &str = "3600";
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
 const TWO_HOSTS: &str = "two_hosts";
-/// The step that plays the scenarios on the backports' kernel.
-const NEWER: &str = "conformance-backports";
 /// Of a failure to boot, as opposed to one of the command.
 const NOT_RUN: u8 = 125;
 /// Downloading and unpacking a hundred megabytes.
@@ -123,16 +114,11 @@ fn program_folder(project: &Project, command: &[OsString]) -> Result<Option<Path
     }
     let deadline = Instant::now() + PACKAGES_MAX;
     HEADERS.ensure(project, deadline)?;
-    let words: Words<'_> = (&["build"], &["--bin", COMMAND]);
-    let built = Features::with_verbs(project, deadline)
-        .map(|features| features.run(project, "verbs-program", words, deadline));
-    let why = match built {
-        Ok(done) if done.succeeded() => return Ok(Some(project.target().join("debug"))),
-        Ok(done) => done.output(),
-        Err(Outcome::Failed { why, tail }) => format!("{why}\n{tail}"),
-        Err(Outcome::Skipped(why) | Outcome::Passed(why)) => why,
-    };
-    anyhow::bail!("{COMMAND} cannot be built with RDMA: {why}")
+    let build: (_, &[&str]) = ("build", &["--bin", COMMAND]);
+    Features::with_verbs(project, deadline)
+        .and_then(|features| features.run(project, "verbs-program", build, deadline))
+        .context("handfast cannot be built with RDMA")?;
+    Ok(Some(project.target().join("debug")))
 }
 
 /// Packages that the setup of these stages unpacks.
@@ -149,190 +135,136 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 ///
 /// Nightly, a host of two is destroyed and comes back as well, and released Mooncake nodes are peers.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    let conformance = |kernel| move |deadline| either(scenarios(project, kernel, deadline));
     let mut steps = vec![
-        Step::new("soft-roce", |deadline| either(tests(project, deadline))),
-        Step::new("conformance", conformance("release")),
-        Step::new("soft-iwarp", move |deadline| either(soft_iwarp(project, nightly, deadline))),
-        Step::new("two-hosts", |deadline| either(two_hosts(project, deadline))),
-        Step::new("program", |deadline| either(program(project, 1, &ONE_HOST, deadline))),
+        Step::new("soft-roce", |deadline| {
+            examples(project, deadline)?;
+            Tests::of("rdma").run(project, deadline)
+        }),
+        Step::new("conformance", |deadline| CONFORMANCE.run(project, deadline)),
+        Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
+        Step::new("two-hosts", |deadline| two_hosts(project, deadline)),
+        Step::new("program", |deadline| {
+            Tests { words: &ONE_HOST, ..PROGRAM }.run(project, deadline)
+        }),
         Step::new("program-two-hosts", |deadline| {
             // One ends with a host cut off.
-            either(program(project, 2, &["hosts::", "--test-threads=1"], deadline))
+            let words = &["hosts::", "--test-threads=1"];
+            Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
         }),
     ];
     if nightly {
-        steps.push(Step::new(NEWER, conformance("backports")));
-        let reborn = |deadline| either(program(project, 2, &["reborn::"], deadline));
-        steps.push(Step::new("program-reborn-host", reborn));
+        steps.push(Step::new("conformance-backports", |deadline| {
+            NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
+            Tests { options: &["--kernel", "backports"], ..CONFORMANCE }.run(project, deadline)
+        }));
+        steps.push(Step::new("program-reborn-host", |deadline| {
+            Tests { words: &["reborn::"], ..TWO_PROGRAMS }.run(project, deadline)
+        }));
     }
     // The nightly run includes those of every change.
-    steps.push(if nightly {
-        Step::new("fleet-over-rdma", |deadline| either(fleet(project, true, deadline)))
-    } else {
-        Step::new("released-nodes-over-rdma", |deadline| either(fleet(project, false, deadline)))
-    });
+    let name = if nightly { "fleet-over-rdma" } else { "released-nodes-over-rdma" };
+    steps.push(Step::new(name, move |deadline| fleet(project, nightly, deadline)));
     steps
-}
-
-/// Lints with the feature that the workspace's lints leave out.
-pub(crate) fn lints(project: &Project) -> Step<'_> {
-    Step::new("verbs-lints", |deadline| match Features::with_verbs(project, deadline) {
-        Ok(features) => stages::lints(project, &features, deadline),
-        Err(outcome) => outcome,
-    })
 }
 
 /// Builds the guest's programs together with the tests, so that its stage spends its time in the
 /// guest.
 pub(crate) fn builds(project: &Project) -> Step<'_> {
-    Step::new("guest-builds", |deadline| either(examples(project, deadline)))
+    Step::new("guest-builds", |deadline| examples(project, deadline))
 }
 
-fn examples(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let words: Words<'_> = (&["build"], &["--example", EXAMPLE, "--example", TWO_HOSTS]);
-    let features = Features::with_verbs(project, deadline)?;
-    let done = features.run(project, "guest-builds", words, deadline);
-    Ok(done.outcome(|_| String::new()))
+fn examples(project: &Project, deadline: Instant) -> Outcome {
+    let build: (_, &[&str]) = ("build", &["--example", EXAMPLE, "--example", TWO_HOSTS]);
+    Features::with_verbs(project, deadline)?.run(project, "guest-builds", build, deadline)?;
+    Ok(String::new())
 }
 
-fn tests(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    let built = examples(project, deadline)?;
-    if !matches!(built, Outcome::Passed(_)) {
-        return Ok(built);
-    }
-    in_guest(project, "verbs-tests", &[], &BACKEND, deadline)
-}
-
-fn two_hosts(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
-    if let Some(skipped) = missing(project, &["guest"]) {
-        return Err(skipped);
-    }
-    let failed = |error: std::io::Error| Outcome::failed(error.to_string(), "");
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+fn two_hosts(project: &Project, deadline: Instant) -> Outcome {
+    check(project)?;
+    let mut command = Command::new(std::env::current_exe()?);
     command.args(["guest", "--hosts", "2", "--limit", "60", "--"]);
     command.arg(project.target().join("debug/examples").join(TWO_HOSTS));
-    let done = run_command(command, project.scratch().join("two-hosts.log"), deadline);
-    Ok(done.outcome(|_| "two hosts".to_owned()))
-}
-
-/// Plays the scenarios on a kernel's soft-RoCE, and compares them with its recording.
-fn scenarios(project: &Project, kernel: &str, deadline: Instant) -> Result<Outcome, Outcome> {
-    if kernel == "backports" {
-        NEWER_KERNEL.ensure(project, deadline).map_err(not_to_be_had)?;
-    }
-    let stories = [&CONFORMANCE[..], &["--", "guest::"]].concat();
-    in_guest(project, &format!("conformance-{kernel}"), &["--kernel", kernel], &stories, deadline)
-}
-
-/// A requirement that cannot be downloaded or built here.
-fn not_to_be_had(error: anyhow::Error) -> Outcome {
-    Outcome::Skipped(format!("{error:#}"))
+    project.run(command, "two-hosts", deadline)?;
+    Ok("two hosts".to_owned())
 }
 
 /// Stories on soft-iWARP, which no queue pair can be wired on: where the driver was built before, or
 /// at night.
-fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Result<Outcome, Outcome> {
+fn soft_iwarp(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
     if nightly {
-        Machine::ensure_siw(project, deadline).map_err(not_to_be_had)?;
+        Machine::ensure_siw(project, deadline).map_err(as_skipped)?;
     } else if !Machine::has_siw(project) {
-        let why = "siw was not built for this kernel; `cargo xtask nightly` builds it, and so does \
-                   `cargo xtask guest --nics siw -- true`";
-        return Err(Outcome::Skipped(why.to_owned()));
+        return Err(skipped(
+            "siw was not built for this kernel; `cargo xtask nightly` builds it, and so does \
+             `cargo xtask guest --nics siw -- true`",
+        ));
     }
-    let options = ["--nics", "siw"];
-    let driver = [&CONFORMANCE[..], &["--", "siw::"]].concat();
-    let driver = in_guest(project, "siw-driver", &options, &driver, deadline)?;
-    if !matches!(driver, Outcome::Passed(_)) {
-        return Ok(driver);
-    }
-    let program = [&STORIES[..], &["--", "siw::"]].concat();
-    in_guest(project, "siw-program", &options, &program, deadline)
+    let (options, words): (&[_], &[_]) = (&["--nics", "siw"], &["siw::"]);
+    Tests { options, words, ..CONFORMANCE }.run(project, deadline)?;
+    Tests { options, words, ..PROGRAM }.run(project, deadline)
 }
 
-/// Runs tests in a guest.
-fn in_guest(
-    project: &Project,
-    name: &str,
-    options: &[&str],
-    tests: &[&str],
-    deadline: Instant,
-) -> Result<Outcome, Outcome> {
-    let told = Told { name, options, tests, nightly: false };
-    Ok(judged(&told.in_guest(project, deadline)?))
+/// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
+/// where that can be built: at night all of them, else those that need no store.
+fn fleet(project: &Project, nightly: bool, deadline: Instant) -> Outcome {
+    fleet::check(project)?;
+    let stories: &[&str] = if nightly { &[FLEET] } else { &FLEET_SHORT };
+    let tests = Tests {
+        options: &["--limit", FLEET_SECONDS_MAX],
+        words: &[stories, &["--test-threads=1"]].concat(),
+        nightly,
+        ..PROGRAM
+    };
+    fleet::unless_skipped(&tests.output(project, deadline)?)
 }
 
-/// Options of `cargo test` before and after the features.
-type Words<'a> = (&'a [&'a str], &'a [&'a str]);
+/// Scenarios that are played on the simulated fabric, compared with a kernel's soft-RoCE.
+const CONFORMANCE: Tests<'_> = Tests { words: &["guest::"], ..Tests::of("conformance") };
+/// Stories of the program, in one guest.
+const PROGRAM: Tests<'_> = Tests::of("program");
+/// The same in two guests, each of which runs them.
+const TWO_PROGRAMS: Tests<'_> = Tests { options: &["--hosts", "2"], ..PROGRAM };
 
 /// Tests to run in a guest.
-struct Told<'a> {
-    /// Of the log.
-    name: &'a str,
+struct Tests<'a> {
+    /// The test binary.
+    binary: &'a str,
     /// Of `cargo xtask guest`.
     options: &'a [&'a str],
-    tests: &'a [&'a str],
+    /// Arguments of the test binary.
+    words: &'a [&'a str],
     /// Sets the variable for long runs.
     nightly: bool,
 }
 
-impl Told<'_> {
-    fn in_guest(&self, project: &Project, deadline: Instant) -> Result<Finished, Outcome> {
-        if let Some(skipped) = missing(project, &["guest"]) {
-            return Err(skipped);
-        }
-        let runner = start::runner(self.options);
-        let runner = runner.map_err(|error| Outcome::failed(error.to_string(), ""))?;
-        // Cargo's own options come before those of the tests.
-        let end = self.tests.iter().position(|word| *word == "--");
-        let (own, rest) = self.tests.split_at(end.unwrap_or(self.tests.len()));
-        let tests = [own, &["--config", &runner], rest].concat();
+impl<'a> Tests<'a> {
+    const fn of(binary: &'a str) -> Self {
+        Self { binary, options: &[], words: &[], nightly: false }
+    }
+
+    fn run(&self, project: &Project, deadline: Instant) -> Outcome {
+        judged(&self.output(project, deadline)?)
+    }
+
+    fn output(&self, project: &Project, deadline: Instant) -> Result<String> {
+        check(project)?;
+        let runner = start::runner(self.options)?;
+        let words = [&["--test", self.binary, "--config", &runner, "--"][..], self.words].concat();
         let mut features = Features::with_verbs(project, deadline)?;
         features.set(fleet::FOLDER, project.scratch());
         if self.nightly {
             features.set(NIGHTLY, "1");
         }
-        Ok(features.run(project, self.name, (&["test"], &tests), deadline))
+        let parts = [&[self.binary][..], self.options, self.words].concat();
+        let log: String = parts.concat().replace(|c: char| !c.is_alphanumeric(), "-");
+        features.run(project, &format!("guest-{log}"), ("test", &words), deadline)
     }
 }
 
-/// Stories of the program, in one guest or in two that each tell them.
-fn program(
-    project: &Project,
-    hosts: u8,
-    stories: &[&str],
-    deadline: Instant,
-) -> Result<Outcome, Outcome> {
-    let tests = [&STORIES[..], &["--"], stories].concat();
-    let name = format!("verbs-program-{}", stories[0].trim_end_matches(':'));
-    in_guest(project, &name, &["--hosts", &hosts.to_string()], &tests, deadline)
-}
-
-/// Stories with released Mooncake nodes as peers, in one guest with both, and with stores in an etcd
-/// where that can be built: at night all of them, else those that need no store.
-fn fleet(project: &Project, nightly: bool, deadline: Instant) -> Result<Outcome, Outcome> {
-    if let Some(why) = fleet::absent(project) {
-        return Err(Outcome::Skipped(why));
-    }
-    let stories: &[&str] = if nightly { &[FLEET] } else { &FLEET_SHORT };
-    let told = Told {
-        name: "verbs-program-fleet",
-        options: &["--limit", FLEET_SECONDS_MAX],
-        tests: &[&STORIES[..], &["--"], stories, &["--test-threads=1"]].concat(),
-        nightly,
-    };
-    Ok(fleet::unless_skipped(&told.in_guest(project, deadline)?))
-}
-
-fn either(outcome: Result<Outcome, Outcome>) -> Outcome {
-    outcome.unwrap_or_else(|outcome| outcome)
-}
-
-/// Reason for skipping a step, if packages of these stages are missing.
-fn missing(project: &Project, stages: &[&str]) -> Option<Outcome> {
-    let missing = packages(stages).iter().find(|packages| !packages.is_present(project))?;
-    let names = missing.packages.join(", ");
-    Some(Outcome::Skipped(format!("these packages could not be unpacked: {names}")))
+/// The packages of the guest are there; otherwise the error skips the step.
+fn check(project: &Project) -> Result<()> {
+    let missing = packages(&["guest"]).iter().find(|packages| !packages.is_present(project));
+    missing.map_or(Ok(()), |packages| Err(skipped(packages.missing())))
 }
 
 /// File that records whether KVM works here.
@@ -352,7 +284,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn every_chosen_test_of_released_nodes_exists() {
+    fn chosen_test_of_released_nodes_exists() {
         let project = Project::find().unwrap();
         let path = project.root().join("cli/tests/stories/mooncake_rdma.rs");
         let text = fs::read_to_string(path).unwrap();

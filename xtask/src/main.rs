@@ -5,7 +5,6 @@ mod bench;
 mod checks;
 mod command;
 mod dashboard;
-mod demo;
 mod features;
 mod fleet;
 mod fuzz;
@@ -49,7 +48,6 @@ enum Task {
     Fuzz(fuzz::Arguments),
     Guest(guest::Arguments),
     Mutation(mutation::Arguments),
-    Demo(demo::Arguments),
     Dashboard(dashboard::Arguments),
     Setup(setup::Arguments),
     Variants(variants::Arguments),
@@ -72,7 +70,6 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run(project, &arguments).map(passed),
         Task::Mutation(arguments) => mutation::run(project, &arguments).map(passed),
         Task::Dashboard(_) => Ok(passed(dashboard::run(&project))),
-        Task::Demo(arguments) => demo::run(project, &arguments).map(passed),
         Task::Variants(arguments) => variants::run(&project, &arguments).map(passed),
         Task::Release(arguments) => release::run(&project, &arguments).map(passed),
         Task::Setup(arguments) => setup::run(project, &arguments).map(passed),

@@ -1,8 +1,11 @@
 //! The workspace this program was built from.
 
+use crate::command;
 use anyhow::{Context, Result};
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
 
 /// The workspace's metadata from cargo.
 pub(crate) struct Project {
@@ -32,9 +35,14 @@ impl Project {
         self.metadata.target_directory.as_std_path().join("xtask")
     }
 
-    /// The workspace has a package of this name.
-    pub(crate) fn has_package(&self, name: &str) -> bool {
-        self.metadata.workspace_packages().iter().any(|package| package.name == name)
+    /// `cargo` in the workspace's root.
+    pub(crate) fn cargo(&self, words: &[&str]) -> Command {
+        command::cargo(self.root(), words.iter().copied())
+    }
+
+    /// Runs a command until `deadline` with its output in the log of that name, and returns the output.
+    pub(crate) fn run(&self, command: Command, log: &str, deadline: Instant) -> Result<String> {
+        command::run(command, &self.scratch().join(format!("{log}.log")), deadline)
     }
 
     /// The version of the program.

@@ -1,11 +1,10 @@
 //! `cargo xtask release`: the program as users get it.
 
-use crate::command::{cargo, run as run_command};
 use crate::fleet;
 use crate::project::Project;
 use crate::verbs::VerbsBuild;
 use crate::wheel::Wheel;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,8 +100,8 @@ impl Build {
         let zig = ZIG.ensure(project, deadline).context("zig, which links for an older glibc")?;
         let (major, minor) = GLIBC;
         let target = format!("{}.{major}.{minor}", self.target);
-        let arguments = ["zigbuild", "--release", "--locked", "--package", "handfast-cli"];
-        let mut command = cargo(project.root(), arguments);
+        let mut command =
+            project.cargo(&["zigbuild", "--release", "--locked", "--package", "handfast-cli"]);
         command.args(["--features", self.features, "--target", &target]);
         let path = env::var_os("PATH").unwrap_or_default();
         let path = [zigbuild].into_iter().chain(env::split_paths(&path));
@@ -113,7 +112,7 @@ impl Build {
         if self.features.contains("verbs") {
             VerbsBuild::prepare(project, deadline)?.apply(&mut command);
         }
-        checked(project, &format!("release-{}", self.target), command, deadline)?;
+        project.run(command, &format!("release-{}", self.target), deadline)?;
         Ok(project.target().join(self.target).join("release/handfast"))
     }
 
@@ -147,22 +146,11 @@ fn zigbuild(project: &Project, deadline: Instant) -> Result<PathBuf> {
     let tools = project.scratch().join("tools");
     let programs = tools.join("bin");
     if !programs.join("cargo-zigbuild").is_file() {
-        let mut install = cargo(project.root(), ["install", "--quiet", "--locked", ZIGBUILD]);
+        let mut install = project.cargo(&["install", "--quiet", "--locked", ZIGBUILD]);
         install.arg("--root").arg(tools);
-        checked(project, "release-zigbuild", install, deadline)?;
+        project.run(install, "release-zigbuild", deadline)?;
     }
     Ok(programs)
-}
-
-fn checked(project: &Project, name: &str, command: Command, deadline: Instant) -> Result<()> {
-    let log = project.scratch().join(format!("{name}.log"));
-    let finished = run_command(command, log.clone(), deadline);
-    if !finished.succeeded() {
-        let output = finished.output();
-        let error = output.lines().find(|line| line.starts_with("error"));
-        bail!("{name} failed: {}; output: {}", error.unwrap_or("out of time"), log.display());
-    }
-    Ok(())
 }
 
 /// The newest version of glibc that a symbol of the program asks for.

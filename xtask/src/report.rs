@@ -2,6 +2,7 @@
 
 use crate::command::take_processor_time;
 use anstyle::{AnsiColor, Style};
+use anyhow::{Result, bail};
 use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
@@ -10,32 +11,38 @@ use std::time::{Duration, Instant};
 /// A stage that takes this many times its budget is killed: a budget is for two idle processors.
 const LIMIT: u32 = 4;
 
-/// Outcome of a step.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// With a note such as the number of tests; may be empty.
-    Passed(String),
-    Failed {
-        why: String,
-        tail: String,
-    },
-    /// Not done, and why not.
-    Skipped(String),
+/// A note such as the number of tests, which may be empty; [`Skipped`]; or a failure, whose first
+/// line is the cause.
+pub(crate) type Outcome = Result<String>;
+
+/// The error of a step that cannot run here.
+#[derive(Debug)]
+pub(crate) struct Skipped(String);
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
 }
 
-impl Outcome {
-    pub(crate) fn failed(why: impl Into<String>, tail: impl Into<String>) -> Self {
-        Self::Failed { why: why.into(), tail: tail.into() }
-    }
+impl std::error::Error for Skipped {}
 
-    /// Passed without findings, failed with them.
-    pub(crate) fn of_findings(findings: &[String], note: impl Into<String>) -> Self {
-        if findings.is_empty() {
-            Self::Passed(note.into())
-        } else {
-            Self::failed(format!("findings: {}", findings.len()), findings.join("\n"))
-        }
+/// The outcome of a step that cannot run here.
+pub(crate) fn skipped(why: impl Into<String>) -> anyhow::Error {
+    Skipped(why.into()).into()
+}
+
+/// Takes the failure of a preparation for a reason to skip the step.
+pub(crate) fn as_skipped(error: anyhow::Error) -> anyhow::Error {
+    skipped(format!("{error:#}").lines().next().unwrap_or_default())
+}
+
+/// Passed without findings, failed with them.
+pub(crate) fn of_findings(findings: &[String], note: impl Into<String>) -> Outcome {
+    if !findings.is_empty() {
+        bail!("findings: {}\n{}", findings.len(), findings.join("\n"));
     }
+    Ok(note.into())
 }
 
 /// One thing that passes, fails or is skipped. It must end before the instant it is given.
@@ -61,26 +68,22 @@ pub(crate) struct Stage<'a> {
     pub(crate) steps: Vec<Step<'a>>,
 }
 
-/// Outcome of a stage's steps.
+/// A stage that has ended.
 struct Run {
     name: &'static str,
     what: &'static str,
     budget: Duration,
     took: Duration,
-    passed: usize,
-    notes: Vec<String>,
-    failed: Vec<String>,
-    skipped: Vec<String>,
-    /// Output of failed steps.
-    details: Vec<String>,
-    times: Vec<Time>,
+    steps: Vec<Done>,
 }
 
-/// Time of a step.
-struct Time {
-    step: String,
+/// A step that has ended.
+struct Done {
+    /// With the name of its stage.
+    name: String,
     took: Duration,
     processor: Duration,
+    outcome: Outcome,
 }
 
 impl Stage<'_> {
@@ -98,39 +101,35 @@ impl Stage<'_> {
     fn run(self) -> Run {
         let started = Instant::now();
         let Stage { name, what, budget, steps } = self;
-        let (mut passed, mut notes) = (0, Vec::new());
-        let (mut failed, mut skipped, mut details) = (Vec::new(), Vec::new(), Vec::new());
-        let mut times = Vec::new();
-        for Step { name: step, run } in steps {
-            let whole_name = format!("{name}: {step}");
+        let run = |step: Step<'_>| {
             let (began, _) = (Instant::now(), take_processor_time());
-            let outcome = run(started + LIMIT * budget);
-            let (took, processor) = (began.elapsed(), take_processor_time());
-            times.push(Time { step: whole_name.clone(), took, processor });
-            match outcome {
-                Outcome::Passed(note) => {
-                    passed += 1;
-                    notes.extend((!note.is_empty()).then_some(note));
-                }
-                Outcome::Failed { why, tail } => {
-                    details.push(format!("{whole_name}: {why}\n{}", indented(&tail)));
-                    failed.push(format!("{whole_name}: {why}"));
-                }
-                Outcome::Skipped(reason) => skipped.push(format!("{whole_name}: {reason}")),
-            }
-        }
-        let took = started.elapsed();
-        Run { name, what, budget, took, passed, notes, failed, skipped, details, times }
+            let outcome = (step.run)(started + LIMIT * budget);
+            let name = format!("{name}: {}", step.name);
+            Done { name, took: began.elapsed(), processor: take_processor_time(), outcome }
+        };
+        let steps = steps.into_iter().map(run).collect();
+        Run { name, what, budget, took: started.elapsed(), steps }
     }
 }
 
-/// Number of passed steps, and the failed ones.
+impl Done {
+    fn skipped(&self) -> Option<&Skipped> {
+        self.outcome.as_ref().err()?.downcast_ref()
+    }
+
+    /// The cause of a failure and what else is known of it.
+    fn failed(&self) -> Option<(String, String)> {
+        let error = self.outcome.as_ref().err().filter(|_| self.skipped().is_none())?;
+        let text = format!("{error:#}");
+        let (why, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        Some((why.to_owned(), rest.lines().map(|line| format!("    {line}\n")).collect()))
+    }
+}
+
+/// The steps of all stages that have ended.
 #[derive(Default)]
 pub(crate) struct Summary {
-    passed: usize,
-    failed: Vec<String>,
-    skipped: Vec<String>,
-    times: Vec<Time>,
+    steps: Vec<Done>,
 }
 
 impl Summary {
@@ -144,7 +143,7 @@ impl Summary {
 
     /// Runs the stages of each list one after the other, both lists at the same time, and prints the
     /// line of a stage when it ends.
-    pub(crate) fn run_beside(&mut self, one: Vec<Stage<'_>>, other: Vec<Stage<'_>>) {
+    pub(crate) fn run_both(&mut self, one: Vec<Stage<'_>>, other: Vec<Stage<'_>>) {
         let (ended, ends) = mpsc::channel();
         thread::scope(|scope| {
             for stages in [one, other] {
@@ -163,41 +162,42 @@ impl Summary {
     }
 
     fn end_line(&mut self, run: Run) {
-        let (style, result) = result_of(run.passed, run.failed.len());
+        let (style, result, counts) = result_of(&run.steps);
         let seconds = format!("{:.1} s", run.took.as_secs_f64());
-        let counts = counts(run.passed, run.failed.len(), run.skipped.len());
-        let notes = run.notes.iter().map(|note| format!("; {note}")).collect::<String>();
+        let notes = run.steps.iter().filter_map(|step| step.outcome.as_ref().ok());
+        let notes = notes.filter(|note| !note.is_empty()).map(|note| format!("; {note}"));
+        let notes = notes.collect::<String>();
         let over = if run.took > run.budget { ", over budget" } else { "" };
         anstream::println!(
             "{style}{result:<7}{style:#} {seconds:>8} of {:>4} s  {counts}{over}{notes}",
             run.budget.as_secs()
         );
-        for detail in run.details {
-            anstream::println!("\n{detail}");
+        for step in &run.steps {
+            if let Some((why, rest)) = step.failed() {
+                anstream::println!("\n{}: {why}\n{rest}", step.name);
+            }
         }
-        self.passed += run.passed;
-        self.failed.extend(run.failed);
-        self.skipped.extend(run.skipped);
-        self.times.extend(run.times);
+        self.steps.extend(run.steps);
     }
 
     /// Prints the sum of all stages and says whether nothing failed.
     pub(crate) fn finish(&self) -> bool {
-        let (style, result) = result_of(self.passed, self.failed.len());
-        let counts = counts(self.passed, self.failed.len(), self.skipped.len());
         anstream::println!("\ntook        of a processor");
-        for Time { step, took, processor } in &self.times {
+        for Done { name, took, processor, .. } in &self.steps {
             let (took, processor) = (took.as_secs_f64(), processor.as_secs_f64());
-            anstream::println!("{took:>7.1} s  {processor:>7.1} s  {step}");
+            anstream::println!("{took:>7.1} s  {processor:>7.1} s  {name}");
         }
+        let (style, result, counts) = result_of(&self.steps);
         anstream::println!("\n{style}{result}{style:#}: {counts}");
-        for failed in &self.failed {
-            anstream::println!("  failed   {failed}");
+        let failed: Vec<_> =
+            self.steps.iter().filter_map(|step| Some((&step.name, step.failed()?.0))).collect();
+        failed.iter().for_each(|(name, why)| anstream::println!("  failed   {name}: {why}"));
+        for step in &self.steps {
+            if let Some(why) = step.skipped() {
+                anstream::println!("  skipped  {}: {why}", step.name);
+            }
         }
-        for skipped in &self.skipped {
-            anstream::println!("  skipped  {skipped}");
-        }
-        self.failed.is_empty()
+        failed.is_empty()
     }
 }
 
@@ -205,81 +205,76 @@ fn begin_line(name: &str, what: &str) {
     anstream::print!("{name:<9} {what:<58} ");
 }
 
-fn result_of(passed: usize, failed: usize) -> (Style, &'static str) {
-    let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into())).bold();
-    match (passed, failed) {
-        (_, 1..) => (colour(AnsiColor::Red), "FAILED"),
-        (0, 0) => (colour(AnsiColor::Yellow), "skipped"),
-        _ => (colour(AnsiColor::Green), "ok"),
-    }
-}
-
-fn counts(passed: usize, failed: usize, skipped: usize) -> String {
+/// The result of the steps, and the number of each outcome.
+fn result_of(steps: &[Done]) -> (Style, &'static str, String) {
+    let passed = steps.iter().filter(|step| step.outcome.is_ok()).count();
+    let skipped = steps.iter().filter(|step| step.skipped().is_some()).count();
+    let failed = steps.len() - passed - skipped;
+    let (colour, result) = match (passed, failed) {
+        (_, 1..) => (AnsiColor::Red, "FAILED"),
+        (0, 0) => (AnsiColor::Yellow, "skipped"),
+        _ => (AnsiColor::Green, "ok"),
+    };
     let parts = [(passed, "passed"), (failed, "failed"), (skipped, "skipped")];
     let parts = parts.iter().filter(|(count, _)| *count > 0);
-    parts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("    {line}\n")).collect()
+    let counts = parts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>();
+    (Style::new().fg_color(Some(colour.into())).bold(), result, counts.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anyhow::anyhow;
+
+    fn stage<'a>(name: &'static str, steps: Vec<Step<'a>>) -> Stage<'a> {
+        Stage { name, what: "w", budget: Duration::from_secs(20), steps }
+    }
 
     #[test]
-    fn a_failed_step_fails_the_summary_and_the_next_step_still_runs() {
+    fn next_step_runs_after_failed_one() {
         let mut summary = Summary::default();
         let mut reached = false;
         let steps = vec![
-            Step::new("one", |_| Outcome::failed("broken", "why")),
-            Step::new("two", |_| Outcome::Skipped("no device".into())),
+            Step::new("one", |_| Err(anyhow!("broken\nwhy"))),
+            Step::new("two", |_| Err(skipped("no device"))),
             Step::new("three", |_| {
                 reached = true;
-                Outcome::Passed(String::new())
+                Ok(String::new())
             }),
         ];
-        summary.run(Stage { name: "s", what: "w", budget: Duration::from_secs(1), steps });
+        summary.run(stage("s", steps));
         assert!(reached);
         assert!(!summary.finish());
-        assert_eq!(summary.failed, ["s: one: broken"]);
-        assert_eq!(summary.skipped, ["s: two: no device"]);
-        assert_eq!(summary.passed, 1);
+        let failed = summary.steps[0].failed();
+        assert_eq!(failed, Some(("broken".to_owned(), "    why\n".to_owned())));
+        assert_eq!(result_of(&summary.steps).2, "1 passed, 1 failed, 1 skipped");
     }
 
     #[test]
-    fn stages_beside_each_other_run_at_the_same_time_and_all_count() {
-        let stage = |name, run: Box<dyn FnOnce() -> Outcome + Send>| Stage {
-            name,
-            what: "w",
-            budget: Duration::from_secs(20),
-            steps: vec![Step::new("step", |_| run())],
-        };
+    fn stages_of_both_lists_run_at_the_same_time() {
         let (first, second) = (mpsc::channel(), mpsc::channel());
         // Each waits for what the other sends: one after the other neither would end.
         let meet = |to: mpsc::Sender<()>, from: mpsc::Receiver<()>| {
-            Box::new(move || match (to.send(()), from.recv_timeout(Duration::from_secs(10))) {
-                (Ok(()), Ok(())) => Outcome::Passed(String::new()),
-                missed => Outcome::failed(format!("{missed:?}"), ""),
-            })
+            vec![Step::new("step", move |_| {
+                to.send(())?;
+                from.recv_timeout(Duration::from_secs(10))?;
+                Ok(String::new())
+            })]
         };
-        let broken = Box::new(|| Outcome::failed("broken", "why"));
+        let broken = vec![Step::new("step", |_| Err(anyhow!("broken")))];
         let mut summary = Summary::default();
-        summary.run_beside(
+        summary.run_both(
             vec![stage("a", meet(first.0, second.1)), stage("b", broken)],
             vec![stage("c", meet(second.0, first.1))],
         );
-        assert_eq!((summary.passed, &*summary.failed), (2, &["b: step: broken".to_owned()][..]));
+        assert_eq!(result_of(&summary.steps).2, "2 passed, 1 failed");
     }
 
     #[test]
-    fn skipped_steps_alone_fail_nothing_and_do_not_count_as_passed() {
+    fn skipped_steps_fail_nothing_and_pass_nothing() {
         let mut summary = Summary::default();
-        let steps = vec![Step::new("one", |_| Outcome::Skipped("no tool".into()))];
-        summary.run(Stage { name: "s", what: "w", budget: Duration::from_secs(1), steps });
+        summary.run(stage("s", vec![Step::new("one", |_| Err(skipped("no tool")))]));
         assert!(summary.finish());
-        assert_eq!(counts(summary.passed, summary.failed.len(), 1), "1 skipped");
-        assert_eq!(result_of(0, 0).1, "skipped");
+        assert_eq!(result_of(&summary.steps).1, "skipped");
     }
 }

@@ -6,8 +6,8 @@ mod sanitizer;
 
 pub(crate) use rust_tests::{NIGHTLY, judged};
 
-use crate::checks::{circles, core_source, graph, links, program, texts, words};
-use crate::command::{Finished, cargo, modest, run as run_command};
+use crate::checks::{circles, graph, links, program, texts};
+use crate::command::modest;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 /// Stages that run in parallel to all others, one after the other. The first two need a processor and
 /// nothing else, build with another profile, and measure no time: they run at low priority, while the
 /// others build, download, wait for sockets and for an emulated machine. The third mostly waits.
-const BESIDE: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
+const PARALLEL: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
 
 /// Seconds of fuzzing at night, over all decoders.
 const FUZZ_SECONDS: u64 = 600;
@@ -93,14 +93,14 @@ pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Resu
     }
     let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
     let setup = setup::stage_for(&project, &names);
-    let is_beside = |stage: &Stage<'_>| depth.is_crowded() && BESIDE.contains(&stage.name);
-    let (beside, mut others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_beside);
+    let is_parallel = |stage: &Stage<'_>| depth.is_crowded() && PARALLEL.contains(&stage.name);
+    let (parallel, mut others): (Vec<_>, Vec<_>) = stages.into_iter().partition(is_parallel);
     others.insert(0, setup);
     let mut summary = Summary::default();
-    if beside.is_empty() {
+    if parallel.is_empty() {
         others.into_iter().for_each(|stage| summary.run(stage));
     } else {
-        summary.run_beside(others, beside);
+        summary.run_both(others, parallel);
     }
     Ok(summary.finish())
 }
@@ -115,85 +115,73 @@ fn keep_step(stages: &mut Vec<Stage<'_>>, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// The stages of a run, each with its budget in seconds for a change.
 fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
-    let mut stages = stages(project, depth);
-    if depth == Depth::Nightly {
-        stages.push(Stage {
-            name: "sanitizer",
-            what: "memory errors and leaks, with AddressSanitizer",
-            budget: depth.budget(300),
-            steps: sanitizer::steps(project),
-        });
-        stages.push(Stage {
-            name: "fuzz",
-            what: "decoders: new inputs",
-            budget: depth.budget(200),
-            steps: vec![Step::new("fuzzing", move |deadline| {
-                fuzz::step(project, FUZZ_SECONDS, deadline)
-            })],
-        });
-        stages.push(Stage {
-            name: "release",
-            what: "the program as users build it",
-            budget: depth.budget(150),
-            steps: release(project),
-        });
-        stages.push(Stage {
-            name: "dashboard",
-            what: "every query of the Grafana dashboard against live nodes",
-            budget: depth.budget(150),
-            steps: vec![dashboard::step(project)],
-        });
+    let nightly = depth == Depth::Nightly;
+    let stage =
+        |name, what, seconds, steps| Stage { name, what, budget: depth.budget(seconds), steps };
+    let mut stages = vec![
+        stage(
+            "checks",
+            "format, lints, licences, what the core may use, texts",
+            150,
+            checks(project),
+        ),
+        stage(
+            "tests",
+            "every test of every package, examples in the docs",
+            430,
+            rust_tests::workspace(project, depth.property_cases()),
+        ),
+        stage(
+            "explorer",
+            "every interleaving up to the bounds, random sweeps",
+            600,
+            explorer(project, nightly),
+        ),
+        stage(
+            "seeds",
+            "the same seeds give the same worlds in every build",
+            100,
+            [vec![rust_tests::seeds(project)], determinism::steps(project)]
+                .into_iter()
+                .flatten()
+                .collect(),
+        ),
+        stage(
+            fleet::STAGE,
+            "released Mooncake nodes as peers, a real etcd",
+            80,
+            fleet::steps(project, nightly),
+        ),
+        // The machine is emulated.
+        stage(
+            "guest",
+            "the same on the kernel's RDMA driver in a virtual machine",
+            280,
+            guest::steps(project, nightly),
+        ),
+    ];
+    if nightly {
+        stages.extend([
+            stage(
+                "sanitizer",
+                "memory errors and leaks, with AddressSanitizer",
+                300,
+                vec![sanitizer::step(project)],
+            ),
+            stage("fuzz", "decoders: new inputs", 200, vec![fuzz::step(project, FUZZ_SECONDS)]),
+            stage("release", "the program as users build it", 150, release(project)),
+            stage("dashboard", dashboard::WHAT, 150, vec![dashboard::step(project)]),
+        ]);
     }
     stages
-}
-
-fn stages(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
-    vec![
-        Stage {
-            name: "checks",
-            what: "format, lints, licences, what the core may use, texts",
-            budget: depth.budget(150),
-            steps: checks(project),
-        },
-        Stage {
-            name: "tests",
-            what: "every test of every package, examples in the docs",
-            budget: depth.budget(430),
-            steps: rust_tests::workspace(project, depth.property_cases()),
-        },
-        Stage {
-            name: "explorer",
-            what: "every interleaving up to the bounds, random sweeps",
-            budget: depth.budget(600),
-            steps: explorer(project, depth == Depth::Nightly),
-        },
-        Stage {
-            name: "seeds",
-            what: "the same seeds give the same worlds in every build",
-            budget: depth.budget(100),
-            steps: seeds(project),
-        },
-        Stage {
-            name: fleet::STAGE,
-            what: "released Mooncake nodes as peers, a real etcd",
-            budget: depth.budget(80),
-            steps: fleet::steps(project, depth == Depth::Nightly),
-        },
-        Stage {
-            name: "guest",
-            what: "the same on the kernel's RDMA driver in a virtual machine",
-            // The machine is emulated.
-            budget: depth.budget(280),
-            steps: guest::steps(project, depth == Depth::Nightly),
-        },
-    ]
 }
 
 /// `cargo xtask check`: says whether nothing failed.
 pub(crate) fn check(project: &Project) -> bool {
     let mut steps = vec![
-        cargo_step(project, "format", Some(&setup::RUSTFMT), FORMAT),
+        format(project),
         Step::new("lints", |deadline| lints(project, &Features::default_only(), deadline)),
         rust_tests::short(project),
     ];
@@ -204,34 +192,41 @@ pub(crate) fn check(project: &Project) -> bool {
     summary.finish()
 }
 
-const FORMAT: &[&str] = &["fmt", "--all", "--check"];
+fn format(project: &Project) -> Step<'_> {
+    Step::new("format", |deadline| {
+        setup::RUSTFMT.check()?;
+        project.run(project.cargo(&["fmt", "--all", "--check"]), "format", deadline)?;
+        Ok(String::new())
+    })
+}
 
 /// Lints of every target, with such features.
-pub(crate) fn lints(project: &Project, features: &Features, deadline: Instant) -> Outcome {
-    if !setup::CLIPPY.is_present() {
-        return setup::CLIPPY.missing();
-    }
-    let words: (&[&str], &[&str]) = (&["clippy"], &["--all-targets", "--", "-D", "warnings"]);
-    features.run(project, "lints", words, deadline).outcome(|_| String::new())
+fn lints(project: &Project, features: &Features, deadline: Instant) -> Outcome {
+    setup::CLIPPY.check()?;
+    let words: (_, &[&str]) = ("clippy", &["--all-targets", "--", "-D", "warnings"]);
+    features.run(project, "lints", words, deadline)?;
+    Ok(String::new())
 }
 
 fn checks(project: &Project) -> Vec<Step<'_>> {
     let mut steps = vec![
-        cargo_step(project, "format", Some(&setup::RUSTFMT), FORMAT),
+        format(project),
         Step::new("lints", |deadline| lints(project, &Features::without_verbs(project), deadline)),
-        guest::lints(project),
+        Step::new("verbs-lints", |deadline| {
+            lints(project, &Features::with_verbs(project, deadline)?, deadline)
+        }),
         Step::new("documentation", |deadline| {
             let mut features = Features::without_verbs(project);
             features.set("RUSTDOCFLAGS", "-D warnings");
-            let words: (&[&str], &[&str]) = (&["doc"], &["--no-deps"]);
-            features.run(project, "documentation", words, deadline).outcome(|_| String::new())
+            features.run(project, "documentation", ("doc", &["--no-deps"]), deadline)?;
+            Ok(String::new())
         }),
-        cargo_step(
-            project,
-            "licences",
-            Some(&setup::DENY),
-            &["deny", "check", "licenses", "bans", "sources"],
-        ),
+        Step::new("licences", |deadline| {
+            setup::DENY.check()?;
+            let deny = project.cargo(&["deny", "check", "licenses", "bans", "sources"]);
+            project.run(deny, "licences", deadline)?;
+            Ok(String::new())
+        }),
     ];
     steps.extend(fast_checks(project));
     steps
@@ -240,15 +235,15 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
 /// Those that read the sources and cargo's graph.
 fn fast_checks(project: &Project) -> Vec<Step<'_>> {
     vec![
-        Step::new("core-dependencies", |_| graph::core_dependencies(project)),
-        Step::new("library-dependencies", |_| graph::library_dependencies(project)),
-        Step::new("core-features", |_| graph::core_features(project)),
-        Step::new("core-source", |_| core_source::check(project.root())),
+        Step::new("core-dependencies", |_| graph::check(project, &graph::CORE_DEPENDENCIES)),
+        Step::new("library-dependencies", |_| graph::check(project, &graph::LIBRARY_DEPENDENCIES)),
+        Step::new("core-features", |_| graph::check(project, &graph::CORE_FEATURES)),
+        Step::new("core-source", |_| texts::check(project.root(), "core-source")),
         Step::new("import-circles", |_| circles::check(project.root())),
         Step::new("variants-apply", |_| variants::check(project)),
-        Step::new("texts", |_| texts::check(project.root())),
+        Step::new("texts", |_| texts::check(project.root(), "texts")),
         Step::new("links", |_| links::check(project.root())),
-        Step::new("words", |_| words::check(project.root())),
+        Step::new("words", |_| texts::check(project.root(), "words")),
     ]
 }
 
@@ -263,44 +258,27 @@ fn release(project: &Project) -> Vec<Step<'_>> {
     ]
 }
 
+/// The step `variants` comes last: it waits for the folder that the stage `tests` builds in.
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    let mut steps = rust_tests::explorer(project, nightly);
-    steps.push(Step::new("lane-gate", |deadline| {
+    let lane_gate = Step::new("lane-gate", |deadline| {
+        let words = ["test", "--release", "-p", "handfast-core", "--test", "gate"];
+        let mut command = project.cargo(&words);
         // Loom replaces the atomics, so it needs a build of its own.
-        let target = project.scratch().join("loom");
-        let mut command =
-            cargo(project.root(), ["test", "--release", "-p", "handfast-core", "--test", "gate"]);
-        command.env("RUSTFLAGS", "--cfg core_loom").env("CARGO_TARGET_DIR", target);
-        let log = project.scratch().join("lane-gate.log");
-        run_command(modest(command), log, deadline)
-            .outcome(|_| "the lane gate in every order".to_owned())
-    }));
+        command.env("RUSTFLAGS", "--cfg core_loom");
+        command.env("CARGO_TARGET_DIR", project.scratch().join("loom"));
+        project.run(modest(command), "lane-gate", deadline)?;
+        Ok("the lane gate in every order".to_owned())
+    });
+    let mut steps = vec![
+        rust_tests::explorer(project, nightly),
+        lane_gate,
+        rust_tests::with_variants(project, nightly),
+    ];
+    if nightly {
+        steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
+        steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));
+    }
     steps
-}
-
-fn seeds(project: &Project) -> Vec<Step<'_>> {
-    let mut steps = rust_tests::seeds(project);
-    steps.extend(determinism::steps(project));
-    steps
-}
-
-/// A step that is one cargo command and needs a tool.
-fn cargo_step<'a>(
-    project: &'a Project,
-    name: &'static str,
-    tool: Option<&'static setup::Tool>,
-    arguments: &'static [&'static str],
-) -> Step<'a> {
-    Step::new(name, move |deadline| match tool {
-        Some(tool) if !tool.is_present() => tool.missing(),
-        _ => run_cargo(project, name, arguments, deadline).outcome(|_| String::new()),
-    })
-}
-
-/// Runs cargo with its output in a log named after the step.
-fn run_cargo(project: &Project, name: &str, arguments: &[&str], deadline: Instant) -> Finished {
-    let command = cargo(project.root(), arguments.iter().copied());
-    run_command(command, project.scratch().join(format!("{name}.log")), deadline)
 }
 
 #[cfg(test)]
@@ -308,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stage_has_a_name_of_its_own_a_budget_and_steps() {
+    fn stage_has_its_own_name_a_budget_and_steps() {
         let project = Project::find().unwrap();
         for depth in [Depth::EveryChange, Depth::Nightly] {
             let mut names: Vec<_> = all(&project, depth).iter().map(|stage| stage.name).collect();
@@ -321,8 +299,9 @@ mod tests {
         }
     }
 
+    /// A name that no step has is refused with those that there are.
     #[test]
-    fn a_single_step_is_chosen_by_its_name_and_one_that_is_none_is_refused_with_those_there_are() {
+    fn single_step_is_chosen_by_its_name() {
         let project = Project::find().unwrap();
         let mut chosen = all(&project, Depth::Nightly);
         keep_step(&mut chosen, "fleet-over-rdma").unwrap();
@@ -348,8 +327,8 @@ mod tests {
     fn budgets_of_a_change_add_up_to_fifteen_minutes() {
         let project = Project::find().unwrap();
         let stages = all(&project, Depth::EveryChange);
-        let sum = |beside: bool| {
-            let chosen = stages.iter().filter(|stage| BESIDE.contains(&stage.name) == beside);
+        let sum = |parallel: bool| {
+            let chosen = stages.iter().filter(|stage| PARALLEL.contains(&stage.name) == parallel);
             chosen.map(|stage| stage.budget.as_secs()).sum::<u64>()
         };
         let names: Vec<_> = stages.iter().map(|stage| stage.name).collect();

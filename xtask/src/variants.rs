@@ -3,7 +3,7 @@
 
 mod history;
 
-use crate::command::{cargo, run as run_command};
+use crate::command::cargo;
 use crate::project::Project;
 use crate::report::Outcome;
 use anyhow::{Context, Result, bail, ensure};
@@ -88,12 +88,10 @@ fn cargo_run(project: &Project) -> Result<Command> {
 
 /// The program with the variants finds one, and `sim variants` is how.
 pub(crate) fn program(project: &Project, deadline: Instant) -> Outcome {
-    let run = |mut command: Command| {
-        command.args(["sim", "variants", "SO-1", "BATCH-1"]);
-        let log = project.scratch().join("variants-program.log");
-        run_command(command, log, deadline).outcome(|_| "the program finds variants".to_owned())
-    };
-    cargo_run(project).map_or_else(|error| not_made(&error), run)
+    let mut command = cargo_run(project)?;
+    command.args(["sim", "variants", "SO-1", "BATCH-1"]);
+    project.run(command, "variants-program", deadline)?;
+    Ok("the program finds variants".to_owned())
 }
 
 /// Lints of what only a build with the variants has.
@@ -101,24 +99,13 @@ pub(crate) fn lints(project: &Project, deadline: Instant) -> Outcome {
     let packages = ["-p", "handfast-sim", "-p", "sim-tests", "-p", "handfast-cli"];
     let options = ["--all-targets", "--features", "variants", "--", "-D", "warnings"];
     let words = [&["clippy"][..], &packages, &options].concat();
-    let run = |command| {
-        let log = project.scratch().join("variants-lints.log");
-        run_command(command, log, deadline).outcome(|_| String::new())
-    };
-    cargo_with_variants(project, &words).map_or_else(|error| not_made(&error), run)
-}
-
-/// The outcome of a step that has no core with the variants.
-pub(crate) fn not_made(error: &anyhow::Error) -> Outcome {
-    Outcome::failed("no core with the variants", format!("{error:#}"))
+    project.run(cargo_with_variants(project, &words)?, "variants-lints", deadline)?;
+    Ok(String::new())
 }
 
 /// Every patch applies.
 pub(crate) fn check(project: &Project) -> Outcome {
-    match apply(project) {
-        Ok(patches) => Outcome::Passed(format!("{patches} patches of variants apply")),
-        Err(error) => Outcome::failed("a variant does not apply", format!("{error:#}")),
-    }
+    Ok(format!("{} patches of variants apply", apply(project)?))
 }
 
 /// Runs cargo where the core has the variants, with the target folder of the workspace proper, so that
@@ -266,7 +253,7 @@ mod tests {
     const PATCH: &str = "A variant\n\ndiff --git a/core/a.rs b/core/a.rs\n--- a/core/a.rs\n\
         +++ b/core/a.rs\n@@ -1,3 +1,4 @@\n one\n+broken\n two\n three\n";
 
-    /// A folder with a core of one file, and a patch beside it.
+    /// A folder with a core of one file, and a patch next to it.
     fn folder(text: &str) -> (tempfile::TempDir, PathBuf, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let tree = folder.path().join("tree");

@@ -1,9 +1,9 @@
 //! Python wheels that are unpacked below cargo's target folder, each checked against its checksums.
 
-use crate::command::{answers, run as run_command};
+use crate::command::answers;
 use crate::guest::{Archive, Packages};
 use crate::project::Project;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -28,7 +28,7 @@ impl Wheel {
     /// Downloads and unpacks it, unless that was done before.
     ///
     /// # Errors
-    /// Names the program that is missing, or gives the last line of pip's output.
+    /// Names the program that is missing, or gives the end of pip's output.
     pub(crate) fn ensure(&self, project: &Project, deadline: Instant) -> Result<PathBuf> {
         let folder = self.folder(project);
         if folder.is_dir() {
@@ -48,12 +48,7 @@ impl Wheel {
         install.args(["install", "--quiet", "--no-deps", "--require-hashes"]);
         install.args(["--only-binary", ":all:", "--target"]).arg(&fresh);
         install.arg("--requirement").arg(requirements).env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
-        let installed = run_command(install, wheels.join("install.log"), deadline);
-        if !installed.succeeded() {
-            let output = installed.output();
-            let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no output");
-            bail!("pip install {} failed: {last}", self.release);
-        }
+        project.run(install, "wheel", deadline).with_context(|| self.release)?;
         fs::rename(&fresh, &folder)?;
         Ok(folder)
     }

@@ -1,24 +1,29 @@
 //! The result as a page, and in short for the terminal.
 
-use super::figures::{Figures, Machine, Row};
+use super::figures::{Figures, Row, median};
 use super::targets::Target;
 use serde_json::Value;
 use std::fmt::Write as _;
 
 /// The page in `docs/bench`.
 pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
-    let Machine { processor, processors, kernel, load } = &figures.machine;
-    let commit = figures.commit.as_deref().unwrap_or("unknown");
-    let quick = if figures.quick { " (`--quick`: few and short rounds)" } else { "" };
+    let all = &figures.0;
+    let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
+    let quick = if all["quick"] == true { " (`--quick`: few and short rounds)" } else { "" };
     let mut page = format!(
-        "# Speed\n\nMade by `cargo xtask bench`{quick}; not edited. Commit {commit}; {processors} \
-         processors, {processor}; Linux {kernel}; loopback TCP; {}; load at the start {load:.1}; \
-         {} s.\n\nHandfast and the raw limit, one TCP socket between two processes, are measured \
-         in turns; a ratio is the median of the rounds' ratios. Ratios hold for other machines \
-         better than rates do. What a transfer is made of, call by call: [profile](profile.md).\n\n## Targets\n\n| figure | wanted | found | \
-         |\n| --- | --- | --- | --- |\n",
-        figures.placement,
-        figures.took.as_secs(),
+        "# Speed\n\nMade by `cargo xtask bench`{quick}; not edited. Commit {}; {} processors, {}; Linux \
+         {}; loopback TCP; {}; load at the start {:.1}; {} s.\n\nHandfast and the raw limit, one TCP \
+         socket between two processes, are measured in turns; a ratio is the median of the rounds' \
+         ratios. Ratios hold for other machines better than rates do. What a transfer is made of, call \
+         by call: [profile](profile.md).\n\n## Targets\n\n| figure | wanted | found | |\n| --- | --- | \
+         --- | --- |\n",
+        text(&all["commit"]),
+        all["machine"]["processors"],
+        text(&all["machine"]["processor"]),
+        text(&all["machine"]["kernel"]),
+        text(&all["placement"]),
+        all["machine"]["load"].as_f64().unwrap_or(0.0),
+        all["took_s"],
     );
     for target in targets {
         let (what, wanted) = (&target.what, target.wanted());
@@ -34,7 +39,7 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
          | rate | raw | ratio | one block | ratio | processor | raw |\n| --- | --- | --- | --- | --- \
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    for row in &figures.rows {
+    for row in figures.rows() {
         let _ = writeln!(page, "{}", rate_line(row));
     }
     page.push_str(&waits(figures));
@@ -42,26 +47,24 @@ pub(super) fn page(figures: &Figures, targets: &[Target]) -> String {
     page
 }
 
-fn rate_line(row: &Row) -> String {
+fn rate_line(row: Row<'_>) -> String {
     let shown = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    let in_cache =
-        |value: Option<f64>| value.map_or("same".to_owned(), |value| format!("{value:.2}"));
-    let one = |rates: &[f64]| super::targets::median(rates);
-    let workload = row.workload;
-    format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-        workload.operation,
-        size(workload.size),
-        workload.batch,
-        workload.threads,
-        shown(one(&row.rates)),
-        shown(one(&row.raw)),
+    let in_cache = |name| row.number(name).map_or("same".to_owned(), |it| format!("{it:.2}"));
+    let Row(workload) = row;
+    let cells = [
+        workload["operation"].as_str().unwrap_or_default().to_owned(),
+        size(workload["size"].as_u64().unwrap_or(0)),
+        workload["batch"].to_string(),
+        workload["threads"].to_string(),
+        shown(median(row.rates())),
+        shown(median(row.raw())),
         shown(row.ratio()),
-        in_cache(row.raw_in_cache),
-        in_cache(row.ratio_in_cache),
-        shown(row.processor_s_per_gib),
-        shown(row.raw_processor_s_per_gib)
-    )
+        in_cache("raw_in_cache_gib_per_s"),
+        in_cache("ratio_in_cache"),
+        shown(row.number("processor_s_per_gib")),
+        shown(row.number("raw_processor_s_per_gib")),
+    ];
+    format!("| {} |", cells.join(" | "))
 }
 
 fn waits(figures: &Figures) -> String {
@@ -71,7 +74,7 @@ fn waits(figures: &Figures) -> String {
                     faster of the two.\n\n| | size | p50 | p99 | sleeping p50 | p99 | looking p50 \
                     | p99 | ratio p50 |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
         .to_owned();
-    for one in &figures.latencies {
+    for one in figures.0["latencies"].as_array().into_iter().flatten() {
         let times = |way: &str| {
             let of = |percentile: &str| match one[way][percentile].as_f64() {
                 Some(us) => format!("{us:.1}"),
@@ -90,7 +93,7 @@ fn waits(figures: &Figures) -> String {
 }
 
 fn others(figures: &Figures) -> String {
-    let (first, peers) = (&figures.first_transfer, &figures.peers);
+    let (first, peers) = (&figures.0["first_transfer_us"], &figures.0["peers"]);
     let whole = |of: &Value, name: &str| of[name].as_f64().unwrap_or(0.0).round();
     let stage = |name: &str| whole(&first["stages"], name);
     format!(

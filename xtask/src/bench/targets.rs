@@ -1,6 +1,6 @@
 //! Targets of the figures.
 
-use super::figures::{Figures, Row, Workload, median_ratio};
+use super::figures::{Figures, Row, median, median_ratio};
 use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
@@ -22,19 +22,19 @@ pub(super) struct Target {
     value: Option<f64>,
     unit: &'static str,
     /// Additional note.
-    note: String,
+    note: Option<String>,
 }
 
 impl Target {
     fn new(what: impl Into<String>, bound: Bound, value: Option<f64>) -> Self {
-        Self { what: what.into(), bound, value, unit: "", note: String::new() }
+        Self { what: what.into(), bound, value, unit: "", note: None }
     }
 
     fn unit(self, unit: &'static str) -> Self {
         Self { unit, ..self }
     }
 
-    fn note(self, note: String) -> Self {
+    fn note(self, note: Option<String>) -> Self {
         Self { note, ..self }
     }
 
@@ -68,7 +68,10 @@ impl Target {
             Some(value) if value >= 100.0 => format!("{value:.0}{}", self.unit),
             Some(value) => format!("{value:.2}{}", self.unit),
         };
-        if self.note.is_empty() { value } else { format!("{value} ({})", self.note) }
+        match &self.note {
+            None => value,
+            Some(note) => format!("{value} ({note})"),
+        }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -89,40 +92,32 @@ pub(super) fn judge(figures: &Figures) -> Vec<Target> {
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
-fn single(operation: &'static str, size: u64, batch: u64) -> Workload {
-    Workload { operation, size, batch, threads: 1 }
-}
-
 fn rates(figures: &Figures) -> Vec<Target> {
-    let ratio = |workload| figures.row(workload).and_then(Row::ratio);
+    let row = |operation, size, batch| figures.row(operation, size, batch, 1);
     let mut targets = vec![Target::new(
         "4 KiB, write, 32 at a time: to the raw stream of 4 KiB",
         Bound::AtLeast(0.8),
-        ratio(single("write", 4 * KIB, 32)),
+        row("write", 4 * KIB, 32).and_then(Row::ratio),
     )];
     for operation in ["write", "read"] {
-        let own = figures.row(single(operation, 64 * KIB, 32));
-        let raw = figures.row(single("write", MIB, 1));
-        let ratio = own.zip(raw).and_then(|(own, raw)| median_ratio(&own.rates, &raw.raw));
+        let both = row(operation, 64 * KIB, 32).zip(row("write", MIB, 1));
+        let ratio = both.and_then(|(own, raw)| median_ratio(&own.rates(), &raw.raw()));
         let what = format!("64 KiB, {operation}, 32 at a time: to the raw stream of 1 MiB");
         targets.push(Target::new(what, Bound::AtLeast(0.9), ratio));
     }
     for (size, name) in [(MIB, "1 MiB"), (16 * MIB, "16 MiB")] {
-        for operation in ["write", "read"] {
-            for batch in [1, 32] {
-                let workload = single(operation, size, batch);
-                // The quick run leaves the largest batches out.
-                if figures.quick && figures.row(workload).is_none() {
-                    continue;
-                }
-                let what = format!("{name}, {operation}, {batch} at a time: to the raw stream");
-                let in_cache = figures.row(workload).and_then(|row| row.ratio_in_cache);
-                let note = in_cache.map_or_else(String::new, |ratio| {
-                    format!("{ratio:.2} of a stream of one block, in the caches")
-                });
-                let target = Target::new(what, Bound::AtLeast(0.9), ratio(workload));
-                targets.push(target.note(note));
+        for (operation, batch) in [("write", 1), ("write", 32), ("read", 1), ("read", 32)] {
+            let row = row(operation, size, batch);
+            // The quick run leaves the largest batches out.
+            if figures.0["quick"] == true && row.is_none() {
+                continue;
             }
+            let what = format!("{name}, {operation}, {batch} at a time: to the raw stream");
+            let in_cache = row.and_then(|row| row.number("ratio_in_cache"));
+            let note =
+                in_cache.map(|ratio| format!("{ratio:.2} of a stream of one block, in the caches"));
+            let ratio = row.and_then(Row::ratio);
+            targets.push(Target::new(what, Bound::AtLeast(0.9), ratio).note(note));
         }
     }
     targets
@@ -130,90 +125,75 @@ fn rates(figures: &Figures) -> Vec<Target> {
 
 /// The workload that gains least from, or loses most by, more threads.
 fn threads(figures: &Figures) -> Vec<Target> {
-    let ratios = figures.rows.iter().filter(|row| row.workload.threads == 4).filter_map(|row| {
-        let alone = figures.row(Workload { threads: 1, ..row.workload })?;
-        Some((median_ratio(&row.rates, &alone.rates)?, row.workload))
+    let ratios = figures.rows().filter_map(|row| {
+        let Row(four) = row;
+        let (size, batch) = (four["size"].as_u64()?, four["batch"].as_u64()?);
+        let operation = four["operation"].as_str().filter(|_| four["threads"] == 4)?;
+        let one = figures.row(operation, size, batch, 1)?;
+        let workload = format!("{operation}, {} KiB, {batch} at a time", size / KIB);
+        Some((median_ratio(&row.rates(), &one.rates())?, workload))
     });
     let least = ratios.min_by(|(one, _), (other, _)| one.total_cmp(other));
-    let note = least.map_or_else(String::new, |(_, workload)| {
-        let Workload { operation, size, batch, .. } = workload;
-        format!("the least: {operation}, {} KiB, {batch} at a time", size / KIB)
-    });
+    let note = least.as_ref().map(|(_, workload)| format!("the least: {workload}"));
     let what = "four threads, any workload: to one thread";
     vec![Target::new(what, Bound::AtLeast(0.9), least.map(|(ratio, _)| ratio)).note(note)]
 }
 
 fn waits(figures: &Figures) -> Vec<Target> {
+    let us_note = |us: Option<f64>| us.map(|us| format!("{us:.1} us"));
     let mut targets = Vec::new();
     for operation in ["write", "read"] {
         let latency = figures.latency(operation, 4 * KIB);
-        let us = latency["us"]["p50"].as_f64();
-        let note = us.map_or_else(String::new, |us| format!("{us:.1} us"));
         let what = format!("4 KiB, {operation}, alone, p50: to a raw ping-pong");
-        let ratio = latency["p50_ratio"].as_f64();
-        targets.push(Target::new(what, Bound::AtMost(1.3), ratio).note(note));
+        let target = Target::new(what, Bound::AtMost(1.3), latency["p50_ratio"].as_f64());
+        targets.push(target.note(us_note(latency["us"]["p50"].as_f64())));
     }
-    let batches = figures.row(single("write", 4 * KIB, 1));
     let latency = figures.latency("write", 4 * KIB);
     let raw = ["raw_blocking_us", "raw_adaptive_us"].map(|way| latency[way]["mean"].as_f64());
     let raw = raw.into_iter().flatten().min_by(f64::total_cmp);
-    let rate = batches.and_then(|row| median(&row.rates));
+    let rate = figures.row("write", 4 * KIB, 1, 1).and_then(|row| median(row.rates()));
     let us = rate.map(|rate| 4096.0 / (rate * f64::from(1 << 30)) * 1e6);
-    let note = us.map_or_else(String::new, |us| format!("{us:.1} us"));
     let what =
-        "4 KiB, write, batches of one from a thread beside the runtime, mean: in raw round trips";
+        "4 KiB, write, batches of one from a thread outside the runtime, mean: in raw round trips";
     let trips = us.zip(raw).map(|(us, raw)| us / raw);
-    targets.push(Target::new(what, Bound::AtMost(2.5), trips).note(note));
-    let first = &figures.first_transfer;
+    targets.push(Target::new(what, Bound::AtMost(2.5), trips).note(us_note(us)));
+    let first = &figures.0["first_transfer_us"];
     let raw = first["raw"].as_f64();
-    let note =
-        raw.map_or_else(String::new, |raw| format!("a raw connection and round trip: {raw:.0} us"));
-    let what = "first transfer to a new peer";
-    targets.push(
-        Target::new(what, Bound::AtMost(600.0), first["median"].as_f64()).unit(" us").note(note),
-    );
+    let note = raw.map(|raw| format!("a raw connection and round trip: {raw:.0} us"));
+    let median = first["median"].as_f64();
+    let target = Target::new("first transfer to a new peer", Bound::AtMost(600.0), median);
+    targets.push(target.unit(" us").note(note));
     targets
 }
 
 fn processor(figures: &Figures) -> Vec<Target> {
-    ["write", "read"]
-        .map(|operation| {
-            let row = figures.row(single(operation, MIB, 32));
-            let note = row.and_then(|row| row.processor_s_per_gib.zip(row.raw_processor_s_per_gib));
-            let note = note.map_or_else(String::new, |(own, raw)| format!("{own:.2} and {raw:.2}"));
-            let what =
-                format!("1 MiB, {operation}, 32 at a time: processor seconds per GiB, to raw");
-            Target::new(what, Bound::AtMost(1.2), row.and_then(|row| row.processor_ratio))
-                .note(note)
-        })
-        .into()
+    let target = |operation| {
+        let row = figures.row(operation, MIB, 32, 1);
+        let number = |name| row.and_then(|row| row.number(name));
+        let note = number("processor_s_per_gib").zip(number("raw_processor_s_per_gib"));
+        let what = format!("1 MiB, {operation}, 32 at a time: processor seconds per GiB, to raw");
+        Target::new(what, Bound::AtMost(1.2), number("processor_ratio"))
+            .note(note.map(|(own, raw)| format!("{own:.2} and {raw:.2}")))
+    };
+    ["write", "read"].map(target).into()
 }
 
 fn peers(figures: &Figures) -> Vec<Target> {
-    let peers = &figures.peers;
-    let number = |name: &str| peers[name].as_f64();
+    let number = |name: &str| figures.0["peers"][name].as_f64();
     let memory = number("bytes_per_peer").zip(number("their_bytes_per_peer"));
-    let kib = |bytes: f64| bytes / 1024.0;
-    let note = memory.map_or_else(String::new, |(own, theirs)| {
-        format!("{:.0} KiB a peer here, {:.0} there", kib(own), kib(theirs))
+    let note = memory.map(|(own, theirs)| {
+        format!("{:.0} KiB a peer here, {:.0} there", own / 1024.0, theirs / 1024.0)
     });
-    let warm = number("warm_ms");
-    let warmed = Target::new("lanes to 1,000 peers", Bound::AtMost(3000.0), warm);
     let lanes = number("lanes_opened").zip(number("count")).map(|(opened, count)| opened / count);
+    let storm = "lanes opened for each of them (a storm would open more)";
     let ended = number("lifecycles_ended");
     vec![
-        warmed.unit(" ms").note(note),
-        Target::new(
-            "lanes opened for each of them (a storm would open more)",
-            Bound::AtMost(1.0),
-            lanes,
-        ),
+        Target::new("lanes to 1,000 peers", Bound::AtMost(3000.0), number("warm_ms"))
+            .unit(" ms")
+            .note(note),
+        Target::new(storm, Bound::AtMost(1.0), lanes),
         Target::new("lifecycles that ended meanwhile", Bound::AtMost(0.0), ended),
     ]
-}
-
-pub(super) fn median(values: &[f64]) -> Option<f64> {
-    median_ratio(values, &vec![1.0; values.len()])
 }
 
 #[cfg(test)]
@@ -231,13 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_is_missed_and_what_is_absent_was_not_measured() {
+    fn slow_is_missed_and_absent_is_not_measured() {
         let mut figures = measured();
-        figures.rows.retain(|row| row.workload.size != 16 * MIB);
-        figures.quick = false;
-        figures.first_transfer["median"] = 601.into();
-        for row in figures.rows.iter_mut().filter(|row| row.workload.threads == 4) {
-            row.rates = vec![0.1; 3];
+        figures.0["quick"] = false.into();
+        figures.0["first_transfer_us"]["median"] = 601.into();
+        let rows = figures.0["workloads"].as_array_mut().unwrap();
+        rows.retain(|row| row["size"] != 16 * MIB);
+        for row in rows.iter_mut().filter(|row| row["threads"] == 4) {
+            row["measurements_gib_per_s"] = json!([0.1, 0.1, 0.1]);
         }
         let targets = judge(&figures);
         let verdict = |start: &str| {

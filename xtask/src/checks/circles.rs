@@ -1,9 +1,11 @@
 //! Circles of imports among the files of a crate.
 
-use super::rust_source::{self, Token};
-use crate::report::Outcome;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::report::{Outcome, of_findings};
+use anyhow::{Context, Result};
+use regex_lite::Regex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::iter::Peekable;
 use std::path::Path;
 
 /// Most files of one circle. A few files that share a type and its helper are one room.
@@ -12,6 +14,10 @@ const FILES_MAX: usize = 3;
 const CHECKED: [&str; 4] = ["cli", "core", "diagnosis", "engine"];
 /// Re-exports that are followed from one path, which bounds a chain that leads back to itself.
 const FOLLOWED_MAX: usize = 8;
+/// Comments, literals and lifetimes, and in the group everything else.
+const TOKEN: &str = r##"(?xs) //[^\n]* | /\*.*?\*/
+    | [bc]?r\#\#".*?"\#\# | [bc]?r\#".*?"\# | [bc]?r"[^"]*" | [bc]?"(?:\\.|[^"\\])*"
+    | b?'(?:\\.[^']*|[^\\'])' | '\w+ | ( \w+ | :: | \S )"##;
 
 /// The path of a module from the crate's root, such as `["node", "lane"]`.
 type Module = Vec<String>;
@@ -22,10 +28,10 @@ pub(crate) fn check(root: &Path) -> Outcome {
     for name in CHECKED {
         match Crate::read(&root.join(name).join("src")) {
             Ok(source) => findings.extend(source.findings(name)),
-            Err(error) => findings.push(format!("{name}: {error}")),
+            Err(error) => findings.push(format!("{name}: {error:#}")),
         }
     }
-    Outcome::of_findings(&findings, format!("circles: {}", CHECKED.join(", ")))
+    of_findings(&findings, format!("circles: {}", CHECKED.join(", ")))
 }
 
 /// The modules of a crate, one per file, without tests.
@@ -34,25 +40,23 @@ struct Crate {
     files: BTreeMap<Module, File>,
 }
 
-/// The paths that a file names.
+/// The paths that a file names, each from the crate's root.
 #[derive(Default)]
 struct File {
-    /// By the name that each import binds; the path starts at the crate's root.
-    imports: BTreeMap<String, Vec<String>>,
-    paths: BTreeSet<Vec<String>>,
+    /// By the name that each import binds.
+    imports: BTreeMap<String, Module>,
+    paths: BTreeSet<Module>,
 }
 
 impl Crate {
-    fn read(folder: &Path) -> Result<Self, String> {
+    fn read(folder: &Path) -> Result<Self> {
         let root = ["lib.rs", "main.rs"].map(|name| folder.join(name));
-        let root = root.iter().find(|path| path.exists()).ok_or("no lib.rs and no main.rs")?;
+        let root = root.iter().find(|path| path.exists()).context("no lib.rs and no main.rs")?;
         let mut source = Self::default();
         let mut waiting = vec![(Module::new(), root.clone())];
         while let Some((module, path)) = waiting.pop() {
-            let text = fs::read_to_string(&path);
-            let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-            let children = source.add(&module, &text);
-            for child in children {
+            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            for child in source.add(&module, &text) {
                 let inner = [module.as_slice(), &[child]].concat();
                 let path = folder.join(inner.join("/"));
                 let files = [path.with_extension("rs"), path.join("mod.rs")];
@@ -65,11 +69,10 @@ impl Crate {
 
     /// Adds a file and yields the names of the modules that it declares.
     fn add(&mut self, module: &Module, text: &str) -> Vec<String> {
-        let tokens = rust_source::without_tests(rust_source::tokens(text));
-        let children = declared(&tokens);
-        let mut parser = Parser { module, children: &children, file: File::default() };
-        parser.read(&tokens);
-        self.files.insert(module.clone(), parser.file);
+        let tokens = without_tests(&tokens(text));
+        let declared = tokens.windows(3).filter(|three| three[0] == "mod" && three[2] == ";");
+        let children: Vec<String> = declared.map(|three| three[1].to_owned()).collect();
+        self.files.insert(module.clone(), File::read(module, &children, &tokens));
         children
     }
 
@@ -97,18 +100,18 @@ impl Crate {
     }
 
     /// Sets of files that all lead to each other, largest first.
-    fn circles(&self) -> Vec<BTreeSet<&Module>> {
+    fn circles(&self) -> Vec<BTreeSet<Module>> {
         let arrows = self.arrows();
-        let reached: BTreeMap<_, _> =
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
             self.files.keys().map(|module| (module, reachable(&arrows, module))).collect();
-        let mut circles: Vec<BTreeSet<&Module>> = Vec::new();
-        for (module, leads_to) in &reached {
-            let back = |other: &&&Module| reached[*other].contains(*module);
-            let circle: BTreeSet<_> = leads_to.iter().filter(back).copied().collect();
-            if circle.len() > 1 && !circles.contains(&circle) {
-                circles.push(circle);
-            }
-        }
+        // A module that reaches itself is in a circle with all that reach it and that it reaches.
+        let circles = reached.iter().filter(|(module, seen)| seen.contains(*module));
+        let circles = circles.map(|(module, seen)| {
+            let back = seen.iter().filter(|other| reached[**other].contains(module));
+            back.map(|other| (*other).clone()).collect()
+        });
+        let circles: BTreeSet<BTreeSet<Module>> = circles.collect();
+        let mut circles: Vec<_> = circles.into_iter().collect();
         circles.sort_by_key(|circle| std::cmp::Reverse(circle.len()));
         circles
     }
@@ -116,14 +119,14 @@ impl Crate {
     fn findings(&self, name: &str) -> Vec<String> {
         let arrows = self.arrows();
         let too_long = self.circles().into_iter().filter(|circle| circle.len() > FILES_MAX);
-        let describe = |circle: BTreeSet<&Module>| {
-            let head = format!("{name}: a circle of {} files", circle.len());
-            let lines = circle.iter().map(|module| {
-                let inside = arrows[module].iter().filter(|target| circle.contains(target));
+        let describe = |circle: BTreeSet<Module>| {
+            let mut text = format!("{name}: a circle of {} files", circle.len());
+            for module in &circle {
+                let inside = arrows[module].iter().filter(|target| circle.contains(*target));
                 let inside: Vec<_> = inside.map(shown).collect();
-                format!("  {} imports {}", shown(module), inside.join(", "))
-            });
-            [head].into_iter().chain(lines).collect::<Vec<_>>().join("\n")
+                text.push_str(&format!("\n  {} imports {}", shown(module), inside.join(", ")));
+            }
+            text
         };
         too_long.map(describe).collect()
     }
@@ -136,182 +139,169 @@ fn is_one_room(one: &Module, other: &Module) -> bool {
     one == other || inside(one, other) || inside(other, one)
 }
 
-/// The modules that can be reached from one, itself included.
+/// The modules that can be reached from one by an arrow at least.
 fn reachable<'a>(
-    arrows: &BTreeMap<&'a Module, BTreeSet<Module>>,
+    arrows: &'a BTreeMap<&Module, BTreeSet<Module>>,
     from: &'a Module,
 ) -> BTreeSet<&'a Module> {
-    let (mut seen, mut waiting) = (BTreeSet::from([from]), VecDeque::from([from]));
-    while let Some(module) = waiting.pop_front() {
-        for target in &arrows[module] {
-            let (target, _) = arrows.get_key_value(target).expect("homes are modules");
-            if seen.insert(target) {
-                waiting.push_back(target);
-            }
-        }
+    let (mut seen, mut waiting) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = waiting.pop() {
+        waiting.extend(arrows[module].iter().filter(|target| seen.insert(*target)));
     }
     seen
 }
 
-fn shown(module: impl AsRef<[String]>) -> String {
-    match module.as_ref() {
-        [] => "the root".to_owned(),
-        path => path.join("::"),
+fn shown(module: &Module) -> String {
+    if module.is_empty() { "the root".to_owned() } else { module.join("::") }
+}
+
+/// The tokens of a source, without comments, literals and lifetimes.
+fn tokens(text: &str) -> Vec<&str> {
+    let pattern = Regex::new(TOKEN).expect("the pattern is constant");
+    let code = pattern.captures_iter(text).filter_map(|token| token.get(1));
+    code.map(|token| token.as_str()).collect()
+}
+
+/// Leaves out items with `#[cfg(test)]`, or with another condition that begins with `test`.
+fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
+    let mut kept = Vec::new();
+    let mut rest = tokens;
+    while let [first, others @ ..] = rest {
+        if rest.starts_with(&["#", "[", "cfg", "(", "test"]) {
+            rest = &rest[item_length(rest)..];
+        } else {
+            kept.push(*first);
+            rest = others;
+        }
     }
+    kept
 }
 
-/// The names of modules with a file of their own.
-fn declared(tokens: &[Token]) -> Vec<String> {
-    let declarations = tokens.windows(3).filter_map(|three| match three {
-        [Token::Word(word), Token::Word(name), Token::Sign(';')] if word == "mod" => Some(name),
-        _ => None,
-    });
-    declarations.cloned().collect()
+/// Tokens up to the end of an item: a semicolon or a block, outside parentheses and brackets.
+fn item_length(tokens: &[&str]) -> usize {
+    let mut depth = 0_usize;
+    let mut in_block = false;
+    for (at, token) in tokens.iter().enumerate() {
+        match *token {
+            "{" | "(" | "[" => {
+                in_block |= *token == "{" && depth == 0 && tokens[at - 1] != "::";
+                depth += 1;
+            }
+            "}" | ")" | "]" => depth = depth.saturating_sub(1),
+            ";" if depth == 0 => return at + 1,
+            _ => {}
+        }
+        if *token == "}" && depth == 0 && in_block {
+            return at + 1;
+        }
+    }
+    tokens.len()
 }
 
-/// Collects the paths of one file.
-struct Parser<'a> {
-    module: &'a Module,
-    children: &'a [String],
-    file: File,
-}
-
-impl Parser<'_> {
-    fn read(&mut self, tokens: &[Token]) {
+impl File {
+    fn read(module: &Module, children: &[String], tokens: &[&str]) -> Self {
+        let mut file = Self::default();
         // The braces that each inline module was opened at: a `super` inside it stays in the file.
         let (mut braces, mut inline) = (0_usize, Vec::new());
-        let mut at = 0;
-        while at < tokens.len() {
-            let follows_path = at > 0 && tokens[at - 1] == Token::PathSign;
-            match &tokens[at] {
-                Token::Word(word) if word == "use" && !follows_path => {
-                    at = self.import(tokens, at + 1, &[], inline.len());
-                    continue;
+        let mut before = "";
+        let mut rest = tokens.iter().copied().peekable();
+        while let Some(token) = rest.next() {
+            match (token, rest.peek().copied()) {
+                ("use", Some(next)) if next != "<" => {
+                    let mut found = Vec::new();
+                    use_tree(&mut rest, &[], &mut found);
+                    for (name, path) in found {
+                        let Some(path) = from_root(module, children, &path, inline.len()) else {
+                            continue;
+                        };
+                        if inline.is_empty() && name != "*" && !path.is_empty() {
+                            file.imports.insert(name.to_owned(), path.clone());
+                        }
+                        file.paths.insert(path);
+                    }
                 }
-                Token::Word(word)
-                    if word == "mod" && tokens.get(at + 2) == Some(&Token::Sign('{')) =>
-                {
-                    inline.push(braces);
-                    at += 2;
-                    continue;
+                ("mod", Some(_)) => {
+                    rest.next();
+                    inline.extend((rest.peek() == Some(&"{")).then_some(braces));
                 }
-                Token::Word(_) if !follows_path && tokens.get(at + 1) == Some(&Token::PathSign) => {
-                    let path = leading_path(&tokens[at..]);
-                    self.add(&path, inline.len());
-                }
-                Token::Sign('{') => braces += 1,
-                Token::Sign('}') => {
+                ("{", _) => braces += 1,
+                ("}", _) => {
                     braces = braces.saturating_sub(1);
                     inline.pop_if(|opened| *opened == braces);
                 }
+                (_, Some("::")) if before != "::" => {
+                    let mut path = vec![token];
+                    while rest.next_if_eq(&"::").is_some() {
+                        path.extend(rest.next_if(|word| word.starts_with(is_letter)));
+                    }
+                    file.paths.extend(from_root(module, children, &path, inline.len()));
+                }
                 _ => {}
             }
-            at += 1;
+            before = token;
         }
-    }
-
-    /// Reads one tree of a `use` and yields the place after it.
-    fn import(
-        &mut self,
-        tokens: &[Token],
-        mut at: usize,
-        prefix: &[String],
-        inline: usize,
-    ) -> usize {
-        let mut path = prefix.to_vec();
-        while let Some(token) = tokens.get(at) {
-            match token {
-                Token::Word(word) if word == "as" => {
-                    if let Some(Token::Word(name)) = tokens.get(at + 1) {
-                        self.bind(name, &path, inline);
-                    }
-                    return at + 2;
-                }
-                Token::Word(word) => path.push(word.clone()),
-                Token::Sign('{') => {
-                    at += 1;
-                    while at < tokens.len() && tokens[at] != Token::Sign('}') {
-                        at = self.import(tokens, at, &path, inline);
-                        at += usize::from(tokens.get(at) == Some(&Token::Sign(',')));
-                    }
-                    return at + 1;
-                }
-                Token::Sign('*') => {
-                    self.add(&path, inline);
-                    return at + 1;
-                }
-                Token::PathSign => {}
-                Token::Sign(_) => break,
-            }
-            at += 1;
-        }
-        if path.last().is_some_and(|last| last == "self") {
-            path.pop();
-        }
-        if let Some(name) = path.last().cloned() {
-            self.bind(&name, &path, inline);
-        }
-        at
-    }
-
-    fn bind(&mut self, name: &str, path: &[String], inline: usize) {
-        if let Some(path) = self.add(path, inline)
-            && inline == 0
-            && path.last().is_some()
-        {
-            self.file.imports.insert(name.to_owned(), path);
-        }
-    }
-
-    /// Adds a path of this crate, from its root; paths of other crates are none.
-    fn add(&mut self, path: &[String], inline: usize) -> Option<Vec<String>> {
-        let first = path.first()?;
-        let supers = path.iter().take_while(|word| *word == "super").count();
-        let (base, rest) = match first.as_str() {
-            "crate" => (0, &path[1..]),
-            "self" => (self.module.len(), &path[1..]),
-            "super" => {
-                let up = supers.saturating_sub(inline);
-                (self.module.len().saturating_sub(up), &path[supers..])
-            }
-            name if self.children.iter().any(|child| child == name) => (self.module.len(), path),
-            _ => return None,
-        };
-        let whole = [&self.module[..base], rest].concat();
-        self.file.paths.insert(whole.clone());
-        Some(whole)
+        file
     }
 }
 
-fn leading_path(tokens: &[Token]) -> Vec<String> {
-    let mut path = Vec::new();
-    for pair in tokens.chunks(2) {
-        let Token::Word(word) = &pair[0] else { break };
-        path.push(word.clone());
-        if pair.get(1) != Some(&Token::PathSign) {
-            break;
+fn is_letter(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// Reads one tree of a `use`: the name that each path binds, or `*`, and the path.
+fn use_tree<'a>(
+    tokens: &mut Peekable<impl Iterator<Item = &'a str>>,
+    prefix: &[&'a str],
+    found: &mut Vec<(&'a str, Vec<&'a str>)>,
+) {
+    let mut path = prefix.to_vec();
+    while let Some(token) = tokens.next_if(|token| !matches!(*token, "," | "}" | ";")) {
+        match token {
+            "::" => {}
+            "as" => return found.extend(tokens.next().map(|name| (name, path))),
+            "*" => return found.push(("*", path)),
+            "{" => {
+                while tokens.peek().is_some_and(|token| *token != "}") {
+                    use_tree(tokens, &path, found);
+                    tokens.next_if_eq(&",");
+                }
+                tokens.next();
+                return;
+            }
+            word => path.push(word),
         }
     }
-    path
+    path.pop_if(|last| *last == "self");
+    found.extend(path.last().copied().map(|name| (name, path)));
+}
+
+/// A path of this crate, from its root; paths of other crates are none.
+fn from_root(module: &Module, children: &[String], path: &[&str], inline: usize) -> Option<Module> {
+    let supers = path.iter().take_while(|word| **word == "super").count();
+    let (base, rest) = match *path.first()? {
+        "crate" => (0, &path[1..]),
+        "self" => (module.len(), &path[1..]),
+        "super" => (module.len().saturating_sub(supers.saturating_sub(inline)), &path[supers..]),
+        name if children.iter().any(|child| child == name) => (module.len(), path),
+        _ => return None,
+    };
+    let rest = rest.iter().map(|word| (*word).to_owned());
+    Some(module[..base].iter().cloned().chain(rest).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn crate_of(files: &[(&str, &str)]) -> Crate {
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
+    fn crate_of(files: Files<'_>) -> Crate {
         let mut source = Crate::default();
         for (module, text) in files {
             let module = module.split("::").filter(|part| !part.is_empty()).map(str::to_owned);
             source.add(&module.collect(), text);
         }
         source
-    }
-
-    fn circles(files: &[(&str, &str)]) -> Vec<String> {
-        let source = crate_of(files);
-        let shown = |circle: BTreeSet<&Module>| circle.into_iter().map(shown).collect::<Vec<_>>();
-        source.circles().into_iter().map(|circle| shown(circle).join(" ")).collect()
     }
 
     #[test]
@@ -323,86 +313,88 @@ mod tests {
             ("c", "fn f() { crate::d::f() } pub struct C;"),
             ("d", "use crate::{a::A, b}; fn f() {}"),
         ];
-        let findings = crate_of(&files).findings("x");
-        assert_eq!(findings.len(), 1);
         let expected = "x: a circle of 4 files\n  a imports b\n  b imports c\n  c imports d\n  \
                         d imports a, b";
-        assert_eq!(findings[0], expected);
+        assert_eq!(crate_of(&files).findings("x"), [expected]);
         assert_eq!(crate_of(&files[..4]).findings("x"), [""; 0]);
     }
 
-    #[test]
-    fn circle_of_three_files_is_within_bound() {
-        let files = [
-            ("", "mod a; mod b; mod c;"),
-            ("a", "use crate::b::B;"),
-            ("b", "use crate::c::C;"),
-            ("c", "use crate::a::A;"),
-        ];
-        assert_eq!(circles(&files), ["a b c"]);
-        assert_eq!(crate_of(&files).findings("x"), [""; 0]);
-    }
+    const TESTS: &str =
+        "#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(test)] use crate::b::C;";
+    const PROSE: &str = "// use crate::b::B;\nconst T: &str = \"crate::b::B\"; \
+        /* crate::b::B */ const R: &str = r#\"\" crate::b::B\"#; const C: char = '\"';";
+    const USE_A: (&str, &str) = ("b", "use crate::a::A;");
+    /// A name, the circles, the files.
+    const CASES: [(&str, &[&str], Files<'static>); 10] = [
+        (
+            "three files",
+            &["a b c"],
+            &[
+                ("", "mod a; mod b; mod c;"),
+                ("a", "use crate::b::B;"),
+                ("b", "use crate::c::C;"),
+                ("c", "use crate::a::A;"),
+            ],
+        ),
+        (
+            "a re-export leads to the file of the item",
+            &[],
+            &[
+                ("", "mod a; mod b; pub use b::B; pub use a::run;"),
+                ("a", "use crate::B;"),
+                ("b", "pub struct B;"),
+            ],
+        ),
+        (
+            "an item of the facade itself",
+            &["the root a"],
+            &[("", "mod a; type B = (); pub use a::run;"), ("a", "use crate::B;")],
+        ),
+        ("endless re-exports", &[], &[("", "mod a; pub use a::X;"), ("a", "pub use crate::X;")]),
+        ("comments and texts", &[], &[("", "mod a; mod b;"), ("a", PROSE), USE_A]),
+        ("tests", &[], &[("", "mod a; mod b;"), ("a", TESTS), USE_A]),
+        (
+            "`super` in an inline module stays in its file",
+            &[],
+            &[
+                ("", "mod a; use a::A;"),
+                ("a", "pub(crate) mod hex { use super::A; fn f() { super::g() } } pub struct A;"),
+            ],
+        ),
+        (
+            "`super` after an inline module leaves the file",
+            &["the root a"],
+            &[("", "mod a; use a::A; struct B;"), ("a", "mod hex { } use super::B;")],
+        ),
+        (
+            "the name of a child begins a path",
+            &["a::b c"],
+            &[
+                ("", "mod a; mod c;"),
+                ("a", "mod b; fn f() { b::g() } pub use b::B;"),
+                ("a::b", "use crate::c::C;"),
+                ("c", "use crate::a::B;"),
+            ],
+        ),
+        (
+            "a facade and its files are one room",
+            &[],
+            &[
+                ("", "mod a;"),
+                ("a", "mod b; fn f() { b::g() } pub struct A;"),
+                ("a::b", "use super::A;"),
+            ],
+        ),
+    ];
 
-    /// An import through a facade leads to the file of the item, not to the facade.
     #[test]
-    fn reexports_are_followed_to_their_file() {
-        let files = [
-            ("", "mod a; mod b; pub use b::B; pub use a::run;"),
-            ("a", "use crate::B;"),
-            ("b", "pub struct B;"),
-        ];
-        assert_eq!(circles(&files), [""; 0]);
-        let defined = [("", "mod a; type B = (); pub use a::run;"), ("a", "use crate::B;")];
-        assert_eq!(circles(&defined), ["the root a"]);
-        let endless = [("", "mod a; pub use a::X;"), ("a", "pub use crate::X;")];
-        assert_eq!(circles(&endless), [""; 0]);
-    }
-
-    #[test]
-    fn tests_comments_and_texts_make_no_arrow() {
-        let files = [
-            ("", "mod a; mod b;"),
-            ("a", "// use crate::b::B;\nconst T: &str = \"crate::b::B\"; /* crate::b::B */"),
-            ("b", "use crate::a::A;"),
-        ];
-        assert_eq!(circles(&files), [""; 0]);
-        let tests = [
-            ("", "mod a; mod b;"),
-            ("a", "#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(test)] use crate::b::C;"),
-            ("b", "use crate::a::A;"),
-        ];
-        assert_eq!(circles(&tests), [""; 0]);
-    }
-
-    #[test]
-    fn super_in_inline_module_stays_in_its_file() {
-        let files = [
-            ("", "mod a; use a::A;"),
-            ("a", "pub(crate) mod hex { use super::A; fn f() { super::g() } } pub struct A;"),
-        ];
-        assert_eq!(circles(&files), [""; 0]);
-        let outside = [("", "mod a; use a::A; struct B;"), ("a", "mod hex { } use super::B;")];
-        assert_eq!(circles(&outside), ["the root a"]);
-    }
-
-    #[test]
-    fn names_of_child_modules_begin_paths() {
-        let files = [
-            ("", "mod a; mod c;"),
-            ("a", "mod b; fn f() { b::g() } pub use b::B;"),
-            ("a::b", "use crate::c::C;"),
-            ("c", "use crate::a::B;"),
-        ];
-        assert_eq!(circles(&files), ["a::b c"]);
-    }
-
-    #[test]
-    fn facade_and_its_files_are_one_room() {
-        let files = [
-            ("", "mod a;"),
-            ("a", "mod b; fn f() { b::g() } pub struct A;"),
-            ("a::b", "use super::A;"),
-        ];
-        assert_eq!(circles(&files), [""; 0]);
+    fn circle_is_seen_through_every_form_of_import() {
+        for (case, expected, files) in CASES {
+            let circles = crate_of(files).circles();
+            let shown = |circle: &BTreeSet<Module>| circle.iter().map(shown).collect::<Vec<_>>();
+            let found: Vec<_> = circles.iter().map(|circle| shown(circle).join(" ")).collect();
+            assert_eq!(found, expected, "{case}");
+            assert_eq!(crate_of(files).findings("x"), [""; 0], "{case}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 use super::output_of;
 use crate::command::cargo;
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{Outcome, of_findings};
+use anyhow::{Result, bail, ensure};
 use std::collections::BTreeSet;
 
 const CORE: &str = "handfast-core";
@@ -55,83 +56,67 @@ const CORE_MAY_USE: &[&str] = &[
     "zerocopy-derive",
 ];
 
-/// A package in a resolved graph, with the features it is built with there.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Resolved {
-    name: String,
-    features: Vec<String>,
+/// A fault of a package in a resolved graph, from its name and the features it is built with there.
+pub(crate) struct Rule {
+    package: &'static str,
+    /// Options of `cargo tree`.
+    options: &'static [&'static str],
+    fault: fn(&str, &[&str]) -> Option<String>,
 }
 
-/// Checks the core's dependencies, with all its features and on every target, against the list.
-pub(crate) fn core_dependencies(project: &Project) -> Outcome {
-    let graph = tree(project, CORE, &["-e", "normal,build", "--all-features"]);
-    judge(graph, "every dependency allowed", not_allowed)
-}
+/// The core's dependencies, with all its features and on every target, are on the list.
+pub(crate) const CORE_DEPENDENCIES: Rule = Rule {
+    package: CORE,
+    options: &["-e", "normal,build", "--all-features"],
+    fault: |name, _| {
+        let known = name == CORE || CORE_MAY_USE.contains(&name);
+        (!known).then(|| format!("{CORE} depends on {name}, which is not on the list"))
+    },
+};
 
 /// Nothing the core links to is built with the standard library on the core's account.
-pub(crate) fn core_features(project: &Project) -> Outcome {
-    let graph = tree(project, CORE, &["-e", "normal,no-proc-macro"]);
-    judge(graph, "", with_std)
-}
+pub(crate) const CORE_FEATURES: Rule = Rule {
+    package: CORE,
+    options: &["-e", "normal,no-proc-macro"],
+    fault: |name, features| {
+        features.contains(&"std").then(|| format!("{CORE} turns on 'std' of {name}"))
+    },
+};
 
 /// The library links nothing that only programs and operators need, unless a feature asks for it.
-pub(crate) fn library_dependencies(project: &Project) -> Outcome {
-    let graph = tree(project, LIBRARY, &["-e", "normal"]);
-    judge(graph, "default features", too_much)
-}
+pub(crate) const LIBRARY_DEPENDENCIES: Rule = Rule {
+    package: LIBRARY,
+    options: &["-e", "normal"],
+    fault: |name, _| {
+        let heavy = LIBRARY_LACKS.contains(&name);
+        heavy.then(|| format!("{LIBRARY} depends on {name} by default"))
+    },
+};
 
-fn judge(
-    graph: Result<BTreeSet<Resolved>, String>,
-    note: &str,
-    rule: fn(&BTreeSet<Resolved>) -> Vec<String>,
-) -> Outcome {
-    match graph {
-        Ok(graph) => Outcome::of_findings(&rule(&graph), note),
-        Err(error) => Outcome::failed("cargo tree gave no graph", error),
-    }
-}
-
-fn not_allowed(graph: &BTreeSet<Resolved>) -> Vec<String> {
-    let strange = graph.iter().map(|package| package.name.as_str()).filter(|name| *name != CORE);
-    let strange = strange.filter(|name| !CORE_MAY_USE.contains(name));
-    strange.map(|name| format!("{CORE} depends on {name}, which is not on the list")).collect()
-}
-
-fn too_much(graph: &BTreeSet<Resolved>) -> Vec<String> {
-    let found = graph.iter().filter(|package| LIBRARY_LACKS.contains(&&*package.name));
-    let text = |package: &Resolved| format!("{LIBRARY} depends on {} by default", package.name);
-    found.map(text).collect()
-}
-
-fn with_std(graph: &BTreeSet<Resolved>) -> Vec<String> {
-    let with_std = graph.iter().filter(|package| package.features.iter().any(|f| f == "std"));
-    with_std.map(|package| format!("{CORE} turns on 'std' of {}", package.name)).collect()
-}
-
-fn tree(project: &Project, package: &str, options: &[&str]) -> Result<BTreeSet<Resolved>, String> {
-    let format = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--package", package];
-    let mut command = cargo(project.root(), format.iter().chain(options).copied());
+pub(crate) fn check(project: &Project, rule: &Rule) -> Outcome {
+    let format = ["tree", "--prefix", "none", "--format", "{p}|{f}", "--package", rule.package];
+    let mut command = cargo(project.root(), format.iter().chain(rule.options).copied());
     command.args(TARGETS.iter().flat_map(|target| ["--target", target]));
-    let output = output_of(command)?;
-    let graph = parse_tree(&output)?;
-    if graph.iter().any(|resolved| resolved.name == package) {
-        Ok(graph)
-    } else {
-        Err(format!("cargo tree did not list {package} itself:\n{output}"))
-    }
+    of_findings(&rule.findings(&output_of(command, &[0])?)?, "")
 }
 
-/// Parses lines of `NAME vVERSION (WHERE)|FEATURE,FEATURE (*)`.
-fn parse_tree(output: &str) -> Result<BTreeSet<Resolved>, String> {
-    let line = |line: &str| {
-        let (package, features) = line.rsplit_once('|')?;
-        let name = package.split(' ').next().filter(|name| !name.is_empty())?;
-        let features = features.trim_end_matches("(*)").trim().split(',');
-        let features = features.filter(|feature| !feature.is_empty()).map(str::to_owned);
-        Some(Resolved { name: name.to_owned(), features: features.collect() })
-    };
-    let packages = output.lines().filter(|line| !line.is_empty() && !line.starts_with('['));
-    packages.map(|text| line(text).ok_or(format!("cargo tree printed '{text}'"))).collect()
+impl Rule {
+    /// Reads lines of `NAME vVERSION (WHERE)|FEATURE,FEATURE (*)`; a title begins with a bracket.
+    fn findings(&self, tree: &str) -> Result<Vec<String>> {
+        let mut findings = BTreeSet::new();
+        let mut has_package = false;
+        for line in tree.lines().filter(|line| !line.is_empty() && !line.starts_with('[')) {
+            let Some((package, features)) = line.rsplit_once('|') else {
+                bail!("cargo tree printed '{line}'");
+            };
+            let name = package.split(' ').next().unwrap_or_default();
+            let features: Vec<_> = features.trim_end_matches("(*)").trim().split(',').collect();
+            has_package |= name == self.package;
+            findings.extend((self.fault)(name, &features));
+        }
+        ensure!(has_package, "cargo tree did not list {} itself\n{tree}", self.package);
+        Ok(findings.into_iter().collect())
+    }
 }
 
 #[cfg(test)]
@@ -140,54 +125,41 @@ mod tests {
 
     const HARMLESS: &str = "\
 handfast-core v0.1.0 (/a folder/core)|
+handfast v0.1.0 (/x/engine)|
 serde v1.0.229|alloc,derive,serde_derive
+
+[build-dependencies]
 serde_derive v1.0.229 (proc-macro)|default
 serde_json v1.0.154|alloc
 serde v1.0.229|alloc,derive,serde_derive (*)
 ";
 
     #[test]
-    fn a_graph_of_allowed_packages_without_std_has_no_findings() {
-        let graph = parse_tree(HARMLESS).unwrap();
-        assert_eq!(graph.len(), 4, "a repeated package counts once");
-        let serde = graph.iter().find(|package| package.name == "serde").unwrap();
-        assert_eq!(serde.features, ["alloc", "derive", "serde_derive"]);
-        assert_eq!(not_allowed(&graph), [""; 0]);
-        assert_eq!(with_std(&graph), [""; 0]);
+    fn package_that_breaks_a_rule_is_found() {
+        let cases = [
+            (
+                CORE_DEPENDENCIES,
+                "tokio v1.54.1|net",
+                "handfast-core depends on tokio, which is not on the list",
+            ),
+            (
+                CORE_FEATURES,
+                "serde_json v1.0.154|alloc,std",
+                "handfast-core turns on 'std' of serde_json",
+            ),
+            (LIBRARY_DEPENDENCIES, "hyper v1.12.0|http1", "handfast depends on hyper by default"),
+        ];
+        for (rule, line, finding) in cases {
+            let harmless = HARMLESS.replace("handfast v0.1.0 (/x/engine)|\n", "");
+            let harmless = if rule.package == CORE { harmless.as_str() } else { HARMLESS };
+            assert_eq!(rule.findings(harmless).unwrap(), [""; 0]);
+            assert_eq!(rule.findings(&format!("{harmless}{line}\n")).unwrap(), [finding]);
+        }
     }
 
     #[test]
-    fn a_package_off_the_list_is_found() {
-        let graph = parse_tree(&format!("{HARMLESS}tokio v1.54.1|net\n")).unwrap();
-        assert_eq!(
-            not_allowed(&graph),
-            ["handfast-core depends on tokio, which is not on the list"]
-        );
-    }
-
-    #[test]
-    fn a_dependency_built_with_std_is_found() {
-        let graph = HARMLESS.replace("|alloc\n", "|alloc,std\n");
-        assert_eq!(
-            with_std(&parse_tree(&graph).unwrap()),
-            ["handfast-core turns on 'std' of serde_json"]
-        );
-    }
-
-    #[test]
-    fn http_in_the_library_is_found() {
-        let lean = "handfast v0.1.0 (/x/engine)|\ntokio v1.54.1|net\n";
-        assert_eq!(too_much(&parse_tree(lean).unwrap()), [""; 0]);
-        let heavy = format!("{lean}hyper v1.12.0|http1\n");
-        assert_eq!(
-            too_much(&parse_tree(&heavy).unwrap()),
-            ["handfast depends on hyper by default"]
-        );
-    }
-
-    #[test]
-    fn what_is_not_a_tree_is_an_error_and_section_titles_are_not_packages() {
-        assert!(parse_tree("error: no such package\n").is_err());
-        assert_eq!(parse_tree("a v1.0.0|\n\n[build-dependencies]\nb v1.0.0|x\n").unwrap().len(), 2);
+    fn output_that_is_no_tree_of_the_package_is_an_error() {
+        assert!(CORE_FEATURES.findings("error: no such package\n").is_err());
+        assert!(CORE_FEATURES.findings("serde v1.0.229|alloc\n").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Links between the pages of the repository.
 
 use super::output_of;
-use crate::report::Outcome;
+use crate::report::{Outcome, as_skipped, of_findings};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -12,21 +12,13 @@ use std::process::Command;
 pub(crate) fn check(root: &Path) -> Outcome {
     let mut git = Command::new("git");
     git.current_dir(root).args(["ls-files", "-z"]);
-    let listing = match output_of(git) {
-        Ok(listing) => listing,
-        Err(error) => return Outcome::Skipped(format!("git lists no files: {error}")),
-    };
-    let mut files = BTreeMap::new();
-    for file in listing.split('\0').filter(|file| !file.is_empty()) {
-        // Pages below `src` are templates: their links hold where the page is written to.
-        let text = file.ends_with(".md") && !file.contains("/src/");
-        let text = if text {
-            fs::read_to_string(root.join(file)).unwrap_or_default()
-        } else {
-            String::new()
-        };
-        files.insert(PathBuf::from(file), text);
-    }
+    let listing = output_of(git, &[0]).map_err(as_skipped)?;
+    // Pages below `src` are templates: their links hold where the page is written to.
+    let is_page = |file: &str| file.ends_with(".md") && !file.contains("/src/");
+    let text = |file: &str| fs::read_to_string(root.join(file)).ok().filter(|_| is_page(file));
+    let files = listing.split('\0').filter(|file| !file.is_empty());
+    let files: BTreeMap<PathBuf, String> =
+        files.map(|file| (PathBuf::from(file), text(file).unwrap_or_default())).collect();
     let findings: Vec<_> = files
         .iter()
         .flat_map(|(file, text)| links_of(text).map(move |(line, link)| (file, line, link)))
@@ -36,7 +28,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
         })
         .collect();
     let links: usize = files.values().map(|text| links_of(text).count()).sum();
-    Outcome::of_findings(&findings, format!("links: {links}"))
+    of_findings(&findings, format!("links: {links}"))
 }
 
 /// The reason that `link` of `file` leads nowhere, if it does.

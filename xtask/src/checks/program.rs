@@ -1,8 +1,7 @@
 //! Contents of the released program.
 
-use crate::command::{cargo, run as run_command};
 use crate::project::Project;
-use crate::report::Outcome;
+use crate::report::{Outcome, of_findings};
 use std::fs;
 use std::process::Command;
 use std::time::Instant;
@@ -13,11 +12,8 @@ const VARIANT: &[u8] = b"ReplacedByRequest";
 /// The program as a build in the workspace's root makes it has no broken variant: it says so, and no
 /// name of one is in it.
 pub(crate) fn without_variants(project: &Project, deadline: Instant) -> Outcome {
-    let build = cargo(project.root(), ["build", "--bin", "handfast", "--release"]);
-    let built = run_command(build, project.scratch().join("program.log"), deadline);
-    if !built.succeeded() {
-        return built.outcome(|_| String::new());
-    }
+    let build = project.cargo(&["build", "--bin", "handfast", "--release"]);
+    project.run(build, "program", deadline)?;
     let program = project.target().join("release/handfast");
     let mut findings = Vec::new();
     match fs::read(&program) {
@@ -34,7 +30,7 @@ pub(crate) fn without_variants(project: &Project, deadline: Instant) -> Outcome 
         Ok(output) => findings.push(format!("'sim variants' ended with {}", output.status)),
         Err(error) => findings.push(format!("{}: {error}", program.display())),
     }
-    Outcome::of_findings(&findings, "no variant in the program")
+    of_findings(&findings, "no variant in the program")
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {

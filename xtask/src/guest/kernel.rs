@@ -1,13 +1,13 @@
 //! The kernel that the guest boots, and its first file system.
 
 use super::packages::files_of;
-use crate::command::run as run_command;
+use crate::command;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 /// Modules that the guest loads; their own dependencies are found in them. Without the checksum
@@ -101,9 +101,9 @@ impl Kernel {
         fs::write(&listing, names)?;
         let mut pack = Command::new("sh");
         pack.current_dir(folder).args(["-c", r#""$1" cpio -o -H newc <"$2" >"$3""#, "sh"]);
-        pack.arg(busybox).arg(&listing).arg(&archive).stdin(Stdio::null());
-        let packed = run_command(pack, folder.with_extension("log"), deadline);
-        ensure!(packed.succeeded(), "packing the guest's first files failed: {}", packed.output());
+        pack.arg(busybox).arg(&listing).arg(&archive);
+        command::run(pack, &folder.with_extension("log"), deadline)
+            .context("packing the guest's first files")?;
         ensure!(File::open(&archive)?.metadata()?.len() > 0, "{} is empty", archive.display());
         Ok(archive)
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_come_after_those_they_need_and_built_in_ones_are_left_out() {
+    fn module_comes_after_those_it_needs() {
         let scratch = tempfile::tempdir().unwrap();
         let folder = scratch.path().join("lib/modules/6/kernel/drivers");
         fs::create_dir_all(&folder).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_soft_roce_is_named() {
+    fn kernel_without_soft_roce_is_named() {
         let kernel = Kernel { image: PathBuf::new(), modules: BTreeMap::new() };
         let error = kernel.with_needed("rdma_rxe", &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("rdma_rxe.ko"), "{error}");

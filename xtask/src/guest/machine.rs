@@ -141,7 +141,7 @@ impl Machine {
             host.wait("never", SWITCH_OFF_MAX, "to switch off")?;
             // Read now, for the file is there before its content.
             let code = fs::read_to_string(host.shared("exit")).unwrap_or_default();
-            let code = code.trim().parse().with_context(|| host.told("no exit code came"))?;
+            let code = code.trim().parse().with_context(|| host.failure("no exit code came"))?;
             first = if first == 0 { code } else { first };
         }
         Ok(first)
@@ -251,7 +251,7 @@ fn until_ended(
             if Instant::now() >= deadline && !over {
                 let seconds = limit.as_secs();
                 let what = format!("the guest was given {seconds} s for the command; it was ended");
-                bail!(host.told(&what));
+                bail!(host.failure(&what));
             }
         }
         if over {
@@ -285,7 +285,7 @@ impl Host {
     fn wait_ready(&mut self) -> Result<()> {
         self.wait("ready", BOOT_MAX, "to boot")?;
         let arrived = self.shared("ready").exists();
-        ensure!(arrived, self.told("the guest did not come to the command"));
+        ensure!(arrived, self.failure("the guest did not come to the command"));
         Ok(())
     }
 
@@ -304,7 +304,9 @@ impl Host {
         while !self.is_over(mark)? {
             if Instant::now() >= deadline {
                 let seconds = limit.as_secs();
-                bail!(self.told(&format!("the guest was given {seconds} s {what}; it was ended")));
+                bail!(
+                    self.failure(&format!("the guest was given {seconds} s {what}; it was ended"))
+                );
             }
             thread::sleep(POLL);
         }
@@ -317,7 +319,7 @@ impl Host {
     }
 
     /// A failure with the end of the guest's console.
-    fn told(&self, what: &str) -> String {
+    fn failure(&self, what: &str) -> String {
         let console = self.console();
         let lines: Vec<_> = console.lines().collect();
         let last = lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n  ");
@@ -352,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guest_that_does_not_boot_is_ended_at_its_bound_and_its_console_shown() {
+    fn guest_that_does_not_boot_is_ended_and_its_console_shown() {
         let scratch = tempfile::tempdir().unwrap();
         fs::write(scratch.path().join("console"), "Kernel panic\n").unwrap();
         let process = Command::new("sleep").arg("60").spawn().unwrap();

@@ -3,7 +3,6 @@
 //! Nothing is installed, so no root is needed and no package of the system changes: a virtual
 //! machine's kernel, another libclang or a program that conflicts with an installed one stay apart.
 
-use crate::command::{Finished, run as run_command};
 use crate::project::Project;
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -41,6 +40,11 @@ impl Packages {
         project.scratch().join("packages").join(self.name)
     }
 
+    /// Reason for skipping a step that needs them.
+    pub(crate) fn missing(&self) -> String {
+        format!("these packages could not be unpacked: {}", self.packages.join(", "))
+    }
+
     /// They were unpacked before.
     pub(crate) fn is_present(&self, project: &Project) -> bool {
         fs::read_to_string(self.folder(project).join(COMPLETE))
@@ -65,21 +69,27 @@ impl Packages {
         }
         let archives = fresh.join("archives");
         fs::create_dir_all(archives.join("partial"))?;
-        let log = |step: &str| project.scratch().join(format!("packages-{}-{step}.log", self.name));
+        let run = |command, step: &str| {
+            project.run(command, &format!("packages-{}-{step}", self.name), deadline)
+        };
         let wanted = || format!("packages wanted: {}", self.packages.join(", "));
         let apt = Apt::of(self.from, &fresh.join("lists")).with_context(wanted)?;
-        if let Err(first) = self.download(&apt, &archives, &log("download"), deadline) {
+        let download = || {
+            let commands = self.downloads(&apt, &archives)?;
+            commands.into_iter().try_for_each(|command| run(command, "download").map(drop))
+        };
+        if let Err(first) = download() {
             // Lists that were never fetched, or are stale; only root may fetch those of the system.
             let update = apt.command("apt-get", &["update", "--quiet"]);
-            if !run_command(update, log("update"), deadline).succeeded() {
+            if run(update, "update").is_err() {
                 return Err(first).with_context(wanted);
             }
-            self.download(&apt, &archives, &log("download"), deadline).with_context(wanted)?;
+            download().with_context(wanted)?;
         }
         for archive in files_of(&archives, ".deb")? {
             let mut unpack = Command::new("dpkg-deb");
             unpack.arg("--extract").arg(&archive).arg(&fresh);
-            checked(&run_command(unpack, log("unpack"), deadline), "dpkg-deb --extract")?;
+            run(unpack, "unpack")?;
         }
         fs::remove_dir_all(&archives)?;
         if self.from == Archive::Backports {
@@ -94,24 +104,25 @@ impl Packages {
         Ok(folder)
     }
 
-    fn download(&self, apt: &Apt, archives: &Path, log: &Path, deadline: Instant) -> Result<()> {
+    /// The commands that download them.
+    fn downloads(&self, apt: &Apt, archives: &Path) -> Result<Vec<Command>> {
         let (kernels, others): (Vec<_>, Vec<_>) =
             self.packages.iter().partition(|name| **name == KERNEL);
+        let mut commands = Vec::new();
         for kernel in kernels {
             let mut download = apt.command("apt-get", &["download", &newest(apt, kernel)?]);
             download.current_dir(archives);
-            checked(&run_command(download, log.to_owned(), deadline), "apt-get download")?;
+            commands.push(download);
         }
-        if others.is_empty() {
-            return Ok(());
+        if !others.is_empty() {
+            let options = ["install", "--download-only", "--yes", "--no-install-recommends"];
+            let mut download = apt.command("apt-get", &options);
+            // The lock guards the system's own packages, which stay as they are.
+            download.args(["-o", "Debug::NoLocking=1", "-o"]);
+            download.arg(format!("Dir::Cache::archives={}", archives.display())).args(others);
+            commands.push(download);
         }
-        let options = ["install", "--download-only", "--yes", "--no-install-recommends"];
-        let mut download = apt.command("apt-get", &options);
-        // The lock guards the system's own packages, which stay as they are.
-        download.args(["-o", "Debug::NoLocking=1", "-o"]);
-        download.arg(format!("Dir::Cache::archives={}", archives.display()));
-        download.args(others);
-        checked(&run_command(download, log.to_owned(), deadline), "apt-get install --download-only")
+        Ok(commands)
     }
 }
 
@@ -172,15 +183,6 @@ fn newest(apt: &Apt, name: &str) -> Result<String> {
     newest.with_context(|| format!("apt-cache knows no package {name}"))
 }
 
-fn checked(finished: &Finished, what: &str) -> Result<()> {
-    if finished.succeeded() {
-        return Ok(());
-    }
-    let output = finished.output();
-    let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it cannot be run");
-    bail!("{what} failed: {last}")
-}
-
 /// The files in `folder` whose names end so, in order.
 pub(crate) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_a_release_is_not_that_of_its_updates() {
+    fn place_of_release_is_not_that_of_its_updates() {
         let targets = "http://one/security release-security\nhttp://two release-updates\n\
                        http://two release\nhttp://three release\n";
         assert_eq!(place_of(targets, "release"), Some("http://two"));

@@ -2,7 +2,7 @@
 //! sources of that kernel. Nothing of it is kept in the repository.
 
 use super::packages::{Archive, Packages};
-use crate::command::run as run_command;
+use crate::command;
 use crate::project::Project;
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -49,10 +49,7 @@ pub(super) fn ensure(project: &Project, release: &str, deadline: Instant) -> Res
     let mut make = Command::new("make");
     make.arg("-C").arg(&headers).arg(format!("M={}", driver.display()));
     make.args(["CONFIG_RDMA_SIW=m", "modules"]);
-    let made = run_command(make, project.scratch().join("siw-make.log"), deadline);
-    let output = made.output();
-    let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no make");
-    ensure!(made.succeeded(), "building siw failed: {last}");
+    project.run(make, "siw-make", deadline).context("building siw")?;
     let folder = folder(project, release);
     fs::create_dir_all(&folder)?;
     let module = folder.join("siw.ko");
@@ -74,8 +71,7 @@ fn unpack_driver(sources: &Path, work: &Path, deadline: Instant) -> Result<PathB
     let mut unpack = Command::new("tar");
     unpack.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(work);
     unpack.arg(format!("{top}/{DRIVER}"));
-    let unpacked = run_command(unpack, work.join("tar.log"), deadline);
-    ensure!(unpacked.succeeded(), "unpacking {DRIVER} failed: {}", unpacked.output());
+    command::run(unpack, &work.join("tar.log"), deadline).context("unpacking siw")?;
     Ok(work.join(top).join(DRIVER))
 }
 
@@ -92,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_that_were_unpacked_include_those_beside_them() {
+    fn unpacked_headers_include_their_own_makefile() {
         let scratch = tempfile::tempdir().unwrap();
         let headers = scratch.path().join("linux-headers-6-amd64");
         fs::create_dir_all(&headers).unwrap();

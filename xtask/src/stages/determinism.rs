@@ -1,10 +1,11 @@
 //! The same seeds in different processes and builds lead to the same worlds, event by event.
 
 use super::rust_tests;
-use crate::command::{Finished, cargo, modest, run as run_command};
+use crate::command::modest;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Step};
+use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::Instant;
 
@@ -28,17 +29,17 @@ struct Difference {
 }
 
 pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
-    let same = |deadline| same_prefixes(project, deadline).unwrap_or_else(|outcome| outcome);
-    let planted = |deadline| planted(project, deadline).unwrap_or_else(|outcome| outcome);
-    vec![Step::new("same-prefixes", same), Step::new("planted-difference", planted)]
+    vec![
+        Step::new("same-prefixes", |deadline| same_prefixes(project, deadline)),
+        Step::new("planted-difference", |deadline| planted(project, deadline)),
+    ]
 }
 
-fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+fn same_prefixes(project: &Project, deadline: Instant) -> Outcome {
     build_release(project, deadline)?;
     // As the tests are built, so that little is left to do.
-    let words: (&[&str], &[&str]) = (&["build"], &["--example", EXAMPLE]);
     let features = Features::available(project, deadline);
-    built(&features.run(project, "prefixes-build-debug", words, deadline))?;
+    features.run(project, "prefixes-build-debug", ("build", &["--example", EXAMPLE]), deadline)?;
     let first = prefixes(project, "release", &[], deadline)?;
     let runs = [
         ("two processes", prefixes(project, "release", &[], deadline)?),
@@ -46,24 +47,18 @@ fn same_prefixes(project: &Project, deadline: Instant) -> Result<Outcome, Outcom
     ];
     for (between, other) in runs {
         if let Some(Difference { seed, event }) = first_difference(&first, &other) {
-            return Ok(Outcome::failed(
-                format!("seed {seed} differs between {between} from event {event} on"),
-                replayed(&seed),
-            ));
+            let replay = replayed(&seed);
+            bail!("seed {seed} differs between {between} from event {event} on\n{replay}");
         }
     }
     let lines = first.lines().count();
     let seeds = lines.saturating_sub(FLEETS + TRACES);
     if seeds.to_string() != SEEDS {
-        let told = format!(
-            "{lines} seeds were run instead of {SEEDS}, {FLEETS} of fleets and {TRACES} traces"
-        );
-        return Ok(Outcome::failed(told, ""));
+        bail!("{lines} seeds were run instead of {SEEDS}, {FLEETS} of fleets and {TRACES} traces");
     }
     let events: usize = first.lines().map(|line| line.split(' ').count() - 1).sum();
-    Ok(Outcome::Passed(format!(
-        "{seeds} seeds, {FLEETS} fleets, {TRACES} trace, {events} events, three times"
-    )))
+    let fleets = format!("{FLEETS} fleets, {TRACES} trace");
+    Ok(format!("{seeds} seeds, {fleets}, {events} events, three times"))
 }
 
 /// Command that plays a seed of the comparison.
@@ -75,42 +70,29 @@ fn replayed(seed: &str) -> String {
     }
 }
 
-fn planted(project: &Project, deadline: Instant) -> Result<Outcome, Outcome> {
+fn planted(project: &Project, deadline: Instant) -> Outcome {
     build_release(project, deadline)?;
     let run = || prefixes(project, "release", &["plant", PLANTED], deadline);
-    Ok(match first_difference(&run()?, &run()?) {
+    match first_difference(&run()?, &run()?) {
         Some(Difference { seed, event }) if seed == PLANTED => {
-            Outcome::Passed(format!("planted chance is found at seed {seed}, event {event}"))
+            Ok(format!("planted chance is found at seed {seed}, event {event}"))
         }
-        found => Outcome::failed("planted chance was not found", format!("{found:?}")),
-    })
+        found => bail!("planted chance was not found\n{found:?}"),
+    }
 }
 
-fn build_release(project: &Project, deadline: Instant) -> Result<(), Outcome> {
+fn build_release(project: &Project, deadline: Instant) -> Outcome {
     let words = ["build", "--example", EXAMPLE, "--release", "--package", "sim-tests"];
-    let mut command = cargo(project.root(), words);
+    let mut command = project.cargo(&words);
     command.envs([rust_tests::CHECKED]);
-    let log = project.scratch().join("prefixes-build.log");
-    built(&run_command(modest(command), log, deadline))
-}
-
-fn built(finished: &Finished) -> Result<(), Outcome> {
-    if finished.succeeded() { Ok(()) } else { Err(finished.outcome(|_| String::new())) }
+    project.run(modest(command), "prefixes-build", deadline)
 }
 
 /// Output of one process of a build.
-fn prefixes(
-    project: &Project,
-    build: &str,
-    options: &[&str],
-    deadline: Instant,
-) -> Result<String, Outcome> {
-    let program = project.target().join(build).join("examples").join(EXAMPLE);
-    let mut command = Command::new(program);
+fn prefixes(project: &Project, build: &str, options: &[&str], deadline: Instant) -> Result<String> {
+    let mut command = Command::new(project.target().join(build).join("examples").join(EXAMPLE));
     command.arg(SEEDS).args(options);
-    let log = project.scratch().join(format!("prefixes-{build}.log"));
-    let run = run_command(modest(command), log, deadline);
-    if run.succeeded() { Ok(run.output()) } else { Err(run.outcome(|_| String::new())) }
+    project.run(modest(command), &format!("prefixes-{build}"), deadline)
 }
 
 /// Compares lines of `SEED HASH HASH …`.

@@ -1,12 +1,10 @@
 //! Memory errors and leaks, as AddressSanitizer sees them.
 
 use super::judged;
-use crate::command::{cargo, run as run_command};
 use crate::project::Project;
-use crate::report::{Outcome, Step};
+use crate::report::{Step, skipped};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 /// The packages with unsafe code that runs anywhere, and the engine, which nothing may leak from.
 const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "handfast"];
@@ -14,23 +12,16 @@ const PACKAGES: [&str; 3] = ["handfast-transport", "handfast-transport-tcp", "ha
 /// Tests of those packages with AddressSanitizer, including its leak check. It is an unstable
 /// option of the compiler; a stable one accepts it with an environment variable, and includes the
 /// runtime library.
-pub(super) fn steps(project: &Project) -> Vec<Step<'_>> {
-    vec![Step::new("addresses", move |deadline| match host_with_runtime() {
-        Ok(host) => tests(project, &host, deadline),
-        Err(why) => Outcome::Skipped(why),
-    })]
-}
-
-fn tests(project: &Project, host: &str, deadline: Instant) -> Outcome {
-    let mut arguments = vec!["test", "--tests", "--target", host];
-    arguments.extend(PACKAGES.iter().flat_map(|package| ["--package", package]));
-    let mut command = cargo(project.root(), arguments);
-    command
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", "-Zsanitizer=address")
+pub(super) fn step(project: &Project) -> Step<'_> {
+    Step::new("addresses", move |deadline| {
+        let host = host_with_runtime().map_err(skipped)?;
+        let mut command = project.cargo(&["test", "--tests", "--target", &host]);
+        command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+        command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
         // Its objects do not mix with others.
-        .env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
-    judged(&run_command(command, project.scratch().join("addresses.log"), deadline))
+        command.env("CARGO_TARGET_DIR", project.scratch().join("sanitizer"));
+        judged(&project.run(command, "addresses", deadline)?)
+    })
 }
 
 /// The compiler's own platform, if it has the sanitizer's runtime library for it.
@@ -63,8 +54,9 @@ fn runtime(folder: &Path) -> Option<PathBuf> {
 mod tests {
     use super::runtime;
 
+    /// Its name has the channel of the compiler; other sanitizers have runtimes too.
     #[test]
-    fn the_runtime_is_found_whatever_the_channel_and_not_taken_for_another() {
+    fn runtime_is_found_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("librustc-stable_rt.tsan.a"), "").unwrap();
         assert_eq!(runtime(folder.path()), None);
