@@ -9,7 +9,7 @@ mod report;
 mod server;
 
 use crate::failure::{Failure, Outcome};
-use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
+use crate::lanes::{FallbackReport, LaneOptions, Warnings, transport_kind};
 use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::{help, output, runtime, size};
 use clap::Args;
@@ -183,7 +183,7 @@ fn measure(
         .then(|| load::first_transfers(runtime, address, &arguments.lanes, sink));
     let first = first.transpose()?;
     warnings.print_new(&engine);
-    let lanes = (carrier(&segment), FallbackReport::all(&engine));
+    let lanes = (transport_kind(&segment), FallbackReport::all(&engine));
     runtime.block_on(engine.close());
     warn_if_incomplete(&engine);
     Ok(Report::new(arguments, rows, latencies, first, lanes))

@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::failure::{Failure, Outcome};
-use crate::lanes::{FallbackReport, LaneOptions, Warnings, carrier};
+use crate::lanes::{FallbackReport, LaneOptions, Warnings, transport_kind};
 use crate::place::Place;
 use crate::progress::rate;
 use crate::record::{RecordArguments, warn_if_incomplete};
@@ -214,7 +214,7 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
     matches!(
         error.cause(),
         Cause::PeerLost(_)
-            | Cause::NoRoom(_)
+            | Cause::NoCapacity(_)
             | Cause::PeerRestarted
             | Cause::Refused
             | Cause::Broken(_)
@@ -285,7 +285,7 @@ impl Report {
             milliseconds: took.as_millis() as u64,
             crc32c: format!("{sum:#010x}"),
             verified: !options.no_verify,
-            transport: carrier(segment),
+            transport: transport_kind(segment),
             fallbacks: FallbackReport::all(engine),
         }
     }

@@ -218,6 +218,6 @@ impl FallbackReport {
 }
 
 /// The transport of a segment's bytes, in one word; `None` where none moved.
-pub(crate) fn carrier(segment: &Segment) -> Option<&'static str> {
-    segment.carrier().map(handfast::Carrier::name)
+pub(crate) fn transport_kind(segment: &Segment) -> Option<&'static str> {
+    segment.transport_kind().map(handfast::TransportKind::name)
 }

@@ -159,7 +159,7 @@ fn choose_ports(arguments: &mut Serve, environment: &Environment) -> Outcome {
 }
 
 fn over(engine: &Engine) -> String {
-    let names: Vec<_> = engine.carriers().map(handfast::Carrier::name).collect();
+    let names: Vec<_> = engine.transport_kinds().map(handfast::TransportKind::name).collect();
     names.join(" and ")
 }
 

@@ -207,9 +207,9 @@ impl World {
     /// Performs an operation as a transport would, and reports its outcome.
     fn operate(&mut self, side: usize, operation: &Operation) {
         let outcome = match operation {
-            Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
-            Operation::Wire { .. } => Outcome::Wired,
-            Operation::Prove { .. } => Outcome::Proven,
+            Operation::Create { .. } => Outcome::Created(Body::default()),
+            Operation::Connect { .. } => Outcome::Connected,
+            Operation::Probe { .. } => Outcome::Probed,
             Operation::Drain { .. } => Outcome::Drained,
             Operation::Retire { .. } => Outcome::Retired,
         };

@@ -214,7 +214,7 @@ pub struct Pair {
 impl Pair {
     /// Identifies a legacy node by its list of queue pairs, which a later incarnation may have
     /// again (rule H13). FNV-1a over the numbers.
-    pub fn weak(queue_pairs: &[u32]) -> Self {
+    pub fn legacy(queue_pairs: &[u32]) -> Self {
         let bytes = queue_pairs.iter().flat_map(|number| number.to_le_bytes());
         let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
             (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -224,7 +224,7 @@ impl Pair {
 
     /// Identifies a legacy node. Both PSNs of such a pair are 0, and path MTU and outstanding reads
     /// are the transport's defaults.
-    pub fn is_weak(self) -> bool {
+    pub fn is_legacy(self) -> bool {
         self.incarnation == Incarnation::UNKNOWN
     }
 }

@@ -7,13 +7,13 @@
 mod api;
 mod fingerprint;
 mod lane;
+mod legacy;
 mod machine;
 mod messages;
 mod peers;
 mod quiesce;
 mod saved;
 mod transitions;
-mod weak;
 
 pub use api::{
     CallFailure, CallToken, Counters, Event, Failure, Input, Limits, NodeConfig, Output, TimerId,

@@ -23,11 +23,11 @@ pub struct OperationId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OperationKind {
     /// Create, and move to INIT.
-    BringUp,
+    Create,
     /// Move to RTR and RTS towards named queue pairs of the peer.
-    Wire,
+    Connect,
     /// See a read answered by the peer over each queue pair.
-    Prove,
+    Probe,
     /// Wait until nothing that was posted here is outstanding.
     Drain,
     /// Move to ERR, drain, destroy.
@@ -38,7 +38,7 @@ pub enum OperationKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operation {
     /// Create the queue pairs of `lifecycle`, to be connected to `peer`.
-    BringUp {
+    Create {
         /// The new lifecycle.
         lifecycle: Lifecycle,
         /// The NIC it is for.
@@ -50,7 +50,7 @@ pub enum Operation {
     /// Wire `local` towards `remote`. A weak `remote` is a Mooncake node: both PSNs are 0 then, path
     /// MTU and outstanding reads the defaults, and a GID that `body` lacks is looked up, once and
     /// bounded, as part of this (rule H13).
-    Wire {
+    Connect {
         /// Our pair.
         local: Pair,
         /// The peer's pair, which has echoed ours (rule H3).
@@ -63,7 +63,7 @@ pub enum Operation {
     /// it is tried for as long as the device tries. Fails unless all are answered: a peer that still
     /// holds an earlier pairing of the same numbers would take what is posted for duplicates, and
     /// report success (rule H13).
-    Prove {
+    Probe {
         /// The lifecycle.
         lifecycle: Lifecycle,
     },
@@ -84,9 +84,9 @@ impl Operation {
     /// The operation's name.
     pub fn id(&self) -> OperationId {
         let (lifecycle, kind) = match self {
-            Self::BringUp { lifecycle, .. } => (*lifecycle, OperationKind::BringUp),
-            Self::Wire { local, .. } => (local.lifecycle, OperationKind::Wire),
-            Self::Prove { lifecycle } => (*lifecycle, OperationKind::Prove),
+            Self::Create { lifecycle, .. } => (*lifecycle, OperationKind::Create),
+            Self::Connect { local, .. } => (local.lifecycle, OperationKind::Connect),
+            Self::Probe { lifecycle } => (*lifecycle, OperationKind::Probe),
             Self::Drain { lifecycle } => (*lifecycle, OperationKind::Drain),
             Self::Retire { lifecycle } => (*lifecycle, OperationKind::Retire),
         };
@@ -98,11 +98,11 @@ impl Operation {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Outcome {
     /// The queue pairs exist; `Body` is what a message announces about them.
-    BroughtUp(Body),
+    Created(Body),
     /// The queue pairs are wired.
-    Wired,
+    Connected,
     /// A read was answered over each queue pair.
-    Proven,
+    Probed,
     /// Nothing posted here is outstanding.
     Drained,
     /// The queue pairs are gone.

@@ -30,9 +30,9 @@ pub(crate) enum Command {
     /// The recording needs the node's state to go on.
     BeginSegment,
     /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
-    RoomWanted { made: oneshot::Sender<()> },
+    CapacityWanted { made: oneshot::Sender<()> },
     /// A limit kept a lane to `peer` from coming up, for this attempt.
-    NoRoom { peer: NicPath, error: TransportError, limit: LimitReached },
+    NoCapacity { peer: NicPath, error: TransportError, limit: LimitReached },
     /// The lanes to a peer are to end, with its consent; another may be asked for at once.
     EndLanes { peer: NicPath },
     /// The lane over one path of a peer is to end, with its consent, and is not wanted back.

@@ -5,7 +5,7 @@
 
 pub(crate) mod fallback;
 pub(crate) mod local;
-pub(crate) mod plane;
+pub(crate) mod local_path;
 #[cfg(feature = "verbs")]
 pub(crate) mod rdma;
 #[cfg(not(feature = "verbs"))]

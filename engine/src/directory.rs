@@ -58,7 +58,7 @@ pub(crate) enum Found {
     /// Call address of a handfast node, which is asked for its descriptor.
     Ours(String),
     /// A Mooncake node, and where it takes calls.
-    Theirs(Box<SegmentDescriptor>, String),
+    LegacyPeers(Box<SegmentDescriptor>, String),
 }
 
 /// Our view of a store.
@@ -98,7 +98,7 @@ impl Directory {
                 let theirs = SegmentDescriptor::decode(&text).map_err(|it| failed(it.into()))?;
                 let meta = self.published_at(name).await.map_err(store)?.ok_or_else(unknown)?;
                 let meta = meta.map_err(|error| failed(Cause::Invalid(error.to_string())))?;
-                Ok(Found::Theirs(Box::new(theirs), meta.address()))
+                Ok(Found::LegacyPeers(Box::new(theirs), meta.address()))
             }
             Err(error) => Err(failed(error.into())),
         }
@@ -126,7 +126,7 @@ impl Directory {
     /// The call address of a node, looked up by name.
     pub(crate) async fn call_address(&self, name: &str) -> Result<String, Error> {
         match self.look_up(name).await? {
-            Found::Ours(address) | Found::Theirs(_, address) => Ok(address),
+            Found::Ours(address) | Found::LegacyPeers(_, address) => Ok(address),
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) enum MetadataOptions {}
 #[allow(dead_code, reason = "constructed with a store alone")]
 pub(crate) enum Found {
     Ours(String),
-    Theirs(Box<SegmentDescriptor>, String),
+    LegacyPeers(Box<SegmentDescriptor>, String),
 }
 
 /// A store as the engine uses it.

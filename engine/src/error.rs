@@ -201,7 +201,7 @@ pub enum Cause {
         "no lane can be made: {} of {} {} are in use by this process, and none could make way",
         .0.in_use, .0.max, .0.limit
     )]
-    NoRoom(LimitReached),
+    NoCapacity(LimitReached),
     /// The peer runs anew, and the memory this was for is gone.
     #[error("the peer restarted, and the memory of its former run is gone")]
     PeerRestarted,
@@ -383,7 +383,7 @@ fn hint(stage: Stage, cause: &Cause) -> Option<&'static str> {
         Cause::OutOfRange { .. } => "a transfer must lie inside the segment",
         Cause::Permission(_) => "the serving side decides what peers may do with a segment",
         Cause::PeerLost(_) => "the next transfer opens anew; check whether the peer still runs",
-        Cause::NoRoom(limit) => limit.limit.cure(),
+        Cause::NoCapacity(limit) => limit.limit.cure(),
         Cause::NotAdvertised => "set it with `Builder::advertise`",
         Cause::PeerRestarted => "submit again: the next transfer reaches the new run",
         _ => return None,

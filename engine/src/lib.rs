@@ -69,7 +69,7 @@ pub use api::segment::{Batch, Prepared, Segment};
 pub use api::transfer::Transfer;
 pub use data::fallback::Fallback;
 pub use data::regions::Registration;
-pub use data::transport::{Carrier, TransportChoice};
+pub use data::transport::{TransportChoice, TransportKind};
 pub use error::{Cause, Error, Stage};
 pub use handfast_core::Incarnation;
 pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};

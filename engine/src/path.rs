@@ -17,7 +17,7 @@ pub(crate) fn nic_path(name: &NodeName) -> NicPath {
 }
 
 /// The path is a Mooncake node's, which names a device.
-pub(crate) fn is_theirs(path: &NicPath) -> bool {
+pub(crate) fn is_legacy(path: &NicPath) -> bool {
     path.nic.as_str() != NIC && path.rail().is_none()
 }
 

@@ -14,4 +14,4 @@ pub use handfast_core::mooncake::{
 };
 pub use location::{Location, LocationError, SEGMENT_REGIONS_MAX};
 pub use machine::{Gpu, Machine, MachineError, Nic, NumaNode, PCI_DEVICES_MAX};
-pub use near::Ends;
+pub use near::TransferLocations;

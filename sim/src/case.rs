@@ -1,6 +1,6 @@
 //! The setting of a schedule: scenario, rules, devices, traffic, faults and granularity.
 
-use crate::ground::Ground;
+use crate::devices::Ground;
 use crate::scenario::Scenario;
 use crate::variants::Entry;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
@@ -13,7 +13,7 @@ pub struct Case {
     /// The broken variant that the nodes follow; `None` for the shipping rules.
     pub variant: Option<&'static Entry>,
     /// Devices, and what is transferred.
-    pub ground: Ground,
+    pub devices: Ground,
     /// Kinds of fault.
     pub faults: Faults,
     /// Faults that may be spent.
@@ -30,7 +30,7 @@ impl Case {
         Self {
             scenario,
             variant: None,
-            ground: Ground::BARE,
+            devices: Ground::BARE,
             faults: scenario.faults(),
             faults_max,
             operations: Operations::Stepwise,
@@ -43,7 +43,7 @@ impl Case {
         Self {
             scenario: entry.scenario(),
             variant: Some(entry),
-            ground: entry.ground,
+            devices: entry.devices,
             faults: entry.faults,
             faults_max: entry.faults_max,
             operations: entry.operations,
@@ -67,7 +67,7 @@ impl Case {
             ..self.scenario.setup(self.faults_max)
         };
         let backend = self.variant.map_or(Backend::Shipping, |entry| entry.backend);
-        self.ground.lay(backend, &mut setup);
+        self.devices.lay(backend, &mut setup);
         if let Some(entry) = self.variant {
             setup.build = (entry.build)();
             setup.lasting = entry.lasting;

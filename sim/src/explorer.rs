@@ -1,13 +1,13 @@
 //! Breadth-first exploration of everything that can happen, up to a budget of faults.
 
 use crate::case::Case;
-use crate::circles::{FreeGraph, circle};
 use crate::coverage::Coverage;
-use crate::heal::{Healer, Healing, wasteful};
+use crate::cycles::{FreeGraph, circle};
 use crate::line::{Line, LineError};
+use crate::liveness::{Healer, Healing, wasteful};
+use crate::path_tree::Ways;
 use crate::seen::Memo;
 use crate::transcript::transcript;
-use crate::ways::Ways;
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ pub struct Explorer {
     /// Every world must heal (oracle O5).
     pub liveness: bool,
     /// No schedule without further faults may cycle, fair or not (oracle O5).
-    pub circles: bool,
+    pub cycles: bool,
     /// The oracles asked; all of them if empty. A variant breaks more than the one it is known for.
     pub oracles: Vec<Oracle>,
     /// After the last fault pairs of nodes go on one after the other and not in every order; see
@@ -102,7 +102,7 @@ impl Default for Explorer {
         Self {
             states_max: 5_000_000,
             liveness: true,
-            circles: true,
+            cycles: true,
             oracles: Vec::new(),
             apart: false,
             whole_max: 4_096,
@@ -124,7 +124,7 @@ struct Search<'a> {
     samples: Memo<Vec<u128>>,
     /// The number of every world, by its fingerprint.
     seen: Memo<u32>,
-    ways: Ways,
+    path_tree: Ways,
     graph: Option<FreeGraph>,
     healer: Option<Healer>,
     coverage: Coverage,
@@ -138,8 +138,8 @@ impl Explorer {
         let mut search = Search {
             samples: Memo::default(),
             seen: Memo::default(),
-            ways: Ways::new(start),
-            graph: self.circles.then(FreeGraph::default),
+            path_tree: Ways::new(start),
+            graph: self.cycles.then(FreeGraph::default),
             healer: self.liveness.then(|| Healer::asking(&self.oracles)),
             coverage: Coverage::default(),
             transitions: 0,
@@ -155,10 +155,10 @@ impl Explorer {
             if let Some(ending) = search.expand(layer, &mut whole, self) {
                 break ending;
             }
-            if search.ways.len() == end {
+            if search.path_tree.len() == end {
                 break Ending::Fixpoint;
             }
-            layer = Layer { numbers: end..search.ways.len(), whole };
+            layer = Layer { numbers: end..search.path_tree.len(), whole };
             depth += 1;
         };
         let mut longest_free = None;
@@ -192,7 +192,7 @@ impl Search<'_> {
         let mut choices = Vec::new();
         let mut first = layer.whole.into_iter();
         for parent in layer.numbers {
-            let world = first.next().unwrap_or_else(|| self.ways.world(parent));
+            let world = first.next().unwrap_or_else(|| self.path_tree.world(parent));
             world.actions(&mut choices);
             if bounds.apart {
                 world.keep_one_pair(&mut choices);
@@ -208,7 +208,7 @@ impl Search<'_> {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
                 let (fingerprint, free_fingerprint) = after.fingerprints();
-                let number = self.ways.len();
+                let number = self.path_tree.len();
                 let reached = *self.seen.entry(fingerprint).or_insert(number);
                 if let Some(graph) = self.graph.as_mut().filter(|_| choice.cost == 0) {
                     graph.lead_to(reached);
@@ -227,13 +227,13 @@ impl Search<'_> {
                 if let Some(violation) = self.asked(&mut step.violations) {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
-                if let Err((violation, healing)) = self.heal(&after, free_fingerprint) {
+                if let Err((violation, healing)) = self.liveness(&after, free_fingerprint) {
                     return Some(self.violated(parent, Some(choice), violation, healing));
                 }
                 if self.seen.len() >= bounds.states_max {
                     return Some(Ending::StatesMax);
                 }
-                self.ways.add(parent, choice);
+                self.path_tree.add(parent, choice);
                 if whole.len() < bounds.whole_max {
                     whole.push(after);
                 }
@@ -242,7 +242,7 @@ impl Search<'_> {
         None
     }
 
-    fn heal(
+    fn liveness(
         &mut self,
         world: &World,
         free_fingerprint: u128,
@@ -260,7 +260,7 @@ impl Search<'_> {
             Err(endless) => endless,
         };
         let liveness = |detail: String| Violation { oracle: Oracle::Liveness, detail };
-        let Some(circle) = circle(&endless, &mut self.ways, &self.seen) else {
+        let Some(circle) = circle(&endless, &mut self.path_tree, &self.seen) else {
             let violation = liveness(format!("{} worlds never come to rest", endless.len()));
             let first = endless.first().copied().unwrap_or_default();
             return Err(self.violated(first, None, violation, Vec::new()));
@@ -276,7 +276,7 @@ impl Search<'_> {
         let expected = self.samples.get(&fingerprint)?;
         let found = successors(again);
         (*expected != found).then(|| {
-            let way = transcript(self.ways.start(), &self.ways.schedule(first));
+            let way = transcript(self.path_tree.start(), &self.path_tree.schedule(first));
             let counts = format!("{} successors against {}", found.len(), expected.len());
             let detail = format!("{counts} of the same world when it was first reached:\n{way}");
             Violation { oracle: Oracle::Fingerprint, detail }
@@ -297,10 +297,10 @@ impl Search<'_> {
         violation: Violation,
         healing: Vec<Choice>,
     ) -> Ending {
-        let mut schedule = self.ways.schedule(parent);
+        let mut schedule = self.path_tree.schedule(parent);
         schedule.extend(last.cloned());
         let whole: Vec<Choice> = schedule.iter().chain(&healing).cloned().collect();
-        let mut words = transcript(self.ways.start(), &whole);
+        let mut words = transcript(self.path_tree.start(), &whole);
         words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));
         Ending::Violation(Box::new(Counterexample {
             recurs: last.is_none() && !healing.is_empty(),

@@ -3,16 +3,17 @@
 
 pub mod batches;
 pub mod case;
-mod circles;
 mod coverage;
+mod cycles;
+pub mod devices;
 mod expectation;
 mod explorer;
-pub mod ground;
-mod heal;
-#[cfg(feature = "variants")]
-pub mod hunt;
 pub mod line;
+mod liveness;
 mod minimize;
+#[cfg(feature = "variants")]
+pub mod mutant_search;
+mod path_tree;
 mod play;
 mod record;
 mod recorded;
@@ -25,14 +26,13 @@ pub mod timeline;
 mod transcript;
 mod transfers;
 pub mod variants;
-mod ways;
 
 pub use case::Case;
 pub use coverage::Coverage;
+pub use devices::Ground;
 pub use explorer::{Counterexample, Ending, Explorer, Report};
-pub use ground::Ground;
-pub use heal::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use line::{Line, LineError, ReplayError, Schedule};
+pub use liveness::{HEAL_EVENTS_MAX, Healer, Healing, next as next_fair_event};
 pub use minimize::{MinimizeError, Minimized, minimize};
 pub use play::{Rules, Run, play, play_schedule};
 pub use record::{Fate, Passage, Picture, Record, Row, SiteState};

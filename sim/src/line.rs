@@ -12,7 +12,7 @@
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
-use crate::ground::Ground;
+use crate::devices::Ground;
 use crate::play::{Rules, Run, play};
 use crate::scenario::Scenario;
 use crate::scheduler::Scheduler;
@@ -244,7 +244,7 @@ pub(crate) fn rules(case: &Case) -> Rules<'static> {
 
 impl Display for Line {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { scenario, ground, variant, faults, faults_max, operations, prune } = &self.case;
+        let Case { scenario, devices, variant, faults, faults_max, operations, prune } = &self.case;
         let variant = variant.map_or("-", |entry| entry.id);
         let grain = if *operations == Operations::Stepwise { "s" } else { "a" };
         let prune = if *prune { "p" } else { "" };
@@ -262,7 +262,7 @@ impl Display for Line {
             }
         }
         let text = format!(
-            "{VERSION}:{scenario:?}:{ground}:{variant}:{faults_max}x{:02x}:{grain}{prune}:{schedule}:{:08x}",
+            "{VERSION}:{scenario:?}:{devices}:{variant}:{faults_max}x{:02x}:{grain}{prune}:{schedule}:{:08x}",
             bits_of(*faults),
             self.trace
         );
@@ -289,7 +289,7 @@ impl FromStr for Line {
             return Err(LineError::Checksum { expected, found: found.to_owned() });
         }
         let parts: Vec<&str> = body.split(':').collect();
-        let [_, scenario, ground, variant, faults, grain, schedule, trace] = parts[..] else {
+        let [_, scenario, devices, variant, faults, grain, schedule, trace] = parts[..] else {
             return Err(LineError::NotALine);
         };
         let wrong = |part, text: &str| LineError::Part { part, text: text.to_owned() };
@@ -298,14 +298,14 @@ impl FromStr for Line {
         let bits = u32::from_str_radix(bits, 16).ok().and_then(faults_of);
         let scenario = Scenario::named(scenario)
             .ok_or_else(|| LineError::UnknownScenario { name: scenario.to_owned() })?;
-        let ground: Ground = ground
+        let devices: Ground = devices
             .parse()
             .ok()
             .filter(|at: &Ground| at.traffic.is_none_or(|traffic| scenario.carries(traffic)))
-            .ok_or_else(|| wrong("device and traffic", ground))?;
+            .ok_or_else(|| wrong("device and traffic", devices))?;
         let case = Case {
             scenario,
-            ground,
+            devices,
             variant: match variant {
                 "-" => None,
                 id => Some(

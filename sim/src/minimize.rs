@@ -2,8 +2,8 @@
 //! breadth-first search looks for a shorter way, from the start and from every world on the way.
 
 use crate::case::Case;
-use crate::heal::{Healer, wasteful};
 use crate::line::{Line, LineError, ReplayError, Schedule, rules};
+use crate::liveness::{Healer, wasteful};
 use crate::play::{Rules, Run, play, play_schedule};
 use crate::transcript::transcript;
 use crate::{Coverage, seen::Memo};
@@ -303,7 +303,7 @@ impl Search {
     fn shorter(&mut self, start: &World, events: usize) -> Option<Vec<Choice>> {
         let mut seen: Memo<()> = Memo::default();
         seen.insert(start.fingerprint(), ());
-        let mut ways: Vec<(usize, Option<Choice>)> = vec![(0, None)];
+        let mut path_tree: Vec<(usize, Option<Choice>)> = vec![(0, None)];
         let mut layer = vec![(0, start.clone())];
         let mut choices = Vec::new();
         for _ in 1..events {
@@ -318,7 +318,7 @@ impl Search {
                     let rules = Rules::new(0, self.asked);
                     match step.violations.iter().find(|found| rules.asks(found.oracle)) {
                         Some(found) if found.oracle == self.oracle => {
-                            return Some(way(&ways, *number, choice));
+                            return Some(way(&path_tree, *number, choice));
                         }
                         Some(_) => continue,
                         None => {}
@@ -328,13 +328,13 @@ impl Search {
                     }
                     self.reached += 1;
                     if self.cannot_heal(&after) {
-                        return Some(way(&ways, *number, choice));
+                        return Some(way(&path_tree, *number, choice));
                     }
                     if self.reached >= self.worlds_max {
                         return None;
                     }
-                    next.push((ways.len(), after));
-                    ways.push((*number, Some(choice.clone())));
+                    next.push((path_tree.len(), after));
+                    path_tree.push((*number, Some(choice.clone())));
                 }
             }
             layer = next;
@@ -347,17 +347,17 @@ impl Search {
         let Some(healer) = &mut self.healer else { return false };
         let oracle = self.oracle;
         let broken = |violation: Violation| violation.oracle == oracle;
-        match healer.heal(world) {
+        match healer.liveness(world) {
             Ok(healing) => wasteful(world, healing).is_some_and(broken),
             Err((violation, _)) => broken(violation),
         }
     }
 }
 
-fn way(ways: &[(usize, Option<Choice>)], parent: usize, last: &Choice) -> Vec<Choice> {
+fn way(path_tree: &[(usize, Option<Choice>)], parent: usize, last: &Choice) -> Vec<Choice> {
     let mut schedule = vec![last.clone()];
     let mut at = parent;
-    while let (before, Some(choice)) = &ways[at] {
+    while let (before, Some(choice)) = &path_tree[at] {
         schedule.push(choice.clone());
         at = *before;
     }

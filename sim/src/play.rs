@@ -1,7 +1,7 @@
 //! Plays schedules: event by event, with every oracle asked, then left to heal.
 
 use crate::coverage::Coverage;
-use crate::heal::{Healer, Healing, wasteful};
+use crate::liveness::{Healer, Healing, wasteful};
 use handfast_transport_sim::{Choice, Oracle, Step, Violation, World};
 
 /// One world in this many is a part of the trace; every choice is.
@@ -103,7 +103,7 @@ pub fn play(
     run.faults = world.faults_spent();
     run.fold(world.fingerprint());
     if run.violation.is_none() && rules.asks(Oracle::Liveness) {
-        match heal(&world, rules) {
+        match liveness(&world, rules) {
             Ok(healing) => run.events += healing.events,
             Err((violation, healing)) => {
                 run.violation = Some(violation);
@@ -114,7 +114,7 @@ pub fn play(
     run
 }
 
-fn heal(world: &World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
+fn liveness(world: &World, rules: Rules<'_>) -> Result<Healing, (Violation, Vec<Choice>)> {
     let healing = Healer::once(rules.oracles).settle(world)?;
     match wasteful(world, healing) {
         Some(violation) => Err((violation, Vec::new())),

@@ -1,7 +1,7 @@
 //! A replayed line, written down event by event: what a timeline draws.
 
-use crate::heal::next;
 use crate::line::{Line, ReplayError, rules};
+use crate::liveness::next;
 use crate::play::Run;
 use handfast_core::wire::Message;
 use handfast_transport_sim::{Action, Choice, Demand, InFlight, Oracle, Step, Violation, World};
@@ -32,7 +32,7 @@ pub struct Row {
 /// A site after an event.
 #[derive(Clone, Debug, Default)]
 pub struct SiteState {
-    /// Lifecycles and their states: `A#1 Wired`.
+    /// Lifecycles and their states: `A#1 Connected`.
     pub lifecycles: Vec<String>,
     /// Everything: demands, lifecycles with their queue pairs, operations under way.
     pub details: Vec<String>,
@@ -117,12 +117,12 @@ impl Record {
         for choice in &run.schedule {
             record.event(&mut world, choice, false, &mut open);
         }
-        record.heal(&run, &mut world, &mut open);
+        record.liveness(&run, &mut world, &mut open);
         record.finish(open);
         Ok(record)
     }
 
-    fn heal(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
+    fn liveness(&mut self, run: &Run, world: &mut World, open: &mut Vec<(Arc<Message>, Passage)>) {
         if run.violation.is_some() {
             run.healing.iter().for_each(|choice| self.event(world, choice, true, open));
             return;
@@ -238,14 +238,14 @@ fn state_of(world: &World, site: usize) -> SiteState {
         let towards = remote.map(|remote| format!(" towards {}", world.name_of_pair(remote)));
         let qp = world.queue_pairs().iter().find(|qp| qp.host == site && qp.lifecycle == lifecycle);
         let qp = qp.map(|qp| {
-            let wired = qp.target.map(|target| {
+            let connected = qp.target.map(|target| {
                 let peer = world.name_of_site(target.site);
                 format!(" wired to {} of {peer}", target.number)
             });
             let marks =
                 [(qp.published, " published"), (qp.revoked, " revoked"), (qp.broken, " broken")];
             let marks: String = marks.iter().filter(|(on, _)| *on).map(|(_, mark)| *mark).collect();
-            format!("; queue pair {}{}{marks}", qp.number, wired.unwrap_or_default())
+            format!("; queue pair {}{}{marks}", qp.number, connected.unwrap_or_default())
         });
         state.lifecycles.push(format!("{name} {kind:?}"));
         state.details.push(format!(

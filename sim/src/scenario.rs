@@ -1,6 +1,6 @@
 //! Worlds to explore, by name.
 
-use crate::heal::next;
+use crate::liveness::next;
 use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
 use handfast_core::{NicPath, Node};

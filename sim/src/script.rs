@@ -21,7 +21,7 @@
 //! Every oracle is asked after every line, and at the end the world must heal (oracle O5).
 
 use crate::expectation::{self, Seen};
-use crate::heal::{HEAL_EVENTS_MAX, Healer, next};
+use crate::liveness::{HEAL_EVENTS_MAX, Healer, next};
 use crate::scenario::Scenario;
 use handfast_core::node::Limits;
 use handfast_core::{Event, NicPath};
@@ -63,7 +63,7 @@ pub enum Reason {
 
 /// Position and reason of a script's early stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mishap {
+pub struct Fault {
     /// The file.
     pub file: String,
     /// The line, counted from one.
@@ -74,7 +74,7 @@ pub struct Mishap {
     pub reason: Reason,
 }
 
-impl fmt::Display for Mishap {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: '{}': ", self.file, self.line, self.words)?;
         match &self.reason {
@@ -93,7 +93,7 @@ impl fmt::Display for Mishap {
     }
 }
 
-impl std::error::Error for Mishap {}
+impl std::error::Error for Fault {}
 
 impl Script {
     /// A script; the file is named in errors only.
@@ -106,7 +106,7 @@ impl Script {
     ///
     /// # Errors
     /// The first line that cannot be played, does not hold, or breaks an oracle.
-    pub fn play(&self, build: Build) -> Result<String, Mishap> {
+    pub fn play(&self, build: Build) -> Result<String, Fault> {
         let mut text = String::new();
         let mut player = Player { setup: setup(build), stage: None };
         let mut last = (0, "");
@@ -120,17 +120,17 @@ impl Script {
                 continue;
             }
             last = (number, line);
-            let notes = player.line(line).map_err(|reason| self.mishap(last, reason))?;
+            let notes = player.line(line).map_err(|reason| self.fault(last, reason))?;
             notes.iter().for_each(|note| text.push_str(&format!("    {note}\n")));
         }
         let world = player.stage().world.clone();
-        let heals = Healer::default().heal(&world);
-        heals.map_err(|(violation, _)| self.mishap(last, Reason::Violated(violation)))?;
+        let heals = Healer::default().liveness(&world);
+        heals.map_err(|(violation, _)| self.fault(last, Reason::Violated(violation)))?;
         Ok(text)
     }
 
-    fn mishap(&self, (line, words): (usize, &str), reason: Reason) -> Mishap {
-        Mishap { file: self.file.clone(), line, words: words.into(), reason }
+    fn fault(&self, (line, words): (usize, &str), reason: Reason) -> Fault {
+        Fault { file: self.file.clone(), line, words: words.into(), reason }
     }
 }
 

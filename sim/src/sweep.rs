@@ -2,7 +2,7 @@
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
-use crate::ground::Ground;
+use crate::devices::Ground;
 use crate::line::Line;
 use crate::minimize::minimize;
 use crate::play::{Rules, Run, play};
@@ -130,8 +130,8 @@ impl Swarm {
         generator.set_stream(OPTIONS);
         let at = below(&mut generator, self.scenarios.len());
         let scenario = self.scenarios.get(at).copied().unwrap_or(Scenario::SimultaneousOpen);
-        let ground = self.draw_ground(seed, scenario);
-        let kinds = bits_of(ground.kinds()) | bits_of(scenario.faults());
+        let devices = self.draw_ground(seed, scenario);
+        let kinds = bits_of(devices.kinds()) | bits_of(scenario.faults());
         let bits = match generator.next_u64() {
             // Every kind now and then; else each by a coin.
             draw if draw % 4 == 0 => kinds,
@@ -144,7 +144,7 @@ impl Swarm {
         let scheduler = Scheduler::draw(&mut generator, sites);
         let case = Case {
             scenario,
-            ground,
+            devices,
             variant: self.variant,
             faults: faults_of(bits).unwrap_or(Faults::ALL),
             faults_max: u32::try_from(faults_max).unwrap_or(0),
@@ -159,8 +159,8 @@ impl Swarm {
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         generator.set_stream(GROUNDS);
         let at = below(&mut generator, self.grounds.len());
-        let ground = self.grounds.get(at).copied().unwrap_or(Ground::BARE);
-        Ground { traffic: ground.traffic.filter(|traffic| scenario.carries(*traffic)), ..ground }
+        let devices = self.grounds.get(at).copied().unwrap_or(Ground::BARE);
+        Ground { traffic: devices.traffic.filter(|traffic| scenario.carries(*traffic)), ..devices }
     }
 
     /// Draws and plays a seed. If an oracle broke, the line that replays it comes along.

@@ -3,7 +3,7 @@
 //! `variants`, which is for a core with those patches, [`ALL`] is empty.
 
 use crate::case::Case;
-use crate::ground::Ground;
+use crate::devices::Ground;
 use crate::scenario::Scenario;
 #[cfg(feature = "variants")]
 use crate::transfers::Traffic;
@@ -27,7 +27,7 @@ pub struct Entry {
     /// Where it can be found; the first is the one to explore.
     pub scenarios: &'static [Scenario],
     /// The devices that show it, and what is transferred.
-    pub ground: Ground,
+    pub devices: Ground,
     /// How its transports perform what its nodes ask for.
     pub backend: Backend,
     /// Kinds of fault needed.
@@ -53,7 +53,7 @@ impl Entry {
     /// Its negative control: the world it is found in, with the rules and the backend that ship.
     pub fn control(&self) -> World {
         let case = Case {
-            ground: self.ground,
+            devices: self.devices,
             faults: self.faults,
             operations: self.operations,
             ..Case::shipping(self.scenario(), self.faults_max)
@@ -131,7 +131,7 @@ pub const ALL: &[Entry] = &[
         name: "EstablishedOnFirstSight",
         breaks: "posts as soon as the own side has wired, before the peer is ready",
         scenarios: &[Scenario::LowerOpens],
-        oracles: &[Oracle::PublishedUnwired],
+        oracles: &[Oracle::PublishedUnconnected],
         build: || of(Variant::EstablishedOnFirstSight),
         ..CLASSIC
     },
@@ -144,7 +144,7 @@ pub const ALL: &[Entry] = &[
         oracles: &[
             Oracle::GhostHit,
             Oracle::Agreement,
-            Oracle::PublishedUnwired,
+            Oracle::PublishedUnconnected,
             Oracle::FabricLaw,
         ],
         build: || of(Variant::ReusedNumbers),
@@ -156,7 +156,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a request is wired towards at once, with queue pairs of its own",
         scenarios: &[Scenario::SimultaneousOpen],
         oracles: &[Oracle::GhostHit],
-        build: || of(Variant::WiredOnFirstSight),
+        build: || of(Variant::ConnectedOnFirstSight),
         ..CLASSIC
     },
     Entry {
@@ -217,7 +217,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::RefusalChanged],
-        build: || of(Variant::RaisedByReady),
+        build: || of(Variant::CreatedByReady),
         ..CLASSIC
     },
     Entry {
@@ -226,7 +226,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a ready counts for the lane bound now, whichever pair it is about",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 2,
-        oracles: &[Oracle::PublishedUnwired],
+        oracles: &[Oracle::PublishedUnconnected],
         build: || of(Variant::StaleReadyTaken),
         ..CLASSIC
     },
@@ -451,7 +451,7 @@ pub const ALL: &[Entry] = &[
         breaks: "a side that has wired takes a reply for the word that the peer has",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
-        oracles: &[Oracle::PublishedUnwired],
+        oracles: &[Oracle::PublishedUnconnected],
         build: || of(Variant::ReplyTakenForAck),
         ..CLASSIC
     },
@@ -482,7 +482,7 @@ pub const ALL: &[Entry] = &[
         scenarios: &[Scenario::Established],
         operations: Operations::Stepwise,
         oracles: &[Oracle::StaleLane],
-        build: || of(Variant::WiredUnfenced),
+        build: || of(Variant::ConnectedUnfenced),
         ..CLASSIC
     },
     Entry {
@@ -553,7 +553,7 @@ pub const ALL: &[Entry] = &[
         name: "ResetAndReused",
         breaks: "a queue pair is taken through RESET and used again: eRDMA says yes, does nothing",
         scenarios: &[Scenario::Reconnect],
-        ground: Ground::on(&ERDMA_COMPAT, Some(Traffic::Write)),
+        devices: Ground::on(&ERDMA_COMPAT, Some(Traffic::Write)),
         backend: Backend::ResetReuse,
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 1,
@@ -565,7 +565,7 @@ pub const ALL: &[Entry] = &[
         name: "ResetWithWorkOutstanding",
         breaks: "a queue pair is taken through RESET, and what is in flight on it is lost",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        devices: Ground::on(&STRICT, Some(Traffic::Write)),
         backend: Backend::ResetReuse,
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 1,
@@ -577,7 +577,7 @@ pub const ALL: &[Entry] = &[
         name: "DestroyedWithWorkOutstanding",
         breaks: "a queue pair is destroyed, neither put in error nor drained before",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::BothWays)),
+        devices: Ground::on(&STRICT, Some(Traffic::BothWays)),
         backend: Backend::DestroyWithWorkOutstanding,
         faults_max: 1,
         oracles: &[Oracle::FabricLaw],
@@ -588,7 +588,7 @@ pub const ALL: &[Entry] = &[
         name: "PostedBeforeReady",
         breaks: "work is posted on a queue pair that is not in RTS",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        devices: Ground::on(&STRICT, Some(Traffic::Write)),
         backend: Backend::PostBeforeReady,
         oracles: &[Oracle::FabricLaw],
         ..CLASSIC
@@ -598,7 +598,7 @@ pub const ALL: &[Entry] = &[
         name: "GoneTakenForFenced",
         breaks: "a lane that is gone on our side is taken for fenced: packets of it still land",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::GivenUp)),
+        devices: Ground::on(&STRICT, Some(Traffic::GivenUp)),
         backend: Backend::SuccessBeforeFence,
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 1,
@@ -610,7 +610,7 @@ pub const ALL: &[Entry] = &[
         name: "ProtectionForgiven",
         breaks: "an access that is not allowed is called an error of the peer, and tried again",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::Forbidden)),
+        devices: Ground::on(&STRICT, Some(Traffic::Forbidden)),
         backend: Backend::ProtectionForgiven,
         oracles: &[Oracle::Reconnected],
         ..CLASSIC
@@ -620,7 +620,7 @@ pub const ALL: &[Entry] = &[
         name: "PortBlamedOnPeer",
         breaks: "the own port is down, and the peer is blamed for what fails",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        devices: Ground::on(&STRICT, Some(Traffic::Write)),
         backend: Backend::PortBlamedOnPeer,
         faults: Faults { port: true, ..Faults::NONE },
         faults_max: 1,
@@ -632,7 +632,7 @@ pub const ALL: &[Entry] = &[
         name: "DestroyedOnInsert",
         breaks: "queue pairs that have ended are destroyed when the device makes new ones",
         scenarios: &[Scenario::CloseAgainstClose],
-        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        devices: Ground::on(&STRICT, Some(Traffic::Write)),
         backend: Backend::RetiresOnInsert,
         oracles: &[Oracle::Liveness],
         ..CLASSIC
@@ -642,7 +642,7 @@ pub const ALL: &[Entry] = &[
         name: "WorkForgotten",
         breaks: "what was posted on a queue pair that is destroyed is accounted for by nobody",
         scenarios: &[Scenario::Transfers],
-        ground: Ground::on(&STRICT, Some(Traffic::Write)),
+        devices: Ground::on(&STRICT, Some(Traffic::Write)),
         backend: Backend::WorkForgotten,
         faults: Faults { lane_error: true, ..Faults::NONE },
         faults_max: 1,
@@ -673,7 +673,7 @@ pub const SELDOM: &[Entry] = &[Entry {
     name: "AnyRailFences",
     breaks: "a lane that comes up on another rail is taken for the fence of one that failed",
     scenarios: &[Scenario::RailAdded, Scenario::RailsOpen],
-    ground: Ground::on(&STRICT, Some(Traffic::Write)),
+    devices: Ground::on(&STRICT, Some(Traffic::Write)),
     backend: Backend::AnyRailFences,
     faults: Faults { lane_error: true, ..Faults::NONE },
     faults_max: 1,
@@ -716,7 +716,7 @@ const CLASSIC: Entry = Entry {
     name: "",
     breaks: "",
     scenarios: &[],
-    ground: Ground::BARE,
+    devices: Ground::BARE,
     backend: Backend::Shipping,
     faults: Faults::CLASSIC,
     faults_max: 0,

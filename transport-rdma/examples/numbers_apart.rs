@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let nic = Nic::open(config, Arc::new(Deaf))?;
     while left > 0 {
         let now = left.min(QUEUE_PAIRS_PER_LANE_MAX);
-        nic.bring_up(Lifecycle(1), &vec![0; now])?;
+        nic.create(Lifecycle(1), &vec![0; now])?;
         nic.retire(Lifecycle(1))?;
         left -= now;
     }

@@ -22,9 +22,9 @@ const BYTES: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAIRS_DEFAULT: usize = 7;
 
-struct Ends(Mutex<Sender<(Lifecycle, usize)>>);
+struct Completions(Mutex<Sender<(Lifecycle, usize)>>);
 
-impl LaneSink for Ends {
+impl LaneSink for Completions {
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>) {
         // Fails when the program is over.
         let _ = self.0.lock().expect("nobody panics with the lock").send((lane, completions.len()));
@@ -34,12 +34,12 @@ impl LaneSink for Ends {
     }
 }
 
-impl NicSink for Ends {}
+impl NicSink for Completions {}
 
 /// Writes per second over all lanes.
 fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
     let (sender, ends) = channel();
-    let sink = Arc::new(Ends(Mutex::new(sender)));
+    let sink = Arc::new(Completions(Mutex::new(sender)));
     let open = |device| {
         let depth = OUTSTANDING;
         let config = NicConfig { completion_entries, depth, polling, ..NicConfig::new(device) };
@@ -51,10 +51,10 @@ fn writes(completion_entries: u32, polling: Polling) -> Result<u64> {
     let far = other.register(target.whole(), Access::READ_WRITE)?;
     let remote = far.remote_span();
     for lane in (0..LANES).map(Lifecycle) {
-        let mine = one.bring_up(lane, &[1])?;
-        let theirs = other.bring_up(lane, &[2])?;
-        other.wire(lane, &mine)?;
-        one.wire(lane, &theirs)?;
+        let mine = one.create(lane, &[1])?;
+        let theirs = other.create(lane, &[2])?;
+        other.connect(lane, &mine)?;
+        one.connect(lane, &theirs)?;
     }
     let posting = || Posting {
         slice: SliceId::from_bits(0),

@@ -124,10 +124,10 @@ impl End {
 fn ours(direction: Direction, (bytes, depth, count): (usize, u32, usize)) -> Result<u64> {
     let one = End::open("rxe0", Polling::Busy, depth, bytes)?;
     let other = End::open("rxe1", Polling::Event, depth, bytes)?;
-    let mine = one.nic.bring_up(LANE, &[0x0012_0000])?;
-    let theirs = other.nic.bring_up(LANE, &[0x0034_0000])?;
-    other.nic.wire(LANE, &mine)?;
-    one.nic.wire(LANE, &theirs)?;
+    let mine = one.nic.create(LANE, &[0x0012_0000])?;
+    let theirs = other.nic.create(LANE, &[0x0034_0000])?;
+    other.nic.connect(LANE, &mine)?;
+    one.nic.connect(LANE, &theirs)?;
     let remote = other.registration.remote_span();
     let request = Posting {
         slice: SliceId::from_bits(0),

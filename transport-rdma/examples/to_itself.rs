@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MINE: Lifecycle = Lifecycle(1);
 const THEIRS: Lifecycle = Lifecycle(2);
 
-struct Ends(Mutex<Sender<CompletionStatus>>);
+struct Completions(Mutex<Sender<CompletionStatus>>);
 
-impl LaneSink for Ends {
+impl LaneSink for Completions {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let ends = self.0.lock().expect("nobody panics with the lock");
         // Fails when the program is over.
@@ -32,7 +32,7 @@ impl LaneSink for Ends {
     }
 }
 
-impl NicSink for Ends {
+impl NicSink for Completions {
     fn on_device_event(&self, event: DeviceEvent) {
         println!("{event:?}");
     }
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => availability()?.swap_remove(0),
     };
     let (sender, ends) = channel();
-    let nic = Nic::open(NicConfig::new(device), Arc::new(Ends(Mutex::new(sender))))?;
+    let nic = Nic::open(NicConfig::new(device), Arc::new(Completions(Mutex::new(sender))))?;
     println!("{}: {}; {}", nic.device(), nic.recognised(), nic.gid().why);
     let (source, target) = (Memory::zeroed(BYTES)?, Memory::zeroed(BYTES)?);
     let pattern: Vec<u8> =
@@ -54,12 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let far = nic.register(target.whole(), Access::READ_WRITE)?;
     let remote = far.remote_span();
 
-    let mine = nic.bring_up(MINE, &[0x0012_3456])?;
-    let theirs = nic.bring_up(THEIRS, &[0x0065_4321])?;
-    nic.wire(MINE, &theirs)?;
-    nic.wire(THEIRS, &mine)?;
-    nic.prove(MINE, Some(remote), PATIENCE)?;
-    nic.prove(THEIRS, None, PATIENCE)?;
+    let mine = nic.create(MINE, &[0x0012_3456])?;
+    let theirs = nic.create(THEIRS, &[0x0065_4321])?;
+    nic.connect(MINE, &theirs)?;
+    nic.connect(THEIRS, &mine)?;
+    nic.probe(MINE, Some(remote), PATIENCE)?;
+    nic.probe(THEIRS, None, PATIENCE)?;
     let slice = SliceId::from_bits(1);
     let direction = Direction::Write;
     let (span, memory) = (source.whole(), Some(local.memory().clone()));

@@ -28,9 +28,9 @@ const RETRY_EXCEEDED: i32 = 12;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-struct Ends(Mutex<Sender<CompletionStatus>>);
+struct Completions(Mutex<Sender<CompletionStatus>>);
 
-impl LaneSink for Ends {
+impl LaneSink for Completions {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let ends = self.0.lock().expect("nobody panics with the lock");
         // Fails when the program is over.
@@ -41,7 +41,7 @@ impl LaneSink for Ends {
     }
 }
 
-impl NicSink for Ends {}
+impl NicSink for Completions {}
 
 /// The other host, by lines of text.
 struct Other {
@@ -89,11 +89,11 @@ fn main() -> Result<()> {
     let host: u8 = std::env::var("HANDFAST_HOST")?.parse()?;
     let (sender, ends) = channel();
     let config = NicConfig { timeout_exponent: 16, retries: 2, ..NicConfig::new("rxe0") };
-    let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;
+    let nic = Nic::open(config, Arc::new(Completions(Mutex::new(sender))))?;
     let memory = Memory::zeroed(BYTES)?;
     let local = nic.register(memory.whole(), Access::READ_WRITE)?;
     let mut other = Other::meet(host)?;
-    let body = nic.bring_up(LANE, &[0x0051_0000 + u32::from(host), 0x00a7_0000])?;
+    let body = nic.create(LANE, &[0x0051_0000 + u32::from(host), 0x00a7_0000])?;
     let path = |host| NicPath::parse(&format!("host-{host}@rxe0"));
     let message = Message {
         op: Op::Request,
@@ -110,7 +110,7 @@ fn main() -> Result<()> {
     let place = other.hear()?;
     let (key, address) = place.split_once(' ').ok_or("no place was told")?;
     let remote = RemoteSpan { key: key.parse()?, address: address.parse()? };
-    nic.wire(LANE, &peer)?;
+    nic.connect(LANE, &peer)?;
     other.both("wired")?;
     match host {
         0 => write(&nic, &memory, &local, remote, &ends, &mut other),

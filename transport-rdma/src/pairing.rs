@@ -172,7 +172,7 @@ impl AddressBook {
     }
 
     /// A pair connected, which clears its earlier failures.
-    pub fn on_wired(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
+    pub fn on_connected(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);
         (known.own, known.peer) = (Some(own), Some(theirs));
         known.failed.retain(|failed| (failed.own, failed.peer) != (own, theirs));

@@ -66,7 +66,7 @@ impl CompletionError {
 /// Part of a completion in the life of its queue pair.
 #[cfg(feature = "verbs")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum CompletionKind {
     Done,
     /// The cause of everything that follows.
     FirstError,
@@ -78,7 +78,7 @@ pub(crate) enum Ending {
 }
 
 #[cfg(feature = "verbs")]
-impl Ending {
+impl CompletionKind {
     /// Judges a status; `broken` says of the queue pair whether an error was seen before.
     pub(crate) fn of(status: u32, broken: &mut bool) -> Self {
         if status == 0 {
@@ -102,9 +102,12 @@ mod tests {
     fn first_error_of_a_queue_pair_is_the_cause() {
         let ends = |statuses: &[u32]| {
             let mut broken = false;
-            statuses.iter().map(|status| Ending::of(*status, &mut broken)).collect::<Vec<_>>()
+            statuses
+                .iter()
+                .map(|status| CompletionKind::of(*status, &mut broken))
+                .collect::<Vec<_>>()
         };
-        use Ending::{Consequence, Done, FirstError, FirstFlush};
+        use CompletionKind::{Consequence, Done, FirstError, FirstFlush};
         assert_eq!(ends(&[0, 12, 5, 5]), [Done, FirstError, Consequence, Consequence]);
         // Some drivers use another status for everything after the first error.
         assert_eq!(ends(&[10, 21, 5]), [FirstError, Consequence, Consequence]);

@@ -3,6 +3,7 @@
 mod binding;
 mod completions;
 mod config;
+mod connecting;
 mod context;
 mod counters;
 mod events;
@@ -15,7 +16,6 @@ mod poller;
 mod registration;
 mod reset;
 mod sink;
-mod wiring;
 mod work;
 
 pub use completions::COMPLETION_QUEUES_MAX;

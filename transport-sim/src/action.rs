@@ -233,12 +233,12 @@ impl World {
     /// tries on. What was posted is drained when it has ended and was polled.
     pub(crate) fn can_end(&self, pending: &Pending) -> bool {
         let lifecycle = match pending.operation {
-            Operation::Prove { lifecycle } => lifecycle,
+            Operation::Probe { lifecycle } => lifecycle,
             Operation::Drain { lifecycle } => return !self.has_work(pending.site, lifecycle),
             Operation::Retire { .. } if self.setup.devices.backend.retires_on_insert() => {
                 let made = |other: &Arc<Pending>| {
                     let kind = other.operation.id().kind;
-                    other.site == pending.site && kind == OperationKind::BringUp
+                    other.site == pending.site && kind == OperationKind::Create
                 };
                 return self.operations.iter().any(made);
             }
@@ -246,8 +246,8 @@ impl World {
         };
         let target = self.fabric.of(pending.site, lifecycle).and_then(|qp| qp.target);
         let there = target.and_then(|target| self.fabric.at(target.site, target.number));
-        let unwired = there.is_some_and(|there| there.target.is_none() && !there.broken);
-        !unwired || self.nothing_arrives()
+        let unconnected = there.is_some_and(|there| there.target.is_none() && !there.broken);
+        !unconnected || self.nothing_arrives()
     }
 
     /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A

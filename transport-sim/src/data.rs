@@ -262,7 +262,7 @@ impl World {
         remote: Pair,
         step: &mut Step,
     ) {
-        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_weak());
+        let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_legacy());
         let peer = path.map(|path| self.host(self.site_at(remote.incarnation, path)));
         let (Some(peer), rail) = (peer, self.rail_of(site, lane)) else { return };
         let Some(data) = self.data_mut() else { return };

@@ -147,7 +147,7 @@ impl Fabric {
     }
 
     /// Moves a queue pair to RTR and RTS. From RTR on it accepts packets, even if RTS fails.
-    pub(crate) fn wire(
+    pub(crate) fn connect(
         &mut self,
         site: usize,
         lifecycle: Lifecycle,

@@ -75,7 +75,7 @@ impl WorldRanks {
         }
         let mut known = Vec::with_capacity(32);
         let mut visit = |pair: Pair, towards: Towards| {
-            if pair.lifecycle.0 != 0 && !pair.is_weak() {
+            if pair.lifecycle.0 != 0 && !pair.is_legacy() {
                 known.push((pair, towards));
             }
         };
@@ -101,7 +101,7 @@ impl WorldRanks {
         for pending in &world.operations {
             let own = world.pair(pending.site, pending.operation.id().lifecycle);
             visit(own, if several { UNKNOWN } else { 0 });
-            if let Operation::Wire { remote, .. } = &pending.operation {
+            if let Operation::Connect { remote, .. } = &pending.operation {
                 visit(*remote, node(&world.sites[pending.site].path));
             }
         }
@@ -143,7 +143,7 @@ impl WorldRanks {
 
 impl Ranks for WorldRanks {
     fn rank(&self, pair: Pair) -> u64 {
-        if self.0.is_empty() || pair.lifecycle.0 == 0 || pair.is_weak() {
+        if self.0.is_empty() || pair.lifecycle.0 == 0 || pair.is_legacy() {
             return pair.lifecycle.0;
         }
         let at = self.0.partition_point(|(known, _)| *known < pair);
@@ -314,12 +314,12 @@ fn hash_operation(
     encoder: &mut Encoder,
 ) {
     kind.hash(encoder);
-    if let Operation::Wire { remote, body, .. } = operation {
+    if let Operation::Connect { remote, body, .. } = operation {
         (remote.incarnation.0, ranks.rank(*remote)).hash(encoder);
         body.queue_pairs.iter().for_each(|number| number.hash(encoder));
     }
     // Only zero or non-zero matters here.
-    if matches!(operation, Operation::BringUp { skip, .. } if *skip > 0) {
+    if matches!(operation, Operation::Create { skip, .. } if *skip > 0) {
         1u8.hash(encoder);
     }
 }

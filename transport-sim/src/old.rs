@@ -250,7 +250,7 @@ impl World {
             believed: message.sender,
         };
         // It takes a Wire that fails for one that did not; what it then posts, fails.
-        let _ = self.fabric.wire(site, of.own, target, Psns { ours: 0, theirs: 0 });
+        let _ = self.fabric.connect(site, of.own, target, Psns { ours: 0, theirs: 0 });
         let listed = message.body.queue_pairs.clone();
         let endpoints = &mut self.old_mut(site).endpoints;
         if let Some(endpoint) = endpoints.iter_mut().find(|endpoint| endpoint.own == of.own) {

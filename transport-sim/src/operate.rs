@@ -19,10 +19,10 @@ impl World {
     /// The steps of an operation, in order.
     pub(crate) fn steps_of(kind: OperationKind) -> &'static [Call] {
         match kind {
-            OperationKind::BringUp => &[Call::CreateQueuePair, Call::Modify(QpState::Init)],
-            OperationKind::Wire => &[Call::Modify(QpState::Rtr), Call::Modify(QpState::Rts)],
+            OperationKind::Create => &[Call::CreateQueuePair, Call::Modify(QpState::Init)],
+            OperationKind::Connect => &[Call::Modify(QpState::Rtr), Call::Modify(QpState::Rts)],
             OperationKind::Retire => &[Call::Modify(QpState::Err), Call::DestroyQueuePair],
-            OperationKind::Prove | OperationKind::Drain => &[],
+            OperationKind::Probe | OperationKind::Drain => &[],
         }
     }
 
@@ -53,9 +53,11 @@ impl World {
     ) -> Outcome {
         let nic = self.nic_of_lane(site, operation.id().lifecycle);
         let outcome = match operation {
-            Operation::BringUp { lifecycle, skip, .. } => self.bring_up(nic, *lifecycle, *skip),
-            Operation::Wire { local, remote, body } => self.wire(site, *local, *remote, body, step),
-            Operation::Prove { lifecycle } => Ok(self.prove(site, *lifecycle)),
+            Operation::Create { lifecycle, skip, .. } => self.create(nic, *lifecycle, *skip),
+            Operation::Connect { local, remote, body } => {
+                self.connect(site, *local, *remote, body, step)
+            }
+            Operation::Probe { lifecycle } => Ok(self.probe(site, *lifecycle)),
             Operation::Drain { lifecycle } => Ok(self.drain_lane(site, *lifecycle)),
             Operation::Retire { lifecycle } => self.retire(site, *lifecycle, step),
         };
@@ -74,7 +76,7 @@ impl World {
         })
     }
 
-    fn bring_up(
+    fn create(
         &mut self,
         site: usize,
         lifecycle: Lifecycle,
@@ -92,12 +94,12 @@ impl World {
             true => vec![self.psn(self.pair(site, lifecycle))],
             false => Vec::new(),
         };
-        Ok(Outcome::BroughtUp(Body { queue_pairs: vec![number], psns, gid, ..Body::default() }))
+        Ok(Outcome::Created(Body { queue_pairs: vec![number], psns, gid, ..Body::default() }))
     }
 
-    fn prove(&self, site: usize, lifecycle: Lifecycle) -> Outcome {
+    fn probe(&self, site: usize, lifecycle: Lifecycle) -> Outcome {
         match self.flows(site, lifecycle) {
-            true => Outcome::Proven,
+            true => Outcome::Probed,
             false => Outcome::Failed(error(Side::Peer, "simulated proof")),
         }
     }
@@ -141,7 +143,7 @@ impl World {
         Ok(Outcome::Retired)
     }
 
-    fn wire(
+    fn connect(
         &mut self,
         site: usize,
         local: Pair,
@@ -157,21 +159,21 @@ impl World {
         };
         let there = self.fabric.at(target.site, target.number);
         let there = there.map(|qp| self.pair(qp.site, qp.lifecycle));
-        let believed = there.filter(|_| remote.is_weak()).unwrap_or(remote);
+        let believed = there.filter(|_| remote.is_legacy()).unwrap_or(remote);
         let target = Target { believed, ..target };
         let wirable = self.fabric.of(site, local.lifecycle).is_some_and(|qp| qp.target.is_none());
         if !wirable {
             let detail = format!("site {site} wires {local:?}, which cannot be wired");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
-            return Ok(Outcome::Wired);
+            return Ok(Outcome::Connected);
         }
         let theirs = body.psns.first().copied().unwrap_or(0);
         if self.setup.devices.backend.posts_early() {
             self.lane_up(site, local.lifecycle, remote.incarnation, step);
         }
         let psns = Psns { ours: self.psn(local), theirs };
-        self.fabric.wire(site, local.lifecycle, target, psns)?;
-        Ok(Outcome::Wired)
+        self.fabric.connect(site, local.lifecycle, target, psns)?;
+        Ok(Outcome::Connected)
     }
 
     /// Checks the laws that every backend must obey.
@@ -182,7 +184,7 @@ impl World {
     }
 
     pub(crate) fn fail(&mut self, site: usize, id: OperationId) -> Outcome {
-        if id.kind == OperationKind::Wire {
+        if id.kind == OperationKind::Connect {
             self.fabric.break_down(site, id.lifecycle);
         }
         Outcome::Failed(error(Side::Local, "simulated operation"))

@@ -13,7 +13,7 @@ pub enum Oracle {
     /// O1: both established means each is wired to the other's live lifecycle.
     Agreement,
     /// O1: a published lane's peer has wired towards it.
-    PublishedUnwired,
+    PublishedUnconnected,
     /// O2: no queue pair is wired twice, or before it exists, or after it is gone.
     FabricLaw,
     /// O4: refused or ignored input changes nothing.
@@ -104,8 +104,8 @@ impl World {
     fn check_held(&self, violations: &mut Vec<Violation>) {
         let busy = |site: usize| {
             self.sites[site].node.lifecycles().any(|(_, state, ..)| {
-                use StateKind::{Draining, Fencing, Proving, Raising, Retiring, Wiring};
-                matches!(state, Raising | Fencing | Wiring | Proving | Draining | Retiring)
+                use StateKind::{Connecting, Creating, Draining, Fencing, Probing, Retiring};
+                matches!(state, Creating | Fencing | Connecting | Probing | Draining | Retiring)
             })
         };
         for held in self.held.iter().filter(|held| self.quiet() && !busy(held.site)) {
@@ -152,13 +152,14 @@ impl World {
         for &(site, own, peer, remote) in all.iter().filter(|(site, _, peer, _)| peer >= site) {
             for &(_, theirs, _, back) in all.iter().filter(|at| (at.0, at.2) == (peer, site)) {
                 let agreed = remote == self.pair(peer, theirs) && back == self.pair(site, own);
-                let wired = |owner: usize, of: Lifecycle, to: usize, number: Lifecycle| {
+                let connected = |owner: usize, of: Lifecycle, to: usize, number: Lifecycle| {
                     let target = self.fabric.of(owner, of).and_then(|qp| qp.target);
                     let there = self.fabric.of(to, number).map(|qp| (qp.site, qp.number));
                     target.map(|target| (target.site, target.number)) == there && there.is_some()
                 };
-                let wired = wired(site, own, peer, theirs) && wired(peer, theirs, site, own);
-                if (!agreed || !wired) && !self.twinned(site) && !self.twinned(peer) {
+                let connected =
+                    connected(site, own, peer, theirs) && connected(peer, theirs, site, own);
+                if (!agreed || !connected) && !self.twinned(site) && !self.twinned(peer) {
                     let name = |pair: Pair| self.describe_pair(pair);
                     let detail = format!(
                         "{} is established towards {}, and {} towards {}",

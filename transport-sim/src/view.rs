@@ -144,7 +144,7 @@ impl World {
 
     /// `B'#2` is lifecycle 2 of the second run of site B.
     pub(crate) fn describe_pair(&self, pair: Pair) -> String {
-        if pair.is_weak() {
+        if pair.is_legacy() {
             // Only its list of queue pairs identifies it; this much of the digest separates two.
             return format!("plain~{:04x}", pair.lifecycle.0 & 0xffff);
         }

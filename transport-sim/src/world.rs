@@ -407,7 +407,7 @@ impl World {
         let before = step.refusals.len();
         self.tell(site, Input::OperationDone { id, outcome }, step);
         let gone = step.refusals[before..].contains(&RefusalReason::Gone);
-        if gone && !succeeds && id.kind == OperationKind::BringUp {
+        if gone && !succeeds && id.kind == OperationKind::Create {
             let detail = format!("site {site} failed, and told its peer that it is gone");
             step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
         }
@@ -527,7 +527,7 @@ impl World {
                 }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
-                    if let Operation::Wire { local, remote, .. } = &operation {
+                    if let Operation::Connect { local, remote, .. } = &operation {
                         self.leave_given(site, local.lifecycle, *remote, step);
                     }
                     self.operations.push(Arc::new(Pending { site, operation }));
@@ -594,7 +594,7 @@ impl World {
     }
 
     fn check_operation(&self, site: usize, operation: &Operation, step: &mut Step) {
-        let Operation::Wire { local, remote, .. } = operation else { return };
+        let Operation::Connect { local, remote, .. } = operation else { return };
         let Some(peer) = self.peer_of(site, local.lifecycle) else { return };
         let stale = |qp: &QueuePair, target: Target| {
             let path = self.way(qp.site, target.site);
@@ -623,7 +623,7 @@ impl World {
             return;
         };
         qp.published = true;
-        if remote.is_weak() && !self.flows(site, local.lifecycle) {
+        if remote.is_legacy() && !self.flows(site, local.lifecycle) {
             let own = self.describe_own(site, local.lifecycle);
             let detail = format!("{own} is usable, and what is posted is taken for repeated");
             step.violations.push(Violation::new(Oracle::Swallowed, detail));
@@ -654,7 +654,7 @@ impl World {
                 self.describe_pair(local),
                 self.describe_pair(remote)
             );
-            step.violations.push(Violation::new(Oracle::PublishedUnwired, detail));
+            step.violations.push(Violation::new(Oracle::PublishedUnconnected, detail));
         }
     }
 

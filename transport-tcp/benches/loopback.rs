@@ -166,10 +166,10 @@ fn median(mut numbers: Vec<u64>) -> u64 {
 
 async fn measure(kind: &str) {
     let (a, b) = (node(1).await, node(2).await);
-    let ours = a.transport.bring_up(LANE, 1).unwrap();
-    let theirs = b.transport.bring_up(LANE, 2).unwrap();
-    b.transport.wire(b.pair, a.pair, ours).await.unwrap();
-    a.transport.wire(a.pair, b.pair, theirs).await.unwrap();
+    let ours = a.transport.create(LANE, 1).unwrap();
+    let theirs = b.transport.create(LANE, 2).unwrap();
+    b.transport.connect(b.pair, a.pair, ours).await.unwrap();
+    a.transport.connect(a.pair, b.pair, theirs).await.unwrap();
     let local = Memory::zeroed(REGION_BYTES).unwrap();
     let target = Memory::zeroed(REGION_BYTES).unwrap();
     let region = b.regions.register(target.whole(), Access::READ_WRITE, 3).unwrap();

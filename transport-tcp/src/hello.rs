@@ -42,7 +42,7 @@ pub enum HelloRefusal {
     Busy = 7,
     /// Our own side did not wire the lane in time.
     #[error("the lane was not wired in time")]
-    NotWired = 8,
+    NotConnected = 8,
     /// A depth of 0.
     #[error("a lane that holds no slice is no lane")]
     NoDepth = 9,
@@ -58,7 +58,7 @@ impl HelloRefusal {
         Self::WrongToken,
         Self::TokenUsed,
         Self::Busy,
-        Self::NotWired,
+        Self::NotConnected,
         Self::NoDepth,
     ];
 }

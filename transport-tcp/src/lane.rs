@@ -1,6 +1,6 @@
 //! One lane: the state shared by its reader, its writer and its callers.
 //!
-//! Locks are taken in the order `wiring`, `outgoing`, `incoming`, `state`. Senders copy under
+//! Locks are taken in the order `connecting`, `outgoing`, `incoming`, `state`. Senders copy under
 //! `outgoing` and receivers under `incoming`, so a holder of both knows that no byte moves. The
 //! sink is called with none of them held.
 
@@ -40,7 +40,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 /// Progress of a lane towards its connection.
 #[derive(Debug, Default)]
-struct Wiring {
+struct Connecting {
     retired: bool,
     /// The pair that the local connect named.
     armed: Option<Pair>,
@@ -84,7 +84,7 @@ pub(crate) struct Lane {
     sink: Arc<dyn LaneSink>,
     counts: Arc<Counts>,
     regions: Arc<RegionTable>,
-    wiring: Mutex<Wiring>,
+    connecting: Mutex<Connecting>,
     pub(crate) outgoing: Mutex<Outgoing>,
     pub(crate) incoming: Mutex<Incoming>,
     pub(crate) state: Mutex<State>,
@@ -140,7 +140,7 @@ impl Lane {
             sink,
             counts,
             regions,
-            wiring: Mutex::default(),
+            connecting: Mutex::default(),
             outgoing: Mutex::new(Outgoing {
                 closed: false,
                 batch,
@@ -174,8 +174,8 @@ impl Lane {
 
     /// Lets a call do what tasks of the lane do; `None` when the lane is retired.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Live> {
-        let wiring = lock(&self.wiring);
-        (!wiring.retired).then(|| self.live())
+        let connecting = lock(&self.connecting);
+        (!connecting.retired).then(|| self.live())
     }
 
     fn live(self: &Arc<Self>) -> Live {
@@ -192,15 +192,15 @@ impl Lane {
 
     /// Starts a task of the lane, unless the lane is retired.
     pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> bool {
-        self.spawn_wired(&mut lock(&self.wiring), task)
+        self.spawn_connected(&mut lock(&self.connecting), task)
     }
 
-    fn spawn_wired(
+    fn spawn_connected(
         self: &Arc<Self>,
-        wiring: &mut Wiring,
+        connecting: &mut Connecting,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> bool {
-        if wiring.retired {
+        if connecting.retired {
             return false;
         }
         let live = self.live();
@@ -209,20 +209,20 @@ impl Lane {
             let _live = live;
             task.await;
         });
-        wiring.tasks.push(handle.abort_handle());
+        connecting.tasks.push(handle.abort_handle());
         true
     }
 
     /// Our own Wire: the lane is for `remote`.
     pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
-        let mut wiring = lock(&self.wiring);
-        if wiring.retired {
+        let mut connecting = lock(&self.connecting);
+        if connecting.retired {
             return Err(local_error("wire", "the lane is retired"));
         }
-        if wiring.armed.is_some() {
+        if connecting.armed.is_some() {
             return Err(local_error("wire", "the lane was wired before"));
         }
-        if wiring.expired {
+        if connecting.expired {
             let detail = "the peer's hello came and its time ran out".to_owned();
             return Err(TransportError {
                 side: Side::Local,
@@ -231,7 +231,7 @@ impl Lane {
                 detail,
             });
         }
-        wiring.armed = Some(remote);
+        connecting.armed = Some(remote);
         self.armed.notify_one();
         Ok(())
     }
@@ -243,28 +243,28 @@ impl Lane {
         token: u64,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), HelloRefusal> {
-        let mut wiring = lock(&self.wiring);
-        if wiring.retired {
+        let mut connecting = lock(&self.connecting);
+        if connecting.retired {
             return Err(HelloRefusal::UnknownLifecycle);
         }
         if token != self.token {
             return Err(HelloRefusal::WrongToken);
         }
-        if wiring.armed.is_some_and(|remote| remote != sender) {
+        if connecting.armed.is_some_and(|remote| remote != sender) {
             return Err(HelloRefusal::WrongPair);
         }
-        if wiring.token_used {
+        if connecting.token_used {
             return Err(HelloRefusal::TokenUsed);
         }
-        wiring.token_used = true;
-        self.spawn_wired(&mut wiring, task);
+        connecting.token_used = true;
+        self.spawn_connected(&mut connecting, task);
         Ok(())
     }
 
     /// Uses the token up, for we dial and nobody else may.
     pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
-        let mut wiring = lock(&self.wiring);
-        if std::mem::replace(&mut wiring.token_used, true) {
+        let mut connecting = lock(&self.connecting);
+        if std::mem::replace(&mut connecting.token_used, true) {
             return Err(peer_error("hello", 0, "the peer dialled out of turn".into()));
         }
         Ok(())
@@ -273,12 +273,12 @@ impl Lane {
     /// Waits for our own Wire, and checks that it named `sender`.
     pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
         loop {
-            let armed = lock(&self.wiring).armed;
+            let armed = lock(&self.connecting).armed;
             match armed {
                 Some(remote) if remote == sender => return Ok(()),
                 Some(_) => {
                     // It was not the hello of this lane's peer, so the token is still good.
-                    lock(&self.wiring).token_used = false;
+                    lock(&self.connecting).token_used = false;
                     return Err(HelloRefusal::WrongPair);
                 }
                 None => self.armed.notified().await,
@@ -288,9 +288,9 @@ impl Lane {
 
     /// The hello waited for our own Wire in vain.
     pub(crate) fn expire(&self) -> bool {
-        let mut wiring = lock(&self.wiring);
-        wiring.expired = wiring.armed.is_none();
-        wiring.expired
+        let mut connecting = lock(&self.connecting);
+        connecting.expired = connecting.armed.is_none();
+        connecting.expired
     }
 
     /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time. `direct` leads to
@@ -370,14 +370,14 @@ impl Lane {
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
             self.sink.on_lane_failed(self.lifecycle, error);
         }
-        for task in &lock(&self.wiring).tasks {
+        for task in &lock(&self.connecting).tasks {
             task.abort();
         }
     }
 
     /// Ends the lane for good; its tasks stop at their next await.
     pub(crate) fn end(&self) {
-        lock(&self.wiring).retired = true;
+        lock(&self.connecting).retired = true;
         self.close(None);
     }
 

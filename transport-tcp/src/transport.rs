@@ -38,7 +38,7 @@ pub const BYTES_ON_MACHINE_MAX: u64 = 1 << 20;
 /// The bounds of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
-    /// Lanes that exist at once, from `bring_up` to the end of `retire`.
+    /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
     /// Slices outstanding on a lane, each way; at least 1, at most [`DEPTH_MAX`]. The smaller of
     /// both sides' numbers goes on the wire.
@@ -55,7 +55,7 @@ impl Default for TcpLimits {
 
 /// Why a slot cannot be raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BringUpError {
+pub enum CreateError {
     /// The lifecycle has one.
     #[error("the lifecycle exists")]
     Exists,
@@ -69,8 +69,8 @@ pub enum BringUpError {
     },
 }
 
-impl From<BringUpError> for TransportError {
-    fn from(error: BringUpError) -> Self {
+impl From<CreateError> for TransportError {
+    fn from(error: CreateError) -> Self {
         local_error("bring_up", error.to_string())
     }
 }
@@ -173,15 +173,15 @@ impl<N: Net> TcpTransport<N> {
     ///
     /// # Errors
     /// When the lifecycle exists or [`TcpLimits::lanes_max`] do; nothing changed.
-    pub fn bring_up(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, BringUpError> {
+    pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, CreateError> {
         let inner = &self.inner;
         let mut lanes = inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
         if lanes.contains_key(&lifecycle) {
-            return Err(BringUpError::Exists);
+            return Err(CreateError::Exists);
         }
         let (lanes_there, max) = (lanes.len(), inner.config.limits.lanes_max);
         if lanes_there >= max {
-            return Err(BringUpError::Full { lanes: lanes_there, max });
+            return Err(CreateError::Full { lanes: lanes_there, max });
         }
         let lane = Lane::new(
             lifecycle,
@@ -206,7 +206,12 @@ impl<N: Net> TcpTransport<N> {
     ///
     /// # Errors
     /// What kept the lane from being wired; it takes nothing any more and is to be retired.
-    pub async fn wire(&self, local: Pair, remote: Pair, body: Body) -> Result<(), TransportError> {
+    pub async fn connect(
+        &self,
+        local: Pair,
+        remote: Pair,
+        body: Body,
+    ) -> Result<(), TransportError> {
         let Some(lane) = self.lane(local.lifecycle) else {
             return Err(local_error("wire", "no lane has the lifecycle"));
         };
@@ -468,7 +473,7 @@ impl<N: Net> Inner<N> {
         let refusal = match armed {
             Ok(Ok(())) => None,
             Ok(Err(refusal)) => Some(refusal),
-            Err(_) if lane.expire() => Some(HelloRefusal::NotWired),
+            Err(_) if lane.expire() => Some(HelloRefusal::NotConnected),
             Err(_) => lane.wait_armed(hello.sender).await.err(),
         };
         if let Some(refusal) = refusal {

@@ -28,7 +28,7 @@ pub trait DataPath: Send + Sync + 'static {
     fn request_poll(&self, _lane: Lifecycle) {}
 
     /// Has a byte cross the lane, for transports whose lanes are probed before use.
-    fn probe(&self, _lane: Lifecycle) -> Step<()> {
+    fn probe_rail(&self, _lane: Lifecycle) -> Step<()> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -244,7 +244,7 @@ async fn first_transfer(
     let register = started.elapsed() - look_up;
     segment.write(&span, 0).await?;
     let took = started.elapsed();
-    let LaneOpening { bring_up, wire, exchange } = segment.opening().unwrap_or_default();
+    let LaneOpening { create, connect, exchange } = segment.opening().unwrap_or_default();
     drop(prepared);
     engine.close().await;
     let write = took.saturating_sub(look_up + register + bring_up + exchange + wire);

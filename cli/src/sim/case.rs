@@ -58,7 +58,7 @@ pub(super) struct Usage {
 
 impl Usage {
     /// The bare ground if nothing was asked for.
-    pub(super) fn ground(
+    pub(super) fn devices(
         &self,
         device: Option<&'static Profile>,
         traffic: Option<Traffic>,
@@ -112,22 +112,22 @@ pub(super) struct World {
 impl World {
     pub(super) fn case(&self) -> Result<Case, Failure> {
         // A variant brings the devices that it is found on, unless others are named.
-        let own = self.variant.entry.map(|entry| (entry.scenario(), entry.ground));
-        let asked = self.usage.ground(self.device, self.traffic);
-        let ground = own.map(|(_, own)| own).filter(|_| asked == Ground::BARE).unwrap_or(asked);
-        let usual = match ground.traffic {
+        let own = self.variant.entry.map(|entry| (entry.scenario(), entry.devices));
+        let asked = self.usage.devices(self.device, self.traffic);
+        let devices = own.map(|(_, own)| own).filter(|_| asked == Ground::BARE).unwrap_or(asked);
+        let usual = match devices.traffic {
             Some(Traffic::Fleet) => Scenario::Fleet,
             Some(_) => Scenario::Transfers,
             None => Scenario::SimultaneousOpen,
         };
         let scenario = self.scenario.unwrap_or(usual);
-        if let Some(traffic) = ground.traffic.filter(|traffic| !scenario.carries(*traffic)) {
+        if let Some(traffic) = devices.traffic.filter(|traffic| !scenario.carries(*traffic)) {
             return Err(cannot_carry(scenario, traffic));
         }
         Ok(Case {
             scenario,
             variant: self.variant.entry,
-            ground,
+            devices,
             faults: self.kinds,
             faults_max: self.faults,
             operations: match self.grain {
@@ -158,7 +158,7 @@ pub(super) fn parse_scenario(name: &str) -> Result<Scenario, String> {
 
 pub(super) fn parse_device(name: &str) -> Result<&'static Profile, String> {
     let known = || PROFILES.iter().map(|profile| profile.name.to_owned());
-    handfast_sim::ground::profile_named(name).ok_or_else(|| unknown("device", name, known()))
+    handfast_sim::devices::profile_named(name).ok_or_else(|| unknown("device", name, known()))
 }
 
 pub(super) fn parse_traffic(name: &str) -> Result<Traffic, String> {
@@ -203,11 +203,11 @@ pub(super) fn words(case: &Case) -> String {
         count => format!("at most {count} faults ({})", names_of(case.faults)),
     };
     let prune = if case.prune { ", pruned" } else { "" };
-    let ground = match case.ground.words() {
+    let devices = match case.devices.words() {
         bare if bare.is_empty() => bare,
         words => format!(" {words}"),
     };
-    format!("{:?}{ground}, {rules}, {faults}, {}{prune}", case.scenario, grain(case))
+    format!("{:?}{devices}, {rules}, {faults}, {}{prune}", case.scenario, grain(case))
 }
 
 fn grain(case: &Case) -> &'static str {
@@ -234,8 +234,8 @@ impl From<&Case> for ShownCase {
     fn from(case: &Case) -> Self {
         Self {
             scenario: format!("{:?}", case.scenario),
-            device: case.ground.profile.name,
-            traffic: case.ground.traffic.map(|traffic| format!("{traffic:?}")),
+            device: case.devices.profile.name,
+            traffic: case.devices.traffic.map(|traffic| format!("{traffic:?}")),
             variant: case.variant.map(|entry| entry.id),
             faults_max: case.faults_max,
             kinds: names_of(case.faults),

@@ -66,7 +66,7 @@ pub(super) fn run(arguments: Explore) -> Outcome {
     let explorer = Explorer {
         states_max: arguments.states_max,
         liveness: !arguments.safety_only,
-        circles: !arguments.safety_only,
+        cycles: !arguments.safety_only,
         oracles: case.oracles().to_vec(),
         apart: arguments.apart,
         ..Explorer::default()

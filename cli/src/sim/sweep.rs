@@ -154,7 +154,7 @@ fn swarm(arguments: &Sweep) -> Result<Swarm, Failure> {
     let Sweep { scenario, device, traffic, usage, fleet, .. } = arguments;
     let traffic = if *fleet { vec![Some(Traffic::Fleet)] } else { some_or_none(traffic) };
     let device = some_or_none(device);
-    let on = |device| traffic.iter().map(move |traffic| usage.ground(device, *traffic));
+    let on = |device| traffic.iter().map(move |traffic| usage.devices(device, *traffic));
     let grounds: Vec<Ground> = device.into_iter().flat_map(on).collect();
     let all = || Scenario::ALL.into_iter().chain([Scenario::Transfers]);
     let carries =

@@ -74,7 +74,7 @@ mod table {
     use crate::output;
     use handfast_sim::Case;
     use handfast_sim::batches::{TransferEntry, VARIANTS};
-    use handfast_sim::hunt::{self, Catch, Escape};
+    use handfast_sim::mutant_search::{self, Catch, Escape};
     use handfast_sim::variants::{ALL, CANARY, Entry, find};
     use serde::Serialize;
 
@@ -101,17 +101,17 @@ mod table {
             }
         }
 
-        fn hunt(self) -> Result<Catch, Escape> {
+        fn mutant_search(self) -> Result<Catch, Escape> {
             match self {
-                Self::Handshake(entry) => hunt::hunt(entry),
-                Self::Transfer(entry) => hunt::hunt_transfers(entry),
+                Self::Handshake(entry) => mutant_search::mutant_search(entry),
+                Self::Transfer(entry) => mutant_search::hunt_transfers(entry),
             }
         }
 
         /// The line that replays the shortest schedule; transfers have none.
         fn line(self) -> Option<String> {
             let Self::Handshake(entry) = self else { return None };
-            let (found, _) = hunt::explore(entry).ok()?;
+            let (found, _) = mutant_search::explore(entry).ok()?;
             found.line(&Case::of_variant(entry)).ok().map(|line| line.to_string())
         }
     }
@@ -131,7 +131,7 @@ mod table {
 
     impl Row {
         fn of(variant: Variant, json: bool) -> Self {
-            let hunted = variant.hunt();
+            let hunted = variant.mutant_search();
             let caught = hunted.as_ref().ok();
             Self {
                 id: variant.id(),
@@ -174,7 +174,7 @@ mod table {
             }
             ids => ids.iter().map(|id| Variant::named(id)).collect::<Result<_, _>>()?,
         };
-        if let Err(escape) = hunt::hunt(&CANARY) {
+        if let Err(escape) = mutant_search::mutant_search(&CANARY) {
             return Err(Failure::NotFoundOut(format!("{}: {escape}", CANARY.id)));
         }
         let narrow = columns().is_some_and(|columns| columns < WIDE);

@@ -1,7 +1,7 @@
 //! Patterned bytes, written to a segment, read back, and compared at both ends.
 
 use crate::failure::Failure;
-use handfast::{Carrier, Memory, Segment};
+use handfast::{Memory, Segment, TransportKind};
 use std::time::Duration;
 
 /// A byte; a page and one; a quarter of a mebibyte, which is a slice; some slices and one.
@@ -38,10 +38,12 @@ impl<'a> Target<'a> {
         if moved.is_empty() {
             return Err(Failure::Usage("the place at the node has no byte".to_owned()));
         }
-        match self.segment.carrier() {
-            Some(Carrier::Rdma) => Ok(format!("{} bytes, compared at both ends", moved.join(", "))),
+        match self.segment.transport_kind() {
+            Some(TransportKind::Rdma) => {
+                Ok(format!("{} bytes, compared at both ends", moved.join(", ")))
+            }
             other => {
-                let name = other.map_or("nothing", Carrier::name);
+                let name = other.map_or("nothing", TransportKind::name);
                 Err(Failure::Device(format!("bytes moved over {name}, not over RDMA")))
             }
         }

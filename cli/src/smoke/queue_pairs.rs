@@ -27,9 +27,9 @@ const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
 /// Passes on how slices ended, one at a time.
-struct Ends(Mutex<Sender<Completion>>);
+struct Completions(Mutex<Sender<Completion>>);
 
-impl LaneSink for Ends {
+impl LaneSink for Completions {
     fn on_completions(&self, _: Lifecycle, completions: &mut Vec<Completion>) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Fails when nobody waits any more.
@@ -41,7 +41,7 @@ impl LaneSink for Ends {
     }
 }
 
-impl NicSink for Ends {
+impl NicSink for Completions {
     fn on_device_event(&self, event: DeviceEvent) {
         tracing::debug!(?event, "event of the RDMA device");
     }
@@ -120,10 +120,10 @@ impl Pair {
     fn connect(&mut self) -> Result<(), Failure> {
         self.lane = Lifecycle(self.lane.0 + 1);
         let [first, second] = &self.sites;
-        let one = first.nic.bring_up(self.lane, &[random_psn()])?;
-        let other = second.nic.bring_up(self.lane, &[random_psn()])?;
-        first.nic.wire(self.lane, &other)?;
-        second.nic.wire(self.lane, &one)?;
+        let one = first.nic.create(self.lane, &[random_psn()])?;
+        let other = second.nic.create(self.lane, &[random_psn()])?;
+        first.nic.connect(self.lane, &other)?;
+        second.nic.connect(self.lane, &one)?;
         self.bodies = Some([one, other]);
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Site {
             ..NicConfig::new(options.devices.first().cloned().unwrap_or_default())
         };
         let (sender, ends) = channel();
-        let nic = Nic::open(config, Arc::new(Ends(Mutex::new(sender))))?;
+        let nic = Nic::open(config, Arc::new(Completions(Mutex::new(sender))))?;
         // The first half is written from, the second is written to.
         let memory = Memory::zeroed(2 * BYTES)?;
         let registration = nic.register(memory.whole(), Access::READ_WRITE)?;

@@ -254,8 +254,8 @@ fn head(now: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     let node = &now["node"];
-    let carriers = node["carriers"].as_array().into_iter().flatten();
-    let carriers: Vec<&str> = carriers.filter_map(Value::as_str).collect();
+    let transport_kinds = node["carriers"].as_array().into_iter().flatten();
+    let transport_kinds: Vec<&str> = transport_kinds.filter_map(Value::as_str).collect();
     let states = now["lifecycles"]["by_state"].as_object();
     let states: Vec<String> =
         states.into_iter().flatten().map(|(state, count)| format!("{count} {state}")).collect();
@@ -265,7 +265,7 @@ fn head(now: &Value) -> Vec<String> {
             "{} at {}, over {}",
             text(&node["name"]),
             text(&node["address"]),
-            carriers.join(", ")
+            transport_kinds.join(", ")
         ),
         format!(
             "{}; lifecycles: {states}; {}",

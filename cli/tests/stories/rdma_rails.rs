@@ -6,7 +6,7 @@ use crate::rdma_engine::{guest, pattern};
 use crate::wires::Wire;
 use handfast::rdma::RdmaOptions;
 use handfast::topology::{Location, PriorityMatrix};
-use handfast::{Access, Carrier, Engine, Memory, Registration, Segment, TransportChoice};
+use handfast::{Access, Engine, Memory, Registration, Segment, TransportChoice, TransportKind};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -137,7 +137,7 @@ async fn striped_request_survives_a_cut_nic() {
         assert!(of_cut == 0 && of_whole > 0, "{of_cut} {of_whole}");
         println!("one NIC alone: {} ms", since.elapsed().as_millis());
     }
-    assert_eq!(segment.carrier(), Some(Carrier::Rdma));
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Rdma));
 
     rails.wires[0].up();
     let returned = Instant::now();
@@ -159,7 +159,7 @@ async fn lanes_use_tcp_while_both_nics_are_cut() {
     rails.write(&segment, 1, PATIENCE).await;
     rails.wires.iter().for_each(|wire| wire.down(1));
     rails.write(&segment, 2, MOVED_WITHIN).await;
-    assert_eq!(segment.carrier(), Some(Carrier::Tcp));
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     let told = rails.user.fallbacks();
     assert!(!told.is_empty(), "the fallback is reported");
     println!("{}", told[0]);

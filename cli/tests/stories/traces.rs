@@ -93,13 +93,13 @@ fn malformed_and_diverging_traces_have_exit_codes() {
     let newer = whole.replacen("handfast-trace 2 ", "handfast-trace 3 ", 1);
     replay(&newer).failed(14, &["version 3", "the version of handfast that recorded it"]);
     replay(&whole[..whole.len() - 3]).failed(14, &["the last line has no end", "--allow-cut"]);
-    let (wired, proven) = (r#""outcome":"Wired""#, r#""outcome":"Proven""#);
-    replay(&whole.replacen(wired, proven, 1)).failed(14, &["checksum is wrong"]);
+    let (connected, proven) = (r#""outcome":"Wired""#, r#""outcome":"Proven""#);
+    replay(&whole.replacen(connected, proven, 1)).failed(14, &["checksum is wrong"]);
     let changed: String = whole
         .split_inclusive('\n')
-        .map(|line| match line.contains(wired) {
+        .map(|line| match line.contains(connected) {
             true => {
-                let json = line.rsplit_once(' ').unwrap().0.replace(wired, proven);
+                let json = line.rsplit_once(' ').unwrap().0.replace(connected, proven);
                 handfast_trace::signed(&json)
             }
             false => line.to_owned(),

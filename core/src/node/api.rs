@@ -78,7 +78,7 @@ pub struct Timing {
     /// Time for the posted work of a lane to end before the lane retires.
     pub drain: Duration,
     /// Time that a demand waits for capacity in the table of lifecycles.
-    pub room: Duration,
+    pub capacity: Duration,
     /// First pause before reopening after a failed lifecycle.
     pub backoff: Duration,
 }
@@ -92,7 +92,7 @@ impl Default for Timing {
             operation: Duration::from_millis(5_000),
             quiesce_retry: Duration::from_millis(500),
             drain: Duration::from_millis(5_000),
-            room: Duration::from_millis(5_000),
+            capacity: Duration::from_millis(5_000),
             backoff: Duration::from_millis(10),
         }
     }
@@ -385,7 +385,7 @@ pub enum TimerKind {
     /// The answer to a quiesce is overdue.
     QuiesceRetry,
     /// Room for a lifecycle is overdue.
-    Room,
+    Capacity,
 }
 
 /// Names one armed timer.

@@ -65,7 +65,7 @@ impl Node {
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
-        (peer.room.is_some(), peer.plain).hash(&mut hasher);
+        (peer.capacity.is_some(), peer.plain).hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
         peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);
@@ -82,17 +82,19 @@ fn hash_lane(lane: &Lane, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
             announcement.offered.map(pair).hash(&mut hasher);
             announcement.prove.map(pair).hash(&mut hasher);
         }
-        State::Wired { readies, .. } => readies.hash(&mut hasher),
-        State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. } => {
-            peer_wired.hash(&mut hasher);
+        State::Connected { readies, .. } => readies.hash(&mut hasher),
+        State::Fencing { peer_connected, .. } | State::Connecting { peer_connected, .. } => {
+            peer_connected.hash(&mut hasher);
         }
         State::Draining { cause, .. } => Trigger::of(cause).hash(&mut hasher),
         State::Quiescing { cause, quiesces, .. } => {
             (Trigger::of(cause), quiesces).hash(&mut hasher);
         }
         State::Retiring { attempts, .. } => attempts.hash(&mut hasher),
-        State::Raising | State::Established { .. } | State::Proving { .. } | State::Weak { .. } => {
-        }
+        State::Creating
+        | State::Established { .. }
+        | State::Probing { .. }
+        | State::Legacy { .. } => {}
     }
     for held in &lane.held {
         (held.token.0, held.message.op, pair(held.message.sender)).hash(&mut hasher);

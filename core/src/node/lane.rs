@@ -11,21 +11,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum State {
     /// BringUp is under way; no peer knows the number yet.
-    Raising,
+    Creating,
     /// The queue pairs exist and may have been announced; no peer has echoed them.
     Announced(Announcement),
     /// Echoed; waits until every earlier lane to the peer is retired (rule H6).
-    Fencing { remote: Pair, body: Body, peer_wired: bool },
+    Fencing { remote: Pair, body: Body, peer_connected: bool },
     /// Wire is under way towards `remote`.
-    Wiring { remote: Pair, peer_wired: bool },
+    Connecting { remote: Pair, peer_connected: bool },
     /// We have wired; whether the peer has is unknown (rule H3).
-    Wired { remote: Pair, readies: u32 },
+    Connected { remote: Pair, readies: u32 },
     /// Both have wired.
     Established { remote: Pair },
     /// Wired towards a node without our key; whether bytes flow is being seen (rule H13).
-    Proving { remote: Pair },
+    Probing { remote: Pair },
     /// In use towards a node without our key, which its queue pairs alone identify (rule H13).
-    Weak { remote: Pair },
+    Legacy { remote: Pair },
     /// To be retired: revoked here, and what we had posted is to end first (rule H11).
     Draining { remote: Pair, cause: Failure },
     /// No local work is outstanding; the peer is asked for the same (rule H11).
@@ -56,14 +56,14 @@ pub(super) struct PlainCall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the state of the same name")]
 pub enum StateKind {
-    Raising,
+    Creating,
     Announced,
     Fencing,
-    Wiring,
-    Wired,
+    Connecting,
+    Connected,
     Established,
-    Proving,
-    Weak,
+    Probing,
+    Legacy,
     Draining,
     Quiescing,
     Retiring,
@@ -72,7 +72,7 @@ pub enum StateKind {
 impl StateKind {
     /// In use: published and not revoked.
     pub fn is_in_use(self) -> bool {
-        matches!(self, Self::Established | Self::Weak)
+        matches!(self, Self::Established | Self::Legacy)
     }
 
     /// On its way out: nothing new begins on it.
@@ -84,14 +84,14 @@ impl StateKind {
 impl State {
     pub(super) fn kind(&self) -> StateKind {
         match self {
-            Self::Raising => StateKind::Raising,
+            Self::Creating => StateKind::Creating,
             Self::Announced(_) => StateKind::Announced,
             Self::Fencing { .. } => StateKind::Fencing,
-            Self::Wiring { .. } => StateKind::Wiring,
-            Self::Wired { .. } => StateKind::Wired,
+            Self::Connecting { .. } => StateKind::Connecting,
+            Self::Connected { .. } => StateKind::Connected,
             Self::Established { .. } => StateKind::Established,
-            Self::Proving { .. } => StateKind::Proving,
-            Self::Weak { .. } => StateKind::Weak,
+            Self::Probing { .. } => StateKind::Probing,
+            Self::Legacy { .. } => StateKind::Legacy,
             Self::Draining { .. } => StateKind::Draining,
             Self::Quiescing { .. } => StateKind::Quiescing,
             Self::Retiring { .. } => StateKind::Retiring,
@@ -101,13 +101,13 @@ impl State {
     /// The peer's pair, once it has echoed ours.
     pub(super) fn remote(&self) -> Option<Pair> {
         match self {
-            Self::Raising | Self::Announced(_) => None,
+            Self::Creating | Self::Announced(_) => None,
             Self::Fencing { remote, .. }
-            | Self::Wiring { remote, .. }
-            | Self::Wired { remote, .. }
+            | Self::Connecting { remote, .. }
+            | Self::Connected { remote, .. }
             | Self::Established { remote }
-            | Self::Proving { remote }
-            | Self::Weak { remote }
+            | Self::Probing { remote }
+            | Self::Legacy { remote }
             | Self::Draining { remote, .. }
             | Self::Quiescing { remote, .. } => Some(*remote),
             Self::Retiring { remote, .. } => *remote,

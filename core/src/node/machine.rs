@@ -120,7 +120,7 @@ impl Node {
         });
         let peers = self.peers.iter().filter_map(|(path, peer)| {
             let backoff = peer.backoff.map(|at| (at, TimerKind::Backoff));
-            let (at, kind) = backoff.or(peer.room.map(|at| (at, TimerKind::Room)))?;
+            let (at, kind) = backoff.or(peer.capacity.map(|at| (at, TimerKind::Capacity)))?;
             Some((TimerId::Peer(path.clone()), at, kind))
         });
         lanes.chain(peers)
@@ -141,8 +141,8 @@ impl Node {
             TimerId::Peer(path) => {
                 let Some(peer) = self.peers.get_mut(path) else { return };
                 if peer.backoff.take().is_some() {
-                    self.pursue(now, path);
-                } else if peer.room.take().is_some() {
+                    self.drive_demand(now, path);
+                } else if peer.capacity.take().is_some() {
                     self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
                 }
             }
@@ -211,17 +211,17 @@ impl Node {
             // The attempt under way belongs to all who wait for it, and is not hurried by more.
             return;
         }
-        self.pursue(now, &path);
+        self.drive_demand(now, &path);
     }
 
     fn handle_close(&mut self, now: Instant, path: &NicPath) {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
-        peer.room = None;
+        peer.capacity = None;
         let ending = [peer.bound, peer.open];
         for lifecycle in ending.into_iter().flatten() {
-            self.dismiss(now, lifecycle, Failure::Closed);
+            self.close_gracefully(now, lifecycle, Failure::Closed);
         }
     }
 
@@ -229,11 +229,11 @@ impl Node {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
-        peer.room = None;
+        peer.capacity = None;
     }
 
     /// Does what an unmet demand needs next.
-    pub(super) fn pursue(&mut self, now: Instant, path: &NicPath) {
+    pub(super) fn drive_demand(&mut self, now: Instant, path: &NicPath) {
         let Some(peer) = self.peers.get(path) else { return };
         if !peer.wanted || peer.bound.is_some() || peer.backoff.is_some() {
             return;
@@ -241,7 +241,7 @@ impl Node {
         match peer.open {
             Some(lifecycle) => self.send_request(now, lifecycle),
             None => {
-                if self.raise(now, path).is_none() {
+                if self.create_endpoint(now, path).is_none() {
                     self.await_room(now, path);
                 }
             }
@@ -249,8 +249,8 @@ impl Node {
     }
 
     /// Starts a new lifecycle; `None` when the table is full.
-    pub(super) fn raise(&mut self, now: Instant, path: &NicPath) -> Option<Lifecycle> {
-        if !self.has_room() {
+    pub(super) fn create_endpoint(&mut self, now: Instant, path: &NicPath) -> Option<Lifecycle> {
+        if !self.has_capacity() {
             return None;
         }
         let lifecycle = Lifecycle(self.next_lifecycle);
@@ -258,7 +258,7 @@ impl Node {
         let timer = Some((now + self.config.timing.operation, TimerKind::Operation));
         let lane = Lane {
             peer: path.clone(),
-            state: State::Raising,
+            state: State::Creating,
             body: Body::default(),
             held: Vec::new(),
             plain: Vec::new(),
@@ -267,15 +267,15 @@ impl Node {
         };
         self.lanes.insert(lifecycle, lane);
         self.names.entry(path.node.clone()).or_default().lanes.push(lifecycle);
-        self.record(lifecycle, None, Trigger::Raised, Some(StateKind::Raising));
+        self.record(lifecycle, None, Trigger::CreateStarted, Some(StateKind::Creating));
         self.peers.entry(path.clone()).or_default().open = Some(lifecycle);
         let skip = self.numbers_to_skip(lifecycle, path);
         let peer = path.clone();
-        self.outputs.push_back(Output::Operate(Operation::BringUp { lifecycle, peer, skip }));
+        self.outputs.push_back(Output::Operate(Operation::Create { lifecycle, peer, skip }));
         Some(lifecycle)
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.lanes.len() < self.config.limits.lifecycles_max
     }
 
@@ -305,7 +305,7 @@ impl Node {
         let readies_max = self.config.limits.readies_max;
         let base = self.config.timing.ready_retry;
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let State::Wired { remote, readies } = &mut lane.state else { return };
+        let State::Connected { remote, readies } = &mut lane.state else { return };
         if *readies >= readies_max {
             self.end(now, lifecycle, Failure::Silent);
             return;
@@ -321,7 +321,7 @@ impl Node {
     fn handle_call_failed(&mut self, now: Instant, lifecycle: Lifecycle, failure: CallFailure) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let path = lane.peer.clone();
-        if let State::Announced(_) | State::Wired { .. } = lane.state {
+        if let State::Announced(_) | State::Connected { .. } = lane.state {
             let peer = self.peers.entry(path).or_default();
             peer.first_failure.get_or_insert(Failure::Call(failure));
         }
@@ -348,23 +348,23 @@ impl Node {
             (OperationKind::Retire, StateKind::Retiring, Outcome::Failed(error)) => {
                 self.on_retire_failed(now, id.lifecycle, error);
             }
-            (OperationKind::BringUp, StateKind::Raising, Outcome::BroughtUp(body)) => {
+            (OperationKind::Create, StateKind::Creating, Outcome::Created(body)) => {
                 self.on_brought_up(now, id.lifecycle, body);
             }
-            (OperationKind::Wire, StateKind::Wiring, Outcome::Wired) => {
-                self.on_wired(now, id.lifecycle);
+            (OperationKind::Connect, StateKind::Connecting, Outcome::Connected) => {
+                self.on_connected(now, id.lifecycle);
             }
-            (OperationKind::Prove, StateKind::Proving, Outcome::Proven) => {
-                self.on_proven(id.lifecycle);
+            (OperationKind::Probe, StateKind::Probing, Outcome::Probed) => {
+                self.on_probed(id.lifecycle);
             }
             (OperationKind::Drain, StateKind::Draining, Outcome::Drained) => {
                 self.on_drained(now, id.lifecycle);
             }
             (kind, state, Outcome::Failed(error))
-                if (kind == OperationKind::Prove && state == StateKind::Proving)
+                if (kind == OperationKind::Probe && state == StateKind::Probing)
                     || (kind == OperationKind::Drain && state == StateKind::Draining)
-                    || (kind == OperationKind::BringUp && state == StateKind::Raising)
-                    || (kind == OperationKind::Wire && state == StateKind::Wiring) =>
+                    || (kind == OperationKind::Create && state == StateKind::Creating)
+                    || (kind == OperationKind::Connect && state == StateKind::Connecting) =>
             {
                 self.end(now, id.lifecycle, Failure::Transport(error));
             }
@@ -379,20 +379,22 @@ impl Node {
         lane.timer = half_open;
         let path = lane.peer.clone();
         let next = State::Announced(Announcement::default());
-        self.transit(lifecycle, Trigger::BroughtUp, next);
+        self.transit(lifecycle, Trigger::Created, next);
         self.release(now, lifecycle);
-        self.pursue(now, &path);
+        self.drive_demand(now, &path);
     }
 
-    fn on_wired(&mut self, now: Instant, lifecycle: Lifecycle) {
-        let Some(State::Wiring { remote, peer_wired }) = self.state_mut(lifecycle) else { return };
-        let (remote, peer_wired) = (*remote, *peer_wired);
-        if remote.is_weak() {
-            self.on_wired_plainly(now, lifecycle, peer_wired);
-        } else if peer_wired {
-            self.establish(now, lifecycle, remote, Trigger::Wired);
+    fn on_connected(&mut self, now: Instant, lifecycle: Lifecycle) {
+        let Some(State::Connecting { remote, peer_connected }) = self.state_mut(lifecycle) else {
+            return;
+        };
+        let (remote, peer_connected) = (*remote, *peer_connected);
+        if remote.is_legacy() {
+            self.on_connected_legacy(now, lifecycle, peer_connected);
+        } else if peer_connected {
+            self.establish(now, lifecycle, remote, Trigger::Connected);
         } else {
-            self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
+            self.transit(lifecycle, Trigger::Connected, State::Connected { remote, readies: 0 });
             self.send_ready(now, lifecycle);
         }
     }
@@ -434,7 +436,7 @@ impl Node {
                 self.emit(Event::RetireOverdue { peer, lifecycle });
             }
             Some((_, TimerKind::Operation)) => self.end(now, lifecycle, Failure::OperationOverdue),
-            Some((_, TimerKind::Backoff | TimerKind::Room)) | None => {}
+            Some((_, TimerKind::Backoff | TimerKind::Capacity)) | None => {}
         }
     }
 
@@ -493,7 +495,7 @@ impl Node {
         }
         if matches!(cause, Failure::Closed | Failure::Evicted) {
             // Wanted again since; ending the lane was our own doing and no failure.
-            self.pursue(now, path);
+            self.drive_demand(now, path);
             return;
         }
         peer.failures += 1;
@@ -524,7 +526,7 @@ impl Node {
     pub(super) fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
         if let Some(peer) = self.peers.get_mut(path) {
             peer.wanted = false;
-            peer.room = None;
+            peer.capacity = None;
             peer.failures = 0;
             peer.first_failure = None;
         }
@@ -538,10 +540,10 @@ impl Node {
         name.lanes.retain(|own| *own != lifecycle);
         for waiting in name.lanes.clone() {
             match self.state_of(waiting) {
-                Some(StateKind::Fencing) => self.wire_when_fenced(now, waiting),
+                Some(StateKind::Fencing) => self.connect_when_fenced(now, waiting),
                 Some(StateKind::Announced) => {
                     self.release(now, waiting);
-                    self.prove_when_fenced(now, waiting);
+                    self.probe_when_fenced(now, waiting);
                     self.ask_when_fenced(now, waiting);
                 }
                 _ => {}

@@ -55,7 +55,7 @@ impl Node {
         let gone = self.state_of(echo).is_none_or(|state| state == StateKind::Retiring);
         let lane = self.lanes.get(&echo)?;
         // What nobody has heard of yet cannot have been answered, whatever a peer says.
-        let unheard = lane.state.kind() == StateKind::Raising;
+        let unheard = lane.state.kind() == StateKind::Creating;
         let current = lane.peer == *from && !unheard && !gone;
         current.then_some(echo)
     }
@@ -86,7 +86,7 @@ impl Node {
             }
             return;
         }
-        if open.is_none() && !self.has_room() {
+        if open.is_none() && !self.has_capacity() {
             let detail = "the table of lifecycles is full".into();
             if !self.room_is_coming() && self.evict(now) {
                 // Refused, and yet not for nothing: asked again, it finds room (rule H11).
@@ -109,10 +109,10 @@ impl Node {
         if let Some((bound, _)) = current {
             self.end(now, bound, Failure::Superseded);
         }
-        let Some(lifecycle) = open.or_else(|| self.raise(now, &path)) else { return };
+        let Some(lifecycle) = open.or_else(|| self.create_endpoint(now, &path)) else { return };
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
-            peer.room = None;
+            peer.capacity = None;
         }
         self.answer_request(now, lifecycle, call);
     }
@@ -141,7 +141,7 @@ impl Node {
                 }
                 self.offer(now, lifecycle, sender);
             }
-            StateKind::Raising | StateKind::Fencing => return self.hold(lifecycle, call),
+            StateKind::Creating | StateKind::Fencing => return self.hold(lifecycle, call),
             StateKind::Draining | StateKind::Quiescing => return self.reject_ending(call),
             _ => {}
         }
@@ -225,7 +225,7 @@ impl Node {
         let own = echo.map(|echo| echo.lifecycle);
         let lane = own.and_then(|own| Some((own, self.lanes.get(&own)?)));
         let Some((lifecycle, lane)) = lane.filter(|(_, lane)| {
-            let gone = matches!(lane.state.kind(), StateKind::Raising | StateKind::Retiring);
+            let gone = matches!(lane.state.kind(), StateKind::Creating | StateKind::Retiring);
             lane.peer == message.from && !gone
         }) else {
             let detail = "the echoed lifecycle does not exist".into();
@@ -245,26 +245,28 @@ impl Node {
                 }
             }
             Some(remote) if remote == message.sender => {
-                self.on_peer_wired(now, lifecycle, call);
+                self.on_peer_connected(now, lifecycle, call);
             }
             Some(remote) => self.reject_superseded(call, remote),
         }
     }
 
-    fn on_peer_wired(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
+    fn on_peer_connected(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
         if self.state_of(lifecycle).is_some_and(StateKind::is_ending) {
             return self.reject_ending(call);
         }
         let message = self.message(lifecycle, Op::Ack, Some(call.message.sender));
         match self.state_mut(lifecycle) {
-            Some(State::Fencing { peer_wired, .. } | State::Wiring { peer_wired, .. }) => {
-                *peer_wired = true;
+            Some(
+                State::Fencing { peer_connected, .. } | State::Connecting { peer_connected, .. },
+            ) => {
+                *peer_connected = true;
                 self.hold(lifecycle, call);
             }
-            Some(State::Wired { remote, .. }) => {
+            Some(State::Connected { remote, .. }) => {
                 let remote = *remote;
                 self.outputs.push_back(Output::Answer { token: call.token, message });
-                self.establish(now, lifecycle, remote, Trigger::PeerWired);
+                self.establish(now, lifecycle, remote, Trigger::PeerConnected);
             }
             _ => self.outputs.push_back(Output::Answer { token: call.token, message }),
         }
@@ -286,8 +288,8 @@ impl Node {
 
     fn on_ack(&mut self, now: Instant, lifecycle: Lifecycle, sender: Pair) {
         match self.lanes[&lifecycle].state {
-            State::Wired { remote, .. } if remote == sender => {
-                self.establish(now, lifecycle, remote, Trigger::PeerWired);
+            State::Connected { remote, .. } if remote == sender => {
+                self.establish(now, lifecycle, remote, Trigger::PeerConnected);
             }
             _ => self.counters.ignored += 1,
         }
@@ -339,11 +341,11 @@ impl Node {
             return;
         }
         announcement.prove = Some(prove);
-        self.prove_when_fenced(now, lifecycle);
+        self.probe_when_fenced(now, lifecycle);
     }
 
     /// Sends the echo that was asked for once no earlier lane of ours could hit or be hit (rule H6).
-    pub(super) fn prove_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
+    pub(super) fn probe_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let leave = self.leave_to_prove(lifecycle);
         if leave.is_some() && leave != self.offered(lifecycle) {
             self.send_request(now, lifecycle);
@@ -370,10 +372,10 @@ impl Node {
         now: Instant,
         lifecycle: Lifecycle,
         message: &Message,
-        wired: bool,
+        connected: bool,
     ) -> Proof {
         let (path, remote) = (message.from.clone(), message.sender);
-        let proof = self.judge(lifecycle, &path, remote);
+        let proof = self.verify_proof(lifecycle, &path, remote);
         match proof {
             Proof::Holds => {}
             Proof::Conflict => {
@@ -390,37 +392,37 @@ impl Node {
         let previous = self.peers.get_mut(&path).and_then(|peer| {
             peer.open = None;
             peer.backoff = None;
-            peer.room = None;
+            peer.capacity = None;
             peer.plain = false;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)
         });
-        self.enthrone(now, &path, remote.incarnation);
+        self.set_live_incarnation(now, &path, remote.incarnation);
         if let Some(previous) = previous {
             self.end(now, previous, Failure::Superseded);
         }
         self.dismiss_others(lifecycle, remote);
         let body = message.body.clone();
-        let next = State::Fencing { remote, body, peer_wired: wired };
+        let next = State::Fencing { remote, body, peer_connected: connected };
         self.transit(lifecycle, Trigger::Echoed, next);
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
-        self.wire_when_fenced(now, lifecycle);
+        self.connect_when_fenced(now, lifecycle);
         proof
     }
 
     /// Wires once no earlier lane to this peer remains (rules H6 and H12): a lane that the peer is
     /// known to have wired proves that nothing posted on an earlier one can land any more.
-    pub(super) fn wire_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
+    pub(super) fn connect_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
-        let State::Fencing { remote, body, peer_wired } = lane.state.clone() else { return };
+        let State::Fencing { remote, body, peer_connected } = lane.state.clone() else { return };
         let fence = self.fence(lifecycle, &lane.peer, remote);
         if fence != Fence::Clear {
             return;
         }
         let local = self.pair(lifecycle);
-        self.transit(lifecycle, Trigger::Fenced, State::Wiring { remote, peer_wired });
+        self.transit(lifecycle, Trigger::Fenced, State::Connecting { remote, peer_connected });
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
-        self.outputs.push_back(Output::Operate(Operation::Wire { local, remote, body }));
+        self.outputs.push_back(Output::Operate(Operation::Connect { local, remote, body }));
         self.release(now, lifecycle);
     }
 
@@ -446,5 +448,7 @@ impl Node {
 
 /// The same incarnation, and an earlier lifecycle of it.
 fn is_older(sender: Pair, than: Pair) -> bool {
-    !sender.is_weak() && sender.incarnation == than.incarnation && sender.lifecycle < than.lifecycle
+    !sender.is_legacy()
+        && sender.incarnation == than.incarnation
+        && sender.lifecycle < than.lifecycle
 }

@@ -35,7 +35,7 @@ pub(super) struct Peer {
     /// It spoke without our key when it last spoke (rule H13).
     pub(super) plain: bool,
     /// Until when the demand waits for room in the table of lifecycles.
-    pub(super) room: Option<Instant>,
+    pub(super) capacity: Option<Instant>,
 }
 
 /// State of one node name, with all its NICs: they live and die as one process.
@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// The proof in an echo of `lifecycle` by `remote` (rule H5).
-    pub(super) fn judge(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Proof {
+    pub(super) fn verify_proof(&self, lifecycle: Lifecycle, path: &NicPath, remote: Pair) -> Proof {
         let Some(name) = self.names.get(&path.node) else { return Proof::Holds };
         match name.live {
             Some(live) if live.incarnation != remote.incarnation => {
@@ -112,7 +112,12 @@ impl Node {
 
     /// An incarnation has proven that it holds the name: every lane of every NIC to another one
     /// ends (rule H6).
-    pub(super) fn enthrone(&mut self, now: Instant, path: &NicPath, incarnation: Incarnation) {
+    pub(super) fn set_live_incarnation(
+        &mut self,
+        now: Instant,
+        path: &NicPath,
+        incarnation: Incarnation,
+    ) {
         let since = Lifecycle(self.next_lifecycle);
         let name = self.names.entry(path.node.clone()).or_default();
         let old = name.live.map(|live| live.incarnation);
@@ -143,10 +148,10 @@ impl Node {
         let Some(name) = self.names.get(&path.node) else { return Fence::Clear };
         let earlier = |number: &&Lifecycle| {
             let lane = &self.lanes[number];
-            let wired = lane.state.remote();
+            let connected = lane.state.remote();
             **number != lifecycle
-                && wired.is_some_and(|wired| {
-                    let another = wired.incarnation != remote.incarnation;
+                && connected.is_some_and(|connected| {
+                    let another = connected.incarnation != remote.incarnation;
                     lane.peer == *path || another
                 })
         };

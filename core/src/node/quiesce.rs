@@ -16,15 +16,15 @@ use alloc::format;
 
 impl Node {
     /// Ends a lifecycle with the peer's consent if the peer may have work on it.
-    pub(super) fn dismiss(&mut self, now: Instant, lifecycle: Lifecycle, cause: Failure) {
+    pub(super) fn close_gracefully(&mut self, now: Instant, lifecycle: Lifecycle, cause: Failure) {
         let remote = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote());
-        let weak = remote.is_some_and(Pair::is_weak);
+        let legacy = remote.is_some_and(Pair::is_legacy);
         match self.state_of(lifecycle) {
-            Some(StateKind::Established | StateKind::Weak) => {
+            Some(StateKind::Established | StateKind::Legacy) => {
                 self.drain_lane(now, lifecycle, cause);
             }
             // The peer may have wired and heard that we have: nothing is posted here, but there.
-            Some(StateKind::Wired) if !weak => {
+            Some(StateKind::Connected) if !legacy => {
                 self.quiesce(now, lifecycle, Trigger::of(&cause), cause);
             }
             Some(StateKind::Draining | StateKind::Quiescing) => {}
@@ -34,7 +34,7 @@ impl Node {
 
     fn drain_lane(&mut self, now: Instant, lifecycle: Lifecycle, cause: Failure) {
         let state = self.state_mut(lifecycle);
-        let Some(State::Established { remote } | State::Weak { remote }) = state else { return };
+        let Some(State::Established { remote } | State::Legacy { remote }) = state else { return };
         let remote = *remote;
         let trigger = Trigger::of(&cause);
         self.transit(lifecycle, trigger, State::Draining { remote, cause });
@@ -48,7 +48,7 @@ impl Node {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
         let State::Draining { remote, cause } = &lane.state else { return };
         let (remote, cause) = (*remote, cause.clone());
-        if remote.is_weak() {
+        if remote.is_legacy() {
             // It has not shown our key, and would not know what is asked of it (rule H13).
             self.end(now, lifecycle, cause);
             return;
@@ -135,7 +135,7 @@ impl Node {
         let echo = message.echo.filter(|echo| echo.incarnation == self.config.incarnation)?;
         let lane = self.lanes.get(&echo.lifecycle).filter(|lane| lane.peer == message.from)?;
         let current = match &lane.state {
-            State::Raising | State::Retiring { .. } => None,
+            State::Creating | State::Retiring { .. } => None,
             State::Announced(announcement) => announcement.offered,
             bound => bound.remote(),
         };
@@ -169,7 +169,7 @@ impl Node {
             return;
         }
         if let Some(peer) = self.peers.get_mut(path) {
-            peer.room.get_or_insert(now + self.config.timing.room);
+            peer.capacity.get_or_insert(now + self.config.timing.capacity);
         }
     }
 
@@ -185,18 +185,18 @@ impl Node {
             lane.state.kind().is_in_use() && !wanted
         });
         let Some((lifecycle, _)) = idle else { return false };
-        self.dismiss(now, *lifecycle, Failure::Evicted);
+        self.close_gracefully(now, *lifecycle, Failure::Evicted);
         true
     }
 
     /// A lifecycle is gone: demands that wait for room are pursued.
     pub(super) fn on_room(&mut self, now: Instant) {
-        while self.has_room() {
-            let waiting = self.peers.iter_mut().find(|(_, peer)| peer.room.is_some());
+        while self.has_capacity() {
+            let waiting = self.peers.iter_mut().find(|(_, peer)| peer.capacity.is_some());
             let Some((path, peer)) = waiting else { return };
-            peer.room = None;
+            peer.capacity = None;
             let path = path.clone();
-            self.pursue(now, &path);
+            self.drive_demand(now, &path);
         }
     }
 }

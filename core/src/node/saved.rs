@@ -126,7 +126,7 @@ impl Node {
 fn attempts(state: &State) -> u32 {
     match state {
         State::Announced(announcement) => announcement.requests,
-        State::Wired { readies, .. } => *readies,
+        State::Connected { readies, .. } => *readies,
         State::Quiescing { quiesces, .. } => *quiesces,
         State::Retiring { attempts, .. } => *attempts,
         _ => 0,

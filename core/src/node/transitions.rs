@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Trigger {
     /// A demand or a request needs queue pairs.
-    Raised,
+    CreateStarted,
     /// BringUp is done.
-    BroughtUp,
+    Created,
     /// A peer has echoed it, in a reply, a ready or a second request.
     Echoed,
     /// No earlier lane to the peer is left.
     Fenced,
     /// Wire is done.
-    Wired,
+    Connected,
     /// The peer has said that it has wired.
-    PeerWired,
+    PeerConnected,
     /// Our transport failed, or the lane did.
     Failed,
     /// The peer refused.
@@ -41,7 +41,7 @@ pub enum Trigger {
     /// A node without our key has listed its queue pairs.
     Listed,
     /// Bytes flow to a node without our key.
-    Proven,
+    Probed,
     /// Posted local work has ended.
     Drained,
     /// The peer has nothing outstanding on it either.
@@ -74,25 +74,25 @@ const fn row(
     Transition { from, trigger, to, rule }
 }
 
-const RAISING: Option<StateKind> = Some(StateKind::Raising);
+const CREATING: Option<StateKind> = Some(StateKind::Creating);
 const ANNOUNCED: Option<StateKind> = Some(StateKind::Announced);
 const FENCING: Option<StateKind> = Some(StateKind::Fencing);
-const WIRING: Option<StateKind> = Some(StateKind::Wiring);
-const WIRED: Option<StateKind> = Some(StateKind::Wired);
+const CONNECTING: Option<StateKind> = Some(StateKind::Connecting);
+const CONNECTED: Option<StateKind> = Some(StateKind::Connected);
 const ESTABLISHED: Option<StateKind> = Some(StateKind::Established);
-const PROVING: Option<StateKind> = Some(StateKind::Proving);
-const WEAK: Option<StateKind> = Some(StateKind::Weak);
+const PROBING: Option<StateKind> = Some(StateKind::Probing);
+const LEGACY: Option<StateKind> = Some(StateKind::Legacy);
 const DRAINING: Option<StateKind> = Some(StateKind::Draining);
 const QUIESCING: Option<StateKind> = Some(StateKind::Quiescing);
 const RETIRING: Option<StateKind> = Some(StateKind::Retiring);
 
 /// Every declared transition. At most 128, one per bit of `Counters::transitions`.
 pub const TRANSITIONS: &[Transition] = &[
-    row(None, Trigger::Raised, RAISING, "H2"),
-    row(RAISING, Trigger::BroughtUp, ANNOUNCED, "H2"),
-    row(RAISING, Trigger::Failed, RETIRING, "H9"),
-    row(RAISING, Trigger::Overdue, RETIRING, "H8"),
-    row(RAISING, Trigger::Closed, RETIRING, "H11"),
+    row(None, Trigger::CreateStarted, CREATING, "H2"),
+    row(CREATING, Trigger::Created, ANNOUNCED, "H2"),
+    row(CREATING, Trigger::Failed, RETIRING, "H9"),
+    row(CREATING, Trigger::Overdue, RETIRING, "H8"),
+    row(CREATING, Trigger::Closed, RETIRING, "H11"),
     row(ANNOUNCED, Trigger::Echoed, FENCING, "H3"),
     row(ANNOUNCED, Trigger::Listed, FENCING, "H13"),
     row(ANNOUNCED, Trigger::Failed, RETIRING, "H9"),
@@ -102,46 +102,46 @@ pub const TRANSITIONS: &[Transition] = &[
     row(ANNOUNCED, Trigger::Superseded, RETIRING, "H5"),
     row(ANNOUNCED, Trigger::Closed, RETIRING, "H11"),
     row(ANNOUNCED, Trigger::Quiesced, RETIRING, "H11"),
-    row(FENCING, Trigger::Fenced, WIRING, "H6"),
+    row(FENCING, Trigger::Fenced, CONNECTING, "H6"),
     row(FENCING, Trigger::Failed, RETIRING, "H9"),
     row(FENCING, Trigger::Refused, RETIRING, "H10"),
     row(FENCING, Trigger::Overdue, RETIRING, "H8"),
     row(FENCING, Trigger::Superseded, RETIRING, "H5"),
     row(FENCING, Trigger::Closed, RETIRING, "H11"),
     row(FENCING, Trigger::Quiesced, RETIRING, "H11"),
-    row(WIRING, Trigger::Wired, WIRED, "H2"),
-    row(WIRING, Trigger::Wired, ESTABLISHED, "H3"),
-    row(WIRING, Trigger::Wired, PROVING, "H13"),
-    row(WIRING, Trigger::Failed, RETIRING, "H10"),
-    row(WIRING, Trigger::Refused, RETIRING, "H10"),
-    row(WIRING, Trigger::Overdue, RETIRING, "H8"),
-    row(WIRING, Trigger::Superseded, RETIRING, "H5"),
-    row(WIRING, Trigger::Closed, RETIRING, "H11"),
-    row(WIRING, Trigger::Quiesced, RETIRING, "H11"),
-    row(WIRED, Trigger::PeerWired, ESTABLISHED, "H3"),
-    row(WIRED, Trigger::PeerWired, PROVING, "H13"),
-    row(WIRED, Trigger::HalfOpen, RETIRING, "H13"),
-    row(WIRED, Trigger::Failed, RETIRING, "H9"),
-    row(WIRED, Trigger::Refused, RETIRING, "H10"),
-    row(WIRED, Trigger::Silent, RETIRING, "H8"),
-    row(WIRED, Trigger::Superseded, RETIRING, "H5"),
-    row(WIRED, Trigger::Closed, QUIESCING, "H11"),
-    row(WIRED, Trigger::Closed, RETIRING, "H13"),
-    row(WIRED, Trigger::Quiesced, RETIRING, "H11"),
+    row(CONNECTING, Trigger::Connected, CONNECTED, "H2"),
+    row(CONNECTING, Trigger::Connected, ESTABLISHED, "H3"),
+    row(CONNECTING, Trigger::Connected, PROBING, "H13"),
+    row(CONNECTING, Trigger::Failed, RETIRING, "H10"),
+    row(CONNECTING, Trigger::Refused, RETIRING, "H10"),
+    row(CONNECTING, Trigger::Overdue, RETIRING, "H8"),
+    row(CONNECTING, Trigger::Superseded, RETIRING, "H5"),
+    row(CONNECTING, Trigger::Closed, RETIRING, "H11"),
+    row(CONNECTING, Trigger::Quiesced, RETIRING, "H11"),
+    row(CONNECTED, Trigger::PeerConnected, ESTABLISHED, "H3"),
+    row(CONNECTED, Trigger::PeerConnected, PROBING, "H13"),
+    row(CONNECTED, Trigger::HalfOpen, RETIRING, "H13"),
+    row(CONNECTED, Trigger::Failed, RETIRING, "H9"),
+    row(CONNECTED, Trigger::Refused, RETIRING, "H10"),
+    row(CONNECTED, Trigger::Silent, RETIRING, "H8"),
+    row(CONNECTED, Trigger::Superseded, RETIRING, "H5"),
+    row(CONNECTED, Trigger::Closed, QUIESCING, "H11"),
+    row(CONNECTED, Trigger::Closed, RETIRING, "H13"),
+    row(CONNECTED, Trigger::Quiesced, RETIRING, "H11"),
     row(ESTABLISHED, Trigger::Failed, RETIRING, "H12"),
     row(ESTABLISHED, Trigger::Superseded, RETIRING, "H5"),
     row(ESTABLISHED, Trigger::Closed, DRAINING, "H11"),
     row(ESTABLISHED, Trigger::Evicted, DRAINING, "H11"),
     row(ESTABLISHED, Trigger::Quiesced, DRAINING, "H11"),
-    row(PROVING, Trigger::Proven, WEAK, "H13"),
-    row(PROVING, Trigger::Failed, RETIRING, "H13"),
-    row(PROVING, Trigger::Overdue, RETIRING, "H8"),
-    row(PROVING, Trigger::Superseded, RETIRING, "H13"),
-    row(PROVING, Trigger::Closed, RETIRING, "H13"),
-    row(WEAK, Trigger::Failed, RETIRING, "H12"),
-    row(WEAK, Trigger::Superseded, RETIRING, "H13"),
-    row(WEAK, Trigger::Closed, DRAINING, "H13"),
-    row(WEAK, Trigger::Evicted, DRAINING, "H13"),
+    row(PROBING, Trigger::Probed, LEGACY, "H13"),
+    row(PROBING, Trigger::Failed, RETIRING, "H13"),
+    row(PROBING, Trigger::Overdue, RETIRING, "H8"),
+    row(PROBING, Trigger::Superseded, RETIRING, "H13"),
+    row(PROBING, Trigger::Closed, RETIRING, "H13"),
+    row(LEGACY, Trigger::Failed, RETIRING, "H12"),
+    row(LEGACY, Trigger::Superseded, RETIRING, "H13"),
+    row(LEGACY, Trigger::Closed, DRAINING, "H13"),
+    row(LEGACY, Trigger::Evicted, DRAINING, "H13"),
     row(DRAINING, Trigger::Closed, RETIRING, "H13"),
     row(DRAINING, Trigger::Evicted, RETIRING, "H13"),
     row(DRAINING, Trigger::Drained, QUIESCING, "H11"),

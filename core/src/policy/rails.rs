@@ -262,7 +262,7 @@ impl Rails {
     /// Takes a demand for lanes.
     pub fn handle_demand(&mut self) {
         (self.wanted, self.lost) = (true, false);
-        self.pursue();
+        self.drive_demand();
     }
 
     /// Takes whether transfers are under way. A rail without a lane is opened only while they are, or
@@ -390,11 +390,11 @@ impl Rails {
 
     fn pursue_if_wanted(&mut self) {
         if self.wanted {
-            self.pursue();
+            self.drive_demand();
         }
     }
 
-    fn pursue(&mut self) {
+    fn drive_demand(&mut self) {
         let in_use = |rail: &Rail| !matches!(rail.state, State::Paused { .. } | State::Out);
         let hopeless = !self.all().any(in_use);
         let spent = |rail: &Rail| rail.state == State::Out || rail.failures >= RAIL_FAILURES_MAX;

@@ -95,7 +95,7 @@ impl Batch {
         self.first_error.get_or_insert_with(|| error.clone());
     }
 
-    pub(super) fn work(&self, piece: Piece) -> Work {
+    pub(super) fn work(&self, piece: SliceRange) -> Work {
         let request = self.requests[piece.request as usize].request;
         let (local, remote) = (request.local, request.remote);
         Work {
@@ -156,10 +156,10 @@ impl Share {
     }
 
     /// Cuts the next piece, of at most so many bytes.
-    pub(super) fn cut(&mut self, requests: &[Progress], bytes_max: u32) -> Piece {
+    pub(super) fn cut(&mut self, requests: &[Progress], bytes_max: u32) -> SliceRange {
         let left = requests[self.next_request as usize].request.length - self.next_offset;
         let length = u32::try_from(left).unwrap_or(u32::MAX).min(bytes_max);
-        let piece = Piece { request: self.next_request, offset: self.next_offset, length };
+        let piece = SliceRange { request: self.next_request, offset: self.next_offset, length };
         self.next_offset += u64::from(length);
         self.skip(requests);
         piece
@@ -187,7 +187,7 @@ impl Linked<UNCUT> for Share {
 
 /// The bytes of a request that a slice moves.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct SliceRange {
     pub(super) request: u32,
     pub(super) offset: u64,
     pub(super) length: u32,
@@ -208,7 +208,7 @@ pub(super) enum Place {
 #[derive(Clone, Debug)]
 pub(super) struct Slice {
     pub(super) batch: u32,
-    pub(super) piece: Piece,
+    pub(super) piece: SliceRange,
     pub(super) place: Place,
     pub(super) retries: u32,
     pub(super) first_failure: Option<Arc<TransportError>>,
@@ -216,7 +216,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    pub(super) fn new(batch: u32, piece: Piece) -> Self {
+    pub(super) fn new(batch: u32, piece: SliceRange) -> Self {
         let links = [Link::LOOSE; 2];
         Self { batch, piece, place: Place::Waiting, retries: 0, first_failure: None, links }
     }

@@ -234,8 +234,8 @@ impl Answering {
 
     fn outcome(&self, operation: &Operation) -> Option<Input> {
         let outcome = match operation {
-            Operation::BringUp { .. } => Outcome::BroughtUp(self.body.clone()),
-            Operation::Wire { .. } => Outcome::Wired,
+            Operation::Create { .. } => Outcome::Created(self.body.clone()),
+            Operation::Connect { .. } => Outcome::Connected,
             _ => return None,
         };
         Some(Input::OperationDone { id: operation.id(), outcome })

@@ -1,6 +1,7 @@
 //! Stories of two nodes: the shipping machine, a first-in-first-out wire, an obedient transport.
 
 mod alike;
+mod legacy;
 mod limits;
 mod quiesce;
 mod rails;
@@ -10,7 +11,6 @@ mod saved;
 mod solo;
 mod strangers;
 mod waits;
-mod weak;
 
 use handfast_core::node::{CallToken, Failure, Limits, StateKind, Timing};
 use handfast_core::transport::{Operation, Outcome};
@@ -139,9 +139,9 @@ impl Pair {
     fn operate(&mut self) {
         while let Some((side, operation)) = self.operations.pop_front() {
             let outcome = match operation {
-                Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
-                Operation::Wire { .. } => Outcome::Wired,
-                Operation::Prove { .. } => Outcome::Proven,
+                Operation::Create { .. } => Outcome::Created(Body::default()),
+                Operation::Connect { .. } => Outcome::Connected,
+                Operation::Probe { .. } => Outcome::Probed,
                 Operation::Drain { .. } => Outcome::Drained,
                 Operation::Retire { .. } => Outcome::Retired,
             };

@@ -24,9 +24,9 @@ fn line(device: &str, step: &str, code: i32) -> String {
 }
 
 /// Takes `a` towards `b` and says which step failed.
-fn wired(duo: &mut Duo) -> Result<(), VerbsError> {
+fn connect_a(duo: &mut Duo) -> Result<(), VerbsError> {
     let (a, b) = (duo.a, duo.b);
-    wire(&mut duo.fabric, a, b, 1, 2)
+    connect(&mut duo.fabric, a, b, 1, 2)
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn gid_index_beyond_the_table_fails_at_rtr() {
         let error = duo.fabric.modify(a.nic, a.number, &wrong).unwrap_err();
         assert_eq!(id_of(&error), "QP-RTR", "{}", profile.name);
         assert_eq!(first_of(&line("mlx5_0", "modify QP to RTR", error.code)), "QP-RTR");
-        assert_eq!(wired(&mut fresh(profile)), Ok(()), "{}", profile.name);
+        assert_eq!(connect_a(&mut fresh(profile)), Ok(()), "{}", profile.name);
     }
 }
 
@@ -49,14 +49,14 @@ fn unresolvable_peer_fails_at_rtr_after_a_second() {
     for profile in connectable() {
         let mut duo = fresh(profile);
         duo.fabric.set_port(duo.b.nic, false);
-        let error = wired(&mut duo).unwrap_err();
+        let error = connect_a(&mut duo).unwrap_err();
         assert!(error.blocked_ms >= 1_000, "{}: {error:?}", profile.name);
         assert_eq!(id_of(&error), "QP-RTR-TIMEOUT", "{}", profile.name);
         let log = line("mlx5_0", "modify QP to RTR, check mtu, gid, peer lid", error.code);
         assert_eq!(first_of(&log), "QP-RTR-TIMEOUT");
         let mut duo = fresh(profile);
         duo.fabric.set_port(duo.b.nic, true);
-        assert_eq!(wired(&mut duo), Ok(()), "{}", profile.name);
+        assert_eq!(connect_a(&mut duo), Ok(()), "{}", profile.name);
     }
 }
 
@@ -73,7 +73,7 @@ fn erdma_standard_mode_fails_at_rts() {
     // A log that names the device has a more exact diagnosis.
     let of = |device| first_of(&line(device, "modify QP to RTS", error.code));
     assert_eq!((of("mlx5_0"), of("erdma_0")), ("QP-RTS", "ERDMA-STANDARD-MODE"));
-    assert_eq!(wired(&mut fresh(&ERDMA_COMPAT)), Ok(()));
+    assert_eq!(connect_a(&mut fresh(&ERDMA_COMPAT)), Ok(()));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn after_reset(profile: &'static Profile, anew: bool) -> AfterReset {
     for (side, own, peer, psns) in
         [("first", a, b, (3_000, 4_000)), ("second", b, a, (4_000, 3_000))]
     {
-        if let Err(error) = wire(&mut duo.fabric, own, peer, psns.0, psns.1) {
+        if let Err(error) = connect(&mut duo.fabric, own, peer, psns.0, psns.1) {
             return refused(side, error);
         }
     }

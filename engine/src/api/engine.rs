@@ -10,7 +10,7 @@ use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
-use crate::data::transport::{Carrier, Registered, Transport};
+use crate::data::transport::{Registered, Transport, TransportKind};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{Links, describe_registered};
@@ -163,8 +163,8 @@ impl Engine {
     }
 
     /// Transports of this engine's lanes, the preferred one first.
-    pub fn carriers(&self) -> impl Iterator<Item = Carrier> {
-        self.shared.view.carriers()
+    pub fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> {
+        self.shared.view.transport_kinds()
     }
 
     /// Serves memory to peers under `name`, see [`Register::serve`].
@@ -441,8 +441,10 @@ impl Engine {
         let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
         match (directory.look_up(node).await?, &self.shared.links) {
             (Found::Ours(address), _) => self.find_at(&address).await,
-            (Found::Theirs(theirs, address), Some(links)) => self.meet(&**links, &theirs, &address),
-            (Found::Theirs(theirs, _), None) => {
+            (Found::LegacyPeers(theirs, address), Some(links)) => {
+                self.meet(&**links, &theirs, &address)
+            }
+            (Found::LegacyPeers(theirs, _), None) => {
                 Err(Error::peer(Stage::Metadata, DescriptorError::NoKey(theirs.name)).at(node))
             }
         }

@@ -3,11 +3,11 @@
 use crate::api::engine::Engine;
 use crate::api::transfer::{Transfer, submit_error};
 use crate::data::local::LocalRegion;
-use crate::data::transport::{Carrier, Ends, RemoteRegion};
+use crate::data::transport::{RegionPair, RemoteRegion, TransportKind};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
 use crate::peer::opening::LaneOpening;
-use crate::peer::target::{Piece, Target};
+use crate::peer::target::{RequestSpan, Target};
 use handfast_core::Incarnation;
 use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
@@ -138,8 +138,8 @@ impl Segment {
     }
 
     /// Transport to the owner; `None` before its first lane is up.
-    pub fn carrier(&self) -> Option<Carrier> {
-        self.resolved().target.carrier()
+    pub fn transport_kind(&self) -> Option<TransportKind> {
+        self.resolved().target.transport_kind()
     }
 
     /// Time that the last lane to its owner took to come up; `None` before the first, and for a
@@ -357,7 +357,7 @@ fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Err
 #[must_use = "a batch does nothing until it is submitted"]
 pub struct Batch {
     segment: Segment,
-    requests: Vec<Piece>,
+    requests: Vec<RequestSpan>,
     timeout: Option<Duration>,
 }
 
@@ -375,14 +375,14 @@ impl Batch {
     /// Adds a write of `span` at `offset`.
     pub fn write(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
-        self.requests.push(Piece { direction: Direction::Write, span, offset, ends: None });
+        self.requests.push(RequestSpan { direction: Direction::Write, span, offset, ends: None });
         self
     }
 
     /// Adds a read from `offset` into `span`.
     pub fn read(mut self, span: &Span, offset: u64) -> Self {
         let span = span.clone();
-        self.requests.push(Piece { direction: Direction::Read, span, offset, ends: None });
+        self.requests.push(RequestSpan { direction: Direction::Read, span, offset, ends: None });
         self
     }
 
@@ -426,7 +426,7 @@ impl Batch {
 
     /// Refuses what the region does not allow or hold.
     fn check(&self, region: &RegionDescriptor) -> Result<(), Error> {
-        for Piece { direction, span, offset, .. } in &self.requests {
+        for RequestSpan { direction, span, offset, .. } in &self.requests {
             let allowed = match direction {
                 Direction::Read => region.readable,
                 Direction::Write => region.writable,
@@ -456,7 +456,7 @@ impl IntoFuture for Batch {
 /// per block of memory, from the first byte named to the last.
 async fn find_ends(
     engine: &Engine,
-    pieces: &mut [Piece],
+    pieces: &mut [RequestSpan],
     remote: Arc<RemoteRegion>,
 ) -> Result<(), Error> {
     if !engine.shared().answers.offer.transports.rdma {
@@ -467,7 +467,7 @@ async fn find_ends(
     for piece in pieces.iter_mut().filter(|piece| !piece.span.is_empty()) {
         match transport.registered(&piece.span) {
             Some(local) => {
-                piece.ends = Some(Ends { local, remote: remote.clone() });
+                piece.ends = Some(RegionPair { local, remote: remote.clone() });
             }
             None => include(&mut unknown, &piece.span)?,
         }
@@ -483,7 +483,7 @@ async fn find_ends(
         // An empty span is never registered and never posted.
         let local = transport.registered(&piece.span);
         let remote = remote.clone();
-        piece.ends = local.map(|local| Ends { local, remote });
+        piece.ends = local.map(|local| RegionPair { local, remote });
     }
     Ok(())
 }

@@ -9,17 +9,17 @@ use crate::control::answer::{Answers, AnswersParts};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
-use crate::data::plane::{LOCAL_LANE, LocalPath};
+use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
 use crate::data::regions::Regions;
 use crate::data::transport::{
-    Carrier, Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice,
+    Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice, TransportKind,
 };
 use crate::directory::{Directory, Watcher};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOptions};
 use crate::node::driver::{Driver, DriverParts, LocalEnd};
-use crate::node::legacy::Theirs;
+use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::path::nic_path;
 
@@ -135,7 +135,7 @@ async fn start<N: Net>(
         inbox: builder.mooncake.map(|options| Inbox::new(options.notifications_max)),
     });
     let registry = Registry::new(RegistryParts {
-        plane: transport.clone(),
+        data_path: transport.clone(),
         clock: clock.clone(),
         commands: commands.clone(),
         limits: transfer_limits(&builder.limits, transport.offer()),
@@ -199,9 +199,9 @@ impl<N: Net> Parts<N> {
         listeners.extend(metrics.map(|metrics| self.listen_for_metrics(metrics, view.clone())));
         let links = self.builder.mooncake.map(|options| self.links(options));
         let store_tasks = self.store_tasks(links.as_ref());
-        let (plane, local) = self.local_target();
+        let (data_path, local) = self.local_target();
         let caller = Calls::new(self.net.clone(), millis(self.builder.timing.call_timeout));
-        let local_end = LocalEnd { plane, target: local.clone() };
+        let local_end = LocalEnd { data_path, target: local.clone() };
         tokio::spawn(self.driver(listeners, local_end, caller.clone()).run(commands));
         Engine::new(Shared {
             local,
@@ -309,10 +309,10 @@ impl<N: Net> Parts<N> {
     }
 
     /// Mooncake nodes as peers over RDMA.
-    fn theirs(&self) -> Theirs {
+    fn theirs(&self) -> LegacyPeers {
         let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
         let timeout_ms = millis(self.builder.timing.call_timeout);
-        Theirs::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
+        LegacyPeers::new(self.path(), &descriptor, self.directory.clone(), timeout_ms)
     }
 
     fn driver(
@@ -355,7 +355,7 @@ impl<N: Net> Parts<N> {
     fn local_target(&self) -> (Arc<LocalPath>, Arc<Target>) {
         let itself: Arc<OnceLock<Weak<Target>>> = Arc::default();
         let sink = itself.clone();
-        let plane = LocalPath::start(
+        let data_path = LocalPath::start(
             self.answers.regions.table.clone(),
             Box::new(move |completions| {
                 if let Some(target) = sink.get().and_then(Weak::upgrade) {
@@ -369,7 +369,7 @@ impl<N: Net> Parts<N> {
             incarnation: self.answers.incarnation,
             address: String::new(),
             runtime: Handle::current(),
-            plane: plane.clone(),
+            data_path: data_path.clone(),
             clock: self.clock.clone(),
             commands: self.commands.clone(),
             limits,
@@ -382,9 +382,9 @@ impl<N: Net> Parts<N> {
         // Set once, here, before anything can be posted.
         let _ = itself.set(Arc::downgrade(&target));
         let (path, depth) = (self.path(), limits.slices_per_lane_max);
-        let up = LaneUp { path, depth, carrier: Carrier::Copy, opening: None };
+        let up = LaneUp { path, depth, transport_kind: TransportKind::Copy, opening: None };
         target.on_lane_up(LOCAL_LANE, up);
-        (plane, target)
+        (data_path, target)
     }
 }
 

@@ -117,7 +117,7 @@ impl Answers {
         let message = match Message::decode(text) {
             Ok(message) => message,
             Err(MessageError::NoKey) if self.inbox.is_some() && self.offer.transports.rdma => {
-                return self.connection_of_theirs(text).await;
+                return self.legacy_connection(text).await;
             }
             Err(MessageError::NoKey) => {
                 let reply_msg = "this node speaks the handfast handshake alone";
@@ -141,7 +141,7 @@ impl Answers {
     }
 
     /// The handshake of a Mooncake node over RDMA.
-    async fn connection_of_theirs(&self, text: &str) -> Option<String> {
+    async fn legacy_connection(&self, text: &str) -> Option<String> {
         let (message, addressed) = match received(text, &nic_path(&self.name), &self.offer.devices)
         {
             Ok(received) => received,

@@ -4,7 +4,7 @@
 //! addressed by one. The life cycle knows a single local path. The peer's path names the local
 //! device of a lane: `NODE@DEVICE` for the first, and `NODE@DEVICE>OURS` for another.
 
-use crate::path::{is_theirs, known_there, over};
+use crate::path::{is_legacy, known_there, over};
 use handfast_core::NicPath;
 use handfast_core::wire::{DeviceDescriptor, PlainMessage};
 
@@ -23,7 +23,7 @@ pub(crate) fn received(
     let message = PlainMessage::decode(text).map_err(|error| error.to_string())?;
     let addressed = message.to.as_ref().and_then(|to| {
         let place = place_of(to, own, devices)?;
-        let from = message.from.as_ref().filter(|from| is_theirs(from))?;
+        let from = message.from.as_ref().filter(|from| is_legacy(from))?;
         Some((over(from, devices, place)?, to.clone()))
     });
     match addressed {
@@ -115,7 +115,7 @@ mod tests {
         let (message, addressed) = received(&request, &own, &devices("rxe7 rxe0")).unwrap();
         let theirs = path("10.0.0.2:16598@rxe1>rxe0");
         assert_eq!((message.from.as_ref(), message.to.as_ref()), (Some(&theirs), Some(&own)));
-        assert!(is_theirs(&theirs));
+        assert!(is_legacy(&theirs));
         assert_eq!(devices_on(&theirs), ("rxe1", Some("rxe0")));
         let reply = PlainMessage { from: message.to, to: message.from, ..PlainMessage::default() };
         let reply = answered(reply, addressed);

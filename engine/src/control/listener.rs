@@ -54,20 +54,20 @@ pub(crate) trait Answerer: Send + Sync + 'static {
 
 /// Reasons for a connection to end without a call.
 #[derive(Debug, thiserror::Error)]
-enum Ending {
+enum ExitReason {
     #[error("too slow")]
     Overdue,
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
-impl From<io::Error> for Ending {
+impl From<io::Error> for ExitReason {
     fn from(error: io::Error) -> Self {
         Self::Read(error.into())
     }
 }
 
-impl Ending {
+impl ExitReason {
     fn count(&self, counts: &Counts) {
         count(match self {
             Self::Overdue => &counts.overdue,
@@ -126,7 +126,7 @@ async fn handle<N: Net, A: Answerer>(
     mut stream: N::Stream,
     port: Arc<Port<N, A>>,
     quiet: Arc<AtomicBool>,
-) -> Result<(), Ending> {
+) -> Result<(), ExitReason> {
     let asked = timeout(port.limit, async {
         let header = read_header(&mut stream, &port.look).await?;
         if header == LANE_MAGIC {
@@ -134,7 +134,7 @@ async fn handle<N: Net, A: Answerer>(
         }
         read_frame(&mut stream, header, FRAME_BYTES_DEFAULT_MAX).await.map(Some)
     });
-    let Some(mut frame) = asked.await.map_err(|_| Ending::Overdue)?? else {
+    let Some(mut frame) = asked.await.map_err(|_| ExitReason::Overdue)?? else {
         // Bounded in time by the transport, and still to make room if need be.
         port.transport.accept(stream, LANE_MAGIC).await;
         return Ok(());
@@ -150,7 +150,7 @@ async fn handle<N: Net, A: Answerer>(
             stream.write_all(&encode_frame(kind, &answer.text)).await?;
             if kept { stream.flush().await } else { stream.shutdown().await }
         });
-        answered.await.map_err(|_| Ending::Overdue)??;
+        answered.await.map_err(|_| ExitReason::Overdue)??;
         if !kept {
             return Ok(());
         }
@@ -164,11 +164,11 @@ async fn handle<N: Net, A: Answerer>(
 async fn next_frame<N: Net, A>(
     stream: &mut N::Stream,
     port: &Port<N, A>,
-) -> Result<Option<OwnedFrame>, Ending> {
+) -> Result<Option<OwnedFrame>, ExitReason> {
     let header = match timeout(KEPT_TIMEOUT, read_header(stream, &port.look)).await {
         Err(_) | Ok(Err(ReadError::Nothing(_))) => return Ok(None),
         Ok(header) => header?,
     };
     let frame = timeout(port.limit, read_frame(stream, header, FRAME_BYTES_DEFAULT_MAX)).await;
-    Ok(Some(frame.map_err(|_| Ending::Overdue)??))
+    Ok(Some(frame.map_err(|_| ExitReason::Overdue)??))
 }

@@ -2,10 +2,10 @@
 
 mod device;
 mod lanes;
+mod legacy;
 mod regions;
 mod steps;
 mod watch;
-mod weak;
 
 use crate::data::transport::{RdmaParts, Transport};
 use crate::error::Error;

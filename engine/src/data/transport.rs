@@ -11,7 +11,7 @@ use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{Access, DataPath, LaneSink, Span, Step};
 use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
-use handfast_transport_tcp::{BringUpError, Net, TcpTransport};
+use handfast_transport_tcp::{CreateError, Net, TcpTransport};
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -90,7 +90,7 @@ impl Default for RdmaOptions {
 /// Transport of bytes to or from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Carrier {
+pub enum TransportKind {
     /// A copy: the segment is our own.
     Copy,
     /// TCP.
@@ -99,7 +99,7 @@ pub enum Carrier {
     Rdma,
 }
 
-impl Carrier {
+impl TransportKind {
     /// All there are, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
 
@@ -129,7 +129,7 @@ pub(crate) struct Offer {
 /// Our memory and the peer's as RDMA devices name them.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
-pub(crate) struct Ends {
+pub(crate) struct RegionPair {
     pub(crate) local: Arc<LocalRegion>,
     pub(crate) remote: Arc<RemoteRegion>,
 }
@@ -188,33 +188,33 @@ pub(crate) enum Attempt {
 }
 
 /// Why a lane was not brought up.
-pub(crate) struct NotRaised {
+pub(crate) struct NotCreated {
     pub(crate) error: TransportError,
     /// The limit that was reached, where another lane's end would help.
     pub(crate) limit: Option<LimitReached>,
 }
 
-impl From<TransportError> for NotRaised {
+impl From<TransportError> for NotCreated {
     fn from(error: TransportError) -> Self {
         Self { error, limit: None }
     }
 }
 
-impl From<BringUpError> for NotRaised {
-    fn from(error: BringUpError) -> Self {
+impl From<CreateError> for NotCreated {
+    fn from(error: CreateError) -> Self {
         let limit = match error {
-            BringUpError::Full { lanes, max } => {
+            CreateError::Full { lanes, max } => {
                 let (in_use, max) = (lanes as u64, max as u64);
                 Some(LimitReached { limit: NicLimit::Lanes, in_use, max })
             }
-            BringUpError::Exists => None,
+            CreateError::Exists => None,
         };
         Self { error: error.into(), limit }
     }
 }
 
 /// The end of a BringUp.
-pub(crate) type BroughtUp = Pin<Box<dyn Future<Output = Result<Body, NotRaised>> + Send>>;
+pub(crate) type Created = Pin<Box<dyn Future<Output = Result<Body, NotCreated>> + Send>>;
 
 /// Memory that a device knows, if there is one.
 pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
@@ -223,22 +223,22 @@ pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 /// may go on until the lane is retired.
 pub(crate) trait Transport: DataPath {
     /// Makes what a lane needs and says what to announce about it.
-    fn bring_up(
+    fn create(
         &self,
         lifecycle: Lifecycle,
         peer: NicPath,
         entropy: u64,
         attempt: Attempt,
-    ) -> BroughtUp;
+    ) -> Created;
 
     /// Connects the lane to what the peer announced.
-    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
 
     /// Ends the lane; afterwards nothing of it touches memory.
     fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
 
     /// Transport of a connected lane.
-    fn carrier(&self, lane: Lifecycle) -> Carrier;
+    fn transport_kind(&self, lane: Lifecycle) -> TransportKind;
 
     /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
     /// they cannot.
@@ -261,7 +261,7 @@ pub(crate) trait Transport: DataPath {
     }
 
     /// Sees an answer come from the peer over each queue pair of a wired lane (rule H13).
-    fn prove(&self, _lifecycle: Lifecycle) -> Step<()> {
+    fn probe(&self, _lifecycle: Lifecycle) -> Step<()> {
         let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
         let error =
             TransportError { side: Side::Configuration, call: "prove".into(), code: 0, detail };
@@ -283,20 +283,20 @@ pub(crate) trait Transport: DataPath {
 }
 
 impl<N: Net> Transport for TcpTransport<N> {
-    fn bring_up(
+    fn create(
         &self,
         lifecycle: Lifecycle,
         _peer: NicPath,
         entropy: u64,
         _attempt: Attempt,
-    ) -> BroughtUp {
-        let raised = TcpTransport::bring_up(self, lifecycle, entropy);
-        Box::pin(std::future::ready(raised.map_err(NotRaised::from)))
+    ) -> Created {
+        let created = TcpTransport::create(self, lifecycle, entropy);
+        Box::pin(std::future::ready(created.map_err(NotCreated::from)))
     }
 
-    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
         let transport = self.clone();
-        Box::pin(async move { TcpTransport::wire(&transport, local, remote, body).await })
+        Box::pin(async move { TcpTransport::connect(&transport, local, remote, body).await })
     }
 
     fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
@@ -304,8 +304,8 @@ impl<N: Net> Transport for TcpTransport<N> {
         Box::pin(async move { TcpTransport::retire(&transport, lifecycle).await })
     }
 
-    fn carrier(&self, _lane: Lifecycle) -> Carrier {
-        Carrier::Tcp
+    fn transport_kind(&self, _lane: Lifecycle) -> TransportKind {
+        TransportKind::Tcp
     }
 
     fn served(&self, lane: Lifecycle) -> u64 {

@@ -39,7 +39,7 @@ fn of(side: Side, cause: &Cause) -> Option<FailureClass> {
         | Cause::MooncakeDescriptor(_)
         | Cause::ChecksumRefused(_)
         | Cause::NotificationRejected => FailureClass::PeerProcess,
-        Cause::NoRoom(_)
+        Cause::NoCapacity(_)
         | Cause::RdmaUnavailable(_)
         | Cause::Bind(_)
         | Cause::Memory(_)

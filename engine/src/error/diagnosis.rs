@@ -54,7 +54,7 @@ fn of_cause(stage: Stage, cause: &Cause) -> Id {
             of_call("handshake", 0, &error.detail).unwrap_or(ids::HS_FAILED)
         }
         Cause::PeerLost(_) => ids::PEER_LOST,
-        Cause::NoRoom(reached) => of_limit(reached.limit),
+        Cause::NoCapacity(reached) => of_limit(reached.limit),
         Cause::PeerRestarted => ids::PEER_RESTARTED,
         Cause::DeadlinePassed => ids::XFER_DEADLINE,
         Cause::Cancelled | Cause::Closed => ids::XFER_CANCELLED,
@@ -209,7 +209,7 @@ mod tests {
             Cause::Registration(RegistrationError::Full),
             Cause::Transport(transport(Side::Local, "ibv_modify_qp(RTR)", 110, "x")),
             Cause::PeerLost(Arc::new(transport(Side::Peer, "receive", 0, "x"))),
-            Cause::NoRoom(LimitReached { limit: NicLimit::QueuePairs, in_use: 1, max: 1 }),
+            Cause::NoCapacity(LimitReached { limit: NicLimit::QueuePairs, in_use: 1, max: 1 }),
             Cause::PeerRestarted,
             Cause::DeadlinePassed,
             Cause::Cancelled,

@@ -9,7 +9,7 @@ use super::exchange::{Connection, Failed};
 use super::options::MooncakeOptions;
 use super::queue::{Queue, Withdrawn};
 use crate::command::Command;
-use crate::data::transport::Carrier;
+use crate::data::transport::TransportKind;
 use crate::peer::target::{LaneUp, Target};
 use handfast_core::Lifecycle;
 use handfast_core::mooncake::ProtocolVersion;
@@ -108,9 +108,9 @@ impl<N: Net> Drop for Link<N> {
 }
 
 impl<N: Net> Link<N> {
-    pub(super) fn new(parts: LinkParts<N>, plane: &LinkPath, target: &Arc<Target>) -> Self {
+    pub(super) fn new(parts: LinkParts<N>, data_path: &LinkPath, target: &Arc<Target>) -> Self {
         let target = Arc::downgrade(target);
-        Self { parts: Arc::new(parts), queue: plane.queue.clone(), target }
+        Self { parts: Arc::new(parts), queue: data_path.queue.clone(), target }
     }
 
     /// Runs until the target is gone or the engine closes, which drops the sender of `stop`.
@@ -175,8 +175,8 @@ impl<N: Net> Link<N> {
         let mut workers = Workers::new(self, first);
         let depth = self.parts.lane_depth;
         self.tell(|target| {
-            let (path, carrier) = (target.path().clone(), Carrier::Tcp);
-            target.on_lane_up(lane, LaneUp { path, depth, carrier, opening: None });
+            let (path, transport_kind) = (target.path().clone(), TransportKind::Tcp);
+            target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening: None });
         });
         let end = loop {
             tokio::select! {

@@ -100,7 +100,7 @@ impl<N: Net> LinkTable<N> {
             Some((stop, alive)) => (stop.subscribe(), alive.clone()),
             None => return Err(Cause::Closed),
         };
-        let plane = Arc::new(LinkPath::new());
+        let data_path = Arc::new(LinkPath::new());
         let (commands, receiver) = Commands::channel();
         let parts = &self.parts;
         let path = NicPath { nic: NodeName::new("tcp")?, node: NodeName::new(name)? };
@@ -109,7 +109,7 @@ impl<N: Net> LinkTable<N> {
             incarnation: Incarnation::UNKNOWN,
             address: call_address.clone(),
             runtime: parts.runtime.clone(),
-            plane: plane.clone(),
+            data_path: data_path.clone(),
             clock: parts.clock.clone(),
             commands,
             limits: parts.limits,
@@ -118,7 +118,7 @@ impl<N: Net> LinkTable<N> {
             trace: None,
             meters: Some(parts.counts.meters.peer(&path)),
         });
-        plane.belong_to(&target);
+        data_path.belong_to(&target);
         let link = LinkParts {
             net: parts.net.clone(),
             address: data_address.clone(),
@@ -127,7 +127,7 @@ impl<N: Net> LinkTable<N> {
             connect_timeout_ms: parts.connect_timeout_ms,
             lane_depth: parts.limits.slices_per_lane_max,
         };
-        let link = Link::new(link, &plane, &target);
+        let link = Link::new(link, &data_path, &target);
         parts.runtime.spawn(async move {
             link.run(receiver, stopped).await;
             drop(alive);

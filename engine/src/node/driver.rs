@@ -3,15 +3,15 @@
 use crate::command::{Command, Commands};
 use crate::control::Calls;
 use crate::control::accept::Listening;
-use crate::data::plane::{LOCAL_LANE, LocalPath};
+use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::transport::Transport;
-use crate::node::legacy::Theirs;
+use crate::node::capacity::Creating;
+use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
-use crate::node::room::Raising;
 use crate::observe::counters::Counts;
 use crate::observe::lifecycles::LifecyclesState;
 use crate::observe::{count, event};
-use crate::path::is_theirs;
+use crate::path::is_legacy;
 use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
 use crate::time::{Clock, Entropy};
@@ -41,7 +41,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) lanes: Arc<LaneTable>,
-    pub(crate) theirs: Arc<Theirs>,
+    pub(crate) theirs: Arc<LegacyPeers>,
     pub(crate) listeners: Vec<Listening>,
     pub(crate) local: LocalEnd,
     pub(crate) counts: Arc<Counts>,
@@ -56,21 +56,21 @@ pub(crate) struct DriverParts<N: Net> {
 
 /// Transfers to ourselves, for the driver to end.
 pub(crate) struct LocalEnd {
-    pub(crate) plane: Arc<LocalPath>,
+    pub(crate) data_path: Arc<LocalPath>,
     pub(crate) target: Arc<Target>,
 }
 
 /// Waiters for an answer.
 enum Caller {
     Ours(oneshot::Sender<Message>),
-    Theirs(oneshot::Sender<PlainMessage>),
+    LegacyPeers(oneshot::Sender<PlainMessage>),
 }
 
 impl Caller {
     fn has_hung_up(&self) -> bool {
         match self {
             Self::Ours(reply) => reply.is_closed(),
-            Self::Theirs(reply) => reply.is_closed(),
+            Self::LegacyPeers(reply) => reply.is_closed(),
         }
     }
 }
@@ -163,8 +163,8 @@ impl<N: Net> Driver<N> {
         for listener in std::mem::take(&mut self.parts.listeners) {
             listener.end().await;
         }
-        let LocalEnd { plane, target } = &self.parts.local;
-        plane.stop().await;
+        let LocalEnd { data_path, target } = &self.parts.local;
+        data_path.stop().await;
         let closed = || failed(Side::Local, "close", "the engine was closed".into());
         target.on_lane_ending(LOCAL_LANE, closed(), false);
         target.on_lane_down(LOCAL_LANE);
@@ -211,7 +211,7 @@ impl<N: Net> Driver<N> {
                     let _ = reply.send(refusal);
                     return;
                 }
-                Input::PlainCallReceived { token: self.expect(Caller::Theirs(reply)), message }
+                Input::PlainCallReceived { token: self.expect(Caller::LegacyPeers(reply)), message }
             }
             Command::PlainCallAnswered { lifecycle, message } => {
                 Input::PlainCallAnswered { lifecycle, message }
@@ -223,10 +223,10 @@ impl<N: Net> Driver<N> {
             Command::CallFailed { lifecycle, failure } => Input::CallFailed { lifecycle, failure },
             Command::OperationDone { id, outcome } => {
                 match &outcome {
-                    Outcome::BroughtUp(_) => self.openings.on_brought_up(id.lifecycle, now),
-                    Outcome::Wired => self.openings.on_wired(id.lifecycle, now),
+                    Outcome::Created(_) => self.openings.on_brought_up(id.lifecycle, now),
+                    Outcome::Connected => self.openings.on_connected(id.lifecycle, now),
                     Outcome::Retired => self.on_retired(id.lifecycle),
-                    Outcome::Proven | Outcome::Drained | Outcome::Failed(_) => {}
+                    Outcome::Probed | Outcome::Drained | Outcome::Failed(_) => {}
                 }
                 Input::OperationDone { id, outcome }
             }
@@ -237,8 +237,8 @@ impl<N: Net> Driver<N> {
                 return LifecyclesState::tell(&self.parts.node, reply);
             }
             Command::BeginSegment => return self.parts.node.begin_segment(),
-            Command::RoomWanted { made } => return self.make_room(made),
-            Command::NoRoom { peer, error, limit } => {
+            Command::CapacityWanted { made } => return self.make_capacity(made),
+            Command::NoCapacity { peer, error, limit } => {
                 return self.note_no_room(peer, (error, limit));
             }
             Command::Shutdown { done } => return self.begin_shutdown(done),
@@ -357,7 +357,7 @@ impl<N: Net> Driver<N> {
                     }
                 }
                 Output::PlainAnswer { token, message } => {
-                    if let Some(Caller::Theirs(reply)) = self.calls.remove(&token) {
+                    if let Some(Caller::LegacyPeers(reply)) = self.calls.remove(&token) {
                         // As above.
                         let _ = reply.send(message);
                     }
@@ -421,31 +421,31 @@ impl<N: Net> Driver<N> {
         let transport = self.parts.transport.clone();
         let commands = self.commands.clone();
         match operation {
-            Operation::BringUp { lifecycle, peer, skip } => {
+            Operation::Create { lifecycle, peer, skip } => {
                 let clock = self.parts.clock.clone();
                 self.openings.on_begun(lifecycle, clock.now());
                 let entropy = [(); 2].map(|()| self.parts.entropy.next_u64());
                 let sender = commands.clone();
                 let skipped = (skip > 0).then(|| transport.skip_numbers(&peer, skip));
-                let raising = Raising { transport, commands, clock, lifecycle, peer, entropy };
+                let creating = Creating { transport, commands, clock, lifecycle, peer, entropy };
                 let task = tokio::spawn(async move {
                     let skipped = match skipped {
                         Some(skipping) => skipping.await,
                         None => Ok(()),
                     };
                     let outcome = match skipped {
-                        Ok(()) => raising.run().await,
+                        Ok(()) => creating.run().await,
                         Err(error) => Outcome::Failed(error),
                     };
                     sender.send(Command::OperationDone { id, outcome });
                 });
                 self.steps.insert(lifecycle, (id.kind, task));
             }
-            Operation::Wire { local, remote, body } => self.wire(local, remote, body),
-            Operation::Prove { lifecycle } => {
-                let proving = transport.prove(lifecycle);
+            Operation::Connect { local, remote, body } => self.connect(local, remote, body),
+            Operation::Probe { lifecycle } => {
+                let probing = transport.probe(lifecycle);
                 self.calling.spawn(async move {
-                    let outcome = proving.await.map_or_else(Outcome::Failed, |()| Outcome::Proven);
+                    let outcome = probing.await.map_or_else(Outcome::Failed, |()| Outcome::Probed);
                     commands.send(Command::OperationDone { id, outcome });
                 });
             }
@@ -461,7 +461,7 @@ impl<N: Net> Driver<N> {
                 tokio::spawn(async move {
                     if let Some((kind, step)) = step {
                         // Objects of a BringUp must be known before they can be retired.
-                        if kind == OperationKind::Wire {
+                        if kind == OperationKind::Connect {
                             step.abort();
                         }
                         // Aborted or ended, either way it tells nothing more.
@@ -476,24 +476,24 @@ impl<N: Net> Driver<N> {
     }
 
     /// Wires a lane; of a Mooncake node's the address may have to be looked up first.
-    fn wire(&mut self, local: Pair, remote: Pair, body: Body) {
+    fn connect(&mut self, local: Pair, remote: Pair, body: Body) {
         self.on_leave(local.lifecycle, remote);
         let lifecycle = local.lifecycle;
-        let id = OperationId { lifecycle, kind: OperationKind::Wire };
+        let id = OperationId { lifecycle, kind: OperationKind::Connect };
         let (transport, commands) = (self.parts.transport.clone(), self.commands.clone());
-        self.openings.on_wiring(lifecycle, self.parts.clock.now());
+        self.openings.on_connecting(lifecycle, self.parts.clock.now());
         let (net, theirs) = (self.parts.net.clone(), self.parts.theirs.clone());
-        let peer = self.peer_of(lifecycle).filter(|_| remote.is_weak());
+        let peer = self.peer_of(lifecycle).filter(|_| remote.is_legacy());
         let task = tokio::spawn(async move {
             let known = match peer {
                 Some(peer) => theirs.with_address(&net, &peer, body).await,
                 None => Ok(body),
             };
-            let wired = match known {
-                Ok(body) => transport.wire(local, remote, body).await,
+            let connected = match known {
+                Ok(body) => transport.connect(local, remote, body).await,
                 Err(error) => Err(error),
             };
-            let outcome = wired.map_or_else(Outcome::Failed, |()| Outcome::Wired);
+            let outcome = connected.map_or_else(Outcome::Failed, |()| Outcome::Connected);
             commands.send(Command::OperationDone { id, outcome });
         });
         self.steps.insert(lifecycle, (id.kind, task));
@@ -510,7 +510,7 @@ impl<N: Net> Driver<N> {
     fn on_leave(&self, lane: Lifecycle, remote: Pair) {
         let mut known = self.parts.node.lifecycles();
         let path = known.find(|(own, ..)| *own == lane).map(|(_, _, path, _)| path);
-        let Some(path) = path.filter(|_| !remote.is_weak()) else { return };
+        let Some(path) = path.filter(|_| !remote.is_legacy()) else { return };
         let runs = self.parts.registry.runs(path);
         if let Some(run) = runs.iter().find(|run| run.incarnation() == remote.incarnation) {
             run.on_path_fenced(path);
@@ -533,13 +533,13 @@ impl<N: Net> Driver<N> {
             self.commands.send(Command::LaneFailed { lifecycle: lane, error });
             return;
         };
-        let carrier = self.parts.transport.carrier(lane);
-        info!(%peer, ?lane, carrier = carrier.name(), "a lane is up");
+        let transport_kind = self.parts.transport.transport_kind(lane);
+        info!(%peer, ?lane, transport_kind = transport_kind.name(), "a lane is up");
         self.parts.counts.meters.on_lane_up(lane, peer);
         self.parts.lanes.insert(lane, target.clone());
         let opening = self.openings.on_up(lane, self.parts.clock.now());
         let (path, depth) = (peer.clone(), self.parts.lane_depth);
-        target.on_lane_up(lane, LaneUp { path, depth, carrier, opening });
+        target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening });
         // A waiting caller's first use comes after this point.
         let uses = target.usage().uses;
         self.eviction.handle_lane_up(self.parts.clock.now(), lane, peer, uses);
@@ -623,7 +623,7 @@ impl<N: Net> Driver<N> {
     }
 
     /// Has a lane make way, if there is one without work, once it was up for long enough.
-    fn make_room(&mut self, made: oneshot::Sender<()>) {
+    fn make_capacity(&mut self, made: oneshot::Sender<()>) {
         if self.shutdown.is_some() || made.is_closed() {
             return;
         }
@@ -639,7 +639,7 @@ impl<N: Net> Driver<N> {
                 let (clock, commands) = (self.parts.clock.clone(), self.commands.clone());
                 self.calling.spawn(async move {
                     clock.sleep_until(at).await;
-                    commands.send(Command::RoomWanted { made });
+                    commands.send(Command::CapacityWanted { made });
                 });
             }
             EvictionChoice::Evict(lane, peer) => {
@@ -730,7 +730,7 @@ impl<N: Net> Driver<N> {
 }
 
 /// The input of the life cycle for the answer to a call.
-fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command {
+fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Command {
     let lifecycle = asked.sender.lifecycle;
     let error = match Message::decode(text) {
         Ok(mut answer) => {
@@ -740,7 +740,7 @@ fn heard(theirs: &Theirs, asked: Message, address: &str, text: &str) -> Command 
             }
             return Command::CallAnswered(answer);
         }
-        Err(MessageError::NoKey) if is_theirs(&asked.to) => match theirs.answer(text, &asked.to) {
+        Err(MessageError::NoKey) if is_legacy(&asked.to) => match theirs.answer(text, &asked.to) {
             Ok(message) => return Command::PlainCallAnswered { lifecycle, message },
             Err(error) => error,
         },

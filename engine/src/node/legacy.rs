@@ -2,7 +2,7 @@
 
 use crate::control::exchange;
 use crate::directory::{Directory, Found};
-use crate::path::{devices_on, is_theirs, known_there};
+use crate::path::{devices_on, is_legacy, known_there};
 use handfast_core::mooncake::SegmentDescriptor;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{
@@ -13,7 +13,7 @@ use handfast_transport_tcp::Net;
 use std::sync::Arc;
 
 /// Context of calls to Mooncake nodes.
-pub(crate) struct Theirs {
+pub(crate) struct LegacyPeers {
     own: NicPath,
     devices: Vec<DeviceDescriptor>,
     directory: Option<Arc<Directory>>,
@@ -22,7 +22,7 @@ pub(crate) struct Theirs {
     timeout_ms: u64,
 }
 
-impl Theirs {
+impl LegacyPeers {
     pub(crate) fn new(
         own: NicPath,
         descriptor: &NodeDescriptor,
@@ -35,7 +35,7 @@ impl Theirs {
 
     /// The text of an outgoing call; to a Mooncake node both paths name devices.
     pub(crate) fn text(&self, message: &Message) -> String {
-        match self.own_on(&message.to).filter(|_| is_theirs(&message.to)) {
+        match self.own_on(&message.to).filter(|_| is_legacy(&message.to)) {
             Some(from) => {
                 Message { from, to: known_there(&message.to), ..message.clone() }.encode()
             }
@@ -91,7 +91,7 @@ impl Theirs {
     async fn look_up<N: Net>(&self, net: &N, node: &str) -> Result<SegmentDescriptor, String> {
         if let Some(directory) = &self.directory {
             return match directory.look_up(node).await.map_err(|error| error.to_string())? {
-                Found::Theirs(descriptor, _) => Ok(*descriptor),
+                Found::LegacyPeers(descriptor, _) => Ok(*descriptor),
                 Found::Ours(_) => Err("the store has a node of ours under its name".to_owned()),
             };
         }
@@ -129,8 +129,8 @@ mod tests {
         DeviceDescriptor { gid: String::new(), lid: 0, name: String::new() }
     }
 
-    fn at_rxe1(names: &str) -> Theirs {
-        Theirs {
+    fn at_rxe1(names: &str) -> LegacyPeers {
+        LegacyPeers {
             own: path("10.0.0.2:16598@tcp"),
             devices: devices(names),
             directory: None,

@@ -2,7 +2,7 @@
 
 use crate::command::{Command, Commands};
 use crate::observe::counters::Counts;
-use crate::path::is_theirs;
+use crate::path::is_legacy;
 use crate::path::nic_path;
 use crate::peer::target::{Target, TargetParts};
 use crate::time::Clock;
@@ -100,7 +100,7 @@ impl LaneSink for LaneTable {
 
 /// Context of every target.
 pub(crate) struct RegistryParts {
-    pub(crate) plane: Arc<dyn DataPath>,
+    pub(crate) data_path: Arc<dyn DataPath>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     pub(crate) limits: TransferLimits,
@@ -147,24 +147,24 @@ impl Registry {
         // Devices of a Mooncake node have their own keys, and no incarnation separates its
         // restarts.
         let leads_there = |target: &&Arc<Target>| {
-            target.incarnation() == incarnation && (!is_theirs(path) || target.path() == path)
+            target.incarnation() == incarnation && (!is_legacy(path) || target.path() == path)
         };
         if let Some(target) = known.iter().find(leads_there) {
             return Some(target.clone());
         }
         known.retain(|target| Arc::strong_count(target) > 1 || !target.is_idle());
-        let max = if is_theirs(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
+        let max = if is_legacy(path) { THEIR_PATHS_MAX } else { RUNS_MAX };
         if known.len() >= max {
             return None;
         }
-        let whole = if is_theirs(path) { path.clone() } else { nic_path(&path.node) };
+        let whole = if is_legacy(path) { path.clone() } else { nic_path(&path.node) };
         let target = Target::start(TargetParts {
             meters: self.parts.counts.as_ref().map(|counts| counts.meters.peer(&whole)),
             path: whole,
             incarnation,
             address: address.to_owned(),
             runtime: self.parts.runtime.clone(),
-            plane: self.parts.plane.clone(),
+            data_path: self.parts.data_path.clone(),
             clock: self.parts.clock.clone(),
             commands: self.parts.commands.clone(),
             limits: self.parts.limits,
@@ -183,7 +183,7 @@ impl Registry {
     /// The runs that a lane over a path leads to: to a Mooncake node each path has its own.
     pub(crate) fn runs_on(&self, path: &NicPath) -> Vec<Arc<Target>> {
         let mut runs = self.runs(path);
-        runs.retain(|target| !is_theirs(target.path()) || target.path() == path);
+        runs.retain(|target| !is_legacy(target.path()) || target.path() == path);
         runs
     }
 
@@ -231,7 +231,7 @@ mod tests {
 
     fn registry() -> Registry {
         Registry::new(RegistryParts {
-            plane: Arc::new(Nowhere),
+            data_path: Arc::new(Nowhere),
             clock: Arc::new(TokioClock::default()),
             commands: Commands::channel().0,
             limits: TransferLimits::default(),

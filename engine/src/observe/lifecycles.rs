@@ -69,14 +69,14 @@ impl LifecyclesState {
 
 fn name(state: StateKind) -> &'static str {
     match state {
-        StateKind::Raising => "raising",
+        StateKind::Creating => "raising",
         StateKind::Announced => "announced",
         StateKind::Fencing => "fencing",
-        StateKind::Wiring => "wiring",
-        StateKind::Wired => "wired",
+        StateKind::Connecting => "wiring",
+        StateKind::Connected => "wired",
         StateKind::Established => "established",
-        StateKind::Proving => "proving",
-        StateKind::Weak => "weak",
+        StateKind::Probing => "proving",
+        StateKind::Legacy => "weak",
         StateKind::Draining => "draining",
         StateKind::Quiescing => "quiescing",
         StateKind::Retiring => "retiring",

@@ -14,7 +14,7 @@ pub use rail::LATENCY_MAX_NS;
 pub(crate) use rail::{Rail, Way};
 
 use super::count;
-use crate::data::transport::Carrier;
+use crate::data::transport::TransportKind;
 use handfast_core::node::Event;
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{Lifecycle, NicPath};
@@ -70,7 +70,7 @@ pub(crate) struct PeerMeters {
     pub(crate) batches_without_lane: AtomicU64,
     /// Writes that may still land and of which nothing will tell, each once for each lane.
     pub(crate) fences_lost: AtomicU64,
-    rails: [OnceLock<Arc<Rail>>; Carrier::ALL.len()],
+    rails: [OnceLock<Arc<Rail>>; TransportKind::ALL.len()],
     /// Bytes per pair of NICs.
     pub(crate) pairs: NicPairs,
 }
@@ -82,14 +82,14 @@ impl PeerMeters {
     }
 
     /// The counts of what goes over one kind of lane.
-    pub(crate) fn rail(&self, carrier: Carrier) -> Arc<Rail> {
-        self.rails[carrier as usize].get_or_init(Arc::default).clone()
+    pub(crate) fn rail(&self, transport_kind: TransportKind) -> Arc<Rail> {
+        self.rails[transport_kind as usize].get_or_init(Arc::default).clone()
     }
 
     /// Those there are.
-    pub(crate) fn rails(&self) -> impl Iterator<Item = (Carrier, &Rail)> {
-        let all = Carrier::ALL.into_iter().zip(&self.rails);
-        all.filter_map(|(carrier, rail)| Some((carrier, &**rail.get()?)))
+    pub(crate) fn rails(&self) -> impl Iterator<Item = (TransportKind, &Rail)> {
+        let all = TransportKind::ALL.into_iter().zip(&self.rails);
+        all.filter_map(|(transport_kind, rail)| Some((transport_kind, &**rail.get()?)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rails near to memory, by the matrices of both nodes.
 
-use crate::topology::{Ends, Location, PriorityMatrix};
+use crate::topology::{Location, PriorityMatrix, TransferLocations};
 use handfast_core::transfer::Affinity;
 use std::sync::Arc;
 
@@ -34,7 +34,8 @@ impl Near {
             return *affinity;
         }
         let (own_location, peer_location) = (own, peer);
-        let ends = Ends { own: &self.own, own_location, peer: &self.peer, peer_location };
+        let ends =
+            TransferLocations { own: &self.own, own_location, peer: &self.peer, peer_location };
         let ranks: Vec<u8> = self.rails.iter().map(|(own, peer)| ends.rank(own, peer)).collect();
         let affinity = Affinity::of(&ranks);
         if self.known.len() < PAIRS_KNOWN_MAX {

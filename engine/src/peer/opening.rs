@@ -9,9 +9,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneOpening {
     /// Making what the lane needs here: queue pairs, or a place for a connection.
-    pub bring_up: Duration,
+    pub create: Duration,
     /// Connecting it to what the peer announced.
-    pub wire: Duration,
+    pub connect: Duration,
     /// All else between the beginning and the lane's first use: messages to and from the peer, and
     /// the peer's own steps.
     pub exchange: Duration,
@@ -20,9 +20,9 @@ pub struct LaneOpening {
 #[derive(Clone, Copy)]
 struct Steps {
     begun: Instant,
-    bring_up: Duration,
-    wiring: Option<Instant>,
-    wire: Duration,
+    create: Duration,
+    connecting: Option<Instant>,
+    connect: Duration,
 }
 
 /// Lanes on their way up.
@@ -32,34 +32,34 @@ pub(crate) struct Openings(BTreeMap<Lifecycle, Steps>);
 impl Openings {
     pub(crate) fn on_begun(&mut self, lane: Lifecycle, now: Instant) {
         let none = Duration::ZERO;
-        self.0.insert(lane, Steps { begun: now, bring_up: none, wiring: None, wire: none });
+        self.0.insert(lane, Steps { begun: now, create: none, connecting: None, connect: none });
     }
 
     pub(crate) fn on_brought_up(&mut self, lane: Lifecycle, now: Instant) {
         if let Some(steps) = self.0.get_mut(&lane) {
-            steps.bring_up = between(steps.begun, now);
+            steps.create = between(steps.begun, now);
         }
     }
 
-    pub(crate) fn on_wiring(&mut self, lane: Lifecycle, now: Instant) {
+    pub(crate) fn on_connecting(&mut self, lane: Lifecycle, now: Instant) {
         if let Some(steps) = self.0.get_mut(&lane) {
-            steps.wiring = Some(now);
+            steps.connecting = Some(now);
         }
     }
 
-    pub(crate) fn on_wired(&mut self, lane: Lifecycle, now: Instant) {
+    pub(crate) fn on_connected(&mut self, lane: Lifecycle, now: Instant) {
         if let Some(steps) = self.0.get_mut(&lane)
-            && let Some(since) = steps.wiring
+            && let Some(since) = steps.connecting
         {
-            steps.wire = between(since, now);
+            steps.connect = between(since, now);
         }
     }
 
     /// The lane is up.
     pub(crate) fn on_up(&mut self, lane: Lifecycle, now: Instant) -> Option<LaneOpening> {
-        let Steps { begun, bring_up, wire, .. } = self.0.remove(&lane)?;
-        let exchange = between(begun, now).saturating_sub(bring_up + wire);
-        Some(LaneOpening { bring_up, wire, exchange })
+        let Steps { begun, create, connect, .. } = self.0.remove(&lane)?;
+        let exchange = between(begun, now).saturating_sub(create + connect);
+        Some(LaneOpening { create, connect, exchange })
     }
 
     /// The lane has ended, and may never have been up.
@@ -82,11 +82,11 @@ mod tests {
         let lane = Lifecycle(1);
         openings.on_begun(lane, Instant(100));
         openings.on_brought_up(lane, Instant(130));
-        openings.on_wiring(lane, Instant(200));
-        openings.on_wired(lane, Instant(205));
+        openings.on_connecting(lane, Instant(200));
+        openings.on_connected(lane, Instant(205));
         let opening = openings.on_up(lane, Instant(300)).unwrap();
         let nanos = Duration::from_nanos;
-        let expected = LaneOpening { bring_up: nanos(30), wire: nanos(5), exchange: nanos(165) };
+        let expected = LaneOpening { create: nanos(30), connect: nanos(5), exchange: nanos(165) };
         assert_eq!(opening, expected);
         assert_eq!(openings.on_up(lane, Instant(300)), None);
         openings.on_begun(Lifecycle(2), Instant(1));

@@ -9,7 +9,7 @@ mod lanes;
 pub(crate) use lanes::LaneUp;
 
 use crate::command::{Command, Commands};
-use crate::data::transport::{Carrier, Ends};
+use crate::data::transport::{RegionPair, TransportKind};
 use crate::error::Cause;
 use crate::observe::count;
 use crate::observe::meters::{PeerMeters, Rail};
@@ -35,12 +35,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
 /// A request of a batch: local bytes, the peer's, and both as RDMA devices know them.
-pub(crate) struct Piece {
+pub(crate) struct RequestSpan {
     pub(crate) direction: Direction,
     pub(crate) span: Span,
     /// First byte of the peer's, from the start of its region.
     pub(crate) offset: u64,
-    pub(crate) ends: Option<Ends>,
+    pub(crate) ends: Option<RegionPair>,
 }
 
 /// Status of lanes for waiters.
@@ -63,7 +63,7 @@ pub(crate) struct TargetParts {
     pub(crate) address: String,
     /// Runtime of the target's task, independent of the caller's.
     pub(crate) runtime: Handle,
-    pub(crate) plane: Arc<dyn DataPath>,
+    pub(crate) data_path: Arc<dyn DataPath>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) commands: Commands,
     pub(crate) limits: TransferLimits,
@@ -107,7 +107,7 @@ enum Dispatch {
 /// Memory that is held for as long as a request is not finished.
 struct Held {
     span: Span,
-    ends: Option<Ends>,
+    ends: Option<RegionPair>,
 }
 
 struct State {
@@ -125,7 +125,7 @@ struct State {
     /// The peer's, by name.
     devices: Vec<String>,
     /// Transport of the last lane that came up.
-    carrier: Option<Carrier>,
+    transport_kind: Option<TransportKind>,
     /// Time that it took.
     opening: Option<LaneOpening>,
     /// The counts of what goes over such lanes.
@@ -163,7 +163,7 @@ impl Target {
             lanes: Vec::new(),
             near: None,
             devices: Vec::new(),
-            carrier: None,
+            transport_kind: None,
             opening: None,
             rail: None,
             meters: parts.meters.clone(),
@@ -267,7 +267,7 @@ impl Target {
     /// Submits requests to the region that begins at `region` and holds them all.
     pub(crate) fn submit(
         &self,
-        pieces: &[Piece],
+        pieces: &[RequestSpan],
         region: RemoteSpan,
         deadline: Option<Instant>,
     ) -> Result<(BatchId, oneshot::Receiver<BatchReport>), SubmitError> {
@@ -308,14 +308,14 @@ impl Target {
     /// Looks for the end of a batch for a while, on a thread that would sleep until then.
     pub(crate) fn busy_poll(&self, batch: BatchId, is_done: &mut dyn FnMut() -> bool) {
         if let Some(lane) = self.soon_ending(batch) {
-            self.parts.plane.busy_poll(lane, is_done);
+            self.parts.data_path.busy_poll(lane, is_done);
         }
     }
 
     /// Has it looked for, on behalf of a task that waits for it.
     pub(crate) fn request_poll(&self, batch: BatchId) {
         if let Some(lane) = self.soon_ending(batch) {
-            self.parts.plane.request_poll(lane);
+            self.parts.data_path.request_poll(lane);
         }
     }
 
@@ -354,8 +354,8 @@ impl Target {
     }
 
     /// Transport of the last lane that came up.
-    pub(crate) fn carrier(&self) -> Option<Carrier> {
-        self.lock().carrier
+    pub(crate) fn transport_kind(&self) -> Option<TransportKind> {
+        self.lock().transport_kind
     }
 
     /// Local use of its lanes.
@@ -371,7 +371,7 @@ impl Target {
     /// Why the peer was given up.
     pub(crate) fn loss(&self, cause: &Arc<TransportError>) -> Cause {
         match &self.lock().no_room {
-            Some((told, limit)) if *told == **cause => Cause::NoRoom(*limit),
+            Some((told, limit)) if *told == **cause => Cause::NoCapacity(*limit),
             _ => Cause::PeerLost(cause.clone()),
         }
     }
@@ -540,21 +540,21 @@ impl Target {
 
     /// Hands postings over in order, those of one lane together.
     fn dispatch(&self, outbox: &mut Vec<Dispatch>) {
-        let plane = &*self.parts.plane;
+        let data_path = &*self.parts.data_path;
         let mut run = Run { lane: None, postings: Vec::with_capacity(outbox.len()) };
         for dispatch in outbox.drain(..) {
             match dispatch {
                 Dispatch::Post(lane, posting) => {
-                    run.begin(plane, lane);
+                    run.begin(data_path, lane);
                     run.postings.push(posting);
                 }
                 Dispatch::Withdraw(lane, slice) => {
-                    run.end(plane);
-                    plane.withdraw(lane, slice);
+                    run.end(data_path);
+                    data_path.withdraw(lane, slice);
                 }
             }
         }
-        run.end(plane);
+        run.end(data_path);
     }
 
     /// Fires what is due and says when to look again.
@@ -578,16 +578,16 @@ struct Run {
 }
 
 impl Run {
-    fn begin(&mut self, plane: &dyn DataPath, lane: Lifecycle) {
+    fn begin(&mut self, data_path: &dyn DataPath, lane: Lifecycle) {
         if self.lane != Some(lane) {
-            self.end(plane);
+            self.end(data_path);
             self.lane = Some(lane);
         }
     }
 
-    fn end(&mut self, plane: &dyn DataPath) {
+    fn end(&mut self, data_path: &dyn DataPath) {
         if let Some(lane) = self.lane.take() {
-            plane.post(lane, &mut self.postings);
+            data_path.post(lane, &mut self.postings);
         }
     }
 }
@@ -600,7 +600,7 @@ impl Drop for Target {
 }
 
 impl State {
-    fn hold(&mut self, piece: &Piece) -> u32 {
+    fn hold(&mut self, piece: &RequestSpan) -> u32 {
         let held = Held { span: piece.span.clone(), ends: piece.ends.clone() };
         match self.free.pop() {
             Some(slot) => {

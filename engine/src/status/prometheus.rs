@@ -107,9 +107,9 @@ fn by(label: &'static str, counts: &ByCause) -> Vec<(Vec<Label<'static>>, u64)> 
 /// Counts of the ways that were used.
 fn ways(peer: &PeerState, counts: OfWay) -> Vec<(Vec<Label<'static>>, u64)> {
     let mut all = Vec::new();
-    for (carrier, direction, way) in used(peer) {
+    for (transport_kind, direction, way) in used(peer) {
         for (outcome, count) in counts(way) {
-            let mut labels = vec![("carrier", carrier), ("direction", direction)];
+            let mut labels = vec![("carrier", transport_kind), ("direction", direction)];
             labels.extend(outcome.map(|outcome| ("outcome", outcome)));
             all.push((labels, count));
         }
@@ -118,8 +118,8 @@ fn ways(peer: &PeerState, counts: OfWay) -> Vec<(Vec<Label<'static>>, u64)> {
 }
 
 fn used(peer: &PeerState) -> impl Iterator<Item = (&'static str, &'static str, &WayState)> {
-    let both = peer.rails.iter().flat_map(|(carrier, rail)| {
-        [(*carrier, "write", &rail.write), (*carrier, "read", &rail.read)]
+    let both = peer.rails.iter().flat_map(|(transport_kind, rail)| {
+        [(*transport_kind, "write", &rail.write), (*transport_kind, "read", &rail.read)]
     });
     both.filter(|(_, _, way)| way.batches > 0 || way.failed > 0)
 }
@@ -188,8 +188,9 @@ impl Page {
         let mut family =
             encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?;
         for (peer, state) in self.peers() {
-            for (carrier, direction, way) in used(state) {
-                let labels = [("peer", peer), ("carrier", carrier), ("direction", direction)];
+            for (transport_kind, direction, way) in used(state) {
+                let labels =
+                    [("peer", peer), ("carrier", transport_kind), ("direction", direction)];
                 let buckets = way.latency.buckets.iter();
                 let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
                 let mut buckets: Vec<(f64, u64)> =

@@ -1,6 +1,6 @@
 //! The state of an engine as a document.
 
-use crate::data::transport::Carrier;
+use crate::data::transport::TransportKind;
 use crate::observe::counters::Named;
 use crate::observe::lifecycles::{ByCause, LifecyclesState};
 use crate::observe::meters::{Cause, Causes, PeerMeters, REASONS, Rail, Reasons, Way};
@@ -50,7 +50,7 @@ pub struct NodeState {
     /// Its version of handfast.
     pub version: &'static str,
     /// Transports of its lanes, the preferred one first.
-    pub carriers: Vec<&'static str>,
+    pub transport_kinds: Vec<&'static str>,
     /// RDMA devices in use.
     pub devices: Vec<String>,
     /// Segments that peers may reach.
@@ -192,9 +192,9 @@ impl WayState {
 
 impl PeerState {
     pub(crate) fn new(meters: &PeerMeters) -> Self {
-        let rail = |(carrier, rail): (Carrier, &Rail)| {
+        let rail = |(transport_kind, rail): (TransportKind, &Rail)| {
             let (write, read) = (WayState::new(&rail.writes), WayState::new(&rail.reads));
-            (carrier.name(), RailState { write, read })
+            (transport_kind.name(), RailState { write, read })
         };
         Self {
             handshakes_established: read(&meters.established),

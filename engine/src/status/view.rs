@@ -3,7 +3,7 @@
 use super::state::{EngineState, NodeState, PeerState, STATE_SCHEMA};
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
-use crate::data::transport::{Carrier, Transport};
+use crate::data::transport::{Transport, TransportKind};
 use crate::node::registry::LaneTable;
 use crate::observe::counters::Counters;
 use crate::observe::lifecycles::LifecyclesState;
@@ -43,10 +43,10 @@ impl View {
     }
 
     /// Transports of its lanes, the preferred one first.
-    pub(crate) fn carriers(&self) -> impl Iterator<Item = Carrier> + use<> {
+    pub(crate) fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> + use<> {
         let Transports { tcp, rdma } = self.parts.answers.offer.transports;
-        let all = [(rdma, Carrier::Rdma), (tcp, Carrier::Tcp)];
-        all.into_iter().filter_map(|(offered, carrier)| offered.then_some(carrier))
+        let all = [(rdma, TransportKind::Rdma), (tcp, TransportKind::Tcp)];
+        all.into_iter().filter_map(|(offered, transport_kind)| offered.then_some(transport_kind))
     }
 
     /// Takes at most [`LIST_TIMEOUT`].
@@ -64,7 +64,7 @@ impl View {
                 incarnation: answers.incarnation.to_hex(),
                 address: answers.address.clone(),
                 version: env!("CARGO_PKG_VERSION"),
-                carriers: self.carriers().map(Carrier::name).collect(),
+                transport_kinds: self.transport_kinds().map(TransportKind::name).collect(),
                 devices: devices.collect(),
                 segments: answers.regions.len(),
             },

@@ -5,7 +5,7 @@ use handfast_core::mooncake::{Nearness, PriorityMatrix};
 
 /// The locations of a transfer's two ends, and the matrices of both sides.
 #[derive(Clone, Copy, Debug)]
-pub struct Ends<'a> {
+pub struct TransferLocations<'a> {
     /// Our matrix.
     pub own: &'a PriorityMatrix,
     /// The location of our memory.
@@ -16,7 +16,7 @@ pub struct Ends<'a> {
     pub peer_location: &'a Location,
 }
 
-impl Ends<'_> {
+impl TransferLocations<'_> {
     /// The rank of a local and a remote NIC, by name: 0 if both are preferred at their end, 8 if
     /// neither is listed there. Distance from local memory comes first; among equally near local
     /// NICs the peer's memory decides. A pure function of its arguments.

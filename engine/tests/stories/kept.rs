@@ -70,7 +70,7 @@ async fn ended_kept_connection_is_replaced() {
 
 /// Faults of the second call over a first connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mishap {
+enum Fault {
     /// The peer never sees it.
     Lost,
     /// The peer answers, and the answer is lost.
@@ -90,7 +90,7 @@ async fn take_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
 
 /// A port that carries calls to `port`; the mishap befalls the first connection alone. Returns its
 /// address and the handshake messages that came, by the connection's number.
-async fn port_with(mishap: Mishap, port: u16) -> (String, Arc<Mutex<Vec<(u32, Vec<u8>)>>>) {
+async fn port_with(fault: Fault, port: u16) -> (String, Arc<Mutex<Vec<(u32, Vec<u8>)>>>) {
     let (heard, numbers) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<u32>>::default());
     let messages = heard.clone();
     let address = port_that(move |mut near| {
@@ -108,13 +108,13 @@ async fn port_with(mishap: Mishap, port: u16) -> (String, Arc<Mutex<Vec<(u32, Ve
                     heard.lock().unwrap().push((number, frame.clone()));
                 }
                 let befallen = is_call && number == 1;
-                if befallen && mishap == Mishap::Lost {
+                if befallen && fault == Fault::Lost {
                     return;
                 }
                 far.write_all(&frame).await.unwrap();
                 let Some(answer) = take_frame(&mut far).await else { return };
-                let end = match mishap {
-                    Mishap::Torn if befallen => answer.len() / 2,
+                let end = match fault {
+                    Fault::Torn if befallen => answer.len() / 2,
                     _ if befallen => 0,
                     _ => answer.len(),
                 };
@@ -131,19 +131,19 @@ async fn port_with(mishap: Mishap, port: u16) -> (String, Arc<Mutex<Vec<(u32, Ve
 /// A message without a byte of an answer is sent once more and opens one lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unanswered_message_is_sent_once_more() {
-    for mishap in [Mishap::Lost, Mishap::Answered] {
+    for fault in [Fault::Lost, Fault::Answered] {
         let mut fastest = PATIENCE;
         for _ in 0..5 {
-            fastest = fastest.min(write_through(mishap).await);
+            fastest = fastest.min(write_through(fault).await);
         }
-        assert!(fastest < AT_ONCE, "{mishap:?}: the life cycle had to ask again, {fastest:?}");
+        assert!(fastest < AT_ONCE, "{fault:?}: the life cycle had to ask again, {fastest:?}");
     }
 }
 
 /// A first write through a port with a mishap, and how long it took.
-async fn write_through(mishap: Mishap) -> Duration {
+async fn write_through(fault: Fault) -> Duration {
     let owner = Owner::start(20_000).await;
-    let (address, heard) = port_with(mishap, owner.port()).await;
+    let (address, heard) = port_with(fault, owner.port()).await;
     let user = user().await;
     let segment = user.open(&format!("{address}/cache")).await.unwrap();
     let began = tokio::time::Instant::now();
@@ -152,8 +152,8 @@ async fn write_through(mishap: Mishap) -> Duration {
     let heard = heard.lock().unwrap().clone();
     let numbers: Vec<u32> = heard.iter().map(|(number, _)| *number).collect();
     // The ready goes where the owner said that it takes calls, which is not here.
-    assert_eq!(numbers, [1, 2], "{mishap:?}: the kept connection was used once, then a fresh one");
-    assert_eq!(heard[0].1, heard[1].1, "{mishap:?}: the same message");
+    assert_eq!(numbers, [1, 2], "{fault:?}: the kept connection was used once, then a fresh one");
+    assert_eq!(heard[0].1, heard[1].1, "{fault:?}: the same message");
     assert_eq!(owner.engine.counters().life_cycle.published, 1);
     assert_eq!(user.counters().life_cycle.published, 1);
     user.close().await;
@@ -164,7 +164,7 @@ async fn write_through(mishap: Mishap) -> Duration {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partly_answered_message_is_not_repeated() {
     let owner = Owner::start(20_000).await;
-    let (address, heard) = port_with(Mishap::Torn, owner.port()).await;
+    let (address, heard) = port_with(Fault::Torn, owner.port()).await;
     let user = user().await;
     let segment = user.open(&format!("{address}/cache")).await.unwrap();
     write_and_check(&segment, &owner.memory, 10_000, 1).await;

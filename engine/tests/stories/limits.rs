@@ -195,10 +195,14 @@ async fn excess_lane_is_refused_while_none_is_idle() {
     let error = timeout(PATIENCE, second.write(&block.whole(), 0).into_future()).await;
     let error = error.unwrap().unwrap_err();
     let reached = LimitReached { limit: NicLimit::Lanes, in_use: 1, max: 1 };
-    assert_eq!((error.side(), error.cause()), (Side::Local, &Cause::NoRoom(reached)), "{error}");
+    assert_eq!(
+        (error.side(), error.cause()),
+        (Side::Local, &Cause::NoCapacity(reached)),
+        "{error}"
+    );
     assert!(error.to_string().contains("1 of 1 lanes are in use"), "{error}");
     let failures = user.warm(&[other.engine.address()]).await;
-    assert_eq!(failures[0].cause(), &Cause::NoRoom(reached));
+    assert_eq!(failures[0].cause(), &Cause::NoCapacity(reached));
     relay.resume();
     timeout(PATIENCE, stuck).await.unwrap().unwrap();
     write_and_check(&second, &other.memory, 64, 3).await;

@@ -99,7 +99,11 @@ async fn demand_past_the_quota_fails_with_the_limit() {
     let error = timeout(PATIENCE, segment.write(&block.whole(), 0).into_future()).await;
     let error = error.unwrap().unwrap_err();
     let reached = LimitReached { limit: NicLimit::LanesOfPeer, in_use: 1, max: 1 };
-    assert_eq!((error.side(), error.cause()), (Side::Local, &Cause::NoRoom(reached)), "{error}");
+    assert_eq!(
+        (error.side(), error.cause()),
+        (Side::Local, &Cause::NoCapacity(reached)),
+        "{error}"
+    );
     assert_eq!(error.class(), Some(FailureClass::LocalPort));
     assert!(error.to_string().contains("1 of 1 lanes of one peer"), "{error}");
     let begun = Instant::now();

@@ -1,8 +1,8 @@
 //! NICs near to memory, and NIC pairs near to both ends of a transfer.
 
 use handfast::topology::{
-    Ends, Location, MATRIX_BYTES_MAX, MATRIX_NICS_MAX, Machine, MatrixError, PriorityMatrix,
-    SEGMENT_REGIONS_MAX,
+    Location, MATRIX_BYTES_MAX, MATRIX_NICS_MAX, Machine, MatrixError, PriorityMatrix,
+    SEGMENT_REGIONS_MAX, TransferLocations,
 };
 use proptest::prelude::*;
 use std::fs;
@@ -209,7 +209,7 @@ fn rank_at(
     (own_nic, peer_nic): (&str, &str),
 ) -> u8 {
     let [own_location, peer_location] = &locations.map(|text| text.parse::<Location>().unwrap());
-    Ends { own, own_location, peer, peer_location }.rank(own_nic, peer_nic)
+    TransferLocations { own, own_location, peer, peer_location }.rank(own_nic, peer_nic)
 }
 
 /// NICs are identified by name: a list in another order means the same (TOPO-2).

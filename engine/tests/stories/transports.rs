@@ -2,7 +2,7 @@
 
 use crate::helpers::{Owner, pattern, user};
 use handfast::rdma::RdmaUnavailable;
-use handfast::{Access, Carrier, Cause, Engine, Side, Stage, TransportChoice};
+use handfast::{Access, Cause, Engine, Side, Stage, TransportChoice, TransportKind};
 
 /// The reason for missing RDMA, if it is missing.
 fn unavailable() -> Option<RdmaUnavailable> {
@@ -39,14 +39,14 @@ async fn auto_takes_tcp_then_says_why_once_and_moves_bytes() {
     assert!(fallback.to_string().contains(fallback.cure()), "{fallback}");
 
     let segment = user.open(&owner.segment()).await.unwrap();
-    assert_eq!(segment.carrier(), None, "no lane is up yet");
+    assert_eq!(segment.transport_kind(), None, "no lane is up yet");
     let block = pattern(300_000, 1);
     let _prepared = user.prepare(&block.whole()).await.unwrap();
     segment.write(&block.whole(), 7).await.unwrap();
-    assert_eq!(segment.carrier(), Some(Carrier::Tcp));
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     assert_eq!(user.fallbacks().len(), 1);
     assert_eq!(user.devices().next(), None);
-    assert_eq!(user.carriers().collect::<Vec<_>>(), [Carrier::Tcp]);
+    assert_eq!(user.transport_kinds().collect::<Vec<_>>(), [TransportKind::Tcp]);
 }
 
 #[tokio::test]
@@ -55,10 +55,10 @@ async fn the_carrier_is_told_for_peers_and_for_oneself() {
     let block = pattern(64, 2);
     let own = owner.engine.open(&owner.segment()).await.unwrap();
     own.write(&block.whole(), 0).await.unwrap();
-    assert_eq!(own.carrier(), Some(Carrier::Copy));
+    assert_eq!(own.transport_kind(), Some(TransportKind::Copy));
     let segment = user.open(&owner.segment()).await.unwrap();
     segment.write(&block.whole(), 0).await.unwrap();
-    assert_eq!(segment.carrier(), Some(Carrier::Tcp));
+    assert_eq!(segment.transport_kind(), Some(TransportKind::Tcp));
     assert!(user.fallbacks().is_empty(), "TCP was asked for");
     drop(owner.served);
     let memory = pattern(64, 3);

@@ -75,7 +75,7 @@ fn seeds_of_rails_break_no_oracle() {
 
 fn case(scenario: Scenario, traffic: Traffic, faults: Faults) -> Case {
     Case {
-        ground: Ground::on(&STRICT, Some(traffic)),
+        devices: Ground::on(&STRICT, Some(traffic)),
         faults,
         operations: Operations::AtOnce,
         prune: true,
@@ -97,7 +97,7 @@ fn explore(case: &Case, start: &World) -> Report {
     println!(
         "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
         case.scenario,
-        case.ground,
+        case.devices,
         case.faults_max,
         report.states,
         report.transitions,

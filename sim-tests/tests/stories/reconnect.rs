@@ -14,7 +14,7 @@ const TORN_DOWN: Faults = Faults { lane_error: true, crash: true, ..Faults::NONE
 const EFFECTS: &[Oracle] = &[
     Oracle::Liveness,
     Oracle::Agreement,
-    Oracle::PublishedUnwired,
+    Oracle::PublishedUnconnected,
     Oracle::GhostHit,
     Oracle::Fence,
     Oracle::Transfer,
@@ -23,7 +23,7 @@ const EFFECTS: &[Oracle] = &[
 
 fn case(profile: &'static Profile, operations: Operations, faults_max: u32) -> Case {
     Case {
-        ground: Ground::on(profile, Some(Traffic::Write)),
+        devices: Ground::on(profile, Some(Traffic::Write)),
         faults: TORN_DOWN,
         operations,
         ..Case::shipping(Scenario::Reconnect, faults_max)
@@ -37,13 +37,13 @@ fn ending(case: &Case, backend: Backend, oracles: &[Oracle]) -> String {
         states_max: 100_000,
         oracles: oracles.to_vec(),
         liveness,
-        circles: liveness,
+        cycles: liveness,
         ..Explorer::default()
     };
     let mut setup = case.setup();
     setup.devices.backend = backend;
     let report = explorer.explore(&Scenario::Reconnect.begin(setup));
-    println!("{} {:?}: {} worlds", case.ground, case.operations, report.states);
+    println!("{} {:?}: {} worlds", case.devices, case.operations, report.states);
     match report.ending {
         Ending::Fixpoint => "holds".to_owned(),
         Ending::StatesMax => panic!("more worlds than expected"),

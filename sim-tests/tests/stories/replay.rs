@@ -16,16 +16,16 @@ fn devices_and_traffic_are_a_part_of_a_line() {
     for (profile, traffic) in PROFILES.into_iter().zip(traffic.cycle()) {
         let usual = Ground::on(profile, traffic);
         for (rebirth, random_psns) in [(Rebirth::Anew, false), (Rebirth::GoesOn, true)] {
-            let ground = Ground { rebirth, random_psns, ..usual };
-            let case = Case { ground, ..Case::shipping(Scenario::Transfers, 1) };
+            let devices = Ground { rebirth, random_psns, ..usual };
+            let case = Case { devices, ..Case::shipping(Scenario::Transfers, 1) };
             let schedule = Schedule::Events { places: vec![0], circle: 0 };
             let line = Line { case, schedule, trace: 7 };
             let again: Line = line.to_string().parse().expect("a line reads back");
-            assert_eq!(again.case.ground, ground);
+            assert_eq!(again.case.devices, devices);
             assert_eq!(again.case.start().fingerprint(), case.start().fingerprint());
         }
     }
-    let bare = Case::shipping(Scenario::Transfers, 1).ground;
+    let bare = Case::shipping(Scenario::Transfers, 1).devices;
     assert_eq!((bare, bare.to_string().as_str()), (Ground::BARE, "-"));
 }
 
@@ -94,7 +94,7 @@ fn a_line_of_another_time_names_what_is_not_there() {
     let error = unknown.parse::<Line>().expect_err("there is no such variant");
     assert_eq!(error, LineError::UnknownVariant { id: "XX-99".to_owned() });
     let grounds = ["", "strict", "strict,Write", "elan4,Write,ax", "strict,Letters,ax", "rxe,-,xx"];
-    let grounds = grounds.map(|ground| format!(":{ground}:-:"));
+    let grounds = grounds.map(|devices| format!(":{devices}:-:"));
     let others = [(":0xff:", ":0xffffffff:"), (":s:", ":t:"), (":eA", ":e!")];
     for (from, to) in grounds.iter().map(|to| (":-:-:", to.as_str())).chain(others) {
         let strange = resealed(&line.replace(from, to));
@@ -131,7 +131,7 @@ fn the_longest_line_of_a_random_run_fits() {
     let ids = variants::ALL.iter().map(|entry| entry.id.len());
     let random = Random { seed: u64::MAX, events_max: 100_000, scheduler: Scheduler::Starve(255) };
     let case = Case {
-        ground: Ground::on(&ERDMA_STANDARD, Some(Traffic::WriteAndRead)),
+        devices: Ground::on(&ERDMA_STANDARD, Some(Traffic::WriteAndRead)),
         faults: Faults::ALL,
         faults_max: u32::MAX,
         operations: Operations::AtOnce,

@@ -281,7 +281,7 @@ fn every_declared_transition_timer_and_refusal_is_reached() {
         TimerKind::RetireRetry,
         TimerKind::Drain,
         TimerKind::QuiesceRetry,
-        TimerKind::Room,
+        TimerKind::Capacity,
     ] {
         assert!(reached.timers.contains_key(&kind), "{kind:?} never fired");
     }
@@ -318,7 +318,7 @@ const EXCUSED: [Transition; 4] = [
         rule: "H11",
     },
     Transition {
-        from: Some(StateKind::Weak),
+        from: Some(StateKind::Legacy),
         trigger: Trigger::Evicted,
         to: Some(StateKind::Draining),
         rule: "H13",

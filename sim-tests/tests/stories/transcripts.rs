@@ -12,42 +12,42 @@ const UPDATE: &str = "UPDATE_TRANSCRIPTS";
 
 #[test]
 fn every_transcript_plays_to_its_end_as_it_is_written_down() {
-    let mut mishaps = Vec::new();
+    let mut faults = Vec::new();
     for (name, path) in files() {
         let kept = fs::read_to_string(&path).expect("a transcript is text");
         match Script::new(&name, &kept).play(Arc::new(Node::new)) {
-            Err(mishap) => mishaps.push(mishap.to_string()),
+            Err(fault) => faults.push(fault.to_string()),
             Ok(played) if played == kept => {}
             Ok(played) if std::env::var_os(UPDATE).is_some() => {
                 fs::write(&path, played).expect("a transcript can be written");
             }
-            Ok(played) => mishaps.push(format!(
+            Ok(played) => faults.push(format!(
                 "{name}: {}; {UPDATE}=1 writes it anew",
                 first_difference(&kept, &played)
             )),
         }
     }
-    assert!(mishaps.is_empty(), "{}", mishaps.join("\n\n"));
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
 
 #[test]
 fn a_line_that_cannot_be_played_is_named_with_what_was_possible() {
-    let mishap = |text: &str| {
+    let fault = |text: &str| {
         let played = Script::new("races.txt", text).play(Arc::new(Node::new));
         played.expect_err("it cannot be played").to_string()
     };
-    let impossible = mishap("# a race\n\na opens b\na gets reply of b#1\n");
+    let impossible = fault("# a race\n\na opens b\na gets reply of b#1\n");
     assert!(impossible.starts_with("races.txt:4: 'a gets reply of b#1'"), "{impossible}");
     assert!(impossible.contains("B receives request of A#1"), "{impossible}");
-    let ambiguous = mishap("a opens b\nb opens a\nreceives request\n");
+    let ambiguous = fault("a opens b\nb opens a\nreceives request\n");
     assert!(ambiguous.starts_with("races.txt:3: 'receives request': this may mean"), "{ambiguous}");
-    let unmet = mishap("a opens b\nexpect a#1 established\n");
+    let unmet = fault("a opens b\nexpect a#1 established\n");
     assert!(unmet.contains("races.txt:2") && unmet.contains("Announced"), "{unmet}");
-    let late = mishap("a opens b\nwith sites a b c\n");
+    let late = fault("a opens b\nwith sites a b c\n");
     assert!(late.contains("races.txt:2") && late.contains("has begun"), "{late}");
-    let unknown = mishap("with patience_max 3\n");
+    let unknown = fault("with patience_max 3\n");
     assert!(unknown.contains("no limit 'patience_max'"), "{unknown}");
-    let nobody = mishap("a opens b\nexpect q established towards b\n");
+    let nobody = fault("a opens b\nexpect q established towards b\n");
     assert!(nobody.contains("no site 'q'"), "{nobody}");
 }
 

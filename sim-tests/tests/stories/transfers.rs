@@ -29,7 +29,7 @@ const HARSH: Faults = Faults {
 /// A traffic on a device, used as it should be; operations happen at once.
 fn case(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max: u32) -> Case {
     Case {
-        ground: Ground::on(profile, Some(traffic)),
+        devices: Ground::on(profile, Some(traffic)),
         faults,
         operations: Operations::AtOnce,
         prune: true,
@@ -42,7 +42,7 @@ fn explore(case: &Case, start: &World) -> Report {
     let report = explorer.explore(start);
     println!(
         "{} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
-        case.ground,
+        case.devices,
         case.faults_max,
         report.states,
         report.transitions,
@@ -174,7 +174,7 @@ fn forged_key_is_reported_and_not_retried() {
 fn zero_psns_admit_late_writes() {
     for profile in connectable() {
         let mut case = case(Traffic::Write, profile, HARSH, 1);
-        (case.ground.rebirth, case.ground.random_psns) = (Rebirth::Anew, false);
+        (case.devices.rebirth, case.devices.random_psns) = (Rebirth::Anew, false);
         let (oracle, transcript) = found(&case);
         assert_eq!(oracle, Oracle::GhostByte, "{}: {transcript}", profile.name);
     }
@@ -186,15 +186,15 @@ fn zero_psns_admit_late_writes() {
 fn equal_fingerprints_are_equal_worlds() {
     let faults = Faults { lane_error: true, operation_failure: true, ..Faults::NONE };
     let mut case = case(Traffic::Write, &STRICT, faults, 2);
-    (case.scenario, case.ground.random_psns) = (Scenario::SimultaneousOpen, false);
+    (case.scenario, case.devices.random_psns) = (Scenario::SimultaneousOpen, false);
     let explorer = Explorer {
         liveness: false,
-        circles: false,
+        cycles: false,
         oracles: vec![Oracle::Fingerprint],
         ..Explorer::default()
     };
     let report = explorer.explore(&case.start());
-    println!("{}: {} worlds, {} transitions", case.ground, report.states, report.transitions);
+    println!("{}: {} worlds, {} transitions", case.devices, report.states, report.transitions);
     assert!(matches!(report.ending, Ending::Fixpoint), "{:?}", report.ending);
 }
 
@@ -203,7 +203,7 @@ fn equal_fingerprints_are_equal_worlds() {
 #[test]
 fn erdma_admits_late_write_after_host_restart() {
     let mut case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
-    case.ground.rebirth = Rebirth::Anew;
+    case.devices.rebirth = Rebirth::Anew;
     let (oracle, transcript) = found(&case);
     assert_eq!(oracle, Oracle::GhostByte, "{transcript}");
     println!("{transcript}");
@@ -250,7 +250,7 @@ fn a_backend_that_only_resets_does_not_reconnect_on_erdma() {
     let case = case(Traffic::Write, &ERDMA_COMPAT, HARSH, 1);
     holds(&case);
     let (oracle, transcript) = found_with(&case, Backend::ResetReuse);
-    assert_eq!(oracle, Oracle::PublishedUnwired, "every step returned 0: {transcript}");
+    assert_eq!(oracle, Oracle::PublishedUnconnected, "every step returned 0: {transcript}");
 }
 
 #[test]

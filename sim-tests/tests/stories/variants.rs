@@ -15,7 +15,7 @@ mod transcripts;
 use crate::nightly;
 use handfast_core::Node;
 use handfast_core::node::Variant;
-use handfast_sim::{Case, Counterexample, Ending, Explorer, Scenario, hunt, variants};
+use handfast_sim::{Case, Counterexample, Ending, Explorer, Scenario, mutant_search, variants};
 use handfast_transport_sim::{Choice, Faults, Operations, Oracle, Setup, Step, World};
 use sim_tests::assert_snapshot;
 use std::sync::Arc;
@@ -143,12 +143,12 @@ fn first_sight_keeps_agreement_where_explored() {
     for faults in 0..3 {
         let explorer = Explorer {
             liveness: false,
-            circles: false,
+            cycles: false,
             states_max: first_sight_states(),
             oracles: vec![Oracle::Agreement, Oracle::FabricLaw],
             ..Explorer::default()
         };
-        let setup = setup(Variant::WiredOnFirstSight, Scenario::SimultaneousOpen, faults);
+        let setup = setup(Variant::ConnectedOnFirstSight, Scenario::SimultaneousOpen, faults);
         let report = explorer.explore(&World::new(Setup { prune: true, ..setup }));
         println!(
             "wired on first sight, K={faults}: {} states, {} transitions, all of up to {} events",
@@ -171,7 +171,7 @@ fn first_sight_lets_a_lane_hit_a_later_one() {
 fn repeated_old_echo_offers_to_an_ended_lifecycle() {
     let explorer = Explorer {
         liveness: false,
-        circles: false,
+        cycles: false,
         states_max: 200_000,
         oracles: vec![Oracle::GhostHit],
         ..Explorer::default()
@@ -206,7 +206,8 @@ fn first_sight_states() -> usize {
 /// The shortest way to what is wrong with a variant is a checked-in transcript.
 fn shows(id: &str) {
     let entry = variants::find(id).expect("a registered variant");
-    let (found, _) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{id}: {escape}"));
+    let (found, _) =
+        mutant_search::explore(entry).unwrap_or_else(|escape| panic!("{id}: {escape}"));
     println!("{id}: {}", found.report(&Case::of_variant(entry)));
     assert_snapshot(entry.name, &found.transcript);
 }

@@ -46,7 +46,7 @@ type Priced = (TransferEvent, u32);
 /// `states_max` worlds.
 pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
     let mut seen: Memo<()> = Memo::default();
-    let mut ways: Vec<(u32, Priced)> = Vec::new();
+    let mut path_tree: Vec<(u32, Priced)> = Vec::new();
     let mut searched =
         Searched { states: 1, transitions: 0, depth: 0, rests: 0, cut_short: false, finding: None };
     seen.insert(start.fingerprint(), ());
@@ -59,7 +59,7 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
             searched.rests += usize::from(!free);
             let unsettled = if free { None } else { world.unsettled() };
             if let Some(violation) = unsettled {
-                searched.finding = Some(found(start, &ways, number, None, violation));
+                searched.finding = Some(found(start, &path_tree, number, None, violation));
                 return searched;
             }
             for event in events {
@@ -67,7 +67,8 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
                 after.happen(event);
                 searched.transitions += 1;
                 if let Some(violation) = after.violations.first().cloned() {
-                    searched.finding = Some(found(start, &ways, number, Some(event), violation));
+                    searched.finding =
+                        Some(found(start, &path_tree, number, Some(event), violation));
                     return searched;
                 }
                 if seen.insert(after.fingerprint(), ()).is_some() {
@@ -78,8 +79,8 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
                     searched.cut_short = true;
                     return searched;
                 }
-                ways.push((number, event));
-                next.push((ways.len() as u32, after));
+                path_tree.push((number, event));
+                next.push((path_tree.len() as u32, after));
             }
         }
         searched.depth += u32::from(!next.is_empty());
@@ -90,14 +91,16 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
 
 fn found(
     start: &TransferWorld,
-    ways: &[(u32, Priced)],
+    path_tree: &[(u32, Priced)],
     world: u32,
     last: Option<Priced>,
     violation: TransferViolation,
 ) -> Finding {
     let mut schedule: Vec<Priced> = last.into_iter().collect();
     let mut at = world;
-    while let Some((parent, event)) = (at as usize).checked_sub(1).and_then(|way| ways.get(way)) {
+    while let Some((parent, event)) =
+        (at as usize).checked_sub(1).and_then(|way| path_tree.get(way))
+    {
         schedule.push(*event);
         at = *parent;
     }

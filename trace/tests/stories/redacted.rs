@@ -95,9 +95,9 @@ fn inputs_and_edges_of_every_kind_are_redacted() {
     for failure in [Refused, Unreachable, TimedOut, Broken] {
         run.tell(Input::CallFailed { lifecycle, failure });
     }
-    use OperationKind::{BringUp, Drain, Prove, Retire, Wire};
-    for kind in [BringUp, Wire, Prove, Drain, Retire] {
-        for outcome in [Outcome::Wired, Outcome::Proven, Outcome::Drained, Outcome::Retired] {
+    use OperationKind::{Connect, Create, Drain, Probe, Retire};
+    for kind in [Create, Connect, Probe, Drain, Retire] {
+        for outcome in [Outcome::Connected, Outcome::Probed, Outcome::Drained, Outcome::Retired] {
             run.tell(Input::OperationDone { id: OperationId { lifecycle, kind }, outcome });
         }
         let outcome = Outcome::Failed(error());

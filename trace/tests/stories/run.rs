@@ -165,11 +165,11 @@ impl Run {
         let operation = self.operations.remove(at);
         let outcome = match operation {
             _ if self.draw(8) == 0 => Outcome::Failed(error()),
-            Operation::BringUp { .. } => {
-                Outcome::BroughtUp(Body { token: "badc0de".into(), ..Body::default() })
+            Operation::Create { .. } => {
+                Outcome::Created(Body { token: "badc0de".into(), ..Body::default() })
             }
-            Operation::Wire { .. } => Outcome::Wired,
-            Operation::Prove { .. } => Outcome::Proven,
+            Operation::Connect { .. } => Outcome::Connected,
+            Operation::Probe { .. } => Outcome::Probed,
             Operation::Drain { .. } => Outcome::Drained,
             Operation::Retire { .. } => Outcome::Retired,
         };

@@ -44,15 +44,15 @@ impl Routes for Subnets {
 }
 
 /// Lanes that two sides announce to one another until one can be wired; the count, and both ends.
-fn lanes_until_wired(one: &[&str], other: &[&str]) -> Option<(usize, Ipv6Addr, Ipv6Addr)> {
+fn lanes_until_connected(one: &[&str], other: &[&str]) -> Option<(usize, Ipv6Addr, Ipv6Addr)> {
     let (one, other) = (side(one), side(other));
     let (mut ours, mut theirs) = (AddressBook::default(), AddressBook::default());
     for count in 1..=8 {
         let a = ours.announce("b", &one, &Subnets(one.clone())).unwrap().entry.address;
         let b = theirs.announce("a", &other, &Subnets(other.clone())).unwrap().entry.address;
         if is_one_family(a, b) && is_one_subnet(a, b) {
-            ours.on_wired("b", a, b);
-            theirs.on_wired("a", b, a);
+            ours.on_connected("b", a, b);
+            theirs.on_connected("a", b, a);
             return Some((count, a, b));
         }
         ours.on_failed("b", a, b);
@@ -63,27 +63,27 @@ fn lanes_until_wired(one: &[&str], other: &[&str]) -> Option<(usize, Ipv6Addr, I
 
 #[test]
 fn sides_that_fit_wire_the_first_lane() {
-    let wired = lanes_until_wired(&["10.0.0.1", "fd00::1"], &["10.0.0.2", "fe80::2"]);
-    assert_eq!(wired, Some((1, address("10.0.0.1"), address("10.0.0.2"))));
+    let connected = lanes_until_connected(&["10.0.0.1", "fd00::1"], &["10.0.0.2", "fe80::2"]);
+    assert_eq!(connected, Some((1, address("10.0.0.1"), address("10.0.0.2"))));
 }
 
 /// The side with both families uses the one that its peer has.
 #[test]
 fn dual_family_side_follows_its_peer() {
-    let wired = lanes_until_wired(&["10.0.0.1", "fd00::1"], &["fd00::2"]);
-    assert_eq!(wired, Some((2, address("fd00::1"), address("fd00::2"))));
-    let wired = lanes_until_wired(&["fe80::1"], &["2001:db8::2", "fe80::2", "10.0.0.2"]);
-    assert_eq!(wired, Some((2, address("fe80::1"), address("fe80::2"))));
+    let connected = lanes_until_connected(&["10.0.0.1", "fd00::1"], &["fd00::2"]);
+    assert_eq!(connected, Some((2, address("fd00::1"), address("fd00::2"))));
+    let connected = lanes_until_connected(&["fe80::1"], &["2001:db8::2", "fe80::2", "10.0.0.2"]);
+    assert_eq!(connected, Some((2, address("fe80::1"), address("fe80::2"))));
 }
 
 /// Two sides with two subnets in different order do not swap for ever.
 #[test]
 fn address_choice_converges_across_subnets() {
     let (one, other) = (["10.0.0.1", "10.0.1.1"], ["10.0.1.2", "10.0.0.2"]);
-    let (count, a, b) = lanes_until_wired(&one, &other).unwrap();
+    let (count, a, b) = lanes_until_connected(&one, &other).unwrap();
     assert!(count <= 3 && is_one_subnet(a, b), "{count} {a} {b}");
     // The side that is to move first cannot; the other follows after its second failure.
-    let (count, a, b) = lanes_until_wired(&["10.0.0.1", "10.0.9.1"], &["10.0.9.2"]).unwrap();
+    let (count, a, b) = lanes_until_connected(&["10.0.0.1", "10.0.9.1"], &["10.0.9.2"]).unwrap();
     assert!(count <= 4, "{count}");
     assert_eq!((a, b), (address("10.0.9.1"), address("10.0.9.2")));
 }
@@ -104,7 +104,7 @@ fn failed_address_is_retried_after_all_failed() {
     assert!(announced.contains(&0) && announced.contains(&1), "{announced:?}");
     let chosen = book.announce("far", &own, &routes).unwrap();
     assert!(chosen.why.contains("failed"), "{}", chosen.why);
-    book.on_wired("far", chosen.entry.address, peer);
+    book.on_connected("far", chosen.entry.address, peer);
     assert_eq!(book.announce("far", &own, &routes).unwrap().entry, chosen.entry);
 }
 

@@ -27,7 +27,7 @@ pub struct NicConfig {
     pub port: u8,
     /// The address to be reached at.
     pub gid: GidWanted,
-    /// Lanes that exist at once, from `bring_up` to the end of `retire`.
+    /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
     /// Requests outstanding on a queue pair; at least 1, at most [`DEPTH_MAX`].
     pub depth: u32,

@@ -15,7 +15,7 @@ use super::sink::NicSink;
 use super::work::{WorkRequest, calls};
 use crate::error::VerbsError;
 use crate::gid::GidEntry;
-use crate::status::{CompletionError, Ending, FLUSHED};
+use crate::status::{CompletionError, CompletionKind, FLUSHED};
 use handfast_core::Lifecycle;
 use handfast_core::gate::LaneGate;
 use handfast_core::transport::{Side, TransportError};
@@ -62,7 +62,7 @@ pub(super) struct Scratch {
 
 struct State {
     /// A queue pair is wired at most once.
-    wired: bool,
+    connected: bool,
     /// The lane's failure was told, or it is being retired and nobody wants to know any more.
     over: bool,
     in_flight: InFlight<Held>,
@@ -125,7 +125,7 @@ fn remote_of(remote: RemoteSpan) -> Option<rdma_t> {
 
 /// A completion as the device told it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct WorkCompletion {
     pub(super) name: u64,
     pub(super) status: u32,
     pub(super) vendor: u32,
@@ -166,7 +166,7 @@ impl Lane {
         let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(queue), depth, port);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
-            wired: false,
+            connected: false,
             over: false,
             in_flight: InFlight::new(serial),
             outstanding: vec![0; psns.len()],
@@ -210,7 +210,7 @@ impl Lane {
     /// Wires each queue pair to the peer's of the same place. Queue pairs beyond those of the peer
     /// stay as they are and are never used. Where our address has moved in its table since `route`
     /// was made, `place` is asked once more.
-    pub(super) fn wire(
+    pub(super) fn connect(
         &self,
         route: &Route,
         peers: &[Numbers],
@@ -219,7 +219,7 @@ impl Lane {
     ) -> Result<(), VerbsError> {
         let mut route = *route;
         let refused = |detail: &str| self.context().error(Side::Local, "wire", 0, detail);
-        if std::mem::replace(&mut lock(&self.state).wired, true) {
+        if std::mem::replace(&mut lock(&self.state).connected, true) {
             return Err(refused("the lane was wired before"));
         }
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
@@ -251,7 +251,7 @@ impl Lane {
     ) -> Result<(), VerbsError> {
         let refused = |detail: &str| self.context().error(Side::Local, "reset", 0, detail);
         let state = lock(&self.state);
-        if !state.wired || state.over || !state.is_idle() {
+        if !state.connected || state.over || !state.is_idle() {
             return Err(refused("the lane is not wired, has failed, or has work in flight"));
         }
         drop(state);
@@ -369,7 +369,7 @@ impl Lane {
     }
 
     /// Ends what the device told of, which is all of this lane.
-    pub(super) fn on_told(&self, told: &[Told], scratch: &mut Scratch) {
+    pub(super) fn on_told(&self, told: &[WorkCompletion], scratch: &mut Scratch) {
         let failure = self.account(told, scratch);
         let mut state = lock(&self.state);
         state.reporting -= 1;
@@ -384,7 +384,7 @@ impl Lane {
 
     /// Ends the slices that the device told of, and returns the lane's failure if this was it. The
     /// caller is one of those reporting until it takes that back.
-    fn account(&self, told: &[Told], scratch: &mut Scratch) -> Option<VerbsError> {
+    fn account(&self, told: &[WorkCompletion], scratch: &mut Scratch) -> Option<VerbsError> {
         let Scratch { ended, released } = scratch;
         let mut failure = None;
         let mut state = lock(&self.state);
@@ -400,22 +400,24 @@ impl Lane {
             if let Some(outstanding) = state.outstanding.get_mut(pair) {
                 *outstanding -= 1;
             }
-            let ending = Ending::of(told.status, &mut state.broken[pair]);
-            if matches!(ending, Ending::FirstError | Ending::FirstFlush) && !state.over {
+            let ending = CompletionKind::of(told.status, &mut state.broken[pair]);
+            if matches!(ending, CompletionKind::FirstError | CompletionKind::FirstFlush)
+                && !state.over
+            {
                 failure.get_or_insert_with(|| self.completion_error(told));
             }
             let Purpose::Slice(posting) = &held.purpose else {
                 state.probes -= 1;
-                if ending != Ending::Done {
+                if ending != CompletionKind::Done {
                     let error = || self.completion_error(told);
                     state.probe_failed.get_or_insert_with(error);
                 }
                 continue;
             };
             let status = match ending {
-                Ending::Done => CompletionStatus::Done,
-                Ending::FirstError => self.first_error(told),
-                Ending::FirstFlush | Ending::Consequence => {
+                CompletionKind::Done => CompletionStatus::Done,
+                CompletionKind::FirstError => self.first_error(told),
+                CompletionKind::FirstFlush | CompletionKind::Consequence => {
                     count(&self.counts.slices_flushed);
                     CompletionStatus::Flushed
                 }
@@ -432,7 +434,7 @@ impl Lane {
     }
 
     /// The end of the slice that broke its queue pair.
-    fn first_error(&self, told: &Told) -> CompletionStatus {
+    fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
         let error = TransportError::from(self.completion_error(told));
         match error.side {
             // The lane fails with it, but trying again on another changes nothing.
@@ -441,7 +443,7 @@ impl Lane {
         }
     }
 
-    fn completion_error(&self, told: &Told) -> VerbsError {
+    fn completion_error(&self, told: &WorkCompletion) -> VerbsError {
         let error = CompletionError { status: told.status, vendor: told.vendor };
         let code = i32::try_from(told.status).unwrap_or(i32::MAX);
         let mut detail = format!(

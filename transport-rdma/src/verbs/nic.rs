@@ -258,7 +258,7 @@ impl Nic {
     /// # Errors
     /// What a queue pair told, which breaks the lane as any error does, or that time is up; the
     /// lane is not wired, full, or being proven already.
-    pub fn prove(
+    pub fn probe(
         &self,
         lifecycle: Lifecycle,
         remote: Option<RemoteSpan>,
@@ -266,7 +266,7 @@ impl Nic {
     ) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "prove")?;
         let probe = remote.map_or(Probe::Nothing, Probe::Byte);
-        lane.prove(probe, &self.shared.scratch, Instant::now() + patience)
+        lane.probe(probe, &self.shared.scratch, Instant::now() + patience)
     }
 
     /// Closes the lane to further posts; work in flight goes on, and so does the peer's.

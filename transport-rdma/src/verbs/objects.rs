@@ -8,7 +8,7 @@ use super::binding::{
     ibv_qp_state, ibv_qp_type, ibv_req_notify_cq, ibv_wc,
 };
 use super::context::{Context, errno, locked_memory_max};
-use super::lane::Told;
+use super::lane::WorkCompletion;
 use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
 use handfast_transport::DeviceId;
@@ -226,7 +226,7 @@ impl CompletionQueue {
     /// Takes up to `N` completions.
     pub(super) fn poll<const N: usize>(
         &self,
-        mut take: impl FnMut(Told),
+        mut take: impl FnMut(WorkCompletion),
     ) -> Result<usize, VerbsError> {
         let mut entries = [const { MaybeUninit::<ibv_wc>::uninit() }; N];
         let room = i32::try_from(N).unwrap_or(i32::MAX);
@@ -241,7 +241,7 @@ impl CompletionQueue {
             // fields mean anything.
             let entry = unsafe { entry.assume_init_ref() };
             let (status, vendor) = (entry.status, entry.vendor_err);
-            take(Told { name: entry.wr_id, status, vendor, number: entry.qp_num });
+            take(WorkCompletion { name: entry.wr_id, status, vendor, number: entry.qp_num });
         }
         Ok(count)
     }

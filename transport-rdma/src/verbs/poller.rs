@@ -6,7 +6,7 @@ use super::context::errno;
 use super::counters::count;
 use super::events::{fail_all, on_event, take_event};
 use super::in_flight::lane_of;
-use super::lane::{Lane, Scratch, Told};
+use super::lane::{Lane, Scratch, WorkCompletion};
 use super::nic::Shared;
 use crate::error::VerbsError;
 use std::collections::BTreeMap;
@@ -154,7 +154,7 @@ struct Turn {
     next_probe: Instant,
     /// Queues that will tell of their next completion, by number.
     armed: Vec<bool>,
-    told: Vec<Told>,
+    told: Vec<WorkCompletion>,
     scratch: Scratch,
 }
 
@@ -333,7 +333,7 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     /// Tells each lane its own, in order.
-    fn tell(&mut self, told: &[Told], scratch: &mut Scratch) {
+    fn tell(&mut self, told: &[WorkCompletion], scratch: &mut Scratch) {
         for of_lane in told.chunk_by(|a, b| lane_of(a.name) == lane_of(b.name)) {
             let serial = lane_of(of_lane[0].name);
             let lane = self.found.entry(serial).or_insert_with(|| self.shared.lane_of(serial));

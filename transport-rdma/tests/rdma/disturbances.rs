@@ -1,6 +1,6 @@
 //! Links, addresses and queue pairs that fail and come back.
 
-use crate::support::{BYTES, LANE, PATIENCE, Site, pattern, sites_at, wire_lane};
+use crate::support::{BYTES, LANE, PATIENCE, Site, connect_lane, pattern, sites_at};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
@@ -29,7 +29,7 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
         site.nic.retire(LANE).unwrap();
         site.told.forget();
     }
-    wire_lane(one, other, lane, 1);
+    connect_lane(one, other, lane, 1);
     one.memory.copy_in(0, &pattern(seed)).unwrap();
     one.nic.post(lane, &mut vec![one.posting(other, 1, Direction::Write, 0, BYTES)]);
     assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
@@ -41,7 +41,7 @@ fn repair(one: &Site, other: &Site, lane: Lifecycle, seed: u8) {
 fn link_down_fails_posts_until_it_returns() {
     let wire = Wire::new(1);
     let (one, other) = sites_at(&wire, impatient);
-    wire_lane(&one, &other, LANE, 1);
+    connect_lane(&one, &other, LANE, 1);
     wire.down(0);
     for site in [&one, &other] {
         let down = DeviceEvent::PortDown { port: 1 };
@@ -52,10 +52,10 @@ fn link_down_fails_posts_until_it_returns() {
     let CompletionStatus::Failed(first) = &ends[0] else { panic!("{ends:?}") };
     assert_eq!((first.side, first.code), (Side::Local, LOCAL_QUEUE_PAIR_ERROR), "{first}");
     let lane = Lifecycle(8);
-    let mut theirs = other.nic.bring_up(lane, &[1]).unwrap();
-    one.nic.bring_up(lane, &[2]).unwrap();
+    let mut theirs = other.nic.create(lane, &[1]).unwrap();
+    one.nic.create(lane, &[2]).unwrap();
     theirs.psns = vec![1];
-    let error = one.nic.wire(lane, &theirs).unwrap_err();
+    let error = one.nic.connect(lane, &theirs).unwrap_err();
     assert_eq!(error.side, Side::Local, "our own port is nobody else's fault: {error}");
     for site in [&one, &other] {
         site.nic.retire(lane).unwrap();
@@ -77,7 +77,7 @@ fn link_down_fails_posts_until_it_returns() {
 fn a_link_that_returns_within_the_retries_costs_nothing() {
     let wire = Wire::new(2);
     let (one, other) = sites_at(&wire, |config| NicConfig { timeout_exponent: 17, ..config });
-    wire_lane(&one, &other, LANE, 1);
+    connect_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(2)).unwrap();
     // The far end: our own port stays able to send.
     wire.down(1);
@@ -94,7 +94,7 @@ fn a_link_that_returns_within_the_retries_costs_nothing() {
 fn moved_address_breaks_lanes_and_is_refound() {
     let wire = Wire::new(3);
     let (one, other) = sites_at(&wire, impatient);
-    wire_lane(&one, &other, LANE, 1);
+    connect_lane(&one, &other, LANE, 1);
     let before = one.nic.gid().entry;
     wire.address_leaves(0);
     let changed = DeviceEvent::AddressesChanged { port: 1 };
@@ -107,10 +107,10 @@ fn moved_address_breaks_lanes_and_is_refound() {
     );
     // The other end is of another family than what is left, and both are named.
     let (mine, theirs) = (Lifecycle(8), Lifecycle(8));
-    let body = one.nic.bring_up(mine, &[1]).unwrap();
+    let body = one.nic.create(mine, &[1]).unwrap();
     assert!(body.gid.starts_with("fe:80"), "{body:?}");
-    let peer = other.nic.bring_up(theirs, &[2]).unwrap();
-    let error = one.nic.wire(mine, &peer).unwrap_err();
+    let peer = other.nic.create(theirs, &[2]).unwrap();
+    let error = one.nic.connect(mine, &peer).unwrap_err();
     assert!(
         error.detail.contains("different families") && error.detail.contains("fe80"),
         "{error}"
@@ -139,7 +139,7 @@ fn moved_address_breaks_lanes_and_is_refound() {
 fn cut_lane_is_reported_by_the_peers_device() {
     let wire = Wire::new(4);
     let (one, other) = sites_at(&wire, impatient);
-    wire_lane(&one, &other, LANE, 2);
+    connect_lane(&one, &other, LANE, 2);
     other.nic.cut(LANE).unwrap();
     one.memory.copy_in(0, &pattern(4)).unwrap();
     one.post_all(&other, Direction::Write, 8);
@@ -159,8 +159,8 @@ fn cut_nic_leaves_the_other_undisturbed() {
     let (cut, whole) = (Wire::new(5), Wire::new(6));
     let (a, b) = sites_at(&cut, impatient);
     let (c, d) = sites_at(&whole, |config| config);
-    wire_lane(&a, &b, LANE, 1);
-    wire_lane(&c, &d, LANE, 1);
+    connect_lane(&a, &b, LANE, 1);
+    connect_lane(&c, &d, LANE, 1);
     cut.down(1);
     // Few packets: what waits for a link layer address holds the software device's timers up.
     let write = |n| a.posting(&b, n, Direction::Write, 0, 1024);
@@ -190,11 +190,11 @@ fn both_sides_wire_at_the_same_instant_two_hundred_times() {
     for number in 0..LANES {
         let lane = Lifecycle(number);
         let psn = number as u32;
-        let mine = one.nic.bring_up(lane, &[psn]).unwrap();
-        let theirs = other.nic.bring_up(lane, &[0x0070_0000 + psn]).unwrap();
+        let mine = one.nic.create(lane, &[psn]).unwrap();
+        let theirs = other.nic.create(lane, &[0x0070_0000 + psn]).unwrap();
         let wire = |site: &Site, peer| {
             start.wait();
-            site.nic.wire(lane, peer).unwrap();
+            site.nic.connect(lane, peer).unwrap();
         };
         std::thread::scope(|scope| {
             scope.spawn(|| wire(&one, &theirs));

@@ -1,6 +1,6 @@
 //! Ends of lanes.
 
-use crate::support::{BYTES, LANE, Site, config, pattern, wired};
+use crate::support::{BYTES, LANE, Site, config, connected, pattern};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_transport::{CompletionStatus, Direction, Sent};
@@ -15,7 +15,7 @@ const RETRY_EXCEEDED: i32 = 12;
 #[test]
 fn destroyed_peer_is_the_first_error() {
     let impatient = NicConfig { retries: 1, ..config("rxe0") };
-    let (one, other) = wired(impatient, config("rxe1"), 1);
+    let (one, other) = connected(impatient, config("rxe1"), 1);
     other.nic.retire(LANE).unwrap();
     one.memory.copy_in(0, &pattern(1)).unwrap();
     one.post_all(&other, Direction::Write, 8);
@@ -43,10 +43,10 @@ fn destroyed_peer_is_the_first_error() {
 #[test]
 fn retire_ends_every_slice_once() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
-    one.nic.bring_up(LANE, &[1, 2]).unwrap();
+    one.nic.create(LANE, &[1, 2]).unwrap();
     // Until the peer wires, its NIC drops what comes, so everything stays in flight.
-    let theirs = other.nic.bring_up(LANE, &[3, 4]).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    let theirs = other.nic.create(LANE, &[3, 4]).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     one.memory.copy_in(0, &pattern(2)).unwrap();
     one.post_all(&other, Direction::Write, 128);
     one.nic.retire(LANE).unwrap();
@@ -61,7 +61,7 @@ fn retire_ends_every_slice_once() {
 
 #[test]
 fn an_access_the_peer_does_not_allow_is_nobodys_to_retry() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
     let mut posting = one.posting(&other, 1, Direction::Write, 0, 4096);
     posting.remote.address += BYTES as u64;
     let behind = one.posting(&other, 2, Direction::Write, 0, 4096);
@@ -74,17 +74,17 @@ fn an_access_the_peer_does_not_allow_is_nobodys_to_retry() {
 
 #[test]
 fn a_second_life_over_the_same_nics_starts_clean() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
     one.post_all(&other, Direction::Write, 64);
     one.nic.retire(LANE).unwrap();
     other.nic.retire(LANE).unwrap();
     one.told.ends(64);
     one.told.forget();
     let next = Lifecycle(8);
-    let mine = one.nic.bring_up(next, &[0x0012_3456]).unwrap();
-    let theirs = other.nic.bring_up(next, &[0x0065_4321]).unwrap();
-    one.nic.wire(next, &theirs).unwrap();
-    other.nic.wire(next, &mine).unwrap();
+    let mine = one.nic.create(next, &[0x0012_3456]).unwrap();
+    let theirs = other.nic.create(next, &[0x0065_4321]).unwrap();
+    one.nic.connect(next, &theirs).unwrap();
+    other.nic.connect(next, &mine).unwrap();
     one.memory.copy_in(0, &pattern(3)).unwrap();
     one.nic.post(next, &mut vec![one.posting(&other, 1, Direction::Write, 0, BYTES)]);
     assert_eq!(one.told.ends(1), [CompletionStatus::Done]);
@@ -99,10 +99,10 @@ fn queue_pair_churn_leaks_nothing() {
     assert_eq!(mine(), 0);
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     for lane in (0..LANES).map(Lifecycle) {
-        let a = one.nic.bring_up(lane, &[1, 2]).unwrap();
-        let b = other.nic.bring_up(lane, &[3, 4]).unwrap();
-        one.nic.wire(lane, &b).unwrap();
-        other.nic.wire(lane, &a).unwrap();
+        let a = one.nic.create(lane, &[1, 2]).unwrap();
+        let b = other.nic.create(lane, &[3, 4]).unwrap();
+        one.nic.connect(lane, &b).unwrap();
+        other.nic.connect(lane, &a).unwrap();
     }
     // Of each side: completion queues as lanes need room, a domain, a region and one for probes.
     let load = one.nic.load();

@@ -1,6 +1,6 @@
 //! Surprising behaviour of drivers, and the guards against it.
 
-use crate::support::{LANE, PATIENCE, Site, config, pattern, sites_at, wire_lane, wired};
+use crate::support::{LANE, PATIENCE, Site, config, connect_lane, connected, pattern, sites_at};
 use crate::wires::Wire;
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
@@ -24,9 +24,9 @@ const FIRST: u32 = 0;
 fn restarted(wire: &Wire, other: &Site, peer: &Body, earlier: u32) -> Site {
     wire.restart_device(0);
     let one = Site::new(quick(config(&wire.device(0))));
-    let mine = one.nic.bring_up(LANE, &[FIRST]).unwrap();
+    let mine = one.nic.create(LANE, &[FIRST]).unwrap();
     assert_eq!(mine.queue_pairs, [earlier], "a restarted device counts from the start again");
-    one.nic.wire(LANE, peer).unwrap();
+    one.nic.connect(LANE, peer).unwrap();
     one.memory.copy_in(0, &pattern(9)).unwrap();
     assert_eq!(other.told.failures(), [], "the peer noticed nothing");
     one
@@ -45,10 +45,10 @@ fn place(site: &Site) -> RemoteSpan {
 fn an_old_pairing_is_seen_by_a_read_and_not_by_a_write() {
     let wire = Wire::new(8);
     let (one, other) = sites_at(&wire, quick);
-    let mine = one.nic.bring_up(LANE, &[FIRST]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[0x0020_0000]).unwrap();
-    other.nic.wire(LANE, &mine).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    let mine = one.nic.create(LANE, &[FIRST]).unwrap();
+    let theirs = other.nic.create(LANE, &[0x0020_0000]).unwrap();
+    other.nic.connect(LANE, &mine).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     let packet = |n| one.posting(&other, n as u64, Direction::Write, n * PACKET, PACKET);
     one.nic.post(LANE, &mut (0..WRITTEN).map(packet).collect());
     assert!(one.told.ends(WRITTEN).iter().all(|end| *end == CompletionStatus::Done));
@@ -59,27 +59,27 @@ fn an_old_pairing_is_seen_by_a_read_and_not_by_a_write() {
     one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, PACKET)]);
     assert_eq!(one.told.ends(1), [CompletionStatus::Done], "the hazard: success is reported");
     assert!(other.bytes() == before, "and not a byte was written");
-    let seen = one.nic.prove(LANE, Some(place(&other)), PATIENCE).unwrap_err();
+    let seen = one.nic.probe(LANE, Some(place(&other)), PATIENCE).unwrap_err();
     assert_eq!((seen.side, seen.code), (Side::Peer, RETRY_EXCEEDED), "{seen}");
     one.told.wait("a lane that is not proven to break", |told| told.failures.len() == 1);
     assert!(one.nic.recognised().profile.drops_stale_reads);
     drop(one);
 
     let one = restarted(&wire, &other, &theirs, number);
-    let seen = one.nic.prove(LANE, None, PATIENCE).unwrap_err();
+    let seen = one.nic.probe(LANE, None, PATIENCE).unwrap_err();
     assert_eq!(seen.code, RETRY_EXCEEDED, "an empty read tells as much: {seen}");
 }
 
 #[test]
 fn a_fresh_pairing_is_proven_and_then_used() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 3);
-    one.nic.prove(LANE, Some(place(&other)), PATIENCE).unwrap();
-    one.nic.prove(LANE, None, PATIENCE).unwrap();
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 3);
+    one.nic.probe(LANE, Some(place(&other)), PATIENCE).unwrap();
+    one.nic.probe(LANE, None, PATIENCE).unwrap();
     one.post_all(&other, Direction::Write, 8);
     assert!(one.told.ends(8).iter().all(|end| *end == CompletionStatus::Done));
     one.nic.revoke(LANE);
     assert!(one.nic.drain(LANE, PATIENCE));
-    assert!(one.nic.prove(LANE, None, PATIENCE).is_err(), "nothing is posted on a revoked lane");
+    assert!(one.nic.probe(LANE, None, PATIENCE).is_err(), "nothing is posted on a revoked lane");
     assert_eq!(other.told.failures(), []);
 }
 
@@ -90,7 +90,7 @@ fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
         timeout_exponent: 14,
         ..config("rxe0")
     };
-    let (one, other) = wired(probed, config("rxe1"), 2);
+    let (one, other) = connected(probed, config("rxe1"), 2);
     let started = Instant::now();
     while one.nic.counters().probes < 4 {
         assert!(started.elapsed() < PATIENCE, "an idle lane is not probed");
@@ -110,11 +110,11 @@ fn a_peer_that_dies_on_an_idle_lane_is_noticed_by_a_probe() {
 fn what_was_posted_before_the_lane_was_wired_never_runs_later() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     one.memory.copy_in(0, &pattern(2)).unwrap();
-    let mine = one.nic.bring_up(LANE, &[1]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[2]).unwrap();
+    let mine = one.nic.create(LANE, &[1]).unwrap();
+    let theirs = other.nic.create(LANE, &[2]).unwrap();
     one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 4096)]);
-    other.nic.wire(LANE, &mine).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    other.nic.connect(LANE, &mine).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     one.nic.post(LANE, &mut vec![one.posting(&other, 2, Direction::Write, 8192, 4096)]);
     assert_eq!(one.told.ends(2), [CompletionStatus::Released(Sent::None), CompletionStatus::Done]);
     let bytes = other.bytes();
@@ -133,41 +133,41 @@ fn a_peer_whose_address_is_silent_delays_no_other_peers_wiring() {
         let (nic, done) = (Arc::clone(&nic), done.clone());
         let step = move |turn: Result<(), _>| {
             turn.unwrap();
-            done.send((peer, nic.wire(lane, &body).is_ok())).unwrap();
+            done.send((peer, nic.connect(lane, &body).is_ok())).unwrap();
         };
         steps.submit(peer, step).unwrap();
     };
     for lane in (0..SILENT_LANES).map(Lifecycle) {
-        let mut nobody = nic.bring_up(lane, &[1]).unwrap();
+        let mut nobody = nic.create(lane, &[1]).unwrap();
         nobody.gid = "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:4e".to_owned();
         wire("silent", lane, nobody);
     }
     for lane in (10..14).map(Lifecycle) {
-        nic.bring_up(lane, &[1]).unwrap();
-        let theirs = other.nic.bring_up(lane, &[2]).unwrap();
+        nic.create(lane, &[1]).unwrap();
+        let theirs = other.nic.create(lane, &[2]).unwrap();
         wire("other", lane, theirs);
     }
     let order: Vec<_> = (0..7).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
     let place = |peer| order.iter().rposition(|(who, _)| *who == peer).unwrap();
     assert!(place("other") < place("silent"), "{order:?}");
-    assert!(order.iter().all(|(who, wired)| (*who == "other") == *wired), "{order:?}");
+    assert!(order.iter().all(|(who, connected)| (*who == "other") == *connected), "{order:?}");
 }
 
 #[test]
 fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
-    let mine = one.nic.bring_up(LANE, &[1]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[2]).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    let mine = one.nic.create(LANE, &[1]).unwrap();
+    let theirs = other.nic.create(LANE, &[2]).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     one.memory.copy_in(0, &pattern(3)).unwrap();
     one.post_all(&other, Direction::Write, 4);
-    other.nic.wire(LANE, &mine).unwrap();
+    other.nic.connect(LANE, &mine).unwrap();
     assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
     assert!(other.bytes() == pattern(3));
     let next = Lifecycle(8);
     one.nic.retire(LANE).unwrap();
     one.told.forget();
-    wire_lane(&one, &other, next, 1);
+    connect_lane(&one, &other, next, 1);
 }
 
 /// The experiment of `handfast smoke`, and when it is refused.
@@ -175,12 +175,12 @@ fn a_lane_wired_late_by_its_peer_loses_a_wait_and_no_byte() {
 fn reset_is_for_idle_connected_lanes_alone() {
     let wire = Wire::new(10);
     let (one, other) = sites_at(&wire, quick);
-    let mine = one.nic.bring_up(LANE, &[0x0001_0000]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[0x0002_0000]).unwrap();
+    let mine = one.nic.create(LANE, &[0x0001_0000]).unwrap();
+    let theirs = other.nic.create(LANE, &[0x0002_0000]).unwrap();
     let again = || one.nic.connect_again_after_reset(LANE, &theirs);
     assert_eq!(again().unwrap_err().call, "reset", "it was not wired");
-    other.nic.wire(LANE, &mine).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    other.nic.connect(LANE, &mine).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     again().unwrap();
     other.nic.connect_again_after_reset(LANE, &mine).unwrap();
     one.post_all(&other, Direction::Write, 4);

@@ -1,7 +1,7 @@
 //! Bytes over lanes.
 
 use crate::sniffer::Sniffer;
-use crate::support::{BYTES, LANE, PATIENCE, Site, config, pattern, wire_lane, wired};
+use crate::support::{BYTES, LANE, PATIENCE, Site, config, connect_lane, connected, pattern};
 use crate::wires::{Wire, run};
 use handfast_core::transport::Side;
 use handfast_core::{Lifecycle, NicPath};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn what_is_written_is_there_and_what_is_read_comes_back() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 2);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 2);
     one.memory.copy_in(0, &pattern(1)).unwrap();
     one.post_all(&other, Direction::Write, 32);
     assert!(one.told.ends(32).iter().all(|end| *end == CompletionStatus::Done));
@@ -31,7 +31,7 @@ fn completions_come_however_they_are_waited_for() {
     let spin = Duration::from_millis(5);
     for polling in [Polling::Busy, Polling::Adaptive { spin }, Polling::Event] {
         let polled = |name| NicConfig { polling, ..config(name) };
-        let (one, other) = wired(polled("rxe0"), polled("rxe1"), 1);
+        let (one, other) = connected(polled("rxe0"), polled("rxe1"), 1);
         for seed in 0..3 {
             one.told.forget();
             one.memory.copy_in(0, &pattern(seed)).unwrap();
@@ -52,7 +52,7 @@ fn completions_of_lanes_that_share_a_queue_go_to_their_own() {
     const LANES: u64 = 8;
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     for lane in (0..LANES).map(Lifecycle) {
-        wire_lane(&one, &other, lane, 2);
+        connect_lane(&one, &other, lane, 2);
     }
     assert_eq!(one.nic.load().completion_entries_made, 16_384, "one queue for all");
     // One lane's peer is gone; the others' slices end as ever, in the same queue.
@@ -79,24 +79,28 @@ fn sides_of_different_families_meet_at_the_second_lane() {
     let other = Site::new(NicConfig { gid: GidWanted::Address(only), ..config(&wire.device(1)) });
     other.nic.skip_numbers(64).unwrap();
     let announce = |lane| {
-        let mine = one.nic.bring_up_for(&peer, lane, &[1]).unwrap();
-        (mine, other.nic.bring_up(lane, &[2]).unwrap())
+        let mine = one.nic.create_for(&peer, lane, &[1]).unwrap();
+        (mine, other.nic.create(lane, &[2]).unwrap())
     };
     let (mine, theirs) = announce(LANE);
     assert!(mine.gid.ends_with("0a:09:00:01"), "{}", mine.gid);
-    let error = one.nic.wire(LANE, &theirs).unwrap_err();
+    let error = one.nic.connect(LANE, &theirs).unwrap_err();
     assert!(error.detail.contains("different families; the next lane announces"), "{error}");
     assert_eq!(error.side, Side::Peer, "another lane is worth it");
-    let error = other.nic.wire(LANE, &mine).unwrap_err();
+    let error = other.nic.connect(LANE, &mine).unwrap_err();
     assert_eq!(error.side, Side::Peer, "the peer has the better family, so it moves: {error}");
 
     // The kernel's first look-up of a new address may go unanswered; another lane asks again.
     let next = (8..12).map(Lifecycle).find(|next| {
         let (mine, theirs) = announce(*next);
         assert!(next.0 > 8 || mine.gid.starts_with("fd:00:00:09"), "{}", mine.gid);
-        let wired = other.nic.wire(*next, &mine).and_then(|()| one.nic.wire(*next, &theirs));
-        assert!(wired.as_ref().err().is_none_or(|error| error.side == Side::Peer), "{wired:?}");
-        wired.is_ok()
+        let connected =
+            other.nic.connect(*next, &mine).and_then(|()| one.nic.connect(*next, &theirs));
+        assert!(
+            connected.as_ref().err().is_none_or(|error| error.side == Side::Peer),
+            "{connected:?}"
+        );
+        connected.is_ok()
     });
     let next = next.unwrap();
     one.memory.copy_in(0, &pattern(8)).unwrap();
@@ -118,7 +122,7 @@ fn packets_have_traffic_class_and_mtu_of_sender() {
     let other = Site::new(config(&wire.device(1)));
     other.nic.skip_numbers(64).unwrap();
     let seen = Sniffer::of(&wire);
-    wire_lane(&one, &other, LANE, 1);
+    connect_lane(&one, &other, LANE, 1);
     one.memory.copy_in(0, &pattern(6)).unwrap();
     one.post_all(&other, Direction::Write, 4);
     assert!(one.told.ends(4).iter().all(|end| *end == CompletionStatus::Done));
@@ -133,7 +137,7 @@ fn packets_have_traffic_class_and_mtu_of_sender() {
 
 #[test]
 fn both_sides_write_at_once_over_one_lane() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 2);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 2);
     one.memory.copy_in(0, &pattern(3)[..BYTES / 2]).unwrap();
     other.memory.copy_in(BYTES / 2, &pattern(4)[BYTES / 2..]).unwrap();
     let start = Arc::new(Barrier::new(2));
@@ -158,10 +162,10 @@ fn both_sides_write_at_once_over_one_lane() {
 #[test]
 fn unequal_queue_pair_counts_use_the_fewer() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
-    let mine = one.nic.bring_up(LANE, &[1, 2, 3]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[4]).unwrap();
-    other.nic.wire(LANE, &mine).unwrap();
-    one.nic.wire(LANE, &theirs).unwrap();
+    let mine = one.nic.create(LANE, &[1, 2, 3]).unwrap();
+    let theirs = other.nic.create(LANE, &[4]).unwrap();
+    other.nic.connect(LANE, &mine).unwrap();
+    one.nic.connect(LANE, &theirs).unwrap();
     one.memory.copy_in(0, &pattern(5)).unwrap();
     one.post_all(&other, Direction::Write, 16);
     assert!(one.told.ends(16).iter().all(|end| *end == CompletionStatus::Done));
@@ -182,7 +186,7 @@ fn registration_outlives_its_nic() {
 /// Memory registered for relaxed ordering is written like any other.
 #[test]
 fn relaxed_ordering_memory_is_written() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
     let relaxed = RegisterOptions { relaxed_ordering: true };
     let memory = Memory::zeroed(4096).unwrap();
     let registered = other.nic.register_with(memory.whole(), Access::READ_WRITE, relaxed).unwrap();
@@ -198,7 +202,7 @@ fn relaxed_ordering_memory_is_written() {
 
 #[test]
 fn memory_registered_for_reading_is_not_written() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
     let guarded = Memory::zeroed(4096).unwrap();
     let guarded_key = other.nic.register(guarded.whole(), Access::READ).unwrap();
     one.memory.copy_in(0, &pattern(7)).unwrap();
@@ -227,10 +231,10 @@ fn a_new_address_of_the_port_is_told() {
 #[test]
 fn silent_address_fails_in_bounded_time() {
     let one = Site::new(config("rxe0"));
-    let mut nobody = one.nic.bring_up(LANE, &[1]).unwrap();
+    let mut nobody = one.nic.create(LANE, &[1]).unwrap();
     nobody.gid = "00:00:00:00:00:00:00:00:00:00:ff:ff:0a:00:00:4d".to_owned();
     let started = Instant::now();
-    let error = one.nic.wire(LANE, &nobody).unwrap_err();
+    let error = one.nic.connect(LANE, &nobody).unwrap_err();
     assert!(started.elapsed() < PATIENCE);
     assert_eq!(error.side, Side::Peer, "{error}");
     assert_eq!(error.call, "ibv_modify_qp(RTR)");

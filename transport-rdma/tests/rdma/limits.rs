@@ -1,6 +1,6 @@
 //! Limits, and what is refused.
 
-use crate::support::{LANE, Site, config, wired};
+use crate::support::{LANE, Site, config, connected};
 use handfast_core::Lifecycle;
 use handfast_core::transport::Side;
 use handfast_core::wire::Body;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// A lane takes the slices that its queue pairs hold and returns the next.
 #[test]
 fn full_lane_returns_the_next_slice() {
-    let (one, other) = wired(NicConfig { depth: 4, ..config("rxe0") }, config("rxe1"), 2);
+    let (one, other) = connected(NicConfig { depth: 4, ..config("rxe0") }, config("rxe1"), 2);
     // The peer is cut off, so that nothing ends meanwhile.
     other.nic.retire(LANE).unwrap();
     one.post_all(&other, Direction::Write, 16);
@@ -28,17 +28,17 @@ fn full_lane_returns_the_next_slice() {
 #[test]
 fn lanes_are_made_up_to_the_limit_and_once_each() {
     let site = Site::new(NicConfig { lanes_max: 2, ..config("rxe0") });
-    site.nic.bring_up(Lifecycle(1), &[1]).unwrap();
-    let twice = site.nic.bring_up(Lifecycle(1), &[1]).unwrap_err();
+    site.nic.create(Lifecycle(1), &[1]).unwrap();
+    let twice = site.nic.create(Lifecycle(1), &[1]).unwrap_err();
     assert!(twice.detail.contains("exists"), "{twice}");
-    site.nic.bring_up(Lifecycle(2), &[1]).unwrap();
-    let third = site.nic.bring_up(Lifecycle(3), &[1]).unwrap_err();
+    site.nic.create(Lifecycle(2), &[1]).unwrap();
+    let third = site.nic.create(Lifecycle(3), &[1]).unwrap_err();
     assert!(third.detail.contains("limit of 2"), "{third}");
     site.nic.retire(Lifecycle(1)).unwrap();
-    site.nic.bring_up(Lifecycle(3), &[1]).unwrap();
-    assert!(site.nic.bring_up(Lifecycle(4), &[]).is_err());
-    assert!(site.nic.bring_up(Lifecycle(4), &[1; 65]).is_err());
-    assert!(site.nic.bring_up(Lifecycle(4), &[0x0100_0000]).is_err());
+    site.nic.create(Lifecycle(3), &[1]).unwrap();
+    assert!(site.nic.create(Lifecycle(4), &[]).is_err());
+    assert!(site.nic.create(Lifecycle(4), &[1; 65]).is_err());
+    assert!(site.nic.create(Lifecycle(4), &[0x0100_0000]).is_err());
     assert_eq!(site.nic.lanes(), 2);
 }
 
@@ -46,19 +46,19 @@ fn lanes_are_made_up_to_the_limit_and_once_each() {
 #[test]
 fn queue_pair_limit_error_names_the_count() {
     let site = Site::new(NicConfig { queue_pairs_max: 5, ..config("rxe0") });
-    site.nic.bring_up(Lifecycle(1), &[1, 2, 3]).unwrap();
-    let error = site.nic.bring_up(Lifecycle(2), &[1, 2, 3]).unwrap_err();
+    site.nic.create(Lifecycle(1), &[1, 2, 3]).unwrap();
+    let error = site.nic.create(Lifecycle(2), &[1, 2, 3]).unwrap_err();
     let limit = LimitReached { limit: NicLimit::QueuePairs, in_use: 3, max: 5 };
     assert_eq!((error.limit, error.side), (Some(limit), Side::Local), "{error}");
     assert!(
         error.to_string().contains("3 of 5 are in use by this process; retire idle lanes"),
         "{error}"
     );
-    site.nic.bring_up(Lifecycle(2), &[1, 2]).unwrap();
+    site.nic.create(Lifecycle(2), &[1, 2]).unwrap();
     let load = site.nic.load();
     assert_eq!((load.queue_pairs, load.queue_pairs_max, load.lanes), (5, 5, 2));
     site.nic.retire(Lifecycle(1)).unwrap();
-    site.nic.bring_up(Lifecycle(3), &[1, 2, 3]).unwrap();
+    site.nic.create(Lifecycle(3), &[1, 2, 3]).unwrap();
 }
 
 /// Lanes fit into completion queues up to the limit, and again after a retire.
@@ -69,15 +69,15 @@ fn completion_queue_limit_is_freed_by_retire() {
     let site = Site::new(small);
     let room = COMPLETION_QUEUES_MAX as u64;
     for lane in (0..room).map(Lifecycle) {
-        site.nic.bring_up(lane, &[1]).unwrap();
+        site.nic.create(lane, &[1]).unwrap();
     }
-    let error = site.nic.bring_up(Lifecycle(room), &[1]).unwrap_err();
+    let error = site.nic.create(Lifecycle(room), &[1]).unwrap_err();
     let entries = room * u64::from(DEPTH);
     let limit = LimitReached { limit: NicLimit::CompletionEntries, in_use: entries, max: entries };
     assert_eq!(error.limit, Some(limit), "{error}");
     assert_eq!(site.nic.lanes(), COMPLETION_QUEUES_MAX, "nothing is left of what was refused");
     site.nic.retire(Lifecycle(3)).unwrap();
-    site.nic.bring_up(Lifecycle(room), &[1]).unwrap();
+    site.nic.create(Lifecycle(room), &[1]).unwrap();
     assert_eq!(site.nic.load().completion_entries, entries);
 }
 
@@ -85,7 +85,7 @@ fn completion_queue_limit_is_freed_by_retire() {
 #[test]
 fn lane_past_the_cq_limit_is_refused() {
     let site = Site::new(NicConfig { depth: DEPTH_MAX, ..config("rxe0") });
-    let error = site.nic.bring_up(LANE, &[1; 64]).unwrap_err();
+    let error = site.nic.create(LANE, &[1; 64]).unwrap_err();
     assert_eq!(error.limit.map(|limit| limit.limit), Some(NicLimit::CompletionEntries), "{error}");
     assert!(error.detail.contains("need 262144 entries"), "{error}");
     assert!(site.nic.skip_numbers(NUMBERS_SKIPPED_MAX + 1).is_err());
@@ -119,8 +119,8 @@ fn memlock_error_names_limit_and_cure() {
 #[test]
 fn a_lane_is_wired_once_and_only_towards_what_can_be_wired() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
-    let mine = one.nic.bring_up(LANE, &[1]).unwrap();
-    let theirs = other.nic.bring_up(LANE, &[2]).unwrap();
+    let mine = one.nic.create(LANE, &[1]).unwrap();
+    let theirs = other.nic.create(LANE, &[2]).unwrap();
     for wrong in [
         Body { mtu: 255, ..theirs.clone() },
         Body { rd_atomic: 0, ..theirs.clone() },
@@ -129,19 +129,19 @@ fn a_lane_is_wired_once_and_only_towards_what_can_be_wired() {
         Body { psns: vec![], ..theirs.clone() },
         Body { lid: 1 << 16, ..theirs.clone() },
     ] {
-        let error = one.nic.wire(LANE, &wrong).unwrap_err();
+        let error = one.nic.connect(LANE, &wrong).unwrap_err();
         assert_eq!(error.side, Side::Peer, "{error}");
     }
-    one.nic.wire(LANE, &theirs).unwrap();
-    let again = one.nic.wire(LANE, &theirs).unwrap_err();
+    one.nic.connect(LANE, &theirs).unwrap();
+    let again = one.nic.connect(LANE, &theirs).unwrap_err();
     assert!(again.detail.contains("wired before"), "{again}");
-    assert!(one.nic.wire(Lifecycle(99), &theirs).is_err());
-    other.nic.wire(LANE, &mine).unwrap();
+    assert!(one.nic.connect(Lifecycle(99), &theirs).is_err());
+    other.nic.connect(LANE, &mine).unwrap();
 }
 
 #[test]
 fn what_can_never_be_posted_is_refused_and_the_lane_goes_on() {
-    let (one, other) = wired(config("rxe0"), config("rxe1"), 1);
+    let (one, other) = connected(config("rxe0"), config("rxe1"), 1);
     let foreign = other.nic.register(one.memory.whole(), Access::READ).unwrap();
     let write = |slice| one.posting(&other, slice, Direction::Write, 0, 64);
     let elsewhere = Memory::zeroed(64).unwrap();
@@ -164,7 +164,7 @@ fn what_can_never_be_posted_is_refused_and_the_lane_goes_on() {
 fn nothing_is_posted_before_the_lane_is_wired() {
     let (one, other) = (Site::new(config("rxe0")), Site::new(config("rxe1")));
     one.nic.post(LANE, &mut vec![one.posting(&other, 1, Direction::Write, 0, 64)]);
-    one.nic.bring_up(LANE, &[1]).unwrap();
+    one.nic.create(LANE, &[1]).unwrap();
     one.nic.post(LANE, &mut vec![one.posting(&other, 2, Direction::Write, 0, 64)]);
     assert_eq!(
         one.told.ends(2),

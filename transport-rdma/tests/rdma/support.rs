@@ -162,21 +162,21 @@ pub(crate) fn sites_at(wire: &Wire, change: impl Fn(NicConfig) -> NicConfig) -> 
 }
 
 /// Two sites with a wired lane of `queue_pairs` between them.
-pub(crate) fn wired(one: NicConfig, other: NicConfig, queue_pairs: usize) -> (Site, Site) {
+pub(crate) fn connected(one: NicConfig, other: NicConfig, queue_pairs: usize) -> (Site, Site) {
     let (one, other) = (Site::new(one), Site::new(other));
-    wire_lane(&one, &other, LANE, queue_pairs);
+    connect_lane(&one, &other, LANE, queue_pairs);
     (one, other)
 }
 
 /// A wired lane of `queue_pairs` between two sites.
-pub(crate) fn wire_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pairs: usize) {
+pub(crate) fn connect_lane(one: &Site, other: &Site, lane: Lifecycle, queue_pairs: usize) {
     let psns = |first: u32| (0..queue_pairs as u32).map(|n| first + n).collect::<Vec<_>>();
-    let one_body = one.nic.bring_up(lane, &psns(0x00a1_0000)).unwrap();
-    let other_body = other.nic.bring_up(lane, &psns(0x0001_b000)).unwrap();
+    let one_body = one.nic.create(lane, &psns(0x00a1_0000)).unwrap();
+    let other_body = other.nic.create(lane, &psns(0x0001_b000)).unwrap();
     let shared = one_body.queue_pairs.iter().any(|n| other_body.queue_pairs.contains(n));
     assert!(!shared, "equal numbers would hide a mix-up of mine and yours");
-    other.nic.wire(lane, &one_body).unwrap();
-    one.nic.wire(lane, &other_body).unwrap();
+    other.nic.connect(lane, &one_body).unwrap();
+    one.nic.connect(lane, &other_body).unwrap();
 }
 
 /// Bytes that differ from place to place and from seed to seed.

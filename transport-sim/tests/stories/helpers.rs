@@ -53,8 +53,8 @@ impl Duo {
     /// Connects both ends: `a` starts at one sequence number, `b` at the other.
     pub(crate) fn connect(&mut self, psn_a: u32, psn_b: u32) {
         let (a, b) = (self.a, self.b);
-        wire(&mut self.fabric, a, b, psn_a, psn_b).expect("a is wired");
-        wire(&mut self.fabric, b, a, psn_b, psn_a).expect("b is wired");
+        connect(&mut self.fabric, a, b, psn_a, psn_b).expect("a is wired");
+        connect(&mut self.fabric, b, a, psn_b, psn_a).expect("b is wired");
     }
 
     /// Posts a write of a few bytes from the start of `a`'s region to an offset in `b`'s.
@@ -129,7 +129,7 @@ pub(crate) fn gid(fabric: &Fabric, nic: usize) -> (u8, Gid) {
 }
 
 /// INIT, RTR and RTS towards a peer.
-pub(crate) fn wire(
+pub(crate) fn connect(
     fabric: &mut Fabric,
     own: End,
     peer: End,

@@ -30,8 +30,8 @@ fn second_life(profile: &'static Profile, again: Again) -> Result<(), String> {
         duo.b.number = duo.create(duo.b.nic);
     }
     let (a, b) = (duo.a, duo.b);
-    wire(&mut duo.fabric, a, b, 3_000, 4_000).map_err(|error| error.to_string())?;
-    wire(&mut duo.fabric, b, a, 4_000, 3_000).map_err(|error| error.to_string())?;
+    connect(&mut duo.fabric, a, b, 3_000, 4_000).map_err(|error| error.to_string())?;
+    connect(&mut duo.fabric, b, a, 4_000, 3_000).map_err(|error| error.to_string())?;
     let request = duo.write_request(2, 100, 8);
     duo.post(request).map_err(|error| error.to_string())?;
     duo.fabric.run();
@@ -77,7 +77,7 @@ fn an_erdma_queue_pair_that_is_reset_stays_with_its_old_peer() {
     let keys = duo.fabric.register(nic, BASE, vec![0xcc; SIZE], Access::ALL).expect("room");
     let third = End { nic, number: duo.create(nic), keys };
     duo.modify(duo.a, QpState::Reset).expect("returns 0");
-    wire(&mut duo.fabric, duo.a, third, 1, 2).expect("every step returns 0");
+    connect(&mut duo.fabric, duo.a, third, 1, 2).expect("every step returns 0");
     let bond = duo.fabric.queue_pair(duo.a.nic, duo.a.number).expect("there").bond();
     assert_eq!(bond, Some((duo.b.nic, duo.b.number)));
     duo.write(1, 0, 8);
@@ -203,7 +203,7 @@ fn erdma_cannot_detect_a_stale_silent_peer() {
             duo.fabric.register(duo.b.nic, BASE, vec![0xbb; SIZE], Access::ALL).expect("room");
         assert_eq!(duo.create(duo.b.nic), duo.b.number);
         let (a, b) = (duo.a, duo.b);
-        wire(&mut duo.fabric, b, a, 7_000, 8_000).expect("wired by what it remembers of us");
+        connect(&mut duo.fabric, b, a, 7_000, 8_000).expect("wired by what it remembers of us");
         duo.write(1, 0, 8);
         duo.fabric.run();
         let ignored = profile.psn_source == PsnSource::Constant;

@@ -73,7 +73,7 @@ fn a_queue_pair_without_the_right_refuses_the_request() {
     for profile in connectable().filter(|profile| profile.checks_attributes) {
         let mut duo = fresh(profile);
         let (index, dgid) = gid(&duo.fabric, duo.a.nic);
-        wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+        connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
         for step in [
             Attributes::to_init(Access::LOCAL),
             Attributes::to_rtr(index, dgid, duo.a.number, 1),
@@ -145,7 +145,7 @@ fn a_peer_that_is_destroyed_dead_or_in_error_is_silent() {
 fn a_packet_longer_than_the_responder_expects_is_refused() {
     let mut duo = fresh(&STRICT);
     let (index, dgid) = gid(&duo.fabric, duo.a.nic);
-    wire(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
     let rtr = Attributes::to_rtr(index, dgid, duo.a.number, 1);
     for step in [
         Attributes::to_init(Access::ALL),

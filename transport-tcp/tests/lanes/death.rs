@@ -162,11 +162,11 @@ async fn cut_in_the_middle_of_a_hello() {
         let net = FrailNet::new();
         let a = node_at(net.clone(), "127.0.0.1:0", 1, Setup::default()).await;
         let b = node_at(net.clone(), "127.0.0.1:0", 2, Setup::default()).await;
-        let ours = a.transport.bring_up(LANE, 1).unwrap();
-        let theirs = b.transport.bring_up(LANE, 2).unwrap();
-        b.transport.wire(b.pair(7), a.pair(7), ours).await.unwrap();
+        let ours = a.transport.create(LANE, 1).unwrap();
+        let theirs = b.transport.create(LANE, 2).unwrap();
+        b.transport.connect(b.pair(7), a.pair(7), ours).await.unwrap();
         net.allow(bytes);
-        let error = a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap_err();
+        let error = a.transport.connect(a.pair(7), b.pair(7), theirs).await.unwrap_err();
         assert_eq!(error.call, "hello", "{bytes}: {error}");
         assert_eq!(a.sink.failures(), 0, "wire told it");
         let (_, region) = b.region(64, Access::WRITE);
@@ -174,7 +174,7 @@ async fn cut_in_the_middle_of_a_hello() {
         assert_eq!(a.sink.ended_now()[0].slice, slice, "the lane takes nothing");
         a.retire().await;
         b.retire().await;
-        assert!(a.transport.bring_up(Lifecycle(8), 3).is_ok());
+        assert!(a.transport.create(Lifecycle(8), 3).is_ok());
     }
 }
 

@@ -12,8 +12,8 @@ const TOKEN: u64 = 0xFEED_5EED_0BAD_CAFE;
 #[tokio::test]
 async fn a_hello_that_is_not_the_right_one_is_refused_with_its_reason() {
     let node = node(2, Setup::default()).await;
-    node.transport.bring_up(LANE, TOKEN).unwrap();
-    node.transport.wire(node.pair(7), RAW, Body::default()).await.unwrap();
+    node.transport.create(LANE, TOKEN).unwrap();
+    node.transport.connect(node.pair(7), RAW, Body::default()).await.unwrap();
     let own = node.pair(7);
     let good = hello(8, TOKEN, RAW, own);
     let with = |at: usize, byte: u8| {
@@ -53,7 +53,7 @@ async fn a_hello_that_is_not_the_right_one_is_refused_with_its_reason() {
 #[tokio::test]
 async fn random_bytes_half_hellos_and_silence_end_in_a_closed_socket() {
     let node = node(2, Setup::hello_ms(40)).await;
-    node.transport.bring_up(LANE, TOKEN).unwrap();
+    node.transport.create(LANE, TOKEN).unwrap();
     for seed in 0..64_u8 {
         let mut bytes: Vec<u8> = LANE_MAGIC.to_vec();
         bytes.extend((0..64_u8).map(|at| at.wrapping_mul(seed.wrapping_mul(2) | 1) ^ seed));
@@ -81,7 +81,7 @@ async fn random_bytes_half_hellos_and_silence_end_in_a_closed_socket() {
 async fn hellos_under_way_are_bounded() {
     let limits = TcpLimits { hellos_pending_max: 3, ..TcpLimits::default() };
     let node = node(2, Setup { limits, ..Setup::default() }).await;
-    node.transport.bring_up(LANE, TOKEN).unwrap();
+    node.transport.create(LANE, TOKEN).unwrap();
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let mut stream = TcpStream::connect(&node.address).await.unwrap();
@@ -102,12 +102,12 @@ async fn hellos_under_way_are_bounded() {
 #[tokio::test]
 async fn forged_hello_does_not_spend_the_token() {
     let node = node(2, Setup::default()).await;
-    node.transport.bring_up(LANE, TOKEN).unwrap();
+    node.transport.create(LANE, TOKEN).unwrap();
     let stranger = Pair { incarnation: Incarnation(1), ..RAW };
     let mut early = TcpStream::connect(&node.address).await.unwrap();
     early.write_all(&hello(8, TOKEN, stranger, node.pair(7))).await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(30)).await;
-    node.transport.wire(node.pair(7), RAW, Body::default()).await.unwrap();
+    node.transport.connect(node.pair(7), RAW, Body::default()).await.unwrap();
     assert_eq!(reason(&receive_bytes(&mut early, 16).await), 0, "its token is good");
     assert!(is_closed(&mut early).await, "its pair is not");
     assert_eq!(node.counters().refused(HelloRefusal::WrongPair), 1);
@@ -120,14 +120,14 @@ async fn who_is_dialled_may_not_dial() {
     let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let node = node(2, Setup::default()).await;
-    node.transport.bring_up(LANE, TOKEN).unwrap();
+    node.transport.create(LANE, TOKEN).unwrap();
     let higher = Pair { incarnation: Incarnation(3), lifecycle: LANE };
     let body = Body { token: "1".into(), address, ..Body::default() };
     let (transport, own) = (node.transport.clone(), node.pair(7));
-    let wiring = tokio::spawn(async move { transport.wire(own, higher, body).await });
+    let connecting = tokio::spawn(async move { transport.connect(own, higher, body).await });
     let (_kept, _) = silent.accept().await.unwrap();
     let (_, answer) = say(&node.address, &hello(8, TOKEN, higher, own)).await;
     assert_eq!(reason(&answer), HelloRefusal::TokenUsed as u16);
     node.retire().await;
-    assert!(wiring.await.unwrap().is_err());
+    assert!(connecting.await.unwrap().is_err());
 }

@@ -7,7 +7,7 @@ use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{
     Access, Completion, DataPath, Direction, Posting, RemoteSpan, Sent, SliceId,
 };
-use handfast_transport_tcp::{BringUpError, HelloRefusal, Net, TcpLimits, TokioNet};
+use handfast_transport_tcp::{CreateError, HelloRefusal, Net, TcpLimits, TokioNet};
 use std::time::Duration;
 
 /// Moves bytes both ways between two wired nodes.
@@ -68,11 +68,11 @@ async fn pipes_in_memory_carry_lanes_too() {
 async fn a_node_may_connect_to_itself() {
     let node = node(5, Setup::default()).await;
     let other = Lifecycle(8);
-    let ours = node.transport.bring_up(LANE, 1).unwrap();
-    let theirs = node.transport.bring_up(other, 2).unwrap();
+    let ours = node.transport.create(LANE, 1).unwrap();
+    let theirs = node.transport.create(other, 2).unwrap();
     let (low, high) = (node.pair(LANE.0), node.pair(other.0));
-    node.transport.wire(high, low, ours).await.unwrap();
-    node.transport.wire(low, high, theirs).await.unwrap();
+    node.transport.connect(high, low, ours).await.unwrap();
+    node.transport.connect(low, high, theirs).await.unwrap();
     let (target, region) = node.region(5000, Access::WRITE);
     let source = patterned(5000, 3);
     let slice = node.write(source.whole(), &region, 0);
@@ -84,15 +84,15 @@ async fn a_node_may_connect_to_itself() {
 #[tokio::test]
 async fn early_hello_is_answered_before_connect() {
     let (a, b) = (node(1, Setup::default()).await, node(2, Setup::default()).await);
-    let ours = a.transport.bring_up(LANE, 10).unwrap();
-    let theirs = b.transport.bring_up(LANE, 20).unwrap();
-    a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap();
+    let ours = a.transport.create(LANE, 10).unwrap();
+    let theirs = b.transport.create(LANE, 20).unwrap();
+    a.transport.connect(a.pair(7), b.pair(7), theirs).await.unwrap();
     let (target, region) = b.region(5000, Access::WRITE);
     let source = patterned(5000, 3);
     let slice = a.write(source.whole(), &region, 0);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_ne!(bytes_of(&target), bytes_of(&source), "nothing is received before our own wire");
-    b.transport.wire(b.pair(7), a.pair(7), ours).await.unwrap();
+    b.transport.connect(b.pair(7), a.pair(7), ours).await.unwrap();
     assert_eq!(a.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target), bytes_of(&source));
     moves_bytes(&a, &b).await;
@@ -102,13 +102,13 @@ async fn early_hello_is_answered_before_connect() {
 #[tokio::test]
 async fn unclaimed_connection_is_dropped() {
     let (a, b) = (node(1, Setup::default()).await, node(2, Setup::hello_ms(30)).await);
-    a.transport.bring_up(LANE, 10).unwrap();
-    let theirs = b.transport.bring_up(LANE, 20).unwrap();
-    a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap();
+    a.transport.create(LANE, 10).unwrap();
+    let theirs = b.transport.create(LANE, 20).unwrap();
+    a.transport.connect(a.pair(7), b.pair(7), theirs).await.unwrap();
     let error = a.sink.failure().await;
     assert_eq!(error.side, Side::Peer, "the other side hung up");
-    assert_eq!(b.counters().refused(HelloRefusal::NotWired), 1);
-    let late = b.transport.wire(b.pair(7), a.pair(7), Body::default()).await.unwrap_err();
+    assert_eq!(b.counters().refused(HelloRefusal::NotConnected), 1);
+    let late = b.transport.connect(b.pair(7), a.pair(7), Body::default()).await.unwrap_err();
     assert!(late.detail.contains("ran out"), "{late}");
     assert_eq!(b.sink.failures(), 0, "no lane was there to fail");
 }
@@ -116,7 +116,7 @@ async fn unclaimed_connection_is_dropped() {
 #[tokio::test]
 async fn retiring_closes_a_parked_hello() {
     let node = node(2, Setup::default()).await;
-    node.transport.bring_up(LANE, 20).unwrap();
+    node.transport.create(LANE, 20).unwrap();
     let bytes = hello(8, 20, RAW, node.pair(7));
     let mut stream = tokio::net::TcpStream::connect(&node.address).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stream, &bytes).await.unwrap();
@@ -133,17 +133,17 @@ async fn retiring_ends_a_dial_that_waits_for_its_answer() {
     let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let node = node(2, Setup::default()).await;
-    node.transport.bring_up(LANE, 1).unwrap();
+    node.transport.create(LANE, 1).unwrap();
     let transport = node.transport.clone();
     let (local, remote) = (node.pair(7), Pair { lifecycle: Lifecycle(9), ..node.pair(7) });
     let body = Body { token: "ff".into(), address, ..Body::default() };
-    let wiring = tokio::spawn(async move { transport.wire(local, remote, body).await });
+    let connecting = tokio::spawn(async move { transport.connect(local, remote, body).await });
     let (mut stream, _) = silent.accept().await.unwrap();
     let first = receive_bytes(&mut stream, 72).await;
     assert_eq!(first, hello(128, 0xFF, local, remote));
     node.retire().await;
     assert!(is_closed(&mut stream).await);
-    let error = wiring.await.unwrap().unwrap_err();
+    let error = connecting.await.unwrap().unwrap_err();
     assert_eq!(error.side, Side::Local);
 }
 
@@ -165,10 +165,10 @@ async fn a_dial_says_what_went_wrong() {
     ];
     let node = node(2, setup).await;
     for (number, (address, token, call, detail)) in (10..).zip(cases) {
-        node.transport.bring_up(Lifecycle(number), 1).unwrap();
+        node.transport.create(Lifecycle(number), 1).unwrap();
         let body = Body { token: token.into(), address: address.into(), ..Body::default() };
         let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
-        let error = node.transport.wire(node.pair(number), remote, body).await.unwrap_err();
+        let error = node.transport.connect(node.pair(number), remote, body).await.unwrap_err();
         assert_eq!((error.side, &*error.call), (Side::Peer, call), "{error}");
         assert!(error.detail.contains(detail), "{error}");
         assert!(error.detail.contains(address), "{error}");
@@ -184,9 +184,9 @@ async fn who_takes_no_connections_dials_whatever_its_pair() {
     moves_bytes(&listening, &quiet).await;
     assert_eq!(listening.counters().hellos_accepted, 1);
     let other = node_without_listener(net, String::new(), 3, Setup::default());
-    let body = other.transport.bring_up(LANE, 1).unwrap();
-    quiet.transport.bring_up(Lifecycle(8), 2).unwrap();
-    let error = quiet.transport.wire(quiet.pair(8), other.pair(LANE.0), body).await.unwrap_err();
+    let body = other.transport.create(LANE, 1).unwrap();
+    quiet.transport.create(Lifecycle(8), 2).unwrap();
+    let error = quiet.transport.connect(quiet.pair(8), other.pair(LANE.0), body).await.unwrap_err();
     assert!(error.detail.contains("neither side takes connections"), "{error}");
 }
 
@@ -194,13 +194,13 @@ async fn who_takes_no_connections_dials_whatever_its_pair() {
 async fn misuse_is_an_error() {
     let limits = TcpLimits { lanes_max: 2, ..TcpLimits::default() };
     let node = node(2, Setup { limits, ..Setup::default() }).await;
-    node.transport.bring_up(LANE, 1).unwrap();
-    assert!(node.transport.bring_up(LANE, 2).is_err(), "a lifecycle is raised once");
-    node.transport.bring_up(Lifecycle(8), 3).unwrap();
-    let error = node.transport.bring_up(Lifecycle(9), 4).unwrap_err();
-    assert_eq!(error, BringUpError::Full { lanes: 2, max: 2 });
+    node.transport.create(LANE, 1).unwrap();
+    assert!(node.transport.create(LANE, 2).is_err(), "a lifecycle is raised once");
+    node.transport.create(Lifecycle(8), 3).unwrap();
+    let error = node.transport.create(Lifecycle(9), 4).unwrap_err();
+    assert_eq!(error, CreateError::Full { lanes: 2, max: 2 });
 
-    let wire = |local, remote| node.transport.wire(local, remote, Body::default());
+    let wire = |local, remote| node.transport.connect(local, remote, Body::default());
     assert!(wire(node.pair(50), RAW).await.is_err(), "no such lifecycle");
     assert!(wire(node.pair(7), node.pair(7)).await.is_err(), "itself");
     assert!(wire(RAW, node.pair(7)).await.is_err(), "not our incarnation");
@@ -213,7 +213,7 @@ async fn misuse_is_an_error() {
     let released = Completion::released(slice, Sent::None);
     assert_eq!(node.sink.ended_now(), [released], "the lane is gone");
     assert_eq!(node.transport.depth(LANE), None);
-    node.transport.bring_up(Lifecycle(9), 4).unwrap();
+    node.transport.create(Lifecycle(9), 4).unwrap();
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn dropping_the_transport_ends_its_lanes() {
         node_without_listener(TokioNet, String::new(), 2, Setup::default());
     let silent = TokioNet.bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let body = transport.bring_up(LANE, 1).unwrap();
+    let body = transport.create(LANE, 1).unwrap();
     let local = Pair { incarnation, lifecycle: LANE };
     let remote = Pair { incarnation: Incarnation(9), lifecycle: LANE };
     let peer = async {
@@ -231,9 +231,9 @@ async fn dropping_the_transport_ends_its_lanes() {
         tokio::io::AsyncWriteExt::write_all(&mut stream, &yes(8)).await.unwrap();
         stream
     };
-    let (wired, mut stream) =
-        tokio::join!(transport.wire(local, remote, Body { address, ..body }), peer);
-    wired.unwrap();
+    let (connected, mut stream) =
+        tokio::join!(transport.connect(local, remote, Body { address, ..body }), peer);
+    connected.unwrap();
     let memory = patterned(10, 1);
     let remote = RemoteSpan { key: 1, address: 2 };
     let direction = Direction::Write;
@@ -262,7 +262,7 @@ async fn an_answer_to_a_hello_that_is_none_is_an_error() {
     // Not the magic, no such reason, no depth, more than was offered, a reason.
     let answers = [(with(0, 0), 0), (with(8, 10), 0), (yes(0), 0), (yes(129), 0), (with(8, 7), 7)];
     for (number, (answer, code)) in (20..).zip(answers) {
-        node.transport.bring_up(Lifecycle(number), 1).unwrap();
+        node.transport.create(Lifecycle(number), 1).unwrap();
         let remote = Pair { lifecycle: Lifecycle(99), ..node.pair(99) };
         let body = Body { token: "1".into(), address: address.clone(), ..Body::default() };
         let peer = async {
@@ -271,7 +271,8 @@ async fn an_answer_to_a_hello_that_is_none_is_an_error() {
             tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await.unwrap();
             assert!(is_closed(&mut stream).await);
         };
-        let (error, ()) = tokio::join!(node.transport.wire(node.pair(number), remote, body), peer);
+        let (error, ()) =
+            tokio::join!(node.transport.connect(node.pair(number), remote, body), peer);
         let error = error.unwrap_err();
         assert_eq!((error.side, &*error.call, error.code), (Side::Peer, "hello", code), "{error}");
     }

@@ -62,8 +62,8 @@ fn serve(simulation: &mut turmoil::Sim<'static>, notice: &Notice) {
             let node = node_at(SimulatedNet, "0.0.0.0:900", 2, Setup::default()).await;
             let (memory, region) = node.region(100_000, Access::READ_WRITE);
             memory.copy_in(0, &bytes_of(&patterned(100_000, 5)))?;
-            let body = node.transport.bring_up(LANE, 42)?;
-            node.transport.wire(high(), low(), Body::default()).await?;
+            let body = node.transport.create(LANE, 42)?;
+            node.transport.connect(high(), low(), Body::default()).await?;
             let body = Body { address: "server:900".into(), ..body };
             *notice.lock().unwrap() = Some((body, region));
             std::future::pending().await
@@ -90,8 +90,8 @@ fn a_lane_works_until_its_peer_crashes() {
     simulation.client("client", async move {
         let node = node_at(SimulatedNet, "0.0.0.0:900", 1, Setup::default()).await;
         let (body, region) = told(&notice).await;
-        node.transport.bring_up(LANE, 1)?;
-        node.transport.wire(low(), high(), body).await?;
+        node.transport.create(LANE, 1)?;
+        node.transport.connect(low(), high(), body).await?;
         let local = patterned(100_000, 0);
         let slice = node.read(local.whole(), &region, 0);
         assert_eq!(node.sink.ended(1).await, [Completion::done(slice)]);
@@ -126,10 +126,10 @@ fn a_peer_that_cannot_be_reached_costs_the_time_of_a_dial() {
         let (body, _) = told(&notice).await;
         turmoil::partition("client", "server");
         for lifecycle in [7, 8] {
-            node.transport.bring_up(Lifecycle(lifecycle), 1)?;
+            node.transport.create(Lifecycle(lifecycle), 1)?;
             let begin = tokio::time::Instant::now();
             let local = Pair { lifecycle: Lifecycle(lifecycle), ..low() };
-            let error = node.transport.wire(local, high(), body.clone()).await.unwrap_err();
+            let error = node.transport.connect(local, high(), body.clone()).await.unwrap_err();
             assert_eq!(error.call, "connect");
             assert!(error.detail.contains("server:900"), "{error}");
             assert!(begin.elapsed() <= Duration::from_millis(3100));

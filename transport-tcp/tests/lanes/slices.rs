@@ -149,14 +149,14 @@ async fn no_more_slices_are_on_the_wire_than_the_peer_agreed_to() {
 #[tokio::test]
 async fn slices_posted_before_the_lane_is_wired_wait_for_it() {
     let (a, b) = (node(1, Setup::default()).await, node(2, Setup::default()).await);
-    let ours = a.transport.bring_up(LANE, 1).unwrap();
-    let theirs = b.transport.bring_up(LANE, 2).unwrap();
+    let ours = a.transport.create(LANE, 1).unwrap();
+    let theirs = b.transport.create(LANE, 2).unwrap();
     let (target, region) = a.region(1000, Access::WRITE);
-    b.transport.wire(b.pair(7), a.pair(7), ours).await.unwrap();
+    b.transport.connect(b.pair(7), a.pair(7), ours).await.unwrap();
     let source = patterned(1000, 8);
     let slice = b.write(source.whole(), &region, 0);
     assert!(b.sink.ended_now().is_empty());
-    a.transport.wire(a.pair(7), b.pair(7), theirs).await.unwrap();
+    a.transport.connect(a.pair(7), b.pair(7), theirs).await.unwrap();
     assert_eq!(b.sink.ended(1).await, [Completion::done(slice)]);
     assert_eq!(bytes_of(&target), bytes_of(&source));
 }

@@ -215,11 +215,11 @@ pub(crate) const LANE: Lifecycle = Lifecycle(7);
 
 /// Wires the lanes of two nodes to each other.
 pub(crate) async fn wire<N: Net>(a: &Node<N>, b: &Node<N>) {
-    let ours = a.transport.bring_up(LANE, 0xAAAA_0000_1111_2222).unwrap();
-    let theirs = b.transport.bring_up(LANE, 0xBBBB_3333_4444_5555).unwrap();
+    let ours = a.transport.create(LANE, 0xAAAA_0000_1111_2222).unwrap();
+    let theirs = b.transport.create(LANE, 0xBBBB_3333_4444_5555).unwrap();
     let (one, other) = tokio::join!(
-        a.transport.wire(a.pair(LANE.0), b.pair(LANE.0), theirs),
-        b.transport.wire(b.pair(LANE.0), a.pair(LANE.0), ours),
+        a.transport.connect(a.pair(LANE.0), b.pair(LANE.0), theirs),
+        b.transport.connect(b.pair(LANE.0), a.pair(LANE.0), ours),
     );
     one.unwrap();
     other.unwrap();
@@ -296,9 +296,9 @@ pub(crate) async fn is_closed(stream: &mut TcpStream) -> bool {
 /// Raises and arms the lane of `node` for [`RAW`], and says hello as that.
 pub(crate) async fn raw_peer(node: &Node<TokioNet>, depth: u32) -> TcpStream {
     const TOKEN: u64 = 0x0123_4567_89AB_CDEF;
-    let body = node.transport.bring_up(LANE, TOKEN).unwrap();
+    let body = node.transport.create(LANE, TOKEN).unwrap();
     assert_eq!(body.token, "0123456789abcdef");
-    node.transport.wire(node.pair(LANE.0), RAW, Body::default()).await.unwrap();
+    node.transport.connect(node.pair(LANE.0), RAW, Body::default()).await.unwrap();
     let (stream, answer) = say(&node.address, &hello(depth, TOKEN, RAW, node.pair(LANE.0))).await;
     assert_eq!(reason(&answer), 0);
     stream
@@ -310,7 +310,7 @@ pub(crate) async fn piped_peer(capacity: usize) -> (Node<PipeNet>, Bounced<Duple
     let listener = net.bind("").await.unwrap();
     let address = net.local_address(&listener).unwrap().to_string();
     let node = node_without_listener(net.clone(), String::new(), 2, Setup::default());
-    node.transport.bring_up(LANE, 1).unwrap();
+    node.transport.create(LANE, 1).unwrap();
     let higher = Pair { incarnation: Incarnation(3), lifecycle: LANE };
     let body = Body { token: "1".into(), address, ..Body::default() };
     let peer = async {
@@ -319,8 +319,9 @@ pub(crate) async fn piped_peer(capacity: usize) -> (Node<PipeNet>, Bounced<Duple
         stream.write_all(&yes(8)).await.unwrap();
         stream
     };
-    let (wired, peer) = tokio::join!(node.transport.wire(node.pair(LANE.0), higher, body), peer);
-    wired.unwrap();
+    let (connected, peer) =
+        tokio::join!(node.transport.connect(node.pair(LANE.0), higher, body), peer);
+    connected.unwrap();
     (node, peer)
 }
 

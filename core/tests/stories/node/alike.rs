@@ -130,15 +130,15 @@ fn fingerprint_separates_numbers_and_addresses() {
         Body { mtu: 1, ..plain.clone() },
         Body { gid: "fe80::1".into(), ..plain },
     ];
-    let raised = |body: &Body| {
+    let created = |body: &Body| {
         let mut told = Told::new(0);
         told.step(&Move::Open(1));
         let id = told.operations.pop().expect("it is being raised").id();
-        let outcome = Outcome::BroughtUp(body.clone());
+        let outcome = Outcome::Created(body.clone());
         told.tell(Input::OperationDone { id, outcome });
         told.fingerprint()
     };
-    let different: BTreeSet<u64> = bodies.iter().map(raised).collect();
+    let different: BTreeSet<u64> = bodies.iter().map(created).collect();
     assert_eq!(different.len(), bodies.len());
 }
 
@@ -246,9 +246,9 @@ impl Told {
                 let operation = self.operations.remove(index.index(self.operations.len()));
                 let outcome = match operation {
                     _ if !succeeds => Outcome::Failed(error()),
-                    Operation::BringUp { .. } => Outcome::BroughtUp(Body::default()),
-                    Operation::Wire { .. } => Outcome::Wired,
-                    Operation::Prove { .. } => Outcome::Proven,
+                    Operation::Create { .. } => Outcome::Created(Body::default()),
+                    Operation::Connect { .. } => Outcome::Connected,
+                    Operation::Probe { .. } => Outcome::Probed,
                     Operation::Drain { .. } => Outcome::Drained,
                     Operation::Retire { .. } => Outcome::Retired,
                 };
@@ -320,15 +320,15 @@ impl Told {
             }
             // It names its sender by queue pairs only.
             plain @ Output::PlainAnswer { .. } => plain,
-            Output::Operate(Operation::BringUp { lifecycle, peer, skip }) => {
+            Output::Operate(Operation::Create { lifecycle, peer, skip }) => {
                 let lifecycle = number(lifecycle);
-                Output::Operate(Operation::BringUp { lifecycle, peer, skip })
+                Output::Operate(Operation::Create { lifecycle, peer, skip })
             }
-            Output::Operate(Operation::Wire { local, remote, body }) => {
-                Output::Operate(Operation::Wire { local: pair(local), remote, body })
+            Output::Operate(Operation::Connect { local, remote, body }) => {
+                Output::Operate(Operation::Connect { local: pair(local), remote, body })
             }
-            Output::Operate(Operation::Prove { lifecycle }) => {
-                Output::Operate(Operation::Prove { lifecycle: number(lifecycle) })
+            Output::Operate(Operation::Probe { lifecycle }) => {
+                Output::Operate(Operation::Probe { lifecycle: number(lifecycle) })
             }
             Output::Operate(Operation::Drain { lifecycle }) => {
                 Output::Operate(Operation::Drain { lifecycle: number(lifecycle) })

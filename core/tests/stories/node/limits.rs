@@ -41,7 +41,7 @@ fn waiters_share_the_outstanding_attempt() {
 #[test]
 fn readies_that_nobody_acknowledges_end_the_lifecycle() {
     let mut solo = Solo::new(Limits { readies_max: 2, ..Limits::default() });
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     assert_eq!(solo.take_calls().len(), 1);
     solo.pass_time();
     assert_eq!(solo.take_calls().len(), 1);
@@ -99,17 +99,17 @@ fn one_call_more_than_may_be_held_is_refused_as_busy() {
 fn a_demand_ends_after_its_lifecycles_have_failed_in_a_row() {
     let mut solo = Solo::new(Limits { opens_max: 2, ..Limits::default() });
     solo.tell(Input::Open(far(1)));
-    let mut raised = 0;
+    let mut created = 0;
     loop {
-        let failed = solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
-        raised += failed;
+        let failed = solo.operate(OperationKind::Create, |_| Outcome::Failed(Solo::error()));
+        created += failed;
         solo.operate_all();
         if failed == 0 {
             break;
         }
         solo.pass_time();
     }
-    assert_eq!(raised, 3, "one and two more");
+    assert_eq!(created, 3, "one and two more");
     assert!(matches!(solo.events.last(), Some(Event::OpenFailed { .. })));
     assert_eq!(solo.node.poll_timeout(), None);
 }
@@ -118,7 +118,7 @@ fn a_demand_ends_after_its_lifecycles_have_failed_in_a_row() {
 #[test]
 fn failing_retire_is_reported_and_keeps_the_fence() {
     let mut solo = Solo::new(Limits { retires_max: 2, ..Limits::default() });
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     solo.tell(Input::Close(far(1)));
     solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     let mut retires = 0;
@@ -140,7 +140,7 @@ fn failing_retire_is_reported_and_keeps_the_fence() {
 #[test]
 fn a_retire_that_never_ends_is_reported_once_and_taken_late() {
     let mut solo = Solo::new(Limits::default());
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     solo.tell(Input::Close(far(1)));
     solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     assert_eq!(solo.node.poll_timeout().map(|(_, kind)| kind), Some(TimerKind::Operation));
@@ -154,7 +154,7 @@ fn a_retire_that_never_ends_is_reported_once_and_taken_late() {
 #[test]
 fn an_answer_that_is_no_call_is_refused_as_protection() {
     let mut solo = Solo::new(Limits::default());
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     solo.call(message(Op::Ack, 1, 10, 1, Some(own)));
     assert_eq!(solo.take_refusals(), [RefusalReason::Protection]);
     let mut elsewhere = request(1, 10, 1);

@@ -26,7 +26,7 @@ fn a_close_drains_asks_and_then_retires() {
 #[test]
 fn connected_side_quiesces_before_retiring() {
     let mut solo = Solo::new(Limits::default());
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     solo.take_calls();
     solo.tell(Input::Close(far(1)));
     assert_eq!(solo.node.state_of(own), Some(StateKind::Quiescing));
@@ -156,7 +156,7 @@ fn lane_reopened_during_retire_comes_up_at_once() {
     solo.operate(OperationKind::Drain, |_| Outcome::Drained);
     solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     assert_ne!(solo.newest(), own);
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Raising));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Creating));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_full_table_lets_an_idle_lane_make_way_for_a_demand() {
     solo.tell(Input::CallAnswered(message(Op::Retired, 1, 10, 1, Some(own))));
     assert_eq!(solo.events.last(), Some(&ended(own, Failure::Evicted)));
     solo.operate(OperationKind::Retire, |_| Outcome::Retired);
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Raising));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Creating));
     assert_eq!(solo.node.lifecycles().next().map(|(_, _, peer, _)| peer.clone()), Some(far(2)));
 }
 
@@ -194,8 +194,8 @@ fn wait_for_capacity_ends_with_the_limit() {
     solo.establish(1, 10, 1);
     solo.tell(Input::Release(far(1)));
     solo.tell(Input::Open(far(2)));
-    let room = solo.node.timers().find(|(_, _, kind)| *kind == TimerKind::Room);
-    let (id, at, _) = room.expect("the demand waits for room");
+    let capacity = solo.node.timers().find(|(_, _, kind)| *kind == TimerKind::Capacity);
+    let (id, at, _) = capacity.expect("the demand waits for room");
     solo.node.handle_timer(at, &id);
     solo.tell(Input::Release(far(1)));
     let failure = Failure::Limit("lifecycles_max".into());

@@ -10,7 +10,7 @@ use handfast_core::wire::Op;
 #[test]
 fn repeated_ready_is_acknowledged_each_time() {
     let mut solo = Solo::new(Limits::default());
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     for _ in 0..2 {
         solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
         assert_eq!(solo.take_answers(Op::Ack), 1);
@@ -28,9 +28,9 @@ fn early_ready_is_acknowledged_once_connected() {
     let own = solo.newest();
     solo.tell(Input::CallAnswered(message(Op::Reply, 1, 10, 1, Some(own))));
     solo.call(message(Op::Ready, 1, 10, 1, Some(own)));
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wiring));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Connecting));
     assert_eq!(solo.take_answers(Op::Ack), 0);
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     assert_eq!(solo.node.state_of(own), Some(StateKind::Established));
     assert_eq!(solo.take_answers(Op::Ack), 1);
 }

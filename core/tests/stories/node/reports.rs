@@ -11,7 +11,7 @@ fn a_protection_or_configuration_error_never_reconnects() {
     for side in [Side::Protection, Side::Configuration] {
         let mut solo = Solo::new(Limits::default());
         solo.tell(Input::Open(far(1)));
-        let own = solo.wire_towards(1, 10, 1);
+        let own = solo.connect_to(1, 10, 1);
         let error = TransportError { side, ..Solo::error() };
         solo.tell(Input::LaneFailed { lifecycle: own, error: error.clone() });
         solo.operate_all();
@@ -45,23 +45,23 @@ fn permanent_refusals_are_final() {
 fn a_failure_of_our_own_port_is_tried_again_after_a_pause() {
     let mut solo = Solo::new(Limits::default());
     solo.tell(Input::Open(far(1)));
-    solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
+    solo.operate(OperationKind::Create, |_| Outcome::Failed(Solo::error()));
     solo.operate_all();
     solo.pass_time();
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Raising));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Creating));
 }
 
 /// An incarnation proven on one NIC ends the earlier lanes of all NICs.
 #[test]
 fn proven_incarnation_ends_lanes_of_all_nics() {
     let mut solo = Solo::new(Limits::default());
-    let first = solo.wire_towards(1, 10, 1);
-    let second = solo.wire(nic(1, 2), 10, 2);
-    assert_eq!(solo.node.state_of(second), Some(StateKind::Wired));
+    let first = solo.connect_to(1, 10, 1);
+    let second = solo.connect(nic(1, 2), 10, 2);
+    assert_eq!(solo.node.state_of(second), Some(StateKind::Connected));
     solo.call(request(1, 11, 1));
     solo.operate_all();
     assert_eq!(solo.take_refusals(), [RefusalReason::Unproven]);
-    assert_eq!(solo.node.state_of(second), Some(StateKind::Wired), "no proof yet");
+    assert_eq!(solo.node.state_of(second), Some(StateKind::Connected), "no proof yet");
     let candidate = solo.newest();
     let mut proof = request(1, 11, 1);
     proof.echo = Some(solo.pair(candidate));
@@ -83,7 +83,7 @@ fn echo_older_than_another_proof_proves_nothing() {
     solo.call(early);
     solo.operate_all();
     let issued_early = solo.newest();
-    solo.wire_towards(1, 11, 1);
+    solo.connect_to(1, 11, 1);
     let mut late = message(Op::Ready, 1, 10, 1, Some(issued_early));
     late.from = nic(1, 2);
     solo.call(late);
@@ -135,26 +135,26 @@ fn unexpected_operation_end_changes_nothing() {
         solo.tell(Input::Open(far(1)));
         solo
     };
-    let mut raising = opened();
-    assert_heeds_only(&mut raising, StateKind::Raising, Some(OperationKind::BringUp));
+    let mut creating = opened();
+    assert_heeds_only(&mut creating, StateKind::Creating, Some(OperationKind::Create));
     let mut announced = opened();
     announced.operate_all();
     assert_heeds_only(&mut announced, StateKind::Announced, None);
-    let mut wiring = opened();
-    wiring.operate_all();
-    let own = wiring.newest();
-    wiring.tell(Input::CallAnswered(message(Op::Reply, 1, 10, 1, Some(own))));
-    assert_heeds_only(&mut wiring, StateKind::Wiring, Some(OperationKind::Wire));
-    let mut wired = fresh();
-    wired.wire_towards(1, 10, 1);
-    assert_heeds_only(&mut wired, StateKind::Wired, None);
-    let mut proving = fresh();
-    let own = proving.open_plainly();
-    proving.operate(OperationKind::Wire, |_| Outcome::Wired);
-    proving.answer_plainly(own, PlainMessage::ack());
-    assert_heeds_only(&mut proving, StateKind::Proving, Some(OperationKind::Prove));
-    proving.operate(OperationKind::Prove, |_| Outcome::Proven);
-    assert_heeds_only(&mut proving, StateKind::Weak, None);
+    let mut connecting = opened();
+    connecting.operate_all();
+    let own = connecting.newest();
+    connecting.tell(Input::CallAnswered(message(Op::Reply, 1, 10, 1, Some(own))));
+    assert_heeds_only(&mut connecting, StateKind::Connecting, Some(OperationKind::Connect));
+    let mut connected = fresh();
+    connected.connect_to(1, 10, 1);
+    assert_heeds_only(&mut connected, StateKind::Connected, None);
+    let mut probing = fresh();
+    let own = probing.open_plainly();
+    probing.operate(OperationKind::Connect, |_| Outcome::Connected);
+    probing.answer_plainly(own, PlainMessage::ack());
+    assert_heeds_only(&mut probing, StateKind::Probing, Some(OperationKind::Probe));
+    probing.operate(OperationKind::Probe, |_| Outcome::Probed);
+    assert_heeds_only(&mut probing, StateKind::Legacy, None);
     let mut closing = fresh();
     closing.establish(1, 10, 1);
     assert_heeds_only(&mut closing, StateKind::Established, None);
@@ -172,9 +172,9 @@ fn assert_heeds_only(solo: &mut Solo, state: StateKind, waited: Option<Operation
     let lifecycle = solo.newest();
     let events = solo.events.len();
     let ends = [
-        (OperationKind::BringUp, Outcome::BroughtUp(Body::default())),
-        (OperationKind::Wire, Outcome::Wired),
-        (OperationKind::Prove, Outcome::Proven),
+        (OperationKind::Create, Outcome::Created(Body::default())),
+        (OperationKind::Connect, Outcome::Connected),
+        (OperationKind::Probe, Outcome::Probed),
         (OperationKind::Drain, Outcome::Drained),
         (OperationKind::Retire, Outcome::Retired),
     ];

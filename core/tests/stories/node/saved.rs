@@ -67,14 +67,14 @@ fn inputs_and_outputs_survive_serialization() {
         ..PlainMessage::default()
     };
     let token = CallToken(3);
-    let id = OperationId { lifecycle: Lifecycle(1), kind: OperationKind::BringUp };
+    let id = OperationId { lifecycle: Lifecycle(1), kind: OperationKind::Create };
     for input in [
         Input::Open(far(1)),
         Input::Release(far(2)),
         Input::PlainCallReceived { token, message: plain.clone() },
         Input::PlainCallAnswered { lifecycle: Lifecycle(2), message: plain.clone() },
         Input::CallFailed { lifecycle: Lifecycle(2), failure: CallFailure::Broken },
-        Input::OperationDone { id, outcome: Outcome::BroughtUp(body) },
+        Input::OperationDone { id, outcome: Outcome::Created(body) },
         Input::LaneFailed { lifecycle: Lifecycle(2), error: error() },
     ] {
         survives(&input);

@@ -105,20 +105,20 @@ impl Solo {
     /// Lets everything that is under way succeed, and what that leads to.
     pub(crate) fn operate_all(&mut self) {
         while !self.operations.is_empty() {
-            self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default()));
-            self.operate(OperationKind::Wire, |_| Outcome::Wired);
-            self.operate(OperationKind::Prove, |_| Outcome::Proven);
+            self.operate(OperationKind::Create, |_| Outcome::Created(Body::default()));
+            self.operate(OperationKind::Connect, |_| Outcome::Connected);
+            self.operate(OperationKind::Probe, |_| Outcome::Probed);
             self.operate(OperationKind::Drain, |_| Outcome::Drained);
             self.operate(OperationKind::Retire, |_| Outcome::Retired);
         }
     }
 
     /// Opens towards the first NIC of a peer and wires, as far as one side can.
-    pub(crate) fn wire_towards(&mut self, peer: u8, run: u128, lifecycle: u64) -> Lifecycle {
-        self.wire(far(peer), run, lifecycle)
+    pub(crate) fn connect_to(&mut self, peer: u8, run: u128, lifecycle: u64) -> Lifecycle {
+        self.connect(far(peer), run, lifecycle)
     }
 
-    pub(crate) fn wire(&mut self, peer: NicPath, run: u128, lifecycle: u64) -> Lifecycle {
+    pub(crate) fn connect(&mut self, peer: NicPath, run: u128, lifecycle: u64) -> Lifecycle {
         self.tell(Input::Open(peer.clone()));
         self.operate_all();
         let own = self.newest();
@@ -127,13 +127,13 @@ impl Solo {
         self.calls.clear();
         self.tell(Input::CallAnswered(reply));
         self.operate_all();
-        assert_eq!(self.node.state_of(own), Some(StateKind::Wired));
+        assert_eq!(self.node.state_of(own), Some(StateKind::Connected));
         own
     }
 
     /// Opens towards the first NIC of a peer and lets the peer acknowledge.
     pub(crate) fn establish(&mut self, peer: u8, run: u128, lifecycle: u64) -> Lifecycle {
-        let own = self.wire_towards(peer, run, lifecycle);
+        let own = self.connect_to(peer, run, lifecycle);
         self.tell(Input::CallAnswered(message(Op::Ack, peer, run, lifecycle, Some(own))));
         assert_eq!(self.node.state_of(own), Some(StateKind::Established));
         self.calls.clear();
@@ -167,7 +167,7 @@ impl Solo {
                 Output::Call(message) => self.calls.push(message),
                 Output::Answer { message, .. } => self.answers.push(message),
                 Output::Operate(operation) => {
-                    if let Operation::BringUp { skip, .. } = &operation {
+                    if let Operation::Create { skip, .. } = &operation {
                         self.skips.push(*skip);
                     }
                     self.operations.push(operation);

@@ -10,7 +10,7 @@ use handfast_core::{Event, Incarnation, Input, Lifecycle};
 #[test]
 fn an_acknowledgement_of_another_pair_establishes_nothing() {
     let mut solo = Solo::new(Limits::default());
-    let own = solo.wire_towards(1, 10, 1);
+    let own = solo.connect_to(1, 10, 1);
     let strangers =
         [(10, 2), (11, 1)].map(|(run, number)| message(Op::Ack, 1, run, number, Some(own)));
     solo.assert_ignores(own, strangers);
@@ -34,7 +34,7 @@ fn a_reply_is_taken_once_and_from_the_peer_that_was_asked() {
     solo.assert_ignores(own, [from_elsewhere, unknown, of_before, unasked]);
     solo.tell(Input::CallAnswered(reply()));
     solo.operate_all();
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Connected));
     solo.assert_ignores(own, [reply(), message(Op::Reply, 1, 10, 2, Some(own))]);
 }
 
@@ -47,7 +47,7 @@ fn answer_to_ended_lifecycle_is_ignored() {
     let ended = solo.newest();
     solo.tell(Input::Close(far(1)));
     solo.tell(Input::Open(far(1)));
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Default::default()));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(Default::default()));
     assert_eq!(solo.node.state_of(ended), Some(StateKind::Retiring));
     let next = solo.newest();
     assert_eq!(solo.node.state_of(next), Some(StateKind::Announced));
@@ -143,7 +143,7 @@ fn an_open_of_a_lane_that_is_there_already_raises_no_other() {
 fn local_failure_refuses_as_busy() {
     let mut solo = Solo::new(Limits::default());
     solo.call(request(1, 10, 1));
-    solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
+    solo.operate(OperationKind::Create, |_| Outcome::Failed(Solo::error()));
     assert_eq!(solo.take_refusals(), [RefusalReason::Busy]);
     assert_eq!((solo.node.counters().refused, solo.node.counters().rejected), (1, 0));
 }
@@ -155,7 +155,7 @@ fn forgotten_nic_keeps_the_others() {
     solo.tell(Input::Open(nic(1, 1)));
     solo.tell(Input::Close(nic(1, 1)));
     solo.operate_all();
-    solo.wire(nic(1, 2), 10, 1);
+    solo.connect(nic(1, 2), 10, 1);
     solo.tell(Input::Open(far(3)));
     assert!(solo.events.contains(&Event::PeerForgotten { peer: nic(1, 1) }));
     solo.call(Message { from: nic(1, 2), ..request(1, 11, 1) });

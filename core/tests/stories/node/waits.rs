@@ -15,7 +15,7 @@ const TIMING: Timing = Timing {
     operation: millis(80_000),
     quiesce_retry: millis(300),
     drain: millis(70_000),
-    room: millis(60_000),
+    capacity: millis(60_000),
     backoff: millis(50),
 };
 
@@ -27,10 +27,10 @@ fn retry_wait_doubles_with_jitter() {
     asking.operate_all();
     assert_waits_double(&mut asking, TimerKind::RequestRetry, TIMING.request_retry, |_| {});
     let mut ready = patient();
-    ready.wire_towards(1, 10, 1);
+    ready.connect_to(1, 10, 1);
     assert_waits_double(&mut ready, TimerKind::ReadyRetry, TIMING.ready_retry, |_| {});
     let mut quiescing = patient();
-    quiescing.wire_towards(1, 10, 1);
+    quiescing.connect_to(1, 10, 1);
     quiescing.tell(Input::Close(far(1)));
     assert_waits_double(&mut quiescing, TimerKind::QuiesceRetry, TIMING.quiesce_retry, |_| {});
 }
@@ -39,13 +39,13 @@ fn retry_wait_doubles_with_jitter() {
 /// jitter.
 #[test]
 fn backoff_doubles_with_jitter() {
-    let mut raising = patient();
-    raising.tell(Input::Open(far(1)));
-    let fail_to_raise = |solo: &mut Solo| {
-        solo.operate(OperationKind::BringUp, |_| Outcome::Failed(Solo::error()));
+    let mut creating = patient();
+    creating.tell(Input::Open(far(1)));
+    let fail_to_create = |solo: &mut Solo| {
+        solo.operate(OperationKind::Create, |_| Outcome::Failed(Solo::error()));
         solo.operate_all();
     };
-    assert_waits_double(&mut raising, TimerKind::Backoff, TIMING.backoff, fail_to_raise);
+    assert_waits_double(&mut creating, TimerKind::Backoff, TIMING.backoff, fail_to_create);
     let mut retiring = patient();
     retiring.tell(Input::Open(far(1)));
     retiring.tell(Input::Close(far(1)));
@@ -89,7 +89,7 @@ fn waits_last_exactly_as_configured() {
     full.establish(1, 10, 1);
     full.tell(Input::Release(far(1)));
     full.tell(Input::Open(far(2)));
-    assert_eq!(full.wait(), Some((TIMING.room, TimerKind::Room)));
+    assert_eq!(full.wait(), Some((TIMING.capacity, TimerKind::Capacity)));
 }
 
 /// A reply that waits for a slow retire leaves its receiver the whole wait to echo, once.
@@ -99,7 +99,7 @@ fn held_reply_starts_half_open_wait() {
     let old = solo.establish(1, 10, 1);
     solo.tell(Input::Release(far(1)));
     solo.call(request(1, 10, 2));
-    assert_eq!(solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(Body::default())), 1);
+    assert_eq!(solo.operate(OperationKind::Create, |_| Outcome::Created(Body::default())), 1);
     solo.pass_time();
     assert!(solo.events.contains(&Event::RetireOverdue { peer: far(1), lifecycle: old }));
     assert_eq!(solo.take_answers(Op::Reply), 0, "the earlier lane may still touch memory");
@@ -155,8 +155,16 @@ const fn millis(milliseconds: u64) -> handfast_core::Duration {
 #[test]
 fn waits_of_no_length_are_over_at_once() {
     for nanoseconds in [0, 1, 2] {
-        let [request_retry, ready_retry, half_open, operation, quiesce_retry, drain, room, backoff] =
-            [handfast_core::Duration(nanoseconds); 8];
+        let [
+            request_retry,
+            ready_retry,
+            half_open,
+            operation,
+            quiesce_retry,
+            drain,
+            capacity,
+            backoff,
+        ] = [handfast_core::Duration(nanoseconds); 8];
         let timing = Timing {
             request_retry,
             ready_retry,
@@ -164,7 +172,7 @@ fn waits_of_no_length_are_over_at_once() {
             operation,
             quiesce_retry,
             drain,
-            room,
+            capacity,
             backoff,
         };
         let mut solo = Solo::timed(Limits::default(), timing);

@@ -7,10 +7,10 @@ use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{
-    Attempt, BroughtUp, Carrier, NotRaised, Offer, Registered, Transport,
+    Attempt, Created, NotCreated, Offer, Registered, Transport, TransportKind,
 };
 use crate::error::{Cause, Error, Stage};
-use crate::path::is_theirs;
+use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::{RailPlan, plan_rails};
@@ -54,7 +54,7 @@ pub(super) struct Lane {
     /// Our NIC.
     pub(super) nic: Arc<Nic>,
     pub(super) has_queue_pairs: bool,
-    pub(super) carrier: Carrier,
+    pub(super) transport_kind: TransportKind,
 }
 
 pub(super) struct Lanes<N: Net> {
@@ -87,13 +87,13 @@ pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) 
 }
 
 /// A limit that another lane's end lifts is worth a second attempt.
-pub(super) fn not_raised(error: VerbsError) -> NotRaised {
+pub(super) fn not_created(error: VerbsError) -> NotCreated {
     let of_lanes = |limit: &LimitReached| {
         let LimitReached { limit, .. } = limit;
         matches!(limit, NicLimit::Lanes | NicLimit::QueuePairs | NicLimit::CompletionEntries)
     };
     let limit = error.limit.filter(of_lanes);
-    NotRaised { error: error.into(), limit }
+    NotCreated { error: error.into(), limit }
 }
 
 impl<N: Net> Inner<N> {
@@ -104,7 +104,10 @@ impl<N: Net> Inner<N> {
     /// The NIC of a lane that runs over RDMA.
     fn nic_of(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&lane).filter(|lane| lane.carrier == Carrier::Rdma).map(|lane| lane.nic.clone())
+        known
+            .get(&lane)
+            .filter(|lane| lane.transport_kind == TransportKind::Rdma)
+            .map(|lane| lane.nic.clone())
     }
 
     pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
@@ -136,27 +139,31 @@ impl<N: Net> Inner<N> {
         self.parts.tcp.as_ref().filter(|_| peer.rail().is_none())
     }
 
-    async fn bring_up(
+    async fn create(
         self: Arc<Self>,
         lifecycle: Lifecycle,
         peer: NicPath,
         token: u64,
         attempt: Attempt,
-    ) -> Result<Body, NotRaised> {
-        if is_theirs(&peer) {
-            return self.bring_up_weak(lifecycle, peer, attempt).await;
+    ) -> Result<Body, NotCreated> {
+        if is_legacy(&peer) {
+            return self.create_legacy(lifecycle, peer, attempt).await;
         }
         let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
         let nic = self.nic(&peer)?.clone();
         let tcp = self.tcp_beside(&peer);
         let plain = match tcp {
-            Some(tcp) => tcp.bring_up(lifecycle, token)?,
+            Some(tcp) => tcp.create(lifecycle, token)?,
             None => Body { address: self.parts.address.clone(), ..Body::default() },
         };
         let given_up = tcp.is_some() && watch.fallback().is_given_up(&peer, clock.now());
         let has_queue_pairs = !given_up;
-        let lane =
-            Lane { peer: peer.clone(), nic: nic.clone(), has_queue_pairs, carrier: Carrier::Tcp };
+        let lane = Lane {
+            peer: peer.clone(),
+            nic: nic.clone(),
+            has_queue_pairs,
+            transport_kind: TransportKind::Tcp,
+        };
         self.remember(lifecycle, lane);
         if given_up {
             return Ok(plain);
@@ -166,10 +173,10 @@ impl<N: Net> Inner<N> {
         let psn = |place| (bits >> (place * PSN_BITS)) as u32 & ((1 << PSN_BITS) - 1);
         let psns: Vec<u32> = (0..QUEUE_PAIRS_PER_LANE).map(psn).collect();
         let to = peer.clone();
-        let raised = steps.run(&peer, move || nic.bring_up_for(&to, lifecycle, &psns)).await;
-        let NotRaised { error, limit } = match raised {
+        let created = steps.run(&peer, move || nic.create_for(&to, lifecycle, &psns)).await;
+        let NotCreated { error, limit } = match created {
             Ok(body) => return Ok(Body { token: plain.token, address: plain.address, ..body }),
-            Err(error) => not_raised(error),
+            Err(error) => not_created(error),
         };
         if limit.is_some() && attempt == Attempt::First {
             self.forget(lifecycle).await?;
@@ -179,10 +186,10 @@ impl<N: Net> Inner<N> {
             fallbacks.tell(reason.at(peer.node.as_str()));
             return Ok(plain);
         }
-        Err(NotRaised { error, limit })
+        Err(NotCreated { error, limit })
     }
 
-    async fn wire(
+    async fn connect(
         self: Arc<Self>,
         local: Pair,
         remote: Pair,
@@ -192,11 +199,11 @@ impl<N: Net> Inner<N> {
         let Some(lane) = self.lane(lifecycle) else {
             return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
         };
-        if remote.is_weak() {
-            return self.wire_weak(lifecycle, lane, body).await;
+        if remote.is_legacy() {
+            return self.connect_legacy(lifecycle, lane, body).await;
         }
         if lane.has_queue_pairs && !body.queue_pairs.is_empty() {
-            return self.wire_queue_pairs(lifecycle, lane, body).await;
+            return self.connect_queue_pairs(lifecycle, lane, body).await;
         }
         let tcp = self.tcp_beside(&lane.peer);
         let Some(tcp) = tcp.filter(|_| !body.token.is_empty()) else {
@@ -212,10 +219,10 @@ impl<N: Net> Inner<N> {
             self.parts.fallbacks.tell_of_one(reason.at(lane.peer.node.as_str()));
             self.retire_queue_pairs(lifecycle, &lane).await?;
         }
-        tcp.wire(local, remote, body).await
+        tcp.connect(local, remote, body).await
     }
 
-    async fn wire_queue_pairs(
+    async fn connect_queue_pairs(
         &self,
         lifecycle: Lifecycle,
         Lane { peer, nic, .. }: Lane,
@@ -223,10 +230,10 @@ impl<N: Net> Inner<N> {
     ) -> Result<(), TransportError> {
         let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
         let (peer, tcp) = (&peer, self.tcp_beside(&peer));
-        let wired = steps.run(peer, move || nic.wire(lifecycle, &body)).await;
-        let wired = wired.map_err(TransportError::from);
-        let Err(error) = wired else {
-            self.change(lifecycle, |lane| lane.carrier = Carrier::Rdma);
+        let connected = steps.run(peer, move || nic.connect(lifecycle, &body)).await;
+        let connected = connected.map_err(TransportError::from);
+        let Err(error) = connected else {
+            self.change(lifecycle, |lane| lane.transport_kind = TransportKind::Rdma);
             if let Some(tcp) = tcp {
                 tcp.retire(lifecycle).await?;
             }
@@ -312,13 +319,13 @@ impl<N: Net> DataPath for Lanes<N> {
         }
     }
 
-    fn probe(&self, lane: Lifecycle) -> Step<()> {
+    fn probe_rail(&self, lane: Lifecycle) -> Step<()> {
         let inner = self.inner.clone();
         Box::pin(async move {
             let Some(Lane { peer, nic, .. }) = inner.lane(lane) else {
                 return Err(failed(Side::Local, "probe", "no lane has the lifecycle"));
             };
-            let probing = move || nic.prove(lane, None, PROBE_PATIENCE);
+            let probing = move || nic.probe(lane, None, PROBE_PATIENCE);
             Ok(inner.parts.steps.run(&peer, probing).await?)
         })
     }
@@ -332,26 +339,26 @@ impl<N: Net> DataPath for Lanes<N> {
 }
 
 impl<N: Net> Transport for Lanes<N> {
-    fn bring_up(
+    fn create(
         &self,
         lifecycle: Lifecycle,
         peer: NicPath,
         entropy: u64,
         attempt: Attempt,
-    ) -> BroughtUp {
-        Box::pin(self.inner.clone().bring_up(lifecycle, peer, entropy, attempt))
+    ) -> Created {
+        Box::pin(self.inner.clone().create(lifecycle, peer, entropy, attempt))
     }
 
-    fn wire(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
-        Box::pin(self.inner.clone().wire(local, remote, body))
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        Box::pin(self.inner.clone().connect(local, remote, body))
     }
 
     fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
         Box::pin(self.inner.clone().retire(lifecycle))
     }
 
-    fn carrier(&self, lane: Lifecycle) -> Carrier {
-        self.inner.lane(lane).map_or(Carrier::Tcp, |lane| lane.carrier)
+    fn transport_kind(&self, lane: Lifecycle) -> TransportKind {
+        self.inner.lane(lane).map_or(TransportKind::Tcp, |lane| lane.transport_kind)
     }
 
     fn served(&self, lane: Lifecycle) -> u64 {
@@ -390,8 +397,8 @@ impl<N: Net> Transport for Lanes<N> {
         Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
     }
 
-    fn prove(&self, lifecycle: Lifecycle) -> Step<()> {
-        Box::pin(self.inner.clone().prove(lifecycle))
+    fn probe(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().probe(lifecycle))
     }
 
     fn nic_counters(&self) -> NicCounters {

@@ -2,7 +2,7 @@
 
 use crate::data::fallback::Fallbacks;
 use crate::error::{Cause, Error, Stage};
-use crate::path::is_theirs;
+use crate::path::is_legacy;
 use crate::time::Clock;
 use handfast_core::policy::{FAILED_LANES_MAX, FALLBACK_TIME, RdmaFallback};
 use handfast_core::transport::{Side, TransportError};
@@ -90,7 +90,7 @@ impl Watch {
         let Some(fallbacks) = &self.fallbacks else { return };
         let silent = error.side == Side::Peer && error.call == "completion";
         // Lanes to a Mooncake node run over what its descriptor says, and nothing else.
-        if !silent || facts.answered.load(Ordering::Acquire) || is_theirs(&facts.peer) {
+        if !silent || facts.answered.load(Ordering::Acquire) || is_legacy(&facts.peer) {
             return;
         }
         if self.fallback().handle_failure(&facts.peer, self.clock.now()) {

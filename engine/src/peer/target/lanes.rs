@@ -1,8 +1,8 @@
 //! The lanes to one run of a peer: their devices and counts, their probes, and who waits for them.
 
-use super::{Batch, LaneStatus, Piece, State, Target, closed};
+use super::{Batch, LaneStatus, RequestSpan, State, Target, closed};
 use crate::command::Command;
-use crate::data::transport::{Carrier, Ends};
+use crate::data::transport::{RegionPair, TransportKind};
 use crate::observe::count;
 use crate::observe::meters::NicPair;
 use crate::peer::near::Near;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
     path: NicPath,
-    carrier: Carrier,
+    transport_kind: TransportKind,
     /// Index of the peer's device; `None` if the peer describes none of that name.
     theirs: Option<usize>,
     /// The counts of its two NICs, where it is one of several.
@@ -33,18 +33,18 @@ pub(super) struct Lane {
 pub(crate) struct LaneUp {
     pub(crate) path: NicPath,
     pub(crate) depth: u32,
-    pub(crate) carrier: Carrier,
+    pub(crate) transport_kind: TransportKind,
     pub(crate) opening: Option<LaneOpening>,
 }
 
 impl State {
     /// Affinity of each piece; empty without rails.
-    pub(super) fn affinities_of(&mut self, pieces: &[Piece]) -> Vec<Affinity> {
+    pub(super) fn affinities_of(&mut self, pieces: &[RequestSpan]) -> Vec<Affinity> {
         let mut affinities = std::mem::take(&mut self.affinities);
         affinities.clear();
         let Some(near) = &mut self.near else { return affinities };
         affinities.extend(pieces.iter().map(|piece| {
-            piece.ends.as_ref().map_or(Affinity::ANY, |Ends { local, remote }| {
+            piece.ends.as_ref().map_or(Affinity::ANY, |RegionPair { local, remote }| {
                 near.affinity(&local.place(&piece.span), &remote.place(piece.offset))
             })
         }));
@@ -71,7 +71,7 @@ impl State {
     /// The device of the peer that a lane over RDMA leads to; `None` of a lane over anything else.
     pub(super) fn device_of(&self, lane: Lifecycle) -> Option<Option<usize>> {
         let lane = self.lanes.iter().find(|known| known.lifecycle == lane)?;
-        (lane.carrier == Carrier::Rdma).then_some(lane.theirs)
+        (lane.transport_kind == TransportKind::Rdma).then_some(lane.theirs)
     }
 
     /// Index of the peer's device on a path: the first if the path names none.
@@ -165,18 +165,18 @@ impl Target {
     /// A lane is up. To a handfast node that is the proof that nothing posted on an earlier one over
     /// the same NICs can land (rule H12).
     pub(crate) fn on_lane_up(&self, lifecycle: Lifecycle, up: LaneUp) {
-        let LaneUp { path, depth, carrier, opening } = up;
+        let LaneUp { path, depth, transport_kind, opening } = up;
         let mut awaited = false;
         self.update(|state, now| {
             awaited = state.batches.values().any(Batch::ends_soon);
             state.opening = opening;
-            state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(carrier));
+            state.rail = self.parts.meters.as_ref().map(|meters| meters.rail(transport_kind));
             let (theirs, pair) = (state.device_on(&path), state.pair(&path));
-            state.lanes.push(Lane { lifecycle, path: path.clone(), carrier, theirs, pair });
+            state.lanes.push(Lane { lifecycle, path: path.clone(), transport_kind, theirs, pair });
             state.machine.handle_lane_up(now, lifecycle, path, depth);
         });
         if awaited {
-            self.parts.plane.request_poll(lifecycle);
+            self.parts.data_path.request_poll(lifecycle);
         }
     }
 
@@ -226,10 +226,10 @@ impl Target {
     /// Acts on an output about a lane.
     pub(super) fn on_lane_output(&self, state: &mut State, now: Instant, output: TargetOutput) {
         match output {
-            TargetOutput::Probe(lane) => self.probe(lane),
+            TargetOutput::Probe(lane) => self.probe_rail(lane),
             TargetOutput::InUse(lane) => {
                 let of_lane = state.lanes.iter().find(|known| known.lifecycle == lane);
-                state.carrier = of_lane.map(|lane| lane.carrier);
+                state.transport_kind = of_lane.map(|lane| lane.transport_kind);
                 state.edges.on_edge(now, Edge::LaneUp(lane));
                 self.lanes.send_modify(|status| status.up += 1);
             }
@@ -253,7 +253,7 @@ impl Target {
 
     /// Sees whether bytes come over a lane before it is used.
     fn probe(&self, lane: Lifecycle) {
-        let (target, probing) = (self.me.clone(), self.parts.plane.probe(lane));
+        let (target, probing) = (self.me.clone(), self.parts.data_path.probe_rail(lane));
         let commands = self.parts.commands.clone();
         self.parts.runtime.spawn(async move {
             match (probing.await, target.upgrade()) {

@@ -36,7 +36,7 @@ const SECOND: Lifecycle = Lifecycle(2);
 
 struct Story {
     target: Arc<Target>,
-    plane: Arc<Notes>,
+    data_path: Arc<Notes>,
     commands: UnboundedReceiver<Command>,
     meters: Arc<PeerMeters>,
     paths: [NicPath; 2],
@@ -46,7 +46,7 @@ impl Story {
     /// With two rails and a lane over each.
     fn new() -> Self {
         let node = NodeName::new("b:1").unwrap();
-        let (plane, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
+        let (data_path, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
         let (sender, commands) = Commands::channel();
         let path = crate::path::nic_path(&node);
         let target = Target::start(TargetParts {
@@ -54,7 +54,7 @@ impl Story {
             incarnation: Incarnation(7),
             address: "b:1".to_owned(),
             runtime: Handle::current(),
-            plane: plane.clone(),
+            data_path: data_path.clone(),
             clock: Arc::new(TokioClock::new()),
             commands: sender,
             limits: TransferLimits { slice_bytes_max: 10, ..TransferLimits::default() },
@@ -68,7 +68,7 @@ impl Story {
             |name: &str| DeviceDescriptor { gid: String::new(), lid: 0, name: name.to_owned() };
         target.set_rails(&[plan(0), plan(1)], &[device("rxe0"), device("rxe1")], false);
         assert!(target.want_lane());
-        let mut story = Self { target, plane, commands, meters, paths };
+        let mut story = Self { target, data_path, commands, meters, paths };
         story.up(FIRST, 0);
         assert_eq!(story.opened(), story.paths);
         story.up(SECOND, 1);
@@ -77,7 +77,7 @@ impl Story {
 
     fn up(&self, lane: Lifecycle, rail: usize) {
         let path = self.paths[rail].clone();
-        let up = LaneUp { path, depth: 8, carrier: Carrier::Rdma, opening: None };
+        let up = LaneUp { path, depth: 8, transport_kind: TransportKind::Rdma, opening: None };
         self.target.on_lane_up(lane, up);
     }
 
@@ -99,7 +99,7 @@ impl Story {
     fn write(&self, bytes: usize) -> Transfer {
         let span = Memory::zeroed(bytes).unwrap().whole();
         let remote = RemoteSpan { key: 1, address: 4_096 };
-        let piece = Piece { direction: Direction::Write, span, offset: 0, ends: None };
+        let piece = RequestSpan { direction: Direction::Write, span, offset: 0, ends: None };
         let (batch, report) = self.target.submit(&[piece], remote, None).unwrap();
         Transfer::new(self.target.clone(), batch, report, Arc::default())
     }
@@ -122,12 +122,12 @@ impl Story {
     /// its lane failed, and is done there.
     fn write_of_which_a_slice_moved(&self) -> Transfer {
         let transfer = self.write(20);
-        let mut posted = self.plane.take();
+        let mut posted = self.data_path.take();
         posted.sort_unstable();
         let [first, second] = posted[..] else { panic!("{posted:?}") };
         assert_eq!((first.0, second.0), (FIRST, SECOND));
         self.failed(first);
-        let again = self.plane.take();
+        let again = self.data_path.take();
         assert!(matches!(again[..], [(SECOND, _)]), "{again:?}");
         self.done([second, again[0]]);
         transfer
@@ -177,7 +177,7 @@ async fn moved_write_fails_when_its_rail_stays_down() {
     assert_eq!(story.fences_lost(), 1, "it was the lost proof that failed it");
 
     let next = story.write(10);
-    let posted = story.plane.take();
+    let posted = story.data_path.take();
     assert!(matches!(posted[..], [(SECOND, _)]), "the other rail goes on: {posted:?}");
     story.done(posted);
     next.await.unwrap();

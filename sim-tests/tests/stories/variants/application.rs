@@ -33,9 +33,9 @@ fn what_is_left_of_a_failure_plays_as_a_transcript() {
     let variant = Variant::EstablishedOnFirstSight;
     let (_, transcript) = finds(variant);
     let script = Script::new("shrunk", &transcript);
-    let mishap = script.play(Arc::new(move |config| Node::with_variant(config, variant)));
-    let mishap = mishap.expect_err("it fails there too").to_string();
-    assert!(mishap.contains("PublishedUnwired"), "{mishap}");
+    let fault = script.play(Arc::new(move |config| Node::with_variant(config, variant)));
+    let fault = fault.expect_err("it fails there too").to_string();
+    assert!(fault.contains("PublishedUnwired"), "{fault}");
     script.play(Arc::new(Node::new)).expect("the rules get to its end");
 }
 

@@ -3,7 +3,7 @@
 
 use super::is_chosen;
 use handfast_core::Node;
-use handfast_sim::hunt::{self, Catch, Escape, SCHEDULES_MAX, STATES_MAX};
+use handfast_sim::mutant_search::{self, Catch, Escape, SCHEDULES_MAX, STATES_MAX};
 use handfast_sim::variants::{CANARY, Entry};
 use handfast_sim::{Case, Ending, Explorer, batches, variants};
 use handfast_transport_sim::Oracle;
@@ -26,7 +26,7 @@ const SCHEDULES_MIN: u64 = 64;
 /// Every variant is found within its budget, and the documents list how.
 #[test]
 fn every_variant_is_found_within_its_budget() {
-    let caught = hunt::hunt_all(is_chosen);
+    let caught = mutant_search::hunt_all(is_chosen);
     let escaped: Vec<String> = caught
         .iter()
         .filter_map(|(id, caught)| Some(format!("{id}: {}", caught.as_ref().err()?)))
@@ -52,7 +52,8 @@ fn every_variant_is_found_within_its_budget() {
 /// The canary is found in its first event and in the first random schedule.
 #[test]
 fn canary_is_found_at_once() {
-    let caught = hunt::hunt(&CANARY).expect("a search that misses it sees nothing");
+    let caught =
+        mutant_search::mutant_search(&CANARY).expect("a search that misses it sees nothing");
     assert_eq!((caught.events, caught.schedules), (1, 1), "{caught:?}");
 }
 
@@ -68,7 +69,8 @@ const SHIPPING: Entry = Entry {
 
 #[test]
 fn finding_that_shipping_rules_show_is_refused() {
-    let escape = hunt::hunt(&SHIPPING).expect_err("the shipping rules are no variant");
+    let escape =
+        mutant_search::mutant_search(&SHIPPING).expect_err("the shipping rules are no variant");
     let Escape::Control { oracle, .. } = escape else { panic!("{escape}") };
     assert_eq!(oracle, "Lasting");
 }
@@ -76,8 +78,9 @@ fn finding_that_shipping_rules_show_is_refused() {
 #[test]
 fn seldom_found_variants_have_controls_that_hold() {
     for entry in variants::SELDOM {
-        let (_, states) = hunt::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
-        hunt::control(entry, states).unwrap_or_else(|shown| panic!("{}: {shown}", entry.id));
+        let (_, states) = mutant_search::explore(entry).unwrap_or_else(|escape| panic!("{escape}"));
+        mutant_search::control(entry, states)
+            .unwrap_or_else(|shown| panic!("{}: {shown}", entry.id));
     }
 }
 
@@ -102,7 +105,7 @@ fn hidden(prune: bool) -> Vec<&'static str> {
             apart: true,
             states_max: STATES_MAX,
             liveness: entry.oracles.contains(&Oracle::Liveness),
-            circles: false,
+            cycles: false,
             oracles: entry.oracles.to_vec(),
             ..Explorer::default()
         };
@@ -116,7 +119,7 @@ fn hidden(prune: bool) -> Vec<&'static str> {
 #[test]
 fn rules_that_others_stand_in_for_are_still_not_missed() {
     for entry in variants::UNREFUTED {
-        let explorer = Explorer { states_max: STATES_MAX, circles: false, ..Explorer::default() };
+        let explorer = Explorer { states_max: STATES_MAX, cycles: false, ..Explorer::default() };
         let report = explorer.explore(&Case::of_variant(entry).start());
         match report.ending {
             Ending::Fixpoint => println!("{}: {} worlds hold", entry.id, report.states),

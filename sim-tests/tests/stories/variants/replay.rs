@@ -91,7 +91,7 @@ fn explored(entry: &'static Entry) -> (String, usize, Oracle) {
     let case = Case::of_variant(entry);
     let explorer = Explorer {
         liveness: entry.oracles.contains(&Oracle::Liveness),
-        circles: false,
+        cycles: false,
         oracles: entry.oracles.to_vec(),
         ..Explorer::default()
     };

@@ -40,7 +40,7 @@ fn connecting_on_first_sight_storms() {
         println!("{variant:?}: {} events on average, {unsettled} of 500 unsettled", total / 500);
         total / 500
     };
-    let (shipping, first_sight) = (average(None), average(Some(Variant::WiredOnFirstSight)));
+    let (shipping, first_sight) = (average(None), average(Some(Variant::ConnectedOnFirstSight)));
     assert!(shipping <= 14, "{shipping}");
     assert!(2 * first_sight >= 3 * shipping, "{first_sight} against {shipping}");
 }

@@ -27,7 +27,7 @@ const MUST_FAIL: [Pair; 25] = [
     Pair("clients-that-come-and-go-use-up-the-queue-pairs", OfferedUnfenced, GHOST),
     Pair("connect-returns-before-the-last-message", EstablishedOnFirstSight, UNWIRED),
     Pair("crossing-request-is-dropped", ReplacedByRequest, UNWIRED),
-    Pair("duplicate-request-resets-a-live-connection", WiredOnFirstSight, GHOST),
+    Pair("duplicate-request-resets-a-live-connection", ConnectedOnFirstSight, GHOST),
     Pair("duplicate-request-resets-a-live-connection", ReplacedByRequest, UNWIRED),
     Pair("each-side-waits-for-the-other-to-begin", LowerInitiates, Fails::Otherwise),
     Pair("given-up-attempt-is-answered-in-place-of-the-next", ReusedNumbers, Fails::Otherwise),
@@ -51,7 +51,7 @@ const MUST_FAIL: [Pair; 25] = [
         ReplacedByRequest,
         Fails::At(Oracle::Undeclared),
     ),
-    Pair("rejected-attempt-takes-the-accepted-one-along", WiredOnFirstSight, Fails::Otherwise),
+    Pair("rejected-attempt-takes-the-accepted-one-along", ConnectedOnFirstSight, Fails::Otherwise),
     Pair("reply-resurrects-a-retired-endpoint", ReplacedByRequest, Fails::Otherwise),
     Pair("request-is-answered-by-an-endpoint-that-dies", OfferedUnfenced, Fails::Otherwise),
     Pair("request-of-a-dead-process-locks-the-live-one-out", SupersededSet, Fails::Otherwise),
@@ -61,7 +61,7 @@ const MUST_FAIL: [Pair; 25] = [
     Pair("waiter-cleans-up-the-attempt-of-another", RebuiltByWaiter, Fails::Otherwise),
 ];
 
-const UNWIRED: Fails = Fails::At(Oracle::PublishedUnwired);
+const UNWIRED: Fails = Fails::At(Oracle::PublishedUnconnected);
 const GHOST: Fails = Fails::At(Oracle::GhostHit);
 
 #[test]
@@ -72,13 +72,13 @@ fn broken_variants_do_not_get_to_the_end_of_a_transcript() {
         let (_, path) = files.iter().find(|(file, _)| *file == name).expect("it is there");
         let script = Script::new(&name, &fs::read_to_string(path).expect("it is text"));
         let played = script.play(Arc::new(move |config| Node::with_variant(config, variant)));
-        let mishap = played.err().unwrap_or_else(|| panic!("{variant:?} gets through {name}"));
-        let fails = match &mishap.reason {
+        let fault = played.err().unwrap_or_else(|| panic!("{variant:?} gets through {name}"));
+        let fails = match &fault.reason {
             Reason::Violated(violation) => Some(Fails::At(violation.oracle)),
             Reason::Unmet(_) => Some(Fails::Otherwise),
             _ => None,
         };
-        assert_eq!(fails.as_ref(), Some(expected), "{variant:?}: {mishap}");
+        assert_eq!(fails.as_ref(), Some(expected), "{variant:?}: {fault}");
     }
     let shown: BTreeSet<Variant> = MUST_FAIL.iter().map(|Pair(_, variant, _)| *variant).collect();
     assert_eq!(shown.len(), 10, "{shown:?}");

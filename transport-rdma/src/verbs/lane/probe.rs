@@ -33,7 +33,7 @@ impl Probe {
 
 impl Lane {
     /// Reads over each queue pair, and waits until all have answered.
-    pub(in crate::verbs) fn prove(
+    pub(in crate::verbs) fn probe(
         &self,
         probe: Probe,
         scratch: &Registration,
@@ -47,7 +47,7 @@ impl Lane {
             }
             state.probe_failed = None;
         }
-        if self.post_probes(probe, scratch)? < self.wired_pairs() {
+        if self.post_probes(probe, scratch)? < self.connected_pairs() {
             return Err(refused("the lane is not wired, is ending or is full"));
         }
         if !self.wait(deadline, |state| state.probes == 0) {
@@ -72,7 +72,7 @@ impl Lane {
                 let words = "the device told neither an answer nor an error of a probe in time";
                 return self.fail(self.context().error(Side::Peer, "probe", 0, words));
             }
-            if !state.wired || state.over || was_active || !state.in_flight.is_empty() {
+            if !state.connected || state.over || was_active || !state.in_flight.is_empty() {
                 return;
             }
         }
@@ -81,7 +81,7 @@ impl Lane {
         }
     }
 
-    fn wired_pairs(&self) -> usize {
+    fn connected_pairs(&self) -> usize {
         lock(&self.state).outstanding.len()
     }
 
@@ -95,7 +95,9 @@ impl Lane {
         };
         let mut requests = [request];
         let mut posted = 0;
-        for (pair, queue_pair) in objects.queue_pairs.iter().take(self.wired_pairs()).enumerate() {
+        for (pair, queue_pair) in
+            objects.queue_pairs.iter().take(self.connected_pairs()).enumerate()
+        {
             let mut state = lock(&self.state);
             if state.outstanding[pair] >= self.depth {
                 continue;

@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 fn legacy_reply_needs_ready_and_probe() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired));
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Connected));
     assert_eq!(solo.take_calls().pop().map(|call| call.op), Some(Op::Ready));
     solo.answer_plainly(own, PlainMessage::ack());
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Proving), "not usable before it is proven");
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Probing), "not usable before it is proven");
     assert_eq!(solo.node.counters().published, 0);
-    solo.operate(OperationKind::Prove, |_| Outcome::Proven);
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Weak));
+    solo.operate(OperationKind::Probe, |_| Outcome::Probed);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Legacy));
     assert_eq!(solo.node.counters().published, 1);
 }
 
@@ -29,9 +29,9 @@ fn unproven_lane_ends_and_next_has_fresh_numbers() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
     assert_eq!(solo.skips, [0], "nothing is known of the peer at first");
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     solo.answer_plainly(own, PlainMessage::ack());
-    solo.operate(OperationKind::Prove, |_| Outcome::Failed(Solo::error()));
+    solo.operate(OperationKind::Probe, |_| Outcome::Failed(Solo::error()));
     solo.operate_all();
     solo.pass_time();
     assert!(solo.skips[1] > 0, "{:?}", solo.skips);
@@ -43,17 +43,17 @@ fn legacy_request_is_answered_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
     let numbered = || Body { psns: vec![3, 4], ..queue_pairs(&[1, 2]) };
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(numbered()));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(numbered()));
     assert!(solo.take_plain_answers().is_empty());
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     let reply = solo.take_plain_answers().pop().expect("a reply");
     assert_eq!((reply.body.queue_pairs, reply.ready), (vec![1, 2], Some(false)));
     assert!(reply.body.psns.is_empty(), "it would not know what they are");
     assert_eq!(solo.node.poll_timeout().map(|(_, kind)| kind), Some(TimerKind::HalfOpen));
     solo.call_plainly(plain(&[5, 6], Some(true)));
     assert_eq!(solo.take_plain_answers(), [PlainMessage::ack()]);
-    solo.operate(OperationKind::Prove, |_| Outcome::Proven);
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Weak));
+    solo.operate(OperationKind::Probe, |_| Outcome::Probed);
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Legacy));
 }
 
 /// A requester that sends no GID and knows no ready is probed at once.
@@ -61,10 +61,10 @@ fn legacy_request_is_answered_once_connected() {
 fn requester_without_gid_is_probed_at_once() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], None));
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[1, 2])));
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     assert_eq!(solo.take_plain_answers().len(), 1);
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Proving));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Probing));
 }
 
 /// A repeated request with the same queue pairs after posted work means a restarted peer.
@@ -100,7 +100,7 @@ fn ready_for_other_queue_pairs_is_rejected() {
     let own = solo.pair_plainly();
     solo.call_plainly(plain(&[5, 7], Some(true)));
     assert!(solo.take_plain_answers()[0].rejected.is_some());
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Weak));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Legacy));
 }
 
 /// A legacy request does not end a lane of a proven incarnation.
@@ -117,14 +117,14 @@ fn legacy_request_keeps_a_proven_lane() {
 #[test]
 fn upgraded_peer_proves_itself_and_takes_over() {
     let mut solo = Solo::new(Limits::default());
-    let weak = solo.pair_plainly();
+    let legacy = solo.pair_plainly();
     solo.call(request(1, 10, 1));
     solo.operate_all();
     assert_eq!(solo.take_refusals(), [RefusalReason::Unproven]);
     let mut proof = request(1, 10, 1);
     proof.echo = Some(solo.pair(solo.newest()));
     solo.call(proof);
-    assert_eq!(solo.node.state_of(weak), Some(StateKind::Retiring));
+    assert_eq!(solo.node.state_of(legacy), Some(StateKind::Retiring));
     solo.operate_all();
     assert_eq!(solo.take_answers(Op::Reply), 1);
 }
@@ -147,8 +147,8 @@ fn weak_lane_closes_without_quiesce() {
 fn connecting_weak_lane_closes_without_quiesce() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired));
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Connected));
     solo.take_calls();
     solo.tell(Input::Close(far(1)));
     assert_eq!(solo.node.state_of(own), Some(StateKind::Retiring));
@@ -163,28 +163,32 @@ fn crossing_legacy_reply_proves_nothing_yet() {
     solo.operate_all();
     let own = solo.newest();
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     solo.take_calls();
     solo.answer_plainly(own, plain(&[5, 6], Some(false)));
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired), "it has not said that it is ready");
+    assert_eq!(
+        solo.node.state_of(own),
+        Some(StateKind::Connected),
+        "it has not said that it is ready"
+    );
     assert_eq!(solo.take_calls().pop().map(|call| call.op), Some(Op::Ready));
     solo.answer_plainly(own, PlainMessage::ack());
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Proving));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Probing));
 }
 
 #[test]
 fn early_ready_is_acknowledged_once_connected() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[1, 2])));
     solo.call_plainly(plain(&[5, 6], Some(true)));
     assert!(solo.take_plain_answers().is_empty());
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     let answers = solo.take_plain_answers();
     assert_eq!(answers.len(), 2);
     assert_eq!(answers[0].body.queue_pairs, [1, 2]);
     assert_eq!(answers[1], PlainMessage::ack());
-    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Proving));
+    assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Probing));
 }
 
 /// A legacy request gets the same answer until work is posted, and only from its own sender.
@@ -192,8 +196,8 @@ fn early_ready_is_acknowledged_once_connected() {
 fn legacy_answer_repeats_until_work_is_posted() {
     let mut solo = Solo::new(Limits::default());
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[1, 2])));
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     let own = solo.newest();
     solo.call_plainly(plain(&[5, 6], Some(false)));
     let answers = solo.take_plain_answers();
@@ -210,11 +214,11 @@ fn answers_about_other_queue_pairs_or_lifecycles_are_ignored() {
     let mut solo = Solo::new(Limits::default());
     let own = solo.open_plainly();
     solo.answer_plainly(own, plain(&[5, 7], Some(false)));
-    solo.operate(OperationKind::Wire, |_| Outcome::Wired);
+    solo.operate(OperationKind::Connect, |_| Outcome::Connected);
     solo.take_calls();
     solo.answer_plainly(own, plain(&[5, 7], Some(false)));
     solo.answer_plainly(handfast_core::Lifecycle(77), plain(&[5, 6], Some(false)));
-    assert_eq!(solo.node.state_of(own), Some(StateKind::Wired));
+    assert_eq!(solo.node.state_of(own), Some(StateKind::Connected));
     assert!(solo.take_calls().is_empty());
     assert_eq!(solo.node.counters().ignored, 3);
 }
@@ -246,7 +250,7 @@ fn legacy_request_waits_for_earlier_lanes() {
     solo.tell(Input::Close(far(1)));
     solo.tell(Input::Open(far(1)));
     solo.operate(OperationKind::Drain, |_| Outcome::Drained);
-    solo.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[3, 4])));
+    solo.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[3, 4])));
     assert_eq!(solo.node.state_of(solo.newest()), Some(StateKind::Announced));
     assert!(solo.take_calls().is_empty(), "a request is leave to wire");
     solo.operate(OperationKind::Retire, |_| Outcome::Retired);
@@ -320,8 +324,8 @@ fn one_plain_call_more_than_may_wait_is_rejected() {
 
 #[test]
 fn a_message_with_our_key_cannot_pass_for_a_weak_pair() {
-    let pair = Pair::weak(&[5, 6]);
-    assert!(pair.is_weak());
+    let pair = Pair::legacy(&[5, 6]);
+    assert!(pair.is_legacy());
     let mut forged = message(Op::Request, 1, 10, 1, None);
     forged.sender = pair;
     assert!(handfast_core::wire::Message::decode(&forged.encode()).is_err());
@@ -356,7 +360,7 @@ impl Solo {
 
     pub(super) fn open_plainly(&mut self) -> handfast_core::Lifecycle {
         self.tell(Input::Open(far(1)));
-        self.operate(OperationKind::BringUp, |_| Outcome::BroughtUp(queue_pairs(&[1, 2])));
+        self.operate(OperationKind::Create, |_| Outcome::Created(queue_pairs(&[1, 2])));
         let own = self.newest();
         self.answer_plainly(own, plain(&[5, 6], Some(false)));
         own
@@ -364,10 +368,10 @@ impl Solo {
 
     fn pair_plainly(&mut self) -> handfast_core::Lifecycle {
         let own = self.open_plainly();
-        self.operate(OperationKind::Wire, |_| Outcome::Wired);
+        self.operate(OperationKind::Connect, |_| Outcome::Connected);
         self.answer_plainly(own, PlainMessage::ack());
-        self.operate(OperationKind::Prove, |_| Outcome::Proven);
-        assert_eq!(self.node.state_of(own), Some(StateKind::Weak));
+        self.operate(OperationKind::Probe, |_| Outcome::Probed);
+        assert_eq!(self.node.state_of(own), Some(StateKind::Legacy));
         own
     }
 }

@@ -1,7 +1,7 @@
 //! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
 
-use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_raised};
-use crate::data::transport::{Attempt, Carrier, NotRaised};
+use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_created};
+use crate::data::transport::{Attempt, NotCreated, TransportKind};
 use crate::path::devices_on;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
@@ -35,27 +35,27 @@ impl<N: Net> Inner<N> {
 
     /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
     /// up there.
-    pub(super) async fn bring_up_weak(
+    pub(super) async fn create_legacy(
         self: Arc<Self>,
         lifecycle: Lifecycle,
         peer: NicPath,
         attempt: Attempt,
-    ) -> Result<Body, NotRaised> {
+    ) -> Result<Body, NotCreated> {
         let LanesParts { watch, steps, .. } = &self.parts;
         let nic = self.nic_on(&peer)?;
         let lane = Lane {
             peer: peer.clone(),
             nic: nic.clone(),
             has_queue_pairs: true,
-            carrier: Carrier::Rdma,
+            transport_kind: TransportKind::Rdma,
         };
         self.remember(lifecycle, lane);
         watch.add(lifecycle, peer.clone());
         let psns = [PSN; QUEUE_PAIRS_PER_LANE as usize];
-        let raised = steps.run(&peer, move || nic.bring_up(lifecycle, &psns)).await;
-        let refused = match raised {
+        let created = steps.run(&peer, move || nic.create(lifecycle, &psns)).await;
+        let refused = match created {
             Ok(body) => return Ok(body),
-            Err(error) => not_raised(error),
+            Err(error) => not_created(error),
         };
         if refused.limit.is_some() && attempt == Attempt::First {
             self.forget(lifecycle).await?;
@@ -64,14 +64,14 @@ impl<N: Net> Inner<N> {
     }
 
     /// Wires towards the queue pairs of a Mooncake node, with what it takes for granted.
-    pub(super) async fn wire_weak(
+    pub(super) async fn connect_legacy(
         &self,
         lifecycle: Lifecycle,
         Lane { peer, nic, .. }: Lane,
         body: Body,
     ) -> Result<(), TransportError> {
         let body = complete(body)?;
-        Ok(self.parts.steps.run(&peer, move || nic.wire(lifecycle, &body)).await?)
+        Ok(self.parts.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?)
     }
 
     /// Makes and destroys queue pairs.
@@ -87,12 +87,12 @@ impl<N: Net> Inner<N> {
     /// Reads nothing, which needs no key: the peer's device answers for the queue pair, and where it
     /// tells an earlier pairing from this one by a read it does so by an empty one as well
     /// (`transport-rdma/tests/rdma/hazards.rs`).
-    pub(super) async fn prove(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
+    pub(super) async fn probe(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
         let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
             return Err(failed(Side::Local, "prove", "no lane has the lifecycle"));
         };
-        let proving = move || nic.prove(lifecycle, None, PROOF_MAX);
-        Ok(self.parts.steps.run(&peer, proving).await?)
+        let probing = move || nic.probe(lifecycle, None, PROOF_MAX);
+        Ok(self.parts.steps.run(&peer, probing).await?)
     }
 }
 

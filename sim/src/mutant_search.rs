@@ -91,7 +91,7 @@ pub enum Escape {
 pub fn hunt_all(
     wanted: impl Fn(&str) -> bool + Sync,
 ) -> Vec<(&'static str, Result<Catch, Escape>)> {
-    if let Err(escape) = hunt(&CANARY) {
+    if let Err(escape) = mutant_search(&CANARY) {
         return vec![(CANARY.id, Err(escape))];
     }
     let count = ALL.len() + VARIANTS.len();
@@ -104,7 +104,7 @@ pub fn hunt_all(
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let found = match ALL.get(at) {
                         Some(entry) if !wanted(entry.id) => continue,
-                        Some(entry) => (at, entry.id, hunt(entry)),
+                        Some(entry) => (at, entry.id, mutant_search(entry)),
                         None if at < count => {
                             let entry = &VARIANTS[at - ALL.len()];
                             if !wanted(entry.id) {
@@ -128,7 +128,7 @@ pub fn hunt_all(
 ///
 /// # Errors
 /// The search that did not find it, or the control that shows the same.
-pub fn hunt(entry: &'static Entry) -> Result<Catch, Escape> {
+pub fn mutant_search(entry: &'static Entry) -> Result<Catch, Escape> {
     let (found, states) = explore(entry)?;
     let oracle = format!("{:?}", found.violation.oracle);
     let expected = entry.oracles.first().map(|expected| format!("{expected:?}"));
@@ -164,7 +164,7 @@ fn explorer(entry: &Entry, states_max: usize) -> Explorer {
     Explorer {
         states_max,
         liveness: entry.oracles.contains(&Oracle::Liveness),
-        circles: false,
+        cycles: false,
         oracles: entry.oracles.to_vec(),
         ..Explorer::default()
     }

@@ -76,7 +76,7 @@ impl Healer {
     }
 
     /// Settles a world. The schedule that failed is returned with the violation.
-    pub fn heal(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
+    pub fn liveness(&mut self, start: &World) -> Result<Healing, (Violation, Vec<Choice>)> {
         self.heal_known(start, self.name(start))
     }
 

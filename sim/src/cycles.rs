@@ -1,7 +1,7 @@
 //! Cycles of worlds without further faults.
 
+use crate::path_tree::Ways;
 use crate::seen::Memo;
-use crate::ways::Ways;
 use handfast_transport_sim::{Choice, Demand, Step, World};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -87,7 +87,7 @@ pub(crate) struct Circle {
 type Edge = (u32, String);
 
 /// Worlds that reach each other, with the events between them.
-struct Knot {
+struct Cycle {
     edges: BTreeMap<u32, Vec<Edge>>,
     possible: BTreeSet<String>,
     met: bool,
@@ -111,10 +111,14 @@ fn reach(start: u32, leads: &Leads, within: &BTreeSet<u32>) -> BTreeSet<u32> {
 }
 
 /// A circle among worlds from which some schedule does not end: a fair one if there is one.
-pub(crate) fn circle(endless: &BTreeSet<u32>, ways: &mut Ways, seen: &Memo<u32>) -> Option<Circle> {
+pub(crate) fn circle(
+    endless: &BTreeSet<u32>,
+    path_tree: &mut Ways,
+    seen: &Memo<u32>,
+) -> Option<Circle> {
     let mut left = endless.clone();
     let mut unfair = None;
-    let all = Knot::of(endless, ways, seen).leads();
+    let all = Cycle::of(endless, path_tree, seen).leads();
     let mut back: Leads = BTreeMap::new();
     for (from, to) in &all {
         to.iter().for_each(|to| back.entry(*to).or_default().push(*from));
@@ -124,12 +128,12 @@ pub(crate) fn circle(endless: &BTreeSet<u32>, ways: &mut Ways, seen: &Memo<u32>)
         let mut members: BTreeSet<u32> = after.intersection(&before).copied().collect();
         members.insert(start);
         left.retain(|world| !members.contains(world));
-        let knot = Knot::of(&members, ways, seen);
-        if knot.edges.values().all(Vec::is_empty) {
+        let cycle = Cycle::of(&members, path_tree, seen);
+        if cycle.edges.values().all(Vec::is_empty) {
             continue;
         }
-        let (steps, fair) = knot.walk(start);
-        let Some(events) = play(start, &steps, ways) else { continue };
+        let (steps, fair) = cycle.walk(start);
+        let Some(events) = play(start, &steps, path_tree) else { continue };
         let circle = Circle { start, events, fair };
         if circle.fair {
             return Some(circle);
@@ -139,15 +143,15 @@ pub(crate) fn circle(endless: &BTreeSet<u32>, ways: &mut Ways, seen: &Memo<u32>)
     unfair
 }
 
-impl Knot {
-    fn of(members: &BTreeSet<u32>, ways: &mut Ways, seen: &Memo<u32>) -> Self {
-        let mut knot = Self { edges: BTreeMap::new(), possible: BTreeSet::new(), met: false };
+impl Cycle {
+    fn of(members: &BTreeSet<u32>, path_tree: &mut Ways, seen: &Memo<u32>) -> Self {
+        let mut cycle = Self { edges: BTreeMap::new(), possible: BTreeSet::new(), met: false };
         let mut choices = Vec::new();
         for member in members {
-            let world = ways.world(*member);
-            knot.met |= demands_met(&world);
+            let world = path_tree.world(*member);
+            cycle.met |= demands_met(&world);
             world.free_actions(&mut choices);
-            let edges = knot.edges.entry(*member).or_default();
+            let edges = cycle.edges.entry(*member).or_default();
             for choice in &choices {
                 let class = class(&world, choice);
                 let mut after = world.clone();
@@ -156,10 +160,10 @@ impl Knot {
                 if let Some(to) = to {
                     edges.push((*to, class.clone()));
                 }
-                knot.possible.insert(class);
+                cycle.possible.insert(class);
             }
         }
-        knot
+        cycle
     }
 
     fn leads(&self) -> Leads {
@@ -217,12 +221,12 @@ impl Knot {
 
 /// The events of a walk. Each world on it equals the one found first only up to lifecycle numbers,
 /// so every event is matched by its class and successor.
-fn play(start: u32, steps: &[&Edge], ways: &mut Ways) -> Option<Vec<Choice>> {
-    let mut world = ways.world(start);
+fn play(start: u32, steps: &[&Edge], path_tree: &mut Ways) -> Option<Vec<Choice>> {
+    let mut world = path_tree.world(start);
     let mut choices = Vec::new();
     let mut events = Vec::new();
     for (to, of) in steps {
-        let wanted = ways.world(*to).fingerprint();
+        let wanted = path_tree.world(*to).fingerprint();
         world.free_actions(&mut choices);
         let (choice, after) = choices.iter().find_map(|choice| {
             let mut after = world.clone();

@@ -43,19 +43,19 @@ impl Node {
     }
 
     fn on_plain_request(&mut self, now: Instant, path: &NicPath, call: PlainCall) {
-        let remote = Pair::weak(&call.message.body.queue_pairs);
+        let remote = Pair::legacy(&call.message.body.queue_pairs);
         let bound = self.bound(path);
         // Once work was posted on a lane, its peer has no reason to ask again: a request with the
         // same queue pairs now comes from a restarted node with the same numbers, and expects fresh
         // local ones.
         let posted = |own: &Lifecycle| {
-            matches!(self.state_of(*own), Some(StateKind::Proving | StateKind::Weak))
+            matches!(self.state_of(*own), Some(StateKind::Probing | StateKind::Legacy))
         };
         let same = bound.filter(|(own, to)| *to == remote && !posted(own));
         if let Some((lifecycle, _)) = same {
             return self.answer_plain(lifecycle, call);
         }
-        if bound.is_some_and(|(_, to)| !to.is_weak()) {
+        if bound.is_some_and(|(_, to)| !to.is_legacy()) {
             return self
                 .reject_plain(call.token, "a run of this name that has proven itself is paired");
         }
@@ -66,7 +66,7 @@ impl Node {
         let offered = open.and_then(|open| self.offered(open));
         let keyed = |own: &Lifecycle| {
             let lane = &self.lanes[own];
-            lane.state.remote().is_some_and(|to| !to.is_weak())
+            lane.state.remote().is_some_and(|to| !to.is_legacy())
                 && lane.state.kind() != StateKind::Retiring
         };
         let name = self.names.get(&path.node);
@@ -74,14 +74,14 @@ impl Node {
             return self
                 .reject_plain(call.token, "a run of this name that spoke for itself is paired");
         }
-        if open.is_none() && !self.has_room() || !self.admit(path) {
+        if open.is_none() && !self.has_capacity() || !self.admit(path) {
             return self.reject_plain(call.token, "a table is full");
         }
         self.peers.entry(path.clone()).or_default().plain = true;
         if let Some((earlier, _)) = bound {
             self.end(now, earlier, Failure::Superseded);
         }
-        let Some(lifecycle) = open.or_else(|| self.raise(now, path)) else { return };
+        let Some(lifecycle) = open.or_else(|| self.create_endpoint(now, path)) else { return };
         match self.state_of(lifecycle) {
             Some(StateKind::Announced) => {
                 let body = call.message.body.clone();
@@ -108,10 +108,10 @@ impl Node {
         };
         let path = lane.peer.clone();
         let remote = lane.state.remote();
-        let listed = Pair::weak(&message.body.queue_pairs);
+        let listed = Pair::legacy(&message.body.queue_pairs);
         let empty = message.body.queue_pairs.is_empty();
         match lane.state.kind() {
-            StateKind::Announced | StateKind::Wired if message.rejected.is_some() => {
+            StateKind::Announced | StateKind::Connected if message.rejected.is_some() => {
                 let detail = message.rejected.unwrap_or_default();
                 self.refused_plainly(now, lifecycle, RefusalReason::Gone, detail);
             }
@@ -130,9 +130,9 @@ impl Node {
                 }
                 self.bind_plain(now, lifecycle, &path, message.body, knows_ready);
             }
-            StateKind::Wired if empty => self.prove(now, lifecycle, Trigger::PeerWired),
+            StateKind::Connected if empty => self.probe(now, lifecycle, Trigger::PeerConnected),
             // The answer to our half of a crossing open.
-            StateKind::Fencing | StateKind::Wiring | StateKind::Wired
+            StateKind::Fencing | StateKind::Connecting | StateKind::Connected
                 if remote == Some(listed) && message.rejected.is_none() =>
             {
                 if let Some(lane) = self.lanes.get_mut(&lifecycle) {
@@ -149,18 +149,18 @@ impl Node {
     }
 
     fn on_plain_ready(&mut self, now: Instant, path: &NicPath, call: PlainCall) {
-        let remote = Pair::weak(&call.message.body.queue_pairs);
+        let remote = Pair::legacy(&call.message.body.queue_pairs);
         let bound = self.bound(path).filter(|(_, to)| *to == remote);
         let state = bound.and_then(|(own, _)| Some((own, self.state_of(own)?)));
         match state {
-            Some((own, StateKind::Wired)) => {
+            Some((own, StateKind::Connected)) => {
                 self.answer_plainly(call.token, PlainMessage::ack());
-                self.prove(now, own, Trigger::PeerWired);
+                self.probe(now, own, Trigger::PeerConnected);
             }
-            Some((_, StateKind::Proving | StateKind::Weak)) => {
+            Some((_, StateKind::Probing | StateKind::Legacy)) => {
                 self.answer_plainly(call.token, PlainMessage::ack());
             }
-            Some((own, StateKind::Fencing | StateKind::Wiring)) => self.hold_plain(own, call),
+            Some((own, StateKind::Fencing | StateKind::Connecting)) => self.hold_plain(own, call),
             _ => self.reject_plain(call.token, "ready for queue pairs that are not paired"),
         }
     }
@@ -174,38 +174,38 @@ impl Node {
         body: Body,
         knows_ready: bool,
     ) {
-        let remote = Pair::weak(&body.queue_pairs);
+        let remote = Pair::legacy(&body.queue_pairs);
         let peer = self.peers.entry(path.clone()).or_default();
         peer.plain = true;
         peer.open = None;
         peer.backoff = None;
-        peer.room = None;
+        peer.capacity = None;
         let previous = peer.bound.replace(lifecycle);
         if let Some(previous) = previous {
             self.end(now, previous, Failure::Superseded);
         }
         self.dismiss_others(lifecycle, remote);
-        let next = State::Fencing { remote, body, peer_wired: !knows_ready };
+        let next = State::Fencing { remote, body, peer_connected: !knows_ready };
         self.transit(lifecycle, Trigger::Listed, next);
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
-        self.wire_when_fenced(now, lifecycle);
+        self.connect_when_fenced(now, lifecycle);
     }
 
     /// Our side has wired towards a node without our key.
-    pub(super) fn on_wired_plainly(&mut self, now: Instant, lifecycle: Lifecycle, alone: bool) {
+    pub(super) fn on_connected_legacy(&mut self, now: Instant, lifecycle: Lifecycle, alone: bool) {
         let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
             return;
         };
         let waiting = self.lanes.get_mut(&lifecycle).map(|lane| core::mem::take(&mut lane.plain));
         if alone {
-            self.prove(now, lifecycle, Trigger::Wired);
+            self.probe(now, lifecycle, Trigger::Connected);
         } else {
-            self.transit(lifecycle, Trigger::Wired, State::Wired { remote, readies: 0 });
+            self.transit(lifecycle, Trigger::Connected, State::Connected { remote, readies: 0 });
             self.arm(lifecycle, now + self.config.timing.half_open, TimerKind::HalfOpen);
             self.send_plain_ready(now, lifecycle);
         }
         for call in waiting.into_iter().flatten() {
-            let listed = Pair::weak(&call.message.body.queue_pairs);
+            let listed = Pair::legacy(&call.message.body.queue_pairs);
             if listed == remote && call.message.ready != Some(true) {
                 self.answer_plain(lifecycle, call);
             } else {
@@ -222,21 +222,21 @@ impl Node {
     }
 
     /// Asks the transport to see bytes go there and back before the lane is called usable.
-    fn prove(&mut self, now: Instant, lifecycle: Lifecycle, trigger: Trigger) {
+    fn probe(&mut self, now: Instant, lifecycle: Lifecycle, trigger: Trigger) {
         let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
             return;
         };
-        self.transit(lifecycle, trigger, State::Proving { remote });
+        self.transit(lifecycle, trigger, State::Probing { remote });
         self.arm(lifecycle, now + self.config.timing.operation, TimerKind::Operation);
-        self.outputs.push_back(Output::Operate(Operation::Prove { lifecycle }));
+        self.outputs.push_back(Output::Operate(Operation::Probe { lifecycle }));
     }
 
-    pub(super) fn on_proven(&mut self, lifecycle: Lifecycle) {
+    pub(super) fn on_probed(&mut self, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };
-        let State::Proving { remote } = lane.state else { return };
+        let State::Probing { remote } = lane.state else { return };
         lane.timer = None;
         let peer = lane.peer.clone();
-        self.transit(lifecycle, Trigger::Proven, State::Weak { remote });
+        self.transit(lifecycle, Trigger::Probed, State::Legacy { remote });
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.failures = 0;
             peer.first_failure = None;
@@ -278,8 +278,8 @@ impl Node {
 
     fn answer_plain(&mut self, lifecycle: Lifecycle, call: PlainCall) {
         match self.state_of(lifecycle) {
-            Some(StateKind::Fencing | StateKind::Wiring) => self.hold_plain(lifecycle, call),
-            Some(StateKind::Wired | StateKind::Proving | StateKind::Weak) => {
+            Some(StateKind::Fencing | StateKind::Connecting) => self.hold_plain(lifecycle, call),
+            Some(StateKind::Connected | StateKind::Probing | StateKind::Legacy) => {
                 let lane = &self.lanes[&lifecycle];
                 let reply = PlainMessage {
                     from: Some(self.config.path.clone()),

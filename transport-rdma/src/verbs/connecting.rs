@@ -35,7 +35,7 @@ impl Nic {
     /// # Errors
     /// The lifecycle exists, a limit is reached ([`VerbsError::limit`] names it) or a call failed;
     /// nothing is left of the lane.
-    pub fn bring_up(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
+    pub fn create(&self, lifecycle: Lifecycle, psns: &[u32]) -> Result<Body, VerbsError> {
         self.make(lifecycle, psns, None)
     }
 
@@ -45,7 +45,7 @@ impl Nic {
     ///
     /// # Errors
     /// As [`Nic::bring_up`].
-    pub fn bring_up_for(
+    pub fn create_for(
         &self,
         peer: &NicPath,
         lifecycle: Lifecycle,
@@ -174,12 +174,12 @@ impl Nic {
     /// The lane is not connected; it takes nothing and is to be retired. Addresses that do not fit
     /// are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`] has another
     /// address to try or the peer is the one to change its own.
-    pub fn wire(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
+    pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
         let place = || self.place(&lane.announced.gid);
-        let wired = lane.wire(&route, &numbers, patience, place);
-        self.learn(&lane.announced, route.peer_gid, wired)
+        let connected = lane.connect(&route, &numbers, patience, place);
+        self.learn(&lane.announced, route.peer_gid, connected)
     }
 
     /// Destination of a lane's queue pairs, from the peer's announcement.
@@ -255,12 +255,12 @@ impl Nic {
         &self,
         own: &Announced,
         peer: Ipv6Addr,
-        wired: Result<(), VerbsError>,
+        connected: Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
         let address = own.gid.address;
-        let Err(error) = wired else {
+        let Err(error) = connected else {
             if let Some(name) = &own.peer {
-                lock(&self.book).on_wired(name, address, peer);
+                lock(&self.book).on_connected(name, address, peer);
             }
             return Ok(());
         };

@@ -2,7 +2,7 @@
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
 
 use crate::command::{Command, Commands};
-use crate::data::transport::{Attempt, NotRaised, Transport};
+use crate::data::transport::{Attempt, NotCreated, Transport};
 use crate::time::Clock;
 use handfast_core::transport::Outcome;
 use handfast_core::wire::Body;
@@ -19,7 +19,7 @@ const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
 const LAST_ATTEMPT_MAX: Duration = Duration::from_millis(4_500);
 
 /// A lane on its way up.
-pub(crate) struct Raising {
+pub(crate) struct Creating {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) commands: Commands,
     pub(crate) clock: Arc<dyn Clock>,
@@ -29,44 +29,44 @@ pub(crate) struct Raising {
     pub(crate) entropy: [u64; 2],
 }
 
-impl Raising {
+impl Creating {
     /// Brings the lane up, and tells the driver of a limit that kept it from coming up for good.
     pub(crate) async fn run(self) -> Outcome {
         let begun = self.clock.now();
         let refused = match self.attempt(Attempt::First).await {
-            Ok(body) => return Outcome::BroughtUp(body),
+            Ok(body) => return Outcome::Created(body),
             Err(refused) => refused,
         };
         if refused.limit.is_none() {
             return self.failed(refused);
         }
-        let (made, room) = oneshot::channel();
-        self.commands.send(Command::RoomWanted { made });
+        let (made, capacity) = oneshot::channel();
+        self.commands.send(Command::CapacityWanted { made });
         tokio::select! {
             // Said by its end: a lane is gone, or none can make way.
-            _ = room => {}
+            _ = capacity => {}
             () = self.clock.sleep_until(begun + ROOM_WAIT_MAX) => {}
         }
         // One that is given up may still be under way; the lifecycle's retire comes after it.
-        let raised = tokio::select! {
-            raised = self.attempt(Attempt::Last) => raised,
+        let created = tokio::select! {
+            created = self.attempt(Attempt::Last) => created,
             () = self.clock.sleep_until(begun + LAST_ATTEMPT_MAX) => Err(refused),
         };
-        raised.map_or_else(|refused| self.failed(refused), Outcome::BroughtUp)
+        created.map_or_else(|refused| self.failed(refused), Outcome::Created)
     }
 
-    fn failed(&self, refused: NotRaised) -> Outcome {
-        let NotRaised { error, limit } = refused;
+    fn failed(&self, refused: NotCreated) -> Outcome {
+        let NotCreated { error, limit } = refused;
         if let Some(limit) = limit {
             let (peer, error) = (self.peer.clone(), error.clone());
-            self.commands.send(Command::NoRoom { peer, error, limit });
+            self.commands.send(Command::NoCapacity { peer, error, limit });
         }
         Outcome::Failed(error)
     }
 
-    async fn attempt(&self, attempt: Attempt) -> Result<Body, NotRaised> {
+    async fn attempt(&self, attempt: Attempt) -> Result<Body, NotCreated> {
         let entropy = self.entropy[usize::from(attempt == Attempt::Last)];
-        self.transport.bring_up(self.lifecycle, self.peer.clone(), entropy, attempt).await
+        self.transport.create(self.lifecycle, self.peer.clone(), entropy, attempt).await
     }
 }
 
@@ -74,7 +74,7 @@ impl Raising {
 mod tests {
     use super::*;
     use crate::data::local::LocalRegion;
-    use crate::data::transport::{BroughtUp, Carrier, Offer, Registered};
+    use crate::data::transport::{Created, Offer, Registered, TransportKind};
     use crate::time::TokioClock;
     use crate::topology::Location;
     use handfast_core::transport::{Side, TransportError};
@@ -94,23 +94,23 @@ mod tests {
     }
 
     impl Transport for Full {
-        fn bring_up(&self, _: Lifecycle, _: NicPath, _: u64, attempt: Attempt) -> BroughtUp {
+        fn create(&self, _: Lifecycle, _: NicPath, _: u64, attempt: Attempt) -> Created {
             match attempt {
                 Attempt::First => {
                     let error = full();
-                    Box::pin(async { Err(NotRaised { error, limit: Some(FULL) }) })
+                    Box::pin(async { Err(NotCreated { error, limit: Some(FULL) }) })
                 }
                 Attempt::Last => Box::pin(std::future::pending()),
             }
         }
-        fn wire(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
+        fn connect(&self, _: Pair, _: Pair, _: Body) -> Step<()> {
             Box::pin(std::future::pending())
         }
         fn retire(&self, _: Lifecycle) -> Step<()> {
             Box::pin(std::future::pending())
         }
-        fn carrier(&self, _: Lifecycle) -> Carrier {
-            Carrier::Rdma
+        fn transport_kind(&self, _: Lifecycle) -> TransportKind {
+            TransportKind::Rdma
         }
         fn served(&self, _: Lifecycle) -> u64 {
             0
@@ -136,7 +136,7 @@ mod tests {
         TransportError { side: Side::Local, call: "ibv_create_qp".into(), code: 12, detail }
     }
 
-    async fn raised(
+    async fn created(
         answer: impl Fn(oneshot::Sender<()>) -> Option<oneshot::Sender<()>>,
     ) -> (Outcome, UnboundedReceiver<Command>, Duration) {
         let (commands, mut received) = Commands::channel();
@@ -146,10 +146,10 @@ mod tests {
         let (lifecycle, entropy) = (Lifecycle(1), [0; 2]);
         let begun = clock.now();
         let transport = Arc::new(Full);
-        let raising =
-            Raising { transport, commands, clock: clock.clone(), lifecycle, peer, entropy };
-        let outcome = tokio::spawn(raising.run());
-        let Some(Command::RoomWanted { made }) = received.recv().await else {
+        let creating =
+            Creating { transport, commands, clock: clock.clone(), lifecycle, peer, entropy };
+        let outcome = tokio::spawn(creating.run());
+        let Some(Command::CapacityWanted { made }) = received.recv().await else {
             panic!("room was not asked for")
         };
         let kept = answer(made);
@@ -161,9 +161,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_limit_is_told_in_time_though_the_second_attempt_hangs() {
         for keeps in [true, false] {
-            let (outcome, mut received, took) = raised(|made| keeps.then_some(made)).await;
+            let (outcome, mut received, took) = created(|made| keeps.then_some(made)).await;
             assert_eq!(outcome, Outcome::Failed(full()));
-            let Some(Command::NoRoom { error, limit, .. }) = received.recv().await else {
+            let Some(Command::NoCapacity { error, limit, .. }) = received.recv().await else {
                 panic!("the limit was not told")
             };
             assert_eq!((error, limit), (full(), FULL));
