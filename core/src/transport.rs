@@ -59,7 +59,7 @@ pub enum Operation {
         body: Body,
     },
     /// Have a read answered, of one byte of the peer's or of none, over each queue pair of
-    /// `lifecycle`, which is wired towards a node without our key. The peer may still be wiring, so
+    /// `lifecycle`, which is connected towards a node without our key. The peer may still be wiring, so
     /// it is tried for as long as the device tries. Fails unless all are answered: a peer that still
     /// holds an earlier pairing of the same numbers would take what is posted for duplicates, and
     /// report success (rule H13).
@@ -68,7 +68,7 @@ pub enum Operation {
         lifecycle: Lifecycle,
     },
     /// Wait until nothing that was posted on `lifecycle` is outstanding; it was revoked before, so
-    /// nothing more is posted. The queue pairs stay wired, and the peer's work on them goes on.
+    /// nothing more is posted. The queue pairs stay connected, and the peer's work on them goes on.
     Drain {
         /// The lifecycle that is about to end.
         lifecycle: Lifecycle,
@@ -99,7 +99,7 @@ impl Operation {
 pub enum Outcome {
     /// The queue pairs exist; `Body` is what a message announces about them.
     Created(Body),
-    /// The queue pairs are wired.
+    /// The queue pairs are connected.
     Connected,
     /// A read was answered over each queue pair.
     Probed,

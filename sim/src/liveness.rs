@@ -43,7 +43,7 @@ pub struct Healing {
 }
 
 /// Lets worlds settle without faults: deliver what is in flight, let operations succeed, let lanes
-/// that are not wired back fail, and only then let time pass to the earliest timer.
+/// that are not connected back fail, and only then let time pass to the earliest timer.
 #[derive(Default)]
 pub struct Healer {
     known: Memo<Healing>,

@@ -240,7 +240,7 @@ fn state_of(world: &World, site: usize) -> SiteState {
         let qp = qp.map(|qp| {
             let connected = qp.target.map(|target| {
                 let peer = world.name_of_site(target.site);
-                format!(" wired to {} of {peer}", target.number)
+                format!(" connected to {} of {peer}", target.number)
             });
             let marks =
                 [(qp.published, " published"), (qp.revoked, " revoked"), (qp.broken, " broken")];

@@ -129,7 +129,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "SO-4",
         name: "EstablishedOnFirstSight",
-        breaks: "posts as soon as the own side has wired, before the peer is ready",
+        breaks: "posts as soon as the own side has connected, before the peer is ready",
         scenarios: &[Scenario::LowerOpens],
         oracles: &[Oracle::PublishedUnconnected],
         build: || of(Variant::EstablishedOnFirstSight),
@@ -153,7 +153,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "H3-1",
         name: "WiredOnFirstSight",
-        breaks: "a request is wired towards at once, with queue pairs of its own",
+        breaks: "a request is connected towards at once, with queue pairs of its own",
         scenarios: &[Scenario::SimultaneousOpen],
         oracles: &[Oracle::GhostHit],
         build: || of(Variant::ConnectedOnFirstSight),
@@ -448,7 +448,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "TENT-5",
         name: "ReplyTakenForAck",
-        breaks: "a side that has wired takes a reply for the word that the peer has",
+        breaks: "a side that has connected takes a reply for the word that the peer has",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         oracles: &[Oracle::PublishedUnconnected],
@@ -488,7 +488,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "H6-4",
         name: "EarlierRunsUnfenced",
-        breaks: "lanes to the run before fence nothing: wired before they are gone",
+        breaks: "lanes to the run before fence nothing: connected before they are gone",
         scenarios: &[Scenario::SimultaneousOpen],
         faults_max: 1,
         operations: Operations::Stepwise,
@@ -529,7 +529,7 @@ pub const ALL: &[Entry] = &[
     Entry {
         id: "H13-1",
         name: "UsableUnproven",
-        breaks: "a lane to a node without our key is usable as soon as both have wired",
+        breaks: "a lane to a node without our key is usable as soon as both have connected",
         scenarios: &[Scenario::NewToOld],
         faults_max: 0,
         oracles: &[Oracle::Swallowed],

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The beginning of the first line of every trace.
 pub const MAGIC: &str = "handfast-trace";
 /// The version of the format, which follows in the first line. Version 1 had words in place of JSON.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest line, in bytes. The longest lines begin a segment: they hold the state of the node, some
 /// 90 MB of it where every table is full.
 pub const LINE_BYTES_MAX: usize = 128 << 20;

@@ -25,7 +25,7 @@ pub enum Action {
     Operation(usize),
     /// A timer fires.
     Timer(usize, TimerId),
-    /// A published lane whose peer is not wired back sees its first error.
+    /// A published lane whose peer is not connected back sees its first error.
     Broken(usize, Lifecycle),
     /// A call arrives at a site and another copy stays in flight.
     DuplicateCall(usize, usize),
@@ -229,7 +229,7 @@ impl World {
             .filter(|at| self.can_end(&self.operations[*at]))
     }
 
-    /// A proof does not end before the peer has wired, as long as that may be on its way: the device
+    /// A proof does not end before the peer has connected, as long as that may be on its way: the device
     /// tries on. What was posted is drained when it has ended and was polled.
     pub(crate) fn can_end(&self, pending: &Pending) -> bool {
         let lifecycle = match pending.operation {
@@ -251,14 +251,14 @@ impl World {
     }
 
     /// Queue pairs that may see an error: (site, lifecycle, whether it would come from nowhere). A
-    /// published lane is posted to, and so finds out for nothing that its peer is not wired back.
+    /// published lane is posted to, and so finds out for nothing that its peer is not connected back.
     fn live_lanes(&self) -> impl Iterator<Item = (usize, Lifecycle, bool)> + '_ {
         self.fabric.table.iter().filter(|qp| !qp.broken).filter_map(|qp| {
             let state = self.sites[qp.host].node.state_of(qp.lifecycle);
             let old = self.is_old(qp.site) && qp.published;
             let alive = old || state.is_some_and(|state| state != StateKind::Retiring);
             let posted = qp.published && !qp.revoked;
-            // An old node posts before the other side may have wired, and the device tries on.
+            // An old node posts before the other side may have connected, and the device tries on.
             let tried_on = |to: Target| {
                 let there = self.fabric.at(to.site, to.number);
                 there.is_some_and(|there| there.target.is_none() && !there.broken)
@@ -335,7 +335,7 @@ impl World {
             Action::StallOperation(at) => format!("{} never ends", operation(at)),
             Action::Timer(at, timer) => self.describe_timer(*at, timer),
             Action::Broken(at, lifecycle) => {
-                format!("{} sees an error: its peer is not wired back", lane(at, lifecycle))
+                format!("{} sees an error: its peer is not connected back", lane(at, lifecycle))
             }
             Action::LaneError(at, lifecycle) => format!("{} sees an error", lane(at, lifecycle)),
             Action::ProtectionError(at, lifecycle) => {

@@ -10,7 +10,7 @@ pub enum Backend {
     ResetReuse,
     /// Destroys without putting in error and draining first.
     DestroyWithWorkOutstanding,
-    /// Posts on a lane before it is wired.
+    /// Posts on a lane before it is connected.
     PostBeforeReady,
     /// Takes a lane that is gone on our side for fenced on the other.
     SuccessBeforeFence,

@@ -275,7 +275,7 @@ impl World {
         self.pump(site, at, step);
     }
 
-    /// A lane is usable. It was wired by leave, or to an old node, whose work is not carried here.
+    /// A lane is usable. It was connected by leave, or to an old node, whose work is not carried here.
     pub(crate) fn lane_up(
         &mut self,
         site: usize,

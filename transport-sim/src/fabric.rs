@@ -1,4 +1,4 @@
-//! The truth: which queue pairs exist and which is wired to which.
+//! The truth: which queue pairs exist and which is connected to which.
 
 use crate::backend::Backend;
 use crate::setup::{Devices, Setup};
@@ -233,7 +233,7 @@ impl Fabric {
         self.table.iter().find(|qp| (qp.site, qp.number) == (site, number))
     }
 
-    /// Bytes flow: each is wired to the other's number and neither is in error.
+    /// Bytes flow: each is connected to the other's number and neither is in error.
     pub(crate) fn intact(&self, qp: &QueuePair) -> bool {
         let Some(target) = qp.target else { return false };
         let back = self.at(target.site, target.number);

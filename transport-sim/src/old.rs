@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) enum OldState {
     /// Its request is out, or was only announced in a reply.
     Connecting,
-    /// It has wired and waits to hear that the other has.
+    /// It has connected and waits to hear that the other has.
     WaitReady,
     /// It posts.
     Connected,

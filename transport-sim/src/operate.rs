@@ -163,7 +163,7 @@ impl World {
         let target = Target { believed, ..target };
         let wirable = self.fabric.of(site, local.lifecycle).is_some_and(|qp| qp.target.is_none());
         if !wirable {
-            let detail = format!("site {site} wires {local:?}, which cannot be wired");
+            let detail = format!("site {site} wires {local:?}, which cannot be connected");
             step.violations.push(Violation::new(Oracle::FabricLaw, detail));
             return Ok(Outcome::Connected);
         }

@@ -10,11 +10,11 @@ use handfast_core::{Lifecycle, Pair};
 /// The oracles, numbered as in `docs/testing.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Oracle {
-    /// O1: both established means each is wired to the other's live lifecycle.
+    /// O1: both established means each is connected to the other's live lifecycle.
     Agreement,
-    /// O1: a published lane's peer has wired towards it.
+    /// O1: a published lane's peer has connected towards it.
     PublishedUnconnected,
-    /// O2: no queue pair is wired twice, or before it exists, or after it is gone.
+    /// O2: no queue pair is connected twice, or before it exists, or after it is gone.
     FabricLaw,
     /// O4: refused or ignored input changes nothing.
     RefusalChanged,
@@ -26,7 +26,7 @@ pub enum Oracle {
     Lasting,
     /// H6: no wiring while an earlier queue pair to that peer remains.
     StaleLane,
-    /// H6: no published queue pair aims at a number that another lifecycle has wired since.
+    /// H6: no published queue pair aims at a number that another lifecycle has connected since.
     GhostHit,
     /// H12: an established lane proves that the peer's earlier lanes to us are gone.
     Fence,
@@ -185,12 +185,12 @@ impl World {
             }
             let Some(hit) = self.fabric.at(target.site, target.number) else { continue };
             let reborn = self.pair(hit.site, hit.lifecycle) != target.believed;
-            // A queue pair takes packets from the address it is wired to only.
+            // A queue pair takes packets from the address it is connected to only.
             let taken = hit.target.is_some_and(|to| to.site == stale.site);
             if reborn && taken && !hit.broken {
                 let detail = format!(
                     "queue pair {} of {} was published towards {}; its number, {}, now belongs to \
-                     {}, which is wired",
+                     {}, which is connected",
                     stale.number,
                     self.describe_pair(self.pair(stale.site, stale.lifecycle)),
                     self.describe_pair(target.believed),

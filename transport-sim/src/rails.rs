@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// The NICs that a lane of a node is between, once it is wired.
+    /// The NICs that a lane of a node is between, once it is connected.
     pub(crate) fn ends_of_lane(&self, host: usize, lifecycle: Lifecycle) -> Option<Rail> {
         let qp = self.fabric.of(host, lifecycle)?;
         qp.target.map(|Target { site, .. }| (qp.site, site))

@@ -127,7 +127,7 @@ impl World {
             }
             Output::Publish { local, remote, .. } => {
                 format!(
-                    "publishes {} as wired to {}",
+                    "publishes {} as connected to {}",
                     self.describe_pair(*local),
                     self.describe_pair(*remote)
                 )

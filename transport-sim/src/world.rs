@@ -607,7 +607,7 @@ impl World {
         });
         if let Some(earlier) = earlier {
             let detail = format!(
-                "{} wires towards {} while {} is still wired towards that node",
+                "{} wires towards {} while {} is still connected towards that node",
                 self.describe_own(site, local.lifecycle),
                 self.describe_pair(*remote),
                 self.describe_own(site, earlier.lifecycle)
@@ -650,7 +650,7 @@ impl World {
         let Some(theirs) = self.fabric.of(peer, remote.lifecycle).filter(|_| alive) else { return };
         if theirs.target.is_none_or(|to| (to.site, to.number) != (site, own_number)) {
             let detail = format!(
-                "{} is published towards {}, which is not wired back",
+                "{} is published towards {}, which is not connected back",
                 self.describe_pair(local),
                 self.describe_pair(remote)
             );

@@ -90,16 +90,16 @@ fn malformed_and_diverging_traces_have_exit_codes() {
     };
     replay("").failed(14, &["our side, reading the trace, line 1", "empty", "--record FILE"]);
     replay("hello").failed(14, &["does not begin with 'handfast-trace'"]);
-    let newer = whole.replacen("handfast-trace 2 ", "handfast-trace 3 ", 1);
-    replay(&newer).failed(14, &["version 3", "the version of handfast that recorded it"]);
+    let newer = whole.replacen("handfast-trace 3 ", "handfast-trace 4 ", 1);
+    replay(&newer).failed(14, &["version 4", "the version of handfast that recorded it"]);
     replay(&whole[..whole.len() - 3]).failed(14, &["the last line has no end", "--allow-cut"]);
-    let (connected, proven) = (r#""outcome":"Wired""#, r#""outcome":"Proven""#);
-    replay(&whole.replacen(connected, proven, 1)).failed(14, &["checksum is wrong"]);
+    let (connected, probed) = (r#""outcome":"Connected""#, r#""outcome":"Probed""#);
+    replay(&whole.replacen(connected, probed, 1)).failed(14, &["checksum is wrong"]);
     let changed: String = whole
         .split_inclusive('\n')
         .map(|line| match line.contains(connected) {
             true => {
-                let json = line.rsplit_once(' ').unwrap().0.replace(connected, proven);
+                let json = line.rsplit_once(' ').unwrap().0.replace(connected, probed);
                 handfast_trace::signed(&json)
             }
             false => line.to_owned(),

@@ -69,7 +69,7 @@ pub struct Timing {
     /// First wait for an acknowledgement.
     pub ready_retry: Duration,
     /// Longest time of an announced lifecycle without local demand before its echo: from its
-    /// BringUp, and again from its first offer to a pair.
+    /// Create, and again from its first offer to a pair.
     pub half_open: Duration,
     /// Time limit of an operation of the transport.
     pub operation: Duration,
@@ -78,7 +78,7 @@ pub struct Timing {
     /// Time for the posted work of a lane to end before the lane retires.
     pub drain: Duration,
     /// Time that a demand waits for capacity in the table of lifecycles.
-    pub capacity: Duration,
+    pub capacity_wait: Duration,
     /// First pause before reopening after a failed lifecycle.
     pub backoff: Duration,
 }
@@ -92,7 +92,7 @@ impl Default for Timing {
             operation: Duration::from_millis(5_000),
             quiesce_retry: Duration::from_millis(500),
             drain: Duration::from_millis(5_000),
-            capacity: Duration::from_millis(5_000),
+            capacity_wait: Duration::from_millis(5_000),
             backoff: Duration::from_millis(10),
         }
     }
@@ -294,7 +294,7 @@ pub enum Event {
         new: Incarnation,
     },
     /// Queue pairs could not be retired in the bounded number of attempts. They may still touch
-    /// memory; nothing is wired towards that peer any more (rule H6).
+    /// memory; nothing is connected towards that peer any more (rule H6).
     RetireFailed {
         /// The peer.
         peer: NicPath,

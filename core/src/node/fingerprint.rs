@@ -65,7 +65,7 @@ impl Node {
     fn hash_peer(&self, peer: &Peer, ranks: &dyn Ranks, mut hasher: &mut dyn Hasher) {
         let own = |lifecycle: Lifecycle| ranks.rank(self.pair(lifecycle));
         (peer.wanted, peer.failures, peer.backoff.is_some()).hash(&mut hasher);
-        (peer.capacity.is_some(), peer.plain).hash(&mut hasher);
+        (peer.capacity_until.is_some(), peer.plain).hash(&mut hasher);
         peer.bound.map(own).hash(&mut hasher);
         peer.last.map(|last| (last.incarnation.0, ranks.rank(last))).hash(&mut hasher);
         peer.open.map(own).hash(&mut hasher);

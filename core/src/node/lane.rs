@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// State of a lifecycle. `docs/handshake.md` lists the transitions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum State {
-    /// BringUp is under way; no peer knows the number yet.
+    /// Create is under way; no peer knows the number yet.
     Creating,
     /// The queue pairs exist and may have been announced; no peer has echoed them.
     Announced(Announcement),
@@ -18,9 +18,9 @@ pub(super) enum State {
     Fencing { remote: Pair, body: Body, peer_connected: bool },
     /// Wire is under way towards `remote`.
     Connecting { remote: Pair, peer_connected: bool },
-    /// We have wired; whether the peer has is unknown (rule H3).
+    /// We have connected; whether the peer has is unknown (rule H3).
     Connected { remote: Pair, readies: u32 },
-    /// Both have wired.
+    /// Both have connected.
     Established { remote: Pair },
     /// Wired towards a node without our key; whether bytes flow is being seen (rule H13).
     Probing { remote: Pair },
@@ -39,7 +39,7 @@ pub(super) enum State {
 pub(super) struct Announcement {
     /// Requests sent.
     pub(super) requests: u32,
-    /// The only pair that was answered with a reply, and may have wired towards them (rule H6).
+    /// The only pair that was answered with a reply, and may have connected towards them (rule H6).
     pub(super) offered: Option<Pair>,
     /// The pair to echo before the peer replies (rule H5).
     pub(super) prove: Option<Pair>,

@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// A reply without our key: the peer has wired already.
+    /// A reply without our key: the peer has connected already.
     pub(super) fn handle_plain_answer(
         &mut self,
         now: Instant,
@@ -179,7 +179,7 @@ impl Node {
         peer.plain = true;
         peer.open = None;
         peer.backoff = None;
-        peer.capacity = None;
+        peer.capacity_until = None;
         let previous = peer.bound.replace(lifecycle);
         if let Some(previous) = previous {
             self.end(now, previous, Failure::Superseded);
@@ -191,7 +191,7 @@ impl Node {
         self.connect_when_fenced(now, lifecycle);
     }
 
-    /// Our side has wired towards a node without our key.
+    /// Our side has connected towards a node without our key.
     pub(super) fn on_connected_legacy(&mut self, now: Instant, lifecycle: Lifecycle, alone: bool) {
         let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
             return;

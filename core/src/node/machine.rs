@@ -37,8 +37,8 @@ use alloc::vec::Vec;
 /// node.handle_input(now, Input::Open(NicPath::parse("bob:1@nic")?));
 /// // The caller creates the queue pairs, and reports what a message announces of them.
 /// let Some(Output::Operate(operation)) = node.poll_output() else { panic!("no operation") };
-/// assert!(matches!(operation, Operation::BringUp { .. }));
-/// let outcome = Outcome::BroughtUp(Body::default());
+/// assert!(matches!(operation, Operation::Create { .. }));
+/// let outcome = Outcome::Created(Body::default());
 /// node.handle_input(now, Input::OperationDone { id: operation.id(), outcome });
 /// // The caller delivers the request to the peer.
 /// let Some(Output::Call(message)) = node.poll_output() else { panic!("no call") };
@@ -120,7 +120,7 @@ impl Node {
         });
         let peers = self.peers.iter().filter_map(|(path, peer)| {
             let backoff = peer.backoff.map(|at| (at, TimerKind::Backoff));
-            let (at, kind) = backoff.or(peer.capacity.map(|at| (at, TimerKind::Capacity)))?;
+            let (at, kind) = backoff.or(peer.capacity_until.map(|at| (at, TimerKind::Capacity)))?;
             Some((TimerId::Peer(path.clone()), at, kind))
         });
         lanes.chain(peers)
@@ -142,7 +142,7 @@ impl Node {
                 let Some(peer) = self.peers.get_mut(path) else { return };
                 if peer.backoff.take().is_some() {
                     self.drive_demand(now, path);
-                } else if peer.capacity.take().is_some() {
+                } else if peer.capacity_until.take().is_some() {
                     self.fail_demand(path, Failure::Limit("lifecycles_max".into()));
                 }
             }
@@ -218,7 +218,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
-        peer.capacity = None;
+        peer.capacity_until = None;
         let ending = [peer.bound, peer.open];
         for lifecycle in ending.into_iter().flatten() {
             self.close_gracefully(now, lifecycle, Failure::Closed);
@@ -229,7 +229,7 @@ impl Node {
         let Some(peer) = self.peers.get_mut(path) else { return };
         peer.wanted = false;
         peer.backoff = None;
-        peer.capacity = None;
+        peer.capacity_until = None;
     }
 
     /// Does what an unmet demand needs next.
@@ -399,7 +399,7 @@ impl Node {
         }
     }
 
-    /// Both sides have wired (rule H3): publishes the lane and acknowledges what was held.
+    /// Both sides have connected (rule H3): publishes the lane and acknowledges what was held.
     pub(super) fn establish(
         &mut self,
         now: Instant,
@@ -526,7 +526,7 @@ impl Node {
     pub(super) fn fail_demand(&mut self, path: &NicPath, failure: Failure) {
         if let Some(peer) = self.peers.get_mut(path) {
             peer.wanted = false;
-            peer.capacity = None;
+            peer.capacity_until = None;
             peer.failures = 0;
             peer.first_failure = None;
         }

@@ -112,7 +112,7 @@ impl Node {
         let Some(lifecycle) = open.or_else(|| self.create_endpoint(now, &path)) else { return };
         if let Some(peer) = self.peers.get_mut(&path) {
             peer.backoff = None;
-            peer.capacity = None;
+            peer.capacity_until = None;
         }
         self.answer_request(now, lifecycle, call);
     }
@@ -392,7 +392,7 @@ impl Node {
         let previous = self.peers.get_mut(&path).and_then(|peer| {
             peer.open = None;
             peer.backoff = None;
-            peer.capacity = None;
+            peer.capacity_until = None;
             peer.plain = false;
             peer.last = Some(remote);
             peer.bound.replace(lifecycle)
@@ -411,7 +411,7 @@ impl Node {
     }
 
     /// Wires once no earlier lane to this peer remains (rules H6 and H12): a lane that the peer is
-    /// known to have wired proves that nothing posted on an earlier one can land any more.
+    /// known to have connected proves that nothing posted on an earlier one can land any more.
     pub(super) fn connect_when_fenced(&mut self, now: Instant, lifecycle: Lifecycle) {
         let Some(lane) = self.lanes.get(&lifecycle) else { return };
         let State::Fencing { remote, body, peer_connected } = lane.state.clone() else { return };

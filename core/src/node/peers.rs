@@ -35,7 +35,7 @@ pub(super) struct Peer {
     /// It spoke without our key when it last spoke (rule H13).
     pub(super) plain: bool,
     /// Until when the demand waits for room in the table of lifecycles.
-    pub(super) capacity: Option<Instant>,
+    pub(super) capacity_until: Option<Instant>,
 }
 
 /// State of one node name, with all its NICs: they live and die as one process.

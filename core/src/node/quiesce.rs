@@ -23,7 +23,7 @@ impl Node {
             Some(StateKind::Established | StateKind::Legacy) => {
                 self.drain_lane(now, lifecycle, cause);
             }
-            // The peer may have wired and heard that we have: nothing is posted here, but there.
+            // The peer may have connected and heard that we have: nothing is posted here, but there.
             Some(StateKind::Connected) if !legacy => {
                 self.quiesce(now, lifecycle, Trigger::of(&cause), cause);
             }
@@ -169,7 +169,7 @@ impl Node {
             return;
         }
         if let Some(peer) = self.peers.get_mut(path) {
-            peer.capacity.get_or_insert(now + self.config.timing.capacity);
+            peer.capacity_until.get_or_insert(now + self.config.timing.capacity_wait);
         }
     }
 
@@ -192,9 +192,9 @@ impl Node {
     /// A lifecycle is gone: demands that wait for room are pursued.
     pub(super) fn on_room(&mut self, now: Instant) {
         while self.has_capacity() {
-            let waiting = self.peers.iter_mut().find(|(_, peer)| peer.capacity.is_some());
+            let waiting = self.peers.iter_mut().find(|(_, peer)| peer.capacity_until.is_some());
             let Some((path, peer)) = waiting else { return };
-            peer.capacity = None;
+            peer.capacity_until = None;
             let path = path.clone();
             self.drive_demand(now, &path);
         }

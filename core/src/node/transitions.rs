@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Trigger {
     /// A demand or a request needs queue pairs.
     CreateStarted,
-    /// BringUp is done.
+    /// Create is done.
     Created,
     /// A peer has echoed it, in a reply, a ready or a second request.
     Echoed,
@@ -18,7 +18,7 @@ pub enum Trigger {
     Fenced,
     /// Wire is done.
     Connected,
-    /// The peer has said that it has wired.
+    /// The peer has said that it has connected.
     PeerConnected,
     /// Our transport failed, or the lane did.
     Failed,

@@ -97,9 +97,9 @@ pub enum Op {
     Request,
     /// Announces queue pairs and echoes the requester's.
     Reply,
-    /// The sender has wired towards the echoed lifecycle.
+    /// The sender has connected towards the echoed lifecycle.
     Ready,
-    /// The sender has wired too; answers a ready.
+    /// The sender has connected too; answers a ready.
     Ack,
     /// The sender wants to retire the pair and asks the peer to stop posting.
     Quiesce,

@@ -213,7 +213,7 @@ impl From<CreateError> for NotCreated {
     }
 }
 
-/// The end of a BringUp.
+/// The end of a Create.
 pub(crate) type Created = Pin<Box<dyn Future<Output = Result<Body, NotCreated>> + Send>>;
 
 /// Memory that a device knows, if there is one.

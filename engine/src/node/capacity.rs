@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Until when a lane that is to make way is waited for, counted from the beginning of the first
-/// attempt. What the life cycle gives a BringUp (`Timing::operation`, 5 s) is to cover the second
+/// attempt. What the life cycle gives a Create (`Timing::operation`, 5 s) is to cover the second
 /// attempt too, or the limit that was reached would never be told.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
 /// Until when the second attempt is waited for, from the same beginning: other peers' steps may hold

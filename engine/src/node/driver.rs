@@ -85,7 +85,7 @@ pub(crate) struct Driver<N: Net> {
     /// Call addresses that calling peers announced.
     announced: BTreeMap<(NicPath, Incarnation), String>,
     qpn_reuse: QpnReuseDetector,
-    /// BringUps and Wires under way. One lifecycle has one of them at a time.
+    /// Creates and Connects under way. One lifecycle has one of them at a time.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
     /// Calls of ours under way, which end with the driver.
     calling: JoinSet<()>,
@@ -460,7 +460,7 @@ impl<N: Net> Driver<N> {
                 let step = self.steps.remove(&lifecycle);
                 tokio::spawn(async move {
                     if let Some((kind, step)) = step {
-                        // Objects of a BringUp must be known before they can be retired.
+                        // Objects of a Create must be known before they can be retired.
                         if kind == OperationKind::Connect {
                             step.abort();
                         }

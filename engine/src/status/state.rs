@@ -50,6 +50,7 @@ pub struct NodeState {
     /// Its version of handfast.
     pub version: &'static str,
     /// Transports of its lanes, the preferred one first.
+    #[serde(rename = "carriers")]
     pub transport_kinds: Vec<&'static str>,
     /// RDMA devices in use.
     pub devices: Vec<String>,

@@ -55,7 +55,7 @@ fn a_line_that_cannot_be_played_is_named_with_what_was_possible() {
 fn what_a_transcript_says_an_event_caused_is_written_anew() {
     let text = "a opens b\n    something else\nsettle\nexpect a and b connected\n";
     let played = Script::new("one.txt", text).play(Arc::new(Node::new)).expect("it plays");
-    assert!(played.starts_with("a opens b\n    asks for BringUp of #1\n"), "{played}");
+    assert!(played.starts_with("a opens b\n    asks for Create of #1\n"), "{played}");
     assert!(!played.contains("something else"), "{played}");
     let again = Script::new("one.txt", &played).play(Arc::new(Node::new)).expect("it plays");
     assert_eq!(again, played);

@@ -151,7 +151,7 @@ fn first_sight_keeps_agreement_where_explored() {
         let setup = setup(Variant::ConnectedOnFirstSight, Scenario::SimultaneousOpen, faults);
         let report = explorer.explore(&World::new(Setup { prune: true, ..setup }));
         println!(
-            "wired on first sight, K={faults}: {} states, {} transitions, all of up to {} events",
+            "connected on first sight, K={faults}: {} states, {} transitions, all of up to {} events",
             report.states, report.transitions, report.depth
         );
         if let Ending::Violation(found) = report.ending {

@@ -90,7 +90,7 @@ fn trace_of_version_1_is_refused_by_its_version() {
     assert_eq!(cause(first.as_bytes()), TraceCause::Version { found: 1 });
     let error = replayed(first.as_bytes()).unwrap_err().to_string();
     for part in
-        ["version 1 of the format", "reads version 2", "the version of handfast that recorded"]
+        ["version 1 of the format", "reads version 3", "the version of handfast that recorded"]
     {
         assert!(error.contains(part), "'{part}' is missing in: {error}");
     }

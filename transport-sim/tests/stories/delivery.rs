@@ -25,7 +25,7 @@ fn writes_and_reads_move_bytes_on_every_device_that_connects() {
 #[test]
 fn the_peers_process_takes_no_part_and_need_not_be_in_rts() {
     let mut duo = fresh(&STRICT);
-    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("connected");
     let (index, dgid) = gid(&duo.fabric, duo.a.nic);
     for step in [Attributes::to_init(Access::ALL), Attributes::to_rtr(index, dgid, duo.a.number, 1)]
     {
@@ -40,11 +40,11 @@ fn the_peers_process_takes_no_part_and_need_not_be_in_rts() {
 #[test]
 fn early_packet_is_dropped_and_resent() {
     let mut duo = fresh(&STRICT);
-    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("connected");
     duo.write(1, 0, 8);
     duo.fabric.run();
     assert_eq!(duo.ends(duo.a), []);
-    connect(&mut duo.fabric, duo.b, duo.a, 2, 1).expect("wired");
+    connect(&mut duo.fabric, duo.b, duo.a, 2, 1).expect("connected");
     duo.fabric.expire(duo.a.nic, duo.a.number);
     duo.fabric.run();
     assert_eq!(duo.ends(duo.a), [(1, Status::Success)]);
@@ -94,8 +94,9 @@ fn a_stale_sequence_number_is_a_success_with_nothing_written() {
     for profile in connectable() {
         let mut duo = fresh(profile);
         let (a, b) = (duo.a, duo.b);
-        connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
-        connect(&mut duo.fabric, b, a, 2_000, 5_000).expect("wired, and expects a later number");
+        connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("connected");
+        connect(&mut duo.fabric, b, a, 2_000, 5_000)
+            .expect("connected, and expects a later number");
         duo.write(1, 0, 8);
         duo.fabric.run();
         // Some acknowledge what they executed last, which is nothing yet.
@@ -113,11 +114,11 @@ fn a_stale_sequence_number_is_a_success_with_nothing_written() {
 fn stale_write_succeeds_after_a_later_one() {
     let mut duo = fresh(&RXE);
     let (a, b) = (duo.a, duo.b);
-    connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
-    connect(&mut duo.fabric, b, a, 2_000, 5_000).expect("wired, and expects a later number");
+    connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("connected");
+    connect(&mut duo.fabric, b, a, 2_000, 5_000).expect("connected, and expects a later number");
     // A second queue pair of the same host sends with the number that is expected.
     let second = End { number: duo.create(duo.a.nic), ..duo.a };
-    connect(&mut duo.fabric, second, b, 5_000, 2_000).expect("wired");
+    connect(&mut duo.fabric, second, b, 5_000, 2_000).expect("connected");
     let request = duo.write_request(1, 64, 8);
     duo.fabric.post_send(second.nic, second.number, request).expect("posted");
     duo.fabric.run();
@@ -152,8 +153,9 @@ fn stale_read_is_answered_or_dropped() {
     for profile in connectable().filter(|profile| profile.psn_source == PsnSource::Attributes) {
         let mut duo = fresh(profile);
         let (a, b) = (duo.a, duo.b);
-        connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("wired");
-        connect(&mut duo.fabric, b, a, 2_000, 5_000).expect("wired, and expects a later number");
+        connect(&mut duo.fabric, a, b, 1_000, 2_000).expect("connected");
+        connect(&mut duo.fabric, b, a, 2_000, 5_000)
+            .expect("connected, and expects a later number");
         duo.post(duo.read_request(1, 0, 8)).expect("posted");
         duo.fabric.run();
         duo.fabric.exhaust(duo.a.nic, duo.a.number);
@@ -168,8 +170,9 @@ fn a_sequence_number_ahead_is_as_good_as_silence() {
     for profile in connectable().filter(|profile| profile.psn_source == PsnSource::Attributes) {
         let mut duo = fresh(profile);
         let (a, b) = (duo.a, duo.b);
-        connect(&mut duo.fabric, a, b, 5_000, 2_000).expect("wired");
-        connect(&mut duo.fabric, b, a, 2_000, 1_000).expect("wired, and expects an earlier number");
+        connect(&mut duo.fabric, a, b, 5_000, 2_000).expect("connected");
+        connect(&mut duo.fabric, b, a, 2_000, 1_000)
+            .expect("connected, and expects an earlier number");
         duo.write(1, 0, 8);
         duo.fabric.run();
         duo.fabric.exhaust(duo.a.nic, duo.a.number);
@@ -198,8 +201,8 @@ fn stale_queue_pair_writes_into_a_successor() {
     assert_eq!(reborn, duo.b.number, "the number is born again");
     // A second queue pair of the same host is connected to it, with a number that is behind.
     let second = End { number: duo.create(duo.a.nic), ..duo.a };
-    connect(&mut duo.fabric, second, duo.b, 1_000, 2_000).expect("wired");
-    connect(&mut duo.fabric, duo.b, second, 2_000, 1_000).expect("wired");
+    connect(&mut duo.fabric, second, duo.b, 1_000, 2_000).expect("connected");
+    connect(&mut duo.fabric, duo.b, second, 2_000, 1_000).expect("connected");
     duo.write(1, 0, 8);
     duo.fabric.run();
     assert_eq!(duo.at_b(0, 8), [0xaa; 8], "nothing in the packet says whose it is");
@@ -213,7 +216,7 @@ fn a_queue_pair_takes_nothing_from_another_address() {
     let nic = duo.fabric.add_nic(&STRICT);
     let keys = duo.fabric.register(nic, BASE, vec![0xcc; SIZE], Access::ALL).expect("room");
     let third = End { nic, number: duo.create(nic), keys };
-    connect(&mut duo.fabric, third, duo.b, 1_000, 2_000).expect("wired");
+    connect(&mut duo.fabric, third, duo.b, 1_000, 2_000).expect("connected");
     let mut request = duo.write_request(1, 0, 8);
     request.lkey = keys.lkey;
     duo.fabric.post_send(nic, third.number, request).expect("posted");

@@ -53,8 +53,8 @@ impl Duo {
     /// Connects both ends: `a` starts at one sequence number, `b` at the other.
     pub(crate) fn connect(&mut self, psn_a: u32, psn_b: u32) {
         let (a, b) = (self.a, self.b);
-        connect(&mut self.fabric, a, b, psn_a, psn_b).expect("a is wired");
-        connect(&mut self.fabric, b, a, psn_b, psn_a).expect("b is wired");
+        connect(&mut self.fabric, a, b, psn_a, psn_b).expect("a is connected");
+        connect(&mut self.fabric, b, a, psn_b, psn_a).expect("b is connected");
     }
 
     /// Posts a write of a few bytes from the start of `a`'s region to an offset in `b`'s.

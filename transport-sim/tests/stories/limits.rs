@@ -105,7 +105,7 @@ fn a_queue_pair_that_tries_for_ever_is_never_exhausted() {
         Attributes::to_rtr(index, dgid, duo.b.number, 2),
         Attributes { retry_count: Some(7), ..Attributes::to_rts(1) },
     ] {
-        duo.fabric.modify(duo.a.nic, duo.a.number, &step).expect("wired");
+        duo.fabric.modify(duo.a.nic, duo.a.number, &step).expect("connected");
     }
     duo.write(1, 0, 8);
     for _ in 0..100 {

@@ -203,7 +203,7 @@ fn erdma_cannot_detect_a_stale_silent_peer() {
             duo.fabric.register(duo.b.nic, BASE, vec![0xbb; SIZE], Access::ALL).expect("room");
         assert_eq!(duo.create(duo.b.nic), duo.b.number);
         let (a, b) = (duo.a, duo.b);
-        connect(&mut duo.fabric, b, a, 7_000, 8_000).expect("wired by what it remembers of us");
+        connect(&mut duo.fabric, b, a, 7_000, 8_000).expect("connected by what it remembers of us");
         duo.write(1, 0, 8);
         duo.fabric.run();
         let ignored = profile.psn_source == PsnSource::Constant;

@@ -362,7 +362,7 @@ fn late_receive_is_flushed_by_profile() {
 fn invalid_values_are_refused_by_strict_drivers() {
     let step = |attributes: Attributes, profile| {
         let mut duo = fresh(profile);
-        connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+        connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("connected");
         let number = duo.create(duo.a.nic);
         let (index, dgid) = gid(&duo.fabric, duo.b.nic);
         let rtr = Attributes::to_rtr(index, dgid, duo.b.number, 1);

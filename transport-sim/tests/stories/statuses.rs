@@ -73,13 +73,13 @@ fn a_queue_pair_without_the_right_refuses_the_request() {
     for profile in connectable().filter(|profile| profile.checks_attributes) {
         let mut duo = fresh(profile);
         let (index, dgid) = gid(&duo.fabric, duo.a.nic);
-        connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+        connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("connected");
         for step in [
             Attributes::to_init(Access::LOCAL),
             Attributes::to_rtr(index, dgid, duo.a.number, 1),
             Attributes::to_rts(2),
         ] {
-            duo.fabric.modify(duo.b.nic, duo.b.number, &step).expect("wired");
+            duo.fabric.modify(duo.b.nic, duo.b.number, &step).expect("connected");
         }
         duo.write(1, 0, 8);
         duo.fabric.run();
@@ -145,14 +145,14 @@ fn a_peer_that_is_destroyed_dead_or_in_error_is_silent() {
 fn a_packet_longer_than_the_responder_expects_is_refused() {
     let mut duo = fresh(&STRICT);
     let (index, dgid) = gid(&duo.fabric, duo.a.nic);
-    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("wired");
+    connect(&mut duo.fabric, duo.a, duo.b, 1, 2).expect("connected");
     let rtr = Attributes::to_rtr(index, dgid, duo.a.number, 1);
     for step in [
         Attributes::to_init(Access::ALL),
         Attributes { path_mtu: Some(256), ..rtr },
         Attributes::to_rts(2),
     ] {
-        duo.fabric.modify(duo.b.nic, duo.b.number, &step).expect("wired");
+        duo.fabric.modify(duo.b.nic, duo.b.number, &step).expect("connected");
     }
     duo.write(1, 0, 256);
     duo.fabric.run();
@@ -279,7 +279,7 @@ fn a_read_of_depth_zero_never_ends() {
         Attributes::to_rtr(index, dgid, duo.b.number, 2),
         Attributes { max_rd_atomic: Some(0), retry_count: Some(7), ..Attributes::to_rts(1) },
     ] {
-        duo.fabric.modify(duo.a.nic, duo.a.number, &step).expect("wired");
+        duo.fabric.modify(duo.a.nic, duo.a.number, &step).expect("connected");
     }
     duo.post(duo.read_request(1, 0, 8)).expect("posted");
     duo.fabric.run();

@@ -267,7 +267,7 @@ fn legacy_request_ignores_offered_lanes() {
     solo.operate_all();
     assert_eq!(solo.take_answers(Op::Reply), 1);
     solo.call_plainly(plain(&[5, 6], Some(false)));
-    assert!(solo.take_plain_answers()[0].rejected.is_some(), "that run may have wired");
+    assert!(solo.take_plain_answers()[0].rejected.is_some(), "that run may have connected");
 }
 
 /// A failed lane of a handfast incarnation does not block a legacy node.

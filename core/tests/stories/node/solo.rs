@@ -14,7 +14,7 @@ pub(crate) struct Solo {
     pub(crate) node: Node,
     pub(crate) events: Vec<Event>,
     now: Instant,
-    /// Queue pairs skipped by each BringUp.
+    /// Queue pairs skipped by each Create.
     pub(crate) skips: Vec<u32>,
     operations: Vec<Operation>,
     calls: Vec<Message>,

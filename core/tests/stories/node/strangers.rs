@@ -163,7 +163,7 @@ fn forgotten_nic_keeps_the_others() {
     assert_eq!(
         solo.take_refusals(),
         [RefusalReason::Unproven],
-        "a lane of an earlier run is wired"
+        "a lane of an earlier run is connected"
     );
     assert_eq!(solo.take_answers(Op::Reply), 0);
 }

@@ -15,7 +15,7 @@ const TIMING: Timing = Timing {
     operation: millis(80_000),
     quiesce_retry: millis(300),
     drain: millis(70_000),
-    capacity: millis(60_000),
+    capacity_wait: millis(60_000),
     backoff: millis(50),
 };
 
@@ -89,7 +89,7 @@ fn waits_last_exactly_as_configured() {
     full.establish(1, 10, 1);
     full.tell(Input::Release(far(1)));
     full.tell(Input::Open(far(2)));
-    assert_eq!(full.wait(), Some((TIMING.capacity, TimerKind::Capacity)));
+    assert_eq!(full.wait(), Some((TIMING.capacity_wait, TimerKind::Capacity)));
 }
 
 /// A reply that waits for a slow retire leaves its receiver the whole wait to echo, once.
@@ -162,7 +162,7 @@ fn waits_of_no_length_are_over_at_once() {
             operation,
             quiesce_retry,
             drain,
-            capacity,
+            capacity_wait,
             backoff,
         ] = [handfast_core::Duration(nanoseconds); 8];
         let timing = Timing {
@@ -172,7 +172,7 @@ fn waits_of_no_length_are_over_at_once() {
             operation,
             quiesce_retry,
             drain,
-            capacity,
+            capacity_wait,
             backoff,
         };
         let mut solo = Solo::timed(Limits::default(), timing);

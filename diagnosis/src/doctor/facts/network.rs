@@ -17,7 +17,7 @@ pub struct Interface {
     /// Whether an administrator has set it up.
     pub is_up: bool,
     /// Whether something is at the other end.
-    pub has_transport_kind: bool,
+    pub has_carrier: bool,
     /// Largest packet, in bytes.
     pub mtu: u32,
     /// Speed in megabits per second; 0 if unknown.
@@ -95,7 +95,7 @@ pub(super) fn interfaces(tree: &Tree<'_>) -> Vec<Interface> {
         // A file such as bonding_masters is no interface.
         (mtu > 0).then(|| Interface {
             is_up: tree.number(&format!("{folder}/flags")) & UP != 0,
-            has_transport_kind: tree.number(&format!("{folder}/carrier")) == 1,
+            has_carrier: tree.number(&format!("{folder}/carrier")) == 1,
             mtu,
             speed_mbps: u32::try_from(tree.number(&format!("{folder}/speed"))).unwrap_or(0),
             name,

@@ -76,20 +76,14 @@ fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
     let interface = context.facts.interfaces.iter().find(|known| known.name == port.interface);
     let state = |language: Language| {
         let Some(interface) = interface else { return String::new() };
-        let (name, up, transport_kind) =
-            (&interface.name, interface.is_up, interface.has_transport_kind);
+        let (name, up, carrier) = (&interface.name, interface.is_up, interface.has_carrier);
         let up = if up {
             language.pick("up", "已启用")
         } else {
             language.pick("set down", "已停用")
         };
-        let transport_kind =
-            if transport_kind { "" } else { language.pick(", no carrier", ",无载波") };
-        format!(
-            "{}{name}{}{up}{transport_kind}",
-            language.pick(", ", ","),
-            language.pick(" is ", " ")
-        )
+        let carrier = if carrier { "" } else { language.pick(", no carrier", ",无载波") };
+        format!("{}{name}{}{up}{carrier}", language.pick(", ", ","), language.pick(" is ", " "))
     };
     let (name, number) = (&device.name, port.number);
     let (english, chinese) = (state(Language::English), state(Language::Chinese));

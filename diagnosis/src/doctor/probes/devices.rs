@@ -112,7 +112,7 @@ fn no_card(context: &Context<'_>) -> Finding {
     if context.variable("CI").is_some() && context.without_rdma() != Severity::Fatal {
         return Finding::new(ids::ENV_NO_RDMA_CI, Severity::Info, observed).preventing();
     }
-    let mut connected = interfaces.iter().filter(|known| known.is_up && known.has_transport_kind);
+    let mut connected = interfaces.iter().filter(|known| known.is_up && known.has_carrier);
     let first = connected.next().or(interfaces.first()).map_or("NETDEV", |known| &known.name);
     let device = if wanted.starts_with("rxe") { wanted } else { "rxe0" };
     let finding = Finding::new(ids::HW_PCI_ABSENT, context.without_rdma(), observed);

@@ -1,5 +1,5 @@
 //! Soft-iWARP in a guest (`cargo xtask guest --nics siw`): what it answers to a queue pair that is
-//! wired out of band, which is what eRDMA answers in its standard mode.
+//! connected out of band, which is what eRDMA answers in its standard mode.
 
 use handfast_transport::{LaneSink, Memory};
 use handfast_transport_rdma::{
