@@ -247,6 +247,6 @@ async fn first_transfer(
     let LaneOpening { create, connect, exchange } = segment.opening().unwrap_or_default();
     drop(prepared);
     engine.close().await;
-    let write = took.saturating_sub(look_up + register + bring_up + exchange + wire);
-    Ok([look_up, register, bring_up, exchange, wire, write])
+    let write = took.saturating_sub(look_up + register + create + exchange + connect);
+    Ok([look_up, register, create, exchange, connect, write])
 }

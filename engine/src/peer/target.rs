@@ -511,7 +511,7 @@ impl Target {
                 self.parts.commands.send(Command::EndLane { peer });
             }
             TargetOutput::FallBack(reason) => {
-                self.parts.plane.note_fallback(&self.parts.path, reason);
+                self.parts.data_path.note_fallback(&self.parts.path, reason);
             }
             TargetOutput::Drained(lifecycle) => {
                 let id = OperationId { lifecycle, kind: OperationKind::Drain };

@@ -252,7 +252,7 @@ impl Target {
     }
 
     /// Sees whether bytes come over a lane before it is used.
-    fn probe(&self, lane: Lifecycle) {
+    fn probe_rail(&self, lane: Lifecycle) {
         let (target, probing) = (self.me.clone(), self.parts.data_path.probe_rail(lane));
         let commands = self.parts.commands.clone();
         self.parts.runtime.spawn(async move {
