@@ -3,10 +3,11 @@
 use crate::nightly;
 use crate::shipping::{apart, at_once, holds, holds_by, pruned};
 use crate::sweep::seeds_hold;
+use crate::transfers;
 use handfast_sim::sweep::Swarm;
-use handfast_sim::{Case, Ending, Explorer, Ground, Report, Scenario, Traffic};
+use handfast_sim::{Case, Ending, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::STRICT;
-use handfast_transport_sim::{Backend, Faults, Operations, Oracle, World};
+use handfast_transport_sim::{Backend, Faults, Operations, Oracle};
 
 const SEEDS: u64 = if cfg!(debug_assertions) { 500 } else { 5_000 };
 
@@ -43,14 +44,14 @@ const ENDS: Faults = Faults { lane_error: true, port: true, ..Faults::NONE };
 #[test]
 fn transfers_survive_the_loss_of_one_rail_or_of_a_packet() {
     for traffic in [Traffic::Write, Traffic::Read] {
-        carries(&case(Scenario::RailAdded, traffic, ENDS));
-        carries(&case(Scenario::RailsUp, traffic, ENDS));
+        transfers::holds(&case(Scenario::RailAdded, traffic, ENDS));
+        transfers::holds(&case(Scenario::RailsUp, traffic, ENDS));
     }
-    carries(&case(Scenario::RailAdded, Traffic::GivenUp, ENDS));
+    transfers::holds(&case(Scenario::RailAdded, Traffic::GivenUp, ENDS));
     if nightly() {
-        carries(&case(Scenario::RailsUp, Traffic::GivenUp, ENDS));
+        transfers::holds(&case(Scenario::RailsUp, Traffic::GivenUp, ENDS));
     }
-    carries(&case(Scenario::RailsUp, Traffic::Write, Faults { loss: true, ..Faults::NONE }));
+    transfers::holds(&case(Scenario::RailsUp, Traffic::Write, Faults { loss: true, ..Faults::NONE }));
 }
 
 /// A write that is tried again on the second rail succeeds there while the first can still write
@@ -58,10 +59,10 @@ fn transfers_survive_the_loss_of_one_rail_or_of_a_packet() {
 #[test]
 fn a_success_on_one_rail_waits_for_the_fence_of_the_other() {
     let case = case(Scenario::RailAdded, Traffic::Write, Faults { port: false, ..ENDS });
-    carries(&case);
+    transfers::holds(&case);
     let mut setup = case.setup();
     setup.devices.backend = Backend::AnyRailFences;
-    let report = explore(&case, &case.scenario.begin(setup));
+    let report = transfers::explore(&case, &case.scenario.begin(setup));
     let Ending::Violation(found) = report.ending else { panic!("{:?}", report.ending) };
     assert_eq!(found.violation.oracle, Oracle::GhostByte, "{}", found.transcript);
     assert!(found.violation.detail.contains("success: true"), "{}", found.transcript);
@@ -81,29 +82,4 @@ fn case(scenario: Scenario, traffic: Traffic, faults: Faults) -> Case {
         prune: true,
         ..Case::shipping(scenario, 1)
     }
-}
-
-fn carries(case: &Case) {
-    match &explore(case, &case.start()).ending {
-        Ending::Fixpoint => {}
-        Ending::StatesMax => panic!("more worlds than expected"),
-        Ending::Violation(found) => panic!("{}", found.report(case)),
-    }
-}
-
-fn explore(case: &Case, start: &World) -> Report {
-    let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
-    let report = explorer.explore(start);
-    println!(
-        "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
-        case.scenario,
-        case.devices,
-        case.faults_max,
-        report.states,
-        report.transitions,
-        report.depth,
-        report.longest_free,
-        report.worst_healing
-    );
-    report
 }

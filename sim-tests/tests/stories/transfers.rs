@@ -37,11 +37,12 @@ fn case(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max:
     }
 }
 
-fn explore(case: &Case, start: &World) -> Report {
+pub(super) fn explore(case: &Case, start: &World) -> Report {
     let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
     let report = explorer.explore(start);
     println!(
-        "{} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
+        "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
+        case.scenario,
         case.devices,
         case.faults_max,
         report.states,
@@ -53,7 +54,7 @@ fn explore(case: &Case, start: &World) -> Report {
     report
 }
 
-fn holds(case: &Case) -> Report {
+pub(super) fn holds(case: &Case) -> Report {
     let report = explore(case, &case.start());
     match &report.ending {
         Ending::Fixpoint => report,
