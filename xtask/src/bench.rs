@@ -48,51 +48,25 @@ pub(crate) struct Arguments {
 struct Part {
     what: &'static str,
     words: &'static [&'static str],
-    full: Extent,
-    quick: Extent,
+    /// Batches, rounds and time of a round, and of the quick run.
+    full: [&'static str; 3],
+    quick: [&'static str; 3],
 }
 
-/// Extent of a part's measurement.
-struct Extent {
-    batch: &'static str,
-    rounds: &'static str,
-    duration: &'static str,
-    /// Killed past it.
-    limit: Duration,
-}
-
+/// A start is killed past it.
+const LIMIT: Duration = Duration::from_secs(300);
 const PARTS: [Part; 2] = [
     Part {
         what: "small and middle sizes, and single requests",
         words: &["--size", "4K,64K,1M", "--latency"],
-        full: Extent {
-            batch: "1,32",
-            rounds: "7",
-            duration: "200ms",
-            limit: Duration::from_secs(240),
-        },
-        quick: Extent {
-            batch: "1,32",
-            rounds: "3",
-            duration: "40ms",
-            limit: Duration::from_secs(60),
-        },
+        full: ["1,32", "7", "200ms"],
+        quick: ["1,32", "3", "40ms"],
     },
     Part {
         what: "16 MiB, the first transfer and a thousand peers",
         words: &["--size", "16M", "--first-transfer", "--peers", PEERS],
-        full: Extent {
-            batch: "1,32",
-            rounds: "5",
-            duration: "300ms",
-            limit: Duration::from_secs(300),
-        },
-        quick: Extent {
-            batch: "1",
-            rounds: "3",
-            duration: "100ms",
-            limit: Duration::from_secs(60),
-        },
+        full: ["1,32", "5", "300ms"],
+        quick: ["1", "3", "100ms"],
     },
 ];
 
@@ -112,11 +86,11 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
     let cores = cores();
     for Part { what, words, full, quick } in &PARTS {
         println!("measuring {what}");
-        let Extent { batch, rounds, duration, limit } = if arguments.quick { quick } else { full };
+        let [batch, rounds, duration] = if arguments.quick { quick } else { full };
         let mut command = Command::new(&program);
         command.args(["bench", "--json", "--limit", "--threads", "1,4"]).args(&cores).args(*words);
         command.args(["--batch", batch, "--rounds", rounds, "--duration", duration]);
-        let output = project.run(command, "bench", Instant::now() + *limit)?;
+        let output = project.run(command, "bench", Instant::now() + LIMIT)?;
         // Standard error is in the same log.
         figures.add(output.lines().find(|line| line.starts_with('{')).unwrap_or_default())?;
     }

@@ -45,6 +45,13 @@ impl Project {
         command::run(command, &self.scratch().join(format!("{log}.log")), deadline)
     }
 
+    /// The packages that can be published.
+    pub(crate) fn published(&self) -> Vec<&str> {
+        let packages = self.metadata.workspace_packages().into_iter();
+        let published = packages.filter(|package| package.publish.as_ref() != Some(&Vec::new()));
+        published.map(|package| package.name.as_str()).collect()
+    }
+
     /// The version of the program.
     pub(crate) fn version(&self) -> Result<String> {
         let members = self.metadata.workspace_packages();

@@ -227,9 +227,20 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
             project.run(deny, "licences", deadline)?;
             Ok(String::new())
         }),
+        Step::new("packages", |deadline| packages(project, deadline)),
     ];
     steps.extend(fast_checks(project));
     steps
+}
+
+/// Every crate that users can depend on can be packaged, with nothing but such crates linked.
+fn packages(project: &Project, deadline: Instant) -> Outcome {
+    let names = project.published();
+    let mut command = project.cargo(&["package", "--no-verify", "--allow-dirty", "--offline"]);
+    command.args(names.iter().flat_map(|name| ["--package", name]));
+    command.arg("--target-dir").arg(project.scratch().join("package"));
+    project.run(command, "packages", deadline)?;
+    Ok(format!("{} crates packaged", names.len()))
 }
 
 /// Those that read the sources and cargo's graph.
