@@ -51,7 +51,11 @@ fn transfers_survive_the_loss_of_one_rail_or_of_a_packet() {
     if nightly() {
         transfers::holds(&case(Scenario::RailsUp, Traffic::GivenUp, ENDS));
     }
-    transfers::holds(&case(Scenario::RailsUp, Traffic::Write, Faults { loss: true, ..Faults::NONE }));
+    transfers::holds(&case(
+        Scenario::RailsUp,
+        Traffic::Write,
+        Faults { loss: true, ..Faults::NONE },
+    ));
 }
 
 /// A write that is tried again on the second rail succeeds there while the first can still write
