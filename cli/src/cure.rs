@@ -4,6 +4,7 @@ use handfast::error::DescriptorError;
 use handfast::metadata::TlsFailure;
 use handfast::rdma::RdmaUnavailable;
 use handfast::{Cause, Error, Fallback, Stage};
+use handfast_trace::{RedactError, ReplayError, TraceCause, TraceError};
 
 /// An error with its cure.
 pub(crate) fn text(error: &Error) -> String {
@@ -92,5 +93,42 @@ fn tls_cure(failure: TlsFailure) -> &'static str {
              --metadata-cert and --metadata-key"
         }
         other => other.cure(),
+    }
+}
+
+/// An error of a replay with its cure.
+pub(crate) fn trace_text(error: &ReplayError) -> String {
+    match error {
+        ReplayError::Trace(TraceError { cause, .. }) => format!("{error}; {}", trace_cure(cause)),
+        ReplayError::Differs(_) => error.to_string(),
+    }
+}
+
+/// An error of redacting with its cure.
+pub(crate) fn redact_text(error: &RedactError) -> String {
+    match error {
+        RedactError::Replay(error) => trace_text(error),
+        other => other.to_string(),
+    }
+}
+
+fn trace_cure(cause: &TraceCause) -> &'static str {
+    match cause {
+        TraceCause::Empty | TraceCause::NotATrace => {
+            "name a file that `--record FILE` wrote, uncompressed"
+        }
+        TraceCause::Version { .. } | TraceCause::Json(_) => {
+            "use the version of handfast that recorded it; `head -1 FILE` names it"
+        }
+        TraceCause::Cut => {
+            "copy the whole file again; if its process was killed while it wrote, --allow-cut takes \
+             the whole lines"
+        }
+        TraceCause::TooLong => "record with a smaller --record-bytes",
+        TraceCause::Io(_) => "check that the file can be read",
+        TraceCause::Checksum
+        | TraceCause::NotText
+        | TraceCause::LineTooLong
+        | TraceCause::Order(_) => "copy the whole file again, as it is",
     }
 }

@@ -74,9 +74,9 @@ pub(crate) enum Failure {
     Line(#[from] handfast_sim::LineError),
     #[error(transparent)]
     Replay(#[from] handfast_sim::ReplayError),
-    #[error(transparent)]
+    #[error("{}", cure::trace_text(.0))]
     Trace(#[from] handfast_trace::ReplayError),
-    #[error(transparent)]
+    #[error("{}", cure::redact_text(.0))]
     Redact(#[from] handfast_trace::RedactError),
     #[error(transparent)]
     Minimize(#[from] handfast_sim::MinimizeError),

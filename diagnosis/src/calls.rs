@@ -3,25 +3,11 @@
 use crate::explain::explain;
 use crate::ids;
 use crate::problem::{Id, Role};
+use libc::{
+    EACCES, EADDRNOTAVAIL, EAFNOSUPPORT, EAGAIN, ECONNREFUSED, EHOSTUNREACH, EINVAL, EIO, EMFILE,
+    ENETUNREACH, ENFILE, ENODEV, ENOENT, ENOMEM, ENOSPC, EOPNOTSUPP, EPERM, ETIMEDOUT,
+};
 
-const EINVAL: i32 = 22;
-const EAGAIN: i32 = 11;
-const ENOMEM: i32 = 12;
-const ENOSPC: i32 = 28;
-const EIO: i32 = 5;
-const EPERM: i32 = 1;
-const ENOENT: i32 = 2;
-const EACCES: i32 = 13;
-const ENODEV: i32 = 19;
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
-const EOPNOTSUPP: i32 = 95;
-const EAFNOSUPPORT: i32 = 97;
-const EADDRNOTAVAIL: i32 = 99;
-const ENETUNREACH: i32 = 101;
-const ECONNREFUSED: i32 = 111;
-const ETIMEDOUT: i32 = 110;
-const EHOSTUNREACH: i32 = 113;
 /// The kernel's own ENOTSUPP, which leaks out of some drivers.
 const ENOTSUPP: i32 = 524;
 

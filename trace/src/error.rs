@@ -45,30 +45,9 @@ pub enum TraceCause {
     Io(String),
 }
 
-impl TraceCause {
-    /// The remedy.
-    pub fn cure(&self) -> &'static str {
-        match self {
-            Self::Empty | Self::NotATrace => "name a file that `--record FILE` wrote, uncompressed",
-            Self::Version { .. } | Self::Json(_) => {
-                "use the version of handfast that recorded it; `head -1 FILE` names it"
-            }
-            Self::Cut => {
-                "copy the whole file again; if its process was killed while it wrote, --allow-cut \
-                 takes the whole lines"
-            }
-            Self::Checksum | Self::NotText | Self::LineTooLong | Self::Order(_) => {
-                "copy the whole file again, as it is"
-            }
-            Self::TooLong => "record with a smaller --record-bytes",
-            Self::Io(_) => "see that the file can be read",
-        }
-    }
-}
-
-/// A trace that cannot be read: the line, the cause and the remedy. The side is always the local one.
+/// A trace that cannot be read: the line and the cause. The side is always the local one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("our side, reading the trace, line {line}: {cause}: {}", .cause.cure())]
+#[error("our side, reading the trace, line {line}: {cause}")]
 pub struct TraceError {
     /// The line, from 1.
     pub line: u64,

@@ -30,7 +30,7 @@ pub(super) struct Variant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Numbering {
     /// They start from the first, as after a restart of the host
-    Anew,
+    FromFirst,
     /// They go on, as after a restart of the process
     GoesOn,
 }
@@ -47,7 +47,7 @@ pub(super) enum Sequence {
 /// Options of all devices.
 #[derive(Args)]
 pub(super) struct Usage {
-    /// Effect of a restart on queue-pair numbers and keys [default: anew, except on devices that
+    /// Effect of a restart on queue-pair numbers and keys [default: from-first, except on devices that
     /// ignore sequence numbers]
     #[arg(long, value_name = "HOW")]
     numbers: Option<Numbering>,
@@ -69,7 +69,7 @@ impl Usage {
         let usual = Ground::on(device.unwrap_or(Ground::BARE.profile), traffic);
         Ground {
             rebirth: match self.numbers {
-                Some(Numbering::Anew) => Rebirth::Anew,
+                Some(Numbering::FromFirst) => Rebirth::Anew,
                 Some(Numbering::GoesOn) => Rebirth::GoesOn,
                 None => usual.rebirth,
             },

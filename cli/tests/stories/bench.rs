@@ -77,8 +77,7 @@ fn fields_that_were_not_measured_are_left_out() {
 
 #[test]
 fn the_table_goes_to_standard_output_and_progress_elsewhere() {
-    let ended = run(&[&["bench"], &SHORT[..]].concat());
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let ended = run(&[&["bench"], &SHORT[..]].concat()).done();
     assert_eq!(ended.output.lines().count(), 2 + 8, "{ended:?}");
     assert!(ended.output.lines().all(|line| line.len() <= 80), "{ended:?}");
     assert_eq!(ended.errors, "round 1 of 2\nround 2 of 2\n");

@@ -305,7 +305,22 @@ pub(crate) fn succeed(arguments: &[&str]) -> String {
     ended.output
 }
 
+/// Fails unless a text has all of `parts`.
+#[track_caller]
+pub(crate) fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "'{part}' is missing in: {text}");
+    }
+}
+
 impl Ended {
+    /// Fails unless it ended with success.
+    #[track_caller]
+    pub(crate) fn done(self) -> Self {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self
+    }
+
     /// Fails unless it ended with the code, one message on standard error with all of `parts`, and
     /// no panic.
     #[track_caller]
@@ -313,9 +328,7 @@ impl Ended {
         assert_eq!(self.code, Some(code), "{self:?}");
         assert!(self.errors.contains("error: "), "{self:?}");
         assert!(!self.errors.contains("panicked"), "{self:?}");
-        for part in parts {
-            assert!(self.errors.contains(part), "'{part}' is missing in: {}", self.errors);
-        }
+        contains(&self.errors, parts);
         self
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod servers;
 mod stores;
 
 use crate::helpers::{Client, Folder, MIB, Server, memory_bytes, skipped, succeed, until};
-use peer::{ABSENT, OLD, RELEASE, Release, releases};
+use peer::{ABSENT, OLD, RELEASE, Release, releases, with_each};
 use std::fs;
 use std::time::Instant;
 
@@ -22,8 +22,7 @@ const SIZES: [u64; 4] = [100, 4 << 10, 3 * MIB + 7, 64 * MIB];
 
 #[test]
 fn a_file_put_into_a_released_node_and_got_back_is_the_same() {
-    for version in [RELEASE, OLD] {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+    with_each(&[RELEASE, OLD], |release| {
         let folder = Folder::new();
         let mut peer = release.start(MEMORY);
         for (seed, bytes) in (1..).zip(SIZES) {
@@ -31,18 +30,17 @@ fn a_file_put_into_a_released_node_and_got_back_is_the_same() {
             let place = format!("{}/buffer-0:4096", peer.address);
             let told = succeed(&[&["put", &source, &place], &COMPAT[..]].concat());
             assert!(told.contains("verified") && told.contains("over tcp"), "{told}");
-            assert!(peer.dump(&folder, 4096, bytes) == fs::read(&source).unwrap(), "{version}");
+            assert!(peer.dump(&folder, 4096, bytes) == fs::read(&source).unwrap());
             let (place, copy) = (format!("{place},{bytes}"), folder.name("copy"));
             succeed(&[&["get", &place, &copy], &COMPAT[..]].concat());
-            assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap(), "{version}");
+            assert!(fs::read(&copy).unwrap() == fs::read(&source).unwrap());
         }
-    }
+    });
 }
 
 #[test]
 fn a_released_node_writes_and_reads_what_is_served() {
-    for version in [RELEASE, OLD] {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+    with_each(&[RELEASE, OLD], |release| {
         let folder = Folder::new();
         let server = Server::start(&["--memory", "65M", "--compat", "mooncake"]);
         let mut peer = release.start(2 * MEMORY);
@@ -53,9 +51,9 @@ fn a_released_node_writes_and_reads_what_is_served() {
             peer.writes_and_reads_back(&folder, &server.address, MEMORY, &content);
             let (place, copy) = (server.at(&format!("memory:512,{bytes}")), folder.name("copy"));
             succeed(&["get", &place, &copy]);
-            assert!(fs::read(&copy).unwrap() == content, "{version}");
+            assert!(fs::read(&copy).unwrap() == content);
         }
-    }
+    });
 }
 
 #[test]
@@ -115,10 +113,7 @@ fn probes_and_notifications_of_a_released_node_are_taken() {
 /// The next put, into a new node, succeeds.
 #[test]
 fn put_into_killed_released_node_fails_in_time() {
-    for version in releases() {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
-        put_into_a_node_that_is_killed(&release);
-    }
+    with_each(releases(), put_into_a_node_that_is_killed);
 }
 
 fn put_into_a_node_that_is_killed(release: &Release) {
@@ -150,10 +145,7 @@ fn put_into_a_node_that_is_killed(release: &Release) {
 
 #[test]
 fn released_node_survives_a_restart_of_the_server() {
-    for version in releases() {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
-        kill_the_server_of_a_node(&release);
-    }
+    with_each(releases(), kill_the_server_of_a_node);
 }
 
 fn kill_the_server_of_a_node(release: &Release) {

@@ -59,9 +59,7 @@ async fn write_and_check(segment: &Segment, seed: u8) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exhausted_device_evicts_the_longest_idle_lane() {
-    if !guest() {
-        return;
-    }
+    let Some(()) = guest() else { return };
     let group = Group::new("server");
     let mut command = group.command();
     command.args(["serve", "--until-stdin-ends", "--listen", "10.0.0.2:0", "--memory", "m=1M"]);
@@ -83,9 +81,7 @@ async fn exhausted_device_evicts_the_longest_idle_lane() {
 
 #[test]
 fn queue_pair_limit_is_reported_with_its_remedy() {
-    if !guest() {
-        return;
-    }
+    let Some(()) = guest() else { return };
     let server = Server::start_at("10.0.0.2:0", &["--transport", "rdma", "--memory", "m=1M"]);
     let group = Group::new("client");
     // Three domains and regions and the like, of which one lane would be too much.

@@ -39,9 +39,7 @@ impl Rails {
         choice: TransportChoice,
         near: impl Fn(&[String]) -> Option<PriorityMatrix>,
     ) -> Option<Self> {
-        if !guest() {
-            return None;
-        }
+        guest()?;
         let wires = numbers.map(Wire::new);
         let start = async |side: u32| {
             let devices: Vec<String> = wires.iter().map(|wire| wire.device(side)).collect();

@@ -1,6 +1,6 @@
 //! `handfast sim`: exploring, sweeping, and what is done with a line.
 
-use crate::helpers::{Client, Folder, PROGRAM, run, succeed};
+use crate::helpers::{Client, Folder, PROGRAM, contains, run, succeed};
 use crate::output::on_terminal;
 use serde_json::Value;
 use std::process::Command;
@@ -21,9 +21,10 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn exploring_to_a_fixpoint_tells_figures_rates_and_coverage() {
     let told = succeed(&["sim", "explore", "--faults", "0", "--grain", "stepwise", "--unpruned"]);
-    for part in ["fixpoint", "states         64", "transitions    110", "states/s", "coverage"] {
-        assert!(told.contains(part), "'{part}' is missing in:\n{told}");
-    }
+    contains(
+        &told,
+        &["fixpoint", "states         64", "transitions    110", "states/s", "coverage"],
+    );
     let shown = json(&["sim", "explore", "--faults", "1", "--kinds", "loss,crash", "--json"]);
     assert_eq!(
         (&shown["ending"], &shown["case"]["kinds"]),
@@ -46,8 +47,8 @@ fn sweeping_the_same_seeds_twice_leads_to_the_same_worlds() {
     assert_eq!((&first["seeds"], &first["from"]), (&50.into(), &1000.into()));
     let other = json(&["sim", "sweep", "--seeds", "50", "--from", "2000", "--json"]);
     assert_ne!(first["traces"], other["traces"]);
-    let timed = json(&["sim", "sweep", "--time", "200ms", "--scenario", "Twins", "--json"]);
-    assert!(timed["seeds"].as_u64() > Some(0) && timed["scenarios"]["Twins"].is_object());
+    let timed = json(&["sim", "sweep", "--time", "200ms", "--scenario", "Established", "--json"]);
+    assert!(timed["seeds"].as_u64() > Some(0) && timed["scenarios"]["Established"].is_object());
 }
 
 #[test]
@@ -57,8 +58,8 @@ fn failure_with_chosen_devices_replays_from_its_line() {
     assert!(told.contains("Transfers on rxe, Write") && told.contains("fixpoint"), "{told}");
     run(&["sim", "explore", "--device", "elan4"]).failed(2, &["no device 'elan4'", "erdma-compat"]);
     run(&["sim", "explore", "--traffic", "letters"]).failed(2, &["no traffic", "WriteAndRead"]);
-    let twins = ["sim", "explore", "--scenario", "Twins", "--traffic", "Write"];
-    run(&twins).failed(2, &["Twins cannot carry Write"]);
+    let idle = ["sim", "explore", "--scenario", "Established", "--traffic", "Write"];
+    run(&idle).failed(2, &["Established cannot carry Write"]);
     let swept = ["sim", "sweep", "--traffic", "Write", "--scenario", "Transfers", "--psns", "zero"];
     let swept = run(&[&swept[..], &["--device", "rxe", "--seeds", "20000"]].concat());
     let line = swept.output.lines().last().unwrap().to_owned();

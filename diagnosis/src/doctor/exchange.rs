@@ -62,10 +62,7 @@ impl Half {
             interfaces: facts.interfaces.clone(),
             addresses: facts.addresses.clone(),
             routes: facts.routes.clone(),
-            findings: Vec::new(),
-            datagram_ports: Vec::new(),
-            lane_port: None,
-            loopback_mbps: 0,
+            ..Self::default()
         }
     }
 }

@@ -277,10 +277,10 @@ impl Outside for ThisMachine {
     }
 
     fn kernel_log(&self) -> Option<String> {
-        /// O_NONBLOCK: the end of the log is otherwise waited at.
-        const NON_BLOCKING: i32 = 0o4000;
         let path = self.root.join("dev/kmsg");
-        let mut file = OpenOptions::new().read(true).custom_flags(NON_BLOCKING).open(path).ok()?;
+        // The end of the log is otherwise waited at.
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         let mut log = Vec::new();
         let mut record = [0; 8192];
         while log.len() < LOG_BYTES_MAX {

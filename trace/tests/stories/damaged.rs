@@ -23,7 +23,7 @@ fn cause(bytes: &[u8]) -> TraceCause {
             assert_eq!(error.side(), Side::Local);
             let text = error.to_string();
             assert!(text.starts_with("our side, reading the trace, line "), "{text}");
-            assert!(text.ends_with(error.cause.cure()), "{text}");
+            assert!(text.ends_with(&error.cause.to_string()), "{text}");
             error.cause
         }
         ReplayError::Differs(difference) => panic!("{difference}"),

@@ -1,6 +1,6 @@
 //! A released node as a scripted child process.
 
-use crate::helpers::{Folder, Process, until};
+use crate::helpers::{Folder, Process, skipped, until};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,14 @@ pub(crate) fn releases() -> &'static [&'static str] {
 /// Whether there is time for everything.
 pub(crate) fn is_night() -> bool {
     std::env::var_os(NIGHTLY).is_some()
+}
+
+/// Tells a story with each of the releases, where they are installed.
+pub(crate) fn with_each(versions: &[&'static str], mut story: impl FnMut(&Release)) {
+    for version in versions {
+        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
+        story(&release);
+    }
 }
 
 impl Release {

@@ -1,9 +1,9 @@
 //! Fleets that find each other through a metadata store, with released nodes among them.
 
 use super::SIZES;
-use super::peer::{ABSENT, Peer, Release, is_night, releases};
+use super::peer::{Peer, Release, is_night, releases, with_each};
 use super::servers::Metadata;
-use crate::helpers::{Folder, MIB, PROGRAM, Server, run, skipped, succeed};
+use crate::helpers::{Folder, MIB, PROGRAM, Server, run, succeed};
 use std::fs;
 use std::process::Command;
 
@@ -19,10 +19,7 @@ const OURS: &str = "handfast-node:2";
 /// Each node also finds the others after a crash.
 #[test]
 fn both_kinds_meet_through_our_metadata_server() {
-    for version in releases() {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
-        meet_through_our_metadata_server(&release);
-    }
+    with_each(releases(), meet_through_our_metadata_server);
 }
 
 fn meet_through_our_metadata_server(release: &Release) {
@@ -43,10 +40,7 @@ fn meet_through_our_metadata_server(release: &Release) {
 
 #[test]
 fn fleet_with_released_metadata_server_is_rejoined() {
-    for version in releases() {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
-        join_a_released_metadata_server(&release);
-    }
+    with_each(releases(), join_a_released_metadata_server);
 }
 
 fn join_a_released_metadata_server(release: &Release) {
@@ -67,10 +61,7 @@ fn join_a_released_metadata_server(release: &Release) {
 #[cfg(feature = "etcd")]
 #[test]
 fn nodes_of_both_kinds_find_each_other_through_an_etcd() {
-    for version in releases() {
-        let Some(release) = Release::find(version) else { return skipped(ABSENT) };
-        meet_through_an_etcd(&release);
-    }
+    with_each(releases(), meet_through_an_etcd);
 }
 
 #[cfg(feature = "etcd")]

@@ -21,9 +21,7 @@ fn line(more: &str) -> String {
 
 #[test]
 fn planted_faults_are_found_and_each_is_cured_by_its_own_remedy() {
-    if !guest() {
-        return;
-    }
+    let Some(()) = guest() else { return };
     done(&format!(
         "ip link add {INTERFACE} type veth peer name fault1 && ip link set fault1 up && \
          ip link set {INTERFACE} up && rdma link add {DEVICE} type rxe netdev {INTERFACE}"

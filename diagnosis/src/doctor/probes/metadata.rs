@@ -14,7 +14,6 @@ use std::net::SocketAddr;
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Endpoints that are asked.
 const ENDPOINTS_MAX: usize = 16;
-const ECONNREFUSED: i32 = 111;
 /// Before each endpoint of an etcd that speaks TLS.
 const ENCRYPTED: &str = "https://";
 /// The answer of a Go server behind TLS to a plain request (`net/http`, server.go).
@@ -282,7 +281,7 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
     let on_loopback = facts.listeners.iter().any(|listener| {
         listener.address.port() == address.port() && listener.address.ip().is_loopback()
     });
-    let refused = *failure == AskFailure::Connect(ECONNREFUSED);
+    let refused = *failure == AskFailure::Connect(libc::ECONNREFUSED);
     let finding =
         |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     if refused && is_here && on_loopback {

@@ -6,11 +6,9 @@ use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
 use handfast_core::address::{AddressError, host_and_port, with_port};
+use libc::{EACCES, EADDRINUSE, EADDRNOTAVAIL};
 use std::net::{IpAddr, SocketAddr};
 
-const EACCES: i32 = 13;
-const EADDRINUSE: i32 = 98;
-const EADDRNOTAVAIL: i32 = 99;
 /// Ports that the module erdma holds in compat mode.
 const PORTS_ERDMA: std::ops::RangeInclusive<u16> = 30_608..=30_623;
 

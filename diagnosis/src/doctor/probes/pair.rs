@@ -109,8 +109,7 @@ fn mute(address: SocketAddr) -> Finding {
 }
 
 fn unreachable(address: SocketAddr, code: i32) -> Finding {
-    const ETIMEDOUT: i32 = 110;
-    let code = if code == 0 { ETIMEDOUT } else { code };
+    let code = if code == 0 { libc::ETIMEDOUT } else { code };
     let id = of_call("connect", code, "").unwrap_or(ids::NET_FILTERED);
     let words = std::io::Error::from_raw_os_error(code);
     let finding = Finding::new(id, Severity::Fatal, format!("{address}: {words}"));
