@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "handfast", version, max_term_width = 100, after_long_help = help::HANDFAST)]
 pub(crate) struct Arguments {
-    /// Tell what happens on standard error: -v in brief, -vv every step, -vvv everything
+    /// Log on standard error: -v in brief, -vv every step, -vvv everything
     #[arg(short, long, action = clap::ArgAction::Count, global = true, display_order = 900)]
     pub(crate) verbose: u8,
     #[command(subcommand)]

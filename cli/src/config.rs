@@ -7,11 +7,11 @@ use clap::Args;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Show which variables of the environment are honoured, and what they say
+/// Show the environment variables that have an effect, and their values
 ///
-/// They are those of the Mooncake Transfer Engine, and etcdctl's for an etcd. An option on the
-/// command line goes before its variable; a value out of range is an error that says the range.
-/// Variables of Mooncake that set nothing here are listed with the reason.
+/// Variables of the Mooncake Transfer Engine, and of etcdctl for an etcd. An option on the command
+/// line precedes its variable; a value out of range is an error that names the range. Variables of
+/// Mooncake without an effect here are listed with the reason.
 #[derive(Args)]
 pub(crate) struct Config {
     /// Print one line of JSON

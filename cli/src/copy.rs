@@ -18,12 +18,12 @@ use tracing::info;
 /// Options of both directions of copying.
 #[derive(Args)]
 pub(crate) struct Copy {
-    /// Give each request up after that long, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT,
-    /// or wait for a transfer while the node lives, and 5s for other answers]
+    /// Time limit of a request, such as 250ms or 10s [default: MC_TRANSFER_TIMEOUT; else none for a
+    /// transfer to a live node, and 5s for other answers]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Start again, from the first byte, that often when the node is lost, silent or has
-    /// restarted; the pauses between grow from 100 ms to 3.2 s
+    /// Further attempts, from the first byte, when the node is lost, silent or restarted; the
+    /// pauses between them grow from 100 ms to 3.2 s
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub(crate) retries: u32,
     #[command(flatten)]

@@ -32,14 +32,14 @@ const PREVENT_LISTENING: [Id; 5] = [
 /// Memory that `serve` serves by default.
 const MEMORY_DEFAULT_BYTES: u64 = 64 << 20;
 
-/// Look for what keeps this machine, or this and another, from moving bytes
+/// Find the obstacles to moving bytes on this machine, or between this and another
 #[derive(Args)]
 #[command(after_long_help = help::DOCTOR)]
 pub(crate) struct Doctor {
     /// Compare with the doctor that answers there, and say which side is at fault
     #[arg(long, value_name = "HOST:PORT")]
     peer: Option<String>,
-    /// Look whether a node could listen there, then answer other doctors there until interrupted
+    /// Check that a node can listen there, then answer other doctors until interrupted
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// End after the report, with --listen too
@@ -48,10 +48,10 @@ pub(crate) struct Doctor {
     /// The behaviour of --listen without it
     #[arg(long, hide = true, requires = "listen", conflicts_with = "once")]
     answer: bool,
-    /// Also write all that others need to look into a problem there, without secrets and names
+    /// Also write a report for others to FILE, without secrets and names
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
-    /// Host, or HOST:PORT, under which peers are to reach it
+    /// Host, or HOST:PORT, at which peers reach the node
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
     /// Metadata service, etcd://HOST:PORT[,HOST:PORT] or http[s]://HOST[:PORT]/PATH; p2p is none
@@ -60,19 +60,19 @@ pub(crate) struct Doctor {
     #[command(flatten)]
     #[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "of use with TLS alone"))]
     certificates: Certificates,
-    /// Node whose entries in the metadata service are to be looked at, by name
+    /// Name of a node, to check its entries in the metadata service
     #[arg(long, value_name = "NAME", requires = "metadata")]
     segment: Option<String>,
     /// Transport to check for; with rdma, every obstacle to it is fatal
     #[arg(long, value_enum, value_name = "NAME", default_value_t = TransportName::Auto)]
     transport: TransportName,
-    /// RDMA device to use, by name [default: all are looked at]
+    /// RDMA device to use, by name [default: all]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// Address of the RDMA device's port to use
     #[arg(long, value_name = "ADDRESS")]
     gid: Option<IpAddr>,
-    /// Memory that is to be served [default: 64M]
+    /// Memory to serve [default: 64M]
     #[arg(long, value_name = "[NAME=]SIZE")]
     memory: Vec<String>,
     /// Language, en or zh [default: that of LANG]

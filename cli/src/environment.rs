@@ -104,39 +104,39 @@ const VARIABLES: [Variable; 25] = [
     Variable { name: PROTO, values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
     Variable { name: STATUS, values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
-        what: "how long a Mooncake node may take to answer a request" },
+        what: "time limit of a Mooncake node's answer" },
     Variable { name: LANES, values: Values::Number { min: 1, max: 16, unit: "" }, default: "4",
         what: "data connections to one Mooncake node" },
     Variable { name: CONNECT, values: Values::Number { min: 1, max: 3_599, unit: "s" }, default: "5",
-        what: "how long a call to a peer may take" },
+        what: "time limit of a call to a peer" },
     Variable { name: FORCE_TCP, values: Values::Set, default: "(not set)",
-        what: "lanes run over TCP whatever --transport says" },
+        what: "TCP for every lane, whatever --transport is" },
     Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
     Variable { name: MATRIX, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
         what: "file with the RDMA devices near each memory, for several --device without --nic-priority-matrix" },
     Variable { name: GID_INDEX, values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
-        what: "place of the RDMA port's address in its table, where --gid names none" },
+        what: "index of the RDMA port's address in its table, without --gid" },
     Variable { name: MTU, values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
         what: "longest payload of an RDMA packet, in bytes; lanes have the least of this, the port's and the peer's" },
     Variable { name: TRAFFIC_CLASS, values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
-        what: "traffic class of our RDMA packets; on Ethernet the DSCP times four" },
+        what: "traffic class of RDMA packets; on Ethernet the DSCP times four" },
     Variable { name: SERVICE_LEVEL, values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
-        what: "service level of our RDMA packets" },
+        what: "service level of RDMA packets" },
     Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
     Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
         default: "ERROR", what: "log level of standard error without -v" },
     Variable { name: LANES_OLD, values: Values::Number { min: 1, max: 16, unit: "" }, default: "(not set)",
-        what: "older name of MC_TCP_LANES_PER_PEER, which goes before it" },
+        what: "older name of MC_TCP_LANES_PER_PEER, which precedes it" },
     Variable { name: PORT_MIN, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
-        default: "(any free port)", what: "first port that is taken for port 0 of serve --listen" },
+        default: "(any free port)", what: "first port for port 0 of serve --listen" },
     Variable { name: PORT_MAX, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
-        default: "(any free port)", what: "last port that is taken for port 0 of serve --listen" },
+        default: "(any free port)", what: "last port for port 0 of serve --listen" },
     Variable { name: PORT_MIN_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
-        default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which goes before it" },
+        default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which precedes it" },
     Variable { name: PORT_MAX_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
-        default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which goes before it" },
+        default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which precedes it" },
     Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
         default: "(none)", what: "timeout of a request of put and get without --timeout" },
     Variable { name: ETCD_USER, values: Values::User, default: "(none)",
@@ -181,7 +181,7 @@ pub(crate) struct Unknown {
 
 impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is no variable that is known", self.name)?;
+        write!(f, "{} is not a known variable", self.name)?;
         match self.nearest {
             Some(nearest) => write!(f, "; did you mean {nearest}?"),
             None => Ok(()),
@@ -223,16 +223,16 @@ impl Environment {
         Ok(read)
     }
 
-    /// Says which variables look like Mooncake's and are none: a letter wrong is a bound that does
-    /// not apply.
+    /// Warns of variables with the prefix of Mooncake's and no known name: with a letter wrong, a
+    /// bound does not apply.
     pub(crate) fn warn(&self) {
         for unknown in &self.unknown {
             output::note(format_args!("warning: {unknown}"));
         }
     }
 
-    /// Says which variables of Mooncake's are set and set nothing here, and what stands in for them:
-    /// for where its nodes are spoken to, whose user may count on them.
+    /// Warns of variables of Mooncake's that are set and have no effect here, with their replacement.
+    /// For nodes that have Mooncake nodes as peers: their users may count on the effect.
     pub(crate) fn warn_of_those_without_effect(&self) {
         for name in &self.without_effect {
             let why = why_without_effect(name).unwrap_or_default();
@@ -502,8 +502,8 @@ mod tests {
         assert_eq!(
             unknown,
             [
-                "MC_PIGEON is no variable that is known",
-                "MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?"
+                "MC_PIGEON is not a known variable",
+                "MC_SLICESIZE is not a known variable; did you mean MC_SLICE_SIZE?"
             ]
         );
         assert!(why_without_effect("MC_STORE_MEMCPY").is_some_and(|why| why.contains("Store")));

@@ -11,13 +11,13 @@ use std::io::{IsTerminal, Read};
 /// Bytes taken from standard input at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Say what an error means, which side to look at, and what cures it
+/// Explain an error: its meaning, the side at fault and the cure
 ///
 /// Takes one message, a whole log on standard input, or the name of a problem such as NET-REFUSED.
 #[derive(Args)]
 #[command(after_long_help = help::EXPLAIN)]
 pub(crate) struct Explain {
-    /// A message, or the name of a problem [default: what comes on standard input]
+    /// A message, or the name of a problem [default: standard input]
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
     /// List all problems of the catalogue

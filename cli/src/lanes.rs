@@ -87,9 +87,9 @@ pub(crate) enum EngineName {
 pub(crate) enum TransportName {
     /// TCP alone
     Tcp,
-    /// RDMA alone, or an error that says what is missing
+    /// RDMA alone, else an error that gives the reason
     Rdma,
-    /// RDMA where both sides have it and it works, else TCP, with a warning that says why
+    /// RDMA where it works on both sides, else TCP, with a warning that gives the reason
     Auto,
 }
 

@@ -31,13 +31,14 @@ pub(crate) struct Serve {
     /// Name of this node; no two live nodes may share one [default: the advertised address]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Serve that much zeroed memory as segment NAME [default: memory=64M, if no file is served]
+    /// Serve SIZE bytes of zeroed memory as segment NAME [default: memory=64M, if no file is
+    /// served]
     #[arg(long, value_name = "[NAME=]SIZE")]
     pub(crate) memory: Vec<String>,
     /// Serve a file, mapped into memory, as segment NAME [default name: the file's name]
     #[arg(long, value_name = "[NAME=]PATH")]
     pub(crate) file: Vec<String>,
-    /// Let peers get only, not put
+    /// Let peers get, and not put
     #[arg(long)]
     pub(crate) read_only: bool,
     #[command(flatten)]

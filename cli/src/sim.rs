@@ -13,11 +13,11 @@ use crate::failure::Outcome;
 use crate::help;
 use clap::{Args, Subcommand};
 
-/// Explore, replay and draw what can happen between nodes, in a simulated world
+/// Explore, replay and draw the interleavings of nodes in a simulated world
 ///
-/// The protocol is a state machine without I/O. Here the machine that ships is run in a world in
-/// which messages cross, are lost or doubled, operations fail, nodes crash and restart. Whatever
-/// breaks is one line, which replays, shrinks and draws itself.
+/// The protocol is a state machine without I/O. The shipping machine runs in a world where messages
+/// cross, get lost or doubled, operations fail, and nodes crash and restart. Each failure is one
+/// line that replays, shrinks and draws itself.
 #[derive(Args)]
 #[command(after_long_help = help::SIM)]
 pub(crate) struct Sim {

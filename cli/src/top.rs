@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 
 /// Show what a node moves, peer by peer
 ///
-/// Asks a node that was started with --metrics, again and again.
+/// Polls a node that serves with --metrics.
 #[derive(Args)]
 #[command(after_long_help = help::TOP)]
 pub(crate) struct Top {
     /// Address given to the node with --metrics
     #[arg(value_name = "HOST:PORT")]
     node: String,
-    /// Time between two looks
+    /// Time between two tables
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = size::parse_duration)]
     interval: Duration,
-    /// End after that many tables [default: 1, in a terminal no end]
+    /// Number of tables [default: 1, in a terminal no end]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
 }

@@ -25,7 +25,7 @@ pub(crate) struct Topology {
     /// Print the machine as a graph for Graphviz, with an edge from each accelerator to its NICs
     #[arg(long, conflicts_with_all = ["json", "matrix"])]
     dot: bool,
-    /// Look below this folder, such as a copy of another machine's /sys, and not below /
+    /// Folder to read below, such as a copy of another machine's /sys
     #[arg(long, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
 }

@@ -116,8 +116,8 @@ pub(super) struct ShownLatency {
 
 /// The table, at most 80 columns wide.
 pub(super) fn table(latencies: &[ShownLatency]) -> Vec<String> {
-    let head = "single requests, us; raw: a ping-pong that sleeps, one that looks before it sleeps";
-    let columns = "operation   size     p50     p99   raw p50    p99   looking    p99   p50 ratio";
+    let head = "single requests, us; raw: a ping-pong that sleeps, one that polls before it sleeps";
+    let columns = "operation   size     p50     p99   raw p50    p99   polling    p99   p50 ratio";
     let mut lines = vec![head.to_owned(), columns.to_owned()];
     for one in latencies {
         let shown = |times: Option<Times>| match times {

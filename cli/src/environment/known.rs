@@ -23,7 +23,7 @@ pub(super) static WITHOUT_EFFECT: LazyLock<Vec<Known>> = LazyLock::new(|| {
 });
 
 /// Of Mooncake Store, which handfast has no part of.
-const OF_STORE: &str = "it is of Mooncake Store, which is built on the transfer engine";
+const OF_STORE: &str = "part of Mooncake Store, which is built on the transfer engine";
 /// Further prefixes of its variables.
 const STORE: [&str; 2] = ["MC_STORE_", "MC_NOF_"];
 

@@ -102,7 +102,7 @@ pub(super) struct World {
     /// Whether queue-pair operations are events of their own
     #[arg(long, default_value = "at-once")]
     grain: Grain,
-    /// Keep answers that their receiver can only ignore: many more worlds, the same findings
+    /// Keep answers that their receiver ignores: many more worlds, the same findings
     #[arg(long)]
     unpruned: bool,
     #[command(flatten)]

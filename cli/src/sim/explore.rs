@@ -9,23 +9,23 @@ use handfast_sim::{Case, Ending, Explorer, Report};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Try everything that can happen, up to a number of faults
+/// Explore every interleaving, up to a number of faults
 ///
-/// Prints how many worlds there are, how deep, how fast they were seen and which transitions,
-/// timers and refusals were reached. The shortest way to a broken oracle is printed event by event;
-/// the last line replays it.
+/// Prints the number and depth of worlds, the rate, and the transitions, timers and refusals
+/// reached. The shortest way to a broken oracle is printed event by event; the last line replays
+/// it.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_EXPLORE)]
 pub(crate) struct Explore {
     #[command(flatten)]
     world: World,
-    /// Give up after that many worlds; a million take 1 to 5 GB
+    /// Most worlds; a million take 1 to 5 GB
     #[arg(long, value_name = "COUNT", default_value_t = 2_000_000)]
     states_max: usize,
-    /// Do not ask whether every world heals and no schedule goes round in circles
+    /// Check safety alone: neither healing nor cycles
     #[arg(long)]
     safety_only: bool,
-    /// After the last fault, let pairs of nodes go on one after the other and not in every order
+    /// After the last fault, run pairs of nodes one after the other, not in every order
     ///
     /// Many fewer worlds where there are three nodes or more. It rests on lanes to different nodes
     /// not waiting for each other, which is explored without it for one fault less.

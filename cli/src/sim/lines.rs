@@ -11,20 +11,19 @@ use handfast_transport_sim::Violation;
 use serde::Serialize;
 use std::time::Instant;
 
-/// Play what a line holds, and tell every event; or a recorded run, and see that it is the same
+/// Replay a line event by event, or a recorded run and compare its effects
 ///
-/// Prints each event of a line, what it made the nodes do, and what does not hold.
+/// Prints each event of a line, its effects on the nodes, and the broken oracles.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_REPLAY)]
 pub(crate) struct Replay {
     /// The line, in quotes; or the file of a trace
     #[arg(value_name = "LINE|FILE")]
     line: String,
-    /// With a trace: leave a last line out that is cut off, as of a process that was killed while it
-    /// wrote
+    /// With a trace: leave out a last line without an end, as of a process killed during a write
     #[arg(long)]
     allow_cut: bool,
-    /// Tell each event in one line, with the lifecycles of every node
+    /// Print each event in one line, with the lifecycles of every node
     #[arg(long)]
     text: bool,
     /// Print the result as one line of JSON
@@ -57,7 +56,7 @@ pub(crate) struct Timeline {
     #[arg(long, value_name = "COUNT", default_value_t = 200,
           value_parser = clap::value_parser!(u64).range(1..=ENTRIES_SHOWN_MAX))]
     entries: u64,
-    /// With a trace: leave a last line out that is cut off
+    /// With a trace: leave out a last line without an end
     #[arg(long)]
     allow_cut: bool,
     /// Print a Mermaid sequence diagram

@@ -20,20 +20,20 @@ const SEEDS: u64 = 1_000;
 /// Between two lines that say how far a sweep without a terminal is.
 const LINE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Play random schedules with many faults, then demand that the world heals
+/// Run random schedules with many faults, and check that the world heals
 ///
-/// Prints how many seeds, events and faults were played, how fast, and what was reached. The first
-/// seed on which an oracle breaks ends it; the last line printed replays that seed.
+/// Prints the number of seeds, events and faults, the rates and the coverage. The first seed that
+/// breaks an oracle ends the sweep; the last line printed replays it.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_SWEEP)]
 pub(crate) struct Sweep {
     /// Number of seeds [default: 1000, unless a time is given]
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["minutes", "time"])]
     seeds: Option<u64>,
-    /// Sweep for that many minutes
+    /// Duration of the sweep, in minutes
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     minutes: Option<u64>,
-    /// Sweep for that long, such as 30s
+    /// Duration of the sweep, such as 30s
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration,
           conflicts_with = "minutes")]
     time: Option<Duration>,
@@ -61,7 +61,7 @@ pub(crate) struct Sweep {
     /// Most faults of a schedule [default: 12]
     #[arg(long, value_name = "COUNT")]
     faults: Option<u32>,
-    /// Seeds that are played at a time
+    /// Seeds that run at a time
     #[arg(long, value_name = "COUNT", default_value_t = 2,
           value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,

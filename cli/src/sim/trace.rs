@@ -15,7 +15,7 @@ use tempfile::NamedTempFile;
 /// Room for the longest lines that are common.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Take names and addresses out of a recorded run, which replays as before
+/// Remove names and addresses from a recorded run, which still replays
 #[derive(Args)]
 #[command(after_long_help = help::SIM_REDACT)]
 pub(crate) struct Redact {
@@ -23,7 +23,7 @@ pub(crate) struct Redact {
     file: PathBuf,
     /// File to make or replace
     out: PathBuf,
-    /// Leave a last line out that is cut off
+    /// Leave out a last line without an end
     #[arg(long)]
     allow_cut: bool,
 }

@@ -3,12 +3,12 @@
 use crate::help;
 use clap::Args;
 
-/// Check that each broken variant of the rules is found out
+/// Check that each broken variant of the rules is found
 ///
-/// The oracles are worth what they find. Each variant is the machine that ships with one rule
-/// broken; it is explored until an oracle breaks, and tried with random schedules. The rules that
-/// ship must hold in the same world. The variants are patches in the sources and no part of this
-/// program: in a checkout it runs `cargo xtask variants`, which builds one that has them.
+/// Each variant is the shipping machine with one rule broken; it is explored until an oracle
+/// breaks, and tried with random schedules. The shipping rules must hold in the same world. The
+/// variants are patches in the sources and no part of this program: in a checkout it runs `cargo
+/// xtask variants`, which builds one that has them.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_VARIANTS)]
 pub(crate) struct Variants {

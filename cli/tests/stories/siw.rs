@@ -32,8 +32,7 @@ fn auto_names_the_refusing_device_and_step() {
     contains(warning, &["lanes run over TCP, not RDMA"]);
     assert!(ended.output.contains(r#""transport":"tcp""#), "{}", ended.output);
     let copy = folder.name("copy");
-    let get =
-        run(&["get", &server.at("m"), &copy, "--transport", "auto", "--device", "siw0"]).done();
+    run(&["get", &server.at("m"), &copy, "--transport", "auto", "--device", "siw0"]).done();
     assert!(fs::read(&file).unwrap() == fs::read(&copy).unwrap(), "other bytes came back");
 }
 

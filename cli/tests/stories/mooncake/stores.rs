@@ -135,13 +135,13 @@ fn variables_are_shown_with_source_and_range() {
     assert!(why.clone().any(|it| it["name"] == "MC_PKEY_INDEX" && it["set"] == false));
     let missing = ["get", "127.0.0.1:1", "x"];
     let (_, _, said) = with("MC_SLICESIZE", "1", &missing);
-    let warned = "warning: MC_SLICESIZE is no variable that is known; did you mean MC_SLICE_SIZE?";
+    let warned = "warning: MC_SLICESIZE is not a known variable; did you mean MC_SLICE_SIZE?";
     assert!(said.contains(warned), "{said}");
     let (_, _, said) = with("MC_USE_IPV6", "1", &missing);
     assert!(!said.contains("MC_USE_IPV6"), "{said}");
     let theirs = [&missing[..], &["--compat", "mooncake"]].concat();
     let (_, _, said) = with("MC_USE_IPV6", "1", &theirs);
-    let warned = "warning: MC_USE_IPV6 sets nothing here: addresses of both families are spoken to";
+    let warned = "warning: MC_USE_IPV6 sets nothing here: addresses of both families are used";
     assert!(said.contains(warned), "{said}");
     let (_, said, _) = with("MC_USE_IPV6", "1", &["config"]);
     assert!(said.contains("MC_USE_IPV6 (set)\n    addresses of both families"), "{said}");
