@@ -45,9 +45,6 @@ pub(crate) struct Doctor {
     /// End after the report, with --listen too
     #[arg(long)]
     once: bool,
-    /// The behaviour of --listen without it
-    #[arg(long, hide = true, requires = "listen", conflicts_with = "once")]
-    answer: bool,
     /// Also write a report for others to FILE, without secrets and names
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,

@@ -28,6 +28,7 @@ pub(crate) fn say_json(result: &impl Serialize) -> Outcome {
 
 /// Prints a note on standard error.
 pub(crate) fn note(text: Arguments<'_>) {
-    // Nobody reads it, and no work is given up for that.
-    let _ = writeln!(std::io::stderr(), "{text}");
+    // One write for the whole line, which readers of the file see at once. Without a reader no work
+    // is given up.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -134,6 +134,11 @@ impl Context<'_> {
         })
     }
 
+    /// Those with their first port, which is the one that lanes use.
+    fn ports(&self) -> impl Iterator<Item = (&Device, &Port)> {
+        self.devices().filter_map(|device| Some((device, device.ports.first()?)))
+    }
+
     fn variable(&self, name: &str) -> Option<&str> {
         self.request.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }

@@ -72,9 +72,7 @@ impl Process {
         });
         ended.unwrap()
     }
-}
 
-impl Process {
     /// Ends it at once, if it still runs.
     pub(crate) fn kill(&mut self) {
         // Either fails only when it is gone already.

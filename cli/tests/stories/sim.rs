@@ -58,8 +58,8 @@ fn failure_with_chosen_devices_replays_from_its_line() {
     assert!(told.contains("Transfers on rxe, Write") && told.contains("fixpoint"), "{told}");
     run(&["sim", "explore", "--device", "elan4"]).failed(2, &["no device 'elan4'", "erdma-compat"]);
     run(&["sim", "explore", "--traffic", "letters"]).failed(2, &["no traffic", "WriteAndRead"]);
-    let idle = ["sim", "explore", "--scenario", "Established", "--traffic", "Write"];
-    run(&idle).failed(2, &["Established cannot carry Write"]);
+    let alone = ["sim", "explore", "--scenario", "SelfConnection", "--traffic", "Write"];
+    run(&alone).failed(2, &["SelfConnection cannot carry Write"]);
     let swept = ["sim", "sweep", "--traffic", "Write", "--scenario", "Transfers", "--psns", "zero"];
     let swept = run(&[&swept[..], &["--device", "rxe", "--seeds", "20000"]].concat());
     let line = swept.output.lines().last().unwrap().to_owned();

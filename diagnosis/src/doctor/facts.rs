@@ -113,6 +113,11 @@ impl Limits {
 }
 
 impl Facts {
+    /// The network interface of that name.
+    pub fn interface(&self, name: &str) -> Option<&Interface> {
+        self.interfaces.iter().find(|interface| interface.name == name)
+    }
+
     /// Reads what there is below `root`. What cannot be read is taken for not there.
     pub fn read(root: &Path) -> Self {
         let tree = Tree(root);

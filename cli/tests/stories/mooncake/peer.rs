@@ -39,7 +39,7 @@ pub(crate) fn is_night() -> bool {
     std::env::var_os(NIGHTLY).is_some()
 }
 
-/// Tells a story with each of the releases, where they are installed.
+/// Runs a story with each of the releases, where they are installed.
 pub(crate) fn with_each(versions: &[&'static str], mut story: impl FnMut(&Release)) {
     for version in versions {
         let Some(release) = Release::find(version) else { return skipped(ABSENT) };

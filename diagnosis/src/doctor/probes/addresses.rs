@@ -9,8 +9,7 @@ use crate::problem::Severity;
 
 pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for device in context.devices() {
-        let Some(port) = device.ports.first() else { continue };
+    for (device, port) in context.ports() {
         findings.extend(not_active(context, device, port));
         if port.is_active() && port.is_infiniband() && port.partition & 0x8000 == 0 {
             let observed = said!(
@@ -37,8 +36,7 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
     }
     findings.extend(wrong_number(context));
     let layers = |infiniband: bool| {
-        let ports = context.devices().filter_map(|device| Some((device, device.ports.first()?)));
-        let of_layer = ports.filter(|(_, port)| port.is_infiniband() == infiniband);
+        let of_layer = context.ports().filter(|(_, port)| port.is_infiniband() == infiniband);
         of_layer.map(|(device, _)| device.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let (infiniband, ethernet) = (layers(true), layers(false));
@@ -73,7 +71,7 @@ fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
     let others = context.facts.devices.iter().filter(|other| other.name != device.name);
     let active = others.filter(|other| other.ports.first().is_some_and(Port::is_active));
     let active = active.map(|other| other.name.as_str()).collect::<Vec<_>>().join(", ");
-    let interface = context.facts.interfaces.iter().find(|known| known.name == port.interface);
+    let interface = context.facts.interface(&port.interface);
     let state = |language: Language| {
         let Some(interface) = interface else { return String::new() };
         let (name, up, carrier) = (&interface.name, interface.is_up, interface.has_carrier);
@@ -111,10 +109,8 @@ fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
 
 pub(super) fn gids(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for device in context.devices() {
-        for port in device.ports.iter().take(1).filter(|port| !port.is_infiniband()) {
-            findings.extend(no_address(context, device, port));
-        }
+    for (device, port) in context.ports().filter(|(_, port)| !port.is_infiniband()) {
+        findings.extend(no_address(context, device, port));
     }
     if let Some(wanted) = context.request.gid {
         let is_there = |device: &Device| {
@@ -149,7 +145,7 @@ fn no_address(context: &Context<'_>, device: &Device, port: &Port) -> Option<Fin
     if usable().any(|gid| !gid.is_link_local()) && !only_ipv6_on_erdma(device, port) {
         return None;
     }
-    let known = context.facts.interfaces.iter().any(|interface| interface.name == port.interface);
+    let known = context.facts.interface(&port.interface).is_some();
     let severity = context.without(&device.name);
     let (id, severity) = if only_ipv6_on_erdma(device, port) {
         (ids::ERDMA_COMPAT_GID, severity)
@@ -181,10 +177,7 @@ fn fixed_indexes(context: &Context<'_>) -> Vec<Finding> {
         else {
             continue;
         };
-        for device in context.devices() {
-            let Some(port) = device.ports.first().filter(|port| !port.gids.is_empty()) else {
-                continue;
-            };
+        for (device, port) in context.ports().filter(|(_, port)| !port.gids.is_empty()) {
             let entry = port.gids.iter().find(|gid| gid.index == index);
             let id = match entry {
                 None => ids::GID_INDEX_RANGE,
@@ -202,12 +195,7 @@ fn fixed_indexes(context: &Context<'_>) -> Vec<Finding> {
 
 pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let ports = || {
-        let devices = context.devices();
-        devices
-            .filter_map(|device| Some((device, device.ports.first()?)))
-            .filter(|(_, port)| port.mtu > 0)
-    };
+    let ports = || context.ports().filter(|(_, port)| port.mtu > 0);
     let fixed = context.variable("MC_MTU").and_then(|value| value.parse::<u32>().ok());
     for (device, port) in ports() {
         if let Some(fixed) = fixed.filter(|fixed| *fixed > port.mtu) {
@@ -222,14 +210,7 @@ pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
             findings.push(finding.of_device(&device.name).with("netdev", &*port.interface));
         }
     }
-    let of = |name: &str| {
-        context
-            .facts
-            .interfaces
-            .iter()
-            .find(|known| known.name == name)
-            .map_or(0, |known| known.mtu)
-    };
+    let of = |name: &str| context.facts.interface(name).map_or(0, |known| known.mtu);
     let largest = ports().map(|(_, port)| of(&port.interface)).max().unwrap_or(0);
     let smaller = ports().find(|(_, port)| of(&port.interface) < largest);
     if let Some((_, small)) = smaller {

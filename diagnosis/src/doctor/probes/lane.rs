@@ -55,9 +55,8 @@ fn failed(context: &Context<'_>, failure: &LaneFailure, address: SocketAddr) -> 
     };
     let finding = Finding::new(id, context.without_rdma(), observed).at(side);
     let finding = finding.with("peer", address.ip().to_string()).alone();
-    let interface = context.devices().find_map(|device| device.ports.first()).and_then(|port| {
-        context.facts.interfaces.iter().find(|interface| interface.name == port.interface)
-    });
+    let port = context.ports().next();
+    let interface = port.and_then(|(_, port)| context.facts.interface(&port.interface));
     let Some(interface) = interface else { return finding };
     let payload = longest_payload(address.ip(), interface.mtu);
     finding.with("netdev", &*interface.name).with("payload", payload.to_string())
