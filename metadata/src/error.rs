@@ -143,6 +143,10 @@ pub struct StoreError {
 }
 
 impl StoreError {
+    pub(crate) fn new(store: &str, operation: StoreOperation, cause: StoreCause) -> Self {
+        Self { store: store.to_owned(), operation, cause }
+    }
+
     /// The failure of TLS, if that is the cause.
     pub fn tls_failure(&self) -> Option<TlsFailure> {
         match &self.cause {

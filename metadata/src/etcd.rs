@@ -106,16 +106,7 @@ impl EtcdStore {
     }
 
     fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
-        StoreError { store: self.name.clone(), operation, cause }
-    }
-
-    fn check(
-        &self,
-        operation: StoreOperation,
-        key: &str,
-        value: Option<&str>,
-    ) -> Result<(), StoreError> {
-        check(key, value).map_err(|cause| self.failed(operation, cause))
+        StoreError::new(&self.name, operation, cause)
     }
 }
 
@@ -205,7 +196,7 @@ impl Store for EtcdStore {
     fn get<'a>(&'a self, key: &'a str) -> Pending<'a, Option<String>> {
         Box::pin(async move {
             let operation = StoreOperation::Get;
-            self.check(operation, key, None)?;
+            check(key, None).map_err(|cause| self.failed(operation, cause))?;
             let asked = async { self.shared.client().await?.get(key, None).await };
             let answer = self.within(operation, asked).await?;
             let value = answer.kvs().first().map(|entry| entry.value().to_vec());
@@ -217,7 +208,7 @@ impl Store for EtcdStore {
     fn put<'a>(&'a self, key: &'a str, value: &'a str) -> Pending<'a, ()> {
         Box::pin(async move {
             let operation = StoreOperation::Put;
-            self.check(operation, key, Some(value))?;
+            check(key, Some(value)).map_err(|cause| self.failed(operation, cause))?;
             let asked = async {
                 let mut client = self.shared.client().await?;
                 let lease = self.shared.lease(&mut client).await?;
@@ -242,7 +233,7 @@ impl Store for EtcdStore {
     fn remove<'a>(&'a self, key: &'a str) -> Pending<'a, ()> {
         Box::pin(async move {
             let operation = StoreOperation::Remove;
-            self.check(operation, key, None)?;
+            check(key, None).map_err(|cause| self.failed(operation, cause))?;
             let asked = async { self.shared.client().await?.delete(key, None).await };
             self.within(operation, asked).await.map(drop)
         })

@@ -98,11 +98,10 @@ impl HttpStore {
         };
         let uri = format!("{}?key={}", self.base, utf8_percent_encode(key, PLAIN));
         let body = value.map(|value| Bytes::copy_from_slice(value.trim_end().as_bytes()));
-        let request = Request::builder().method(method).uri(uri);
-        let request = match &body {
-            Some(_) => request.header(CONTENT_TYPE, "application/json"),
-            None => request,
-        };
+        let mut request = Request::builder().method(method).uri(uri);
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
         let request = request.body(Full::new(body.unwrap_or_default()));
         let request = request.map_err(|error| broken(&error))?;
         let answer = match &self.client {
@@ -118,7 +117,7 @@ impl HttpStore {
     }
 
     fn failed(&self, operation: StoreOperation, cause: StoreCause) -> StoreError {
-        StoreError { store: self.base.clone(), operation, cause }
+        StoreError::new(&self.base, operation, cause)
     }
 
     fn refused(&self, operation: StoreOperation, status: StatusCode, body: &[u8]) -> StoreError {
@@ -147,7 +146,7 @@ fn check_url(base: &str, scheme: &str) -> Result<(), StoreError> {
 }
 
 fn unusable(base: &str, cause: StoreCause) -> StoreError {
-    StoreError { store: base.to_owned(), operation: StoreOperation::Connect, cause }
+    StoreError::new(base, StoreOperation::Connect, cause)
 }
 
 impl Store for HttpStore {

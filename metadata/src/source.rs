@@ -108,8 +108,7 @@ impl Source {
 
     #[cfg(any(feature = "tls", not(feature = "etcd")))]
     fn failed(&self, cause: crate::StoreCause) -> StoreError {
-        let operation = crate::StoreOperation::Connect;
-        StoreError { store: self.to_string(), operation, cause }
+        StoreError::new(&self.to_string(), crate::StoreOperation::Connect, cause)
     }
 }
 

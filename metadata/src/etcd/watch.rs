@@ -43,8 +43,7 @@ impl Watch {
                     if !matches!(cause, StoreCause::Refused { .. }) {
                         self.shared.forget().await;
                     }
-                    let operation = StoreOperation::Watch;
-                    return Err(StoreError { store: self.name.clone(), operation, cause });
+                    return Err(StoreError::new(&self.name, StoreOperation::Watch, cause));
                 }
             }
         }
