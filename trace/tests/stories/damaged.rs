@@ -37,9 +37,9 @@ fn foreign_files_are_named_by_their_cause() {
     assert_eq!(cause(&[0xff; 4096]), TraceCause::NotATrace);
     assert_eq!(cause(b"handfast-trace"), TraceCause::NotATrace);
     assert_eq!(cause(b"handfast-trace one 0.1.0\n"), TraceCause::NotATrace);
-    assert_eq!(cause(b"handfast-trace 3 0.9.0\n"), TraceCause::Version { found: 3 });
-    assert_eq!(cause(b"handfast-trace 2 0.1"), TraceCause::Cut);
-    assert!(matches!(cause(b"handfast-trace 2 0.1.0\n"), TraceCause::Order(_)));
+    assert_eq!(cause(b"handfast-trace 4 0.9.0\n"), TraceCause::Version { found: 4 });
+    assert_eq!(cause(b"handfast-trace 3 0.1"), TraceCause::Cut);
+    assert!(matches!(cause(b"handfast-trace 3 0.1.0\n"), TraceCause::Order(_)));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn missing_and_doubled_lines_are_found() {
 
 #[test]
 fn malformed_lines_name_their_cause() {
-    let header = "handfast-trace 2 0.1.0\n";
+    let header = "handfast-trace 3 0.1.0\n";
     let trace = format!("{header}{}", signed(r#"{"sigment":{"number":1}}"#));
     assert!(matches!(cause(trace.as_bytes()), TraceCause::Json(_)));
     let error = replayed(trace.as_bytes()).unwrap_err().to_string();
@@ -77,7 +77,7 @@ fn malformed_lines_name_their_cause() {
 /// A line without end is read up to the bound and no further.
 #[test]
 fn line_over_bound_is_refused() {
-    let header = &b"handfast-trace 2 0.1.0\n"[..];
+    let header = &b"handfast-trace 3 0.1.0\n"[..];
     let endless = BufReader::new(header.chain(std::io::repeat(b'x')));
     let error = TraceReader::new(endless, false).unwrap().next_line().unwrap_err();
     assert_eq!((error.line, error.cause), (2, TraceCause::LineTooLong));
@@ -119,7 +119,7 @@ proptest! {
     fn changed_byte_is_found(at in any::<Index>(), to in any::<u8>()) {
         let mut bytes = TRACE.clone();
         let at = at.index(bytes.len());
-        let program = bytes.starts_with(b"handfast-trace 2 ") && (17..22).contains(&at);
+        let program = bytes.starts_with(b"handfast-trace 3 ") && (17..22).contains(&at);
         prop_assume!(bytes[at] != to && !program);
         bytes[at] = to;
         let error = replayed(&bytes).expect_err("it was changed");
@@ -154,7 +154,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         prop_assert!(replayed(&bytes).is_err());
-        let trace = [&b"handfast-trace 2 0.1.0\n"[..], &bytes].concat();
+        let trace = [&b"handfast-trace 3 0.1.0\n"[..], &bytes].concat();
         prop_assert!(replayed(&trace).is_err());
     }
 }
