@@ -32,7 +32,8 @@ pub(crate) struct Arguments {
     /// Forget the results of earlier runs
     #[arg(long)]
     fresh: bool,
-    /// Options of cargo-mutants, such as `--shard 0/3 --sharding round-robin`, a third of all changes
+    /// Options of cargo-mutants, such as `--re node/peers`, the changes of one file. Not
+    /// `--shard`: it counts the changes that are left, which differ between the passes
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
