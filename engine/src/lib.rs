@@ -69,13 +69,14 @@ pub use api::segment::{Batch, Prepared, Segment};
 pub use api::transfer::Transfer;
 pub use data::fallback::Fallback;
 pub use data::regions::Registration;
-pub use data::transport::{TransportChoice, TransportKind};
+pub use data::transport::TransportChoice;
 pub use error::{Cause, Error, Stage};
 pub use handfast_core::Incarnation;
 pub use handfast_core::transfer::{BatchOutcome, BatchReport, Remote, RequestStatus};
 pub use handfast_core::transport::Side;
 #[cfg(feature = "diagnosis")]
 pub use handfast_diagnosis::Id as DiagnosisId;
+pub use handfast_transport::TransportKind;
 pub use handfast_transport::{Access, Direction, Memory, MemoryError, Span};
 pub use observe::event::Event;
 pub use peer::opening::LaneOpening;
@@ -116,7 +117,8 @@ pub mod rdma {
     pub use crate::data::fallback::FALLBACKS_KEPT;
     pub use crate::data::transport::RdmaOptions;
     pub use handfast_core::policy::RAILS_MAX;
-    pub use handfast_transport_rdma::{LimitReached, NicLimit, RdmaUnavailable};
+    pub use handfast_transport::{LimitReached, NicLimit};
+    pub use handfast_transport_rdma::RdmaUnavailable;
 }
 
 /// Recordings of a node's life cycle.

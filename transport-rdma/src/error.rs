@@ -1,6 +1,7 @@
 //! Reasons for unusable RDMA, and errors of verbs calls.
 
 use handfast_core::transport::{Side, TransportError};
+use handfast_transport::LimitReached;
 
 /// Reasons for having no lanes over RDMA in this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,63 +26,6 @@ pub enum RdmaUnavailable {
     /// The library is there and the machine has no device.
     #[error("this machine has no RDMA device")]
     NoDevice,
-}
-
-/// A limit of a NIC that was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{limit}: {in_use} of {max} are in use by this process; {}", .limit.cure())]
-pub struct LimitReached {
-    /// The limit.
-    pub limit: NicLimit,
-    /// Number in use by this NIC of this process. Others may use the device too.
-    pub in_use: u64,
-    /// Largest number: the device's, unless a smaller one is configured.
-    pub max: u64,
-}
-
-/// The limits of a NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NicLimit {
-    /// `NicConfig::lanes_max`.
-    #[error("lanes")]
-    Lanes,
-    /// Lanes of one peer, by the engine's `lanes_per_peer_max`.
-    #[error("lanes of one peer")]
-    LanesOfPeer,
-    /// `NicConfig::queue_pairs_max`, or the device's own.
-    #[error("queue pairs")]
-    QueuePairs,
-    /// Room in completion queues.
-    #[error("entries of completion queues")]
-    CompletionEntries,
-    /// Regions of the device.
-    #[error("registered regions")]
-    Regions,
-    /// Memory that the process may lock, in bytes, per device.
-    #[error("locked memory, in bytes")]
-    LockedMemory,
-}
-
-impl NicLimit {
-    /// The cure, for people.
-    pub fn cure(self) -> &'static str {
-        match self {
-            Self::Lanes => "retire idle lanes, or raise the setting lanes_max",
-            Self::LanesOfPeer => {
-                "find out why that peer opens so many lanes, or raise the setting lanes_per_peer_max"
-            }
-            Self::QueuePairs => {
-                "retire idle lanes, use fewer queue pairs per lane, or raise the limit: \
-                 `rdma resource` shows who has the device's, the cgroup's rdma.max may be lower"
-            }
-            Self::CompletionEntries => "retire idle lanes, or lower NicConfig::depth",
-            Self::Regions => "register fewer and larger regions, or unregister some",
-            Self::LockedMemory => {
-                "raise the limit of locked memory (`ulimit -l`, LimitMEMLOCK= of systemd), or give \
-                 the process CAP_IPC_LOCK"
-            }
-        }
-    }
 }
 
 /// A call of the verbs library that failed, or something the device reported.

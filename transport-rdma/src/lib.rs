@@ -22,10 +22,11 @@ mod verbs;
 
 pub use counters::NicCounters;
 pub use discovery::{DEVICES_FOLDER, Device, DiscoveryError, ENTRIES_MAX, Gid, Port, discover};
-pub use error::{LimitReached, NicLimit, RdmaUnavailable, VerbsError};
+pub use error::{RdmaUnavailable, VerbsError};
 pub use gid::{
     ChosenGid, GidEntry, GidError, GidKind, GidWanted, choose_gid, gid_text, parse_gid, usable_gids,
 };
+pub use handfast_transport::{LimitReached, NicLimit};
 pub use pairing::{AddressBook, KernelRoutes, PAIRS_REMEMBERED_MAX, PEERS_REMEMBERED_MAX, Routes};
 pub use profile::{Connecting, DEVICE_PROFILES, DeviceProfile, Identity, Recognised, recognise};
 pub use status::CompletionError;

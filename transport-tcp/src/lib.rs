@@ -33,6 +33,6 @@ pub use look::Look;
 pub use net::{Direct, Net, PIECES_MAX, Piece, ResolveError, Stream, StreamReader, StreamWriter};
 pub use tokio_net::{TcpReader, TcpWriter, TokioNet};
 pub use transport::{
-    BYTES_ON_MACHINE_MAX, CreateError, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits,
-    TcpTiming, TcpTransport,
+    BYTES_ON_MACHINE_MAX, DEPTH_MAX, SOCKETS_PER_LANE, TcpConfig, TcpLimits, TcpTiming,
+    TcpTransport,
 };

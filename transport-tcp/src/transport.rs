@@ -12,8 +12,11 @@ use crate::reader::Receiver;
 use crate::writer::Outbound;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
-use handfast_core::{Incarnation, Lifecycle, Pair};
-use handfast_transport::{Completion, DataPath, LaneSink, Posting, RegionTable, Sent, SliceId};
+use handfast_core::{Incarnation, Lifecycle, NicPath, Pair};
+use handfast_transport::{
+    Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
+    NotCreated, Posting, RegionTable, Sent, SliceId, Step, TransportKind,
+};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,28 +53,6 @@ pub struct TcpLimits {
 impl Default for TcpLimits {
     fn default() -> Self {
         Self { lanes_max: 4096, depth: 128, hellos_pending_max: 256 }
-    }
-}
-
-/// Why a slot cannot be raised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CreateError {
-    /// The lifecycle has one.
-    #[error("the lifecycle exists")]
-    Exists,
-    /// [`TcpLimits::lanes_max`] is reached.
-    #[error("the limit of {max} lanes is reached: {lanes} exist")]
-    Full {
-        /// Lanes there are.
-        lanes: usize,
-        /// [`TcpLimits::lanes_max`].
-        max: usize,
-    },
-}
-
-impl From<CreateError> for TransportError {
-    fn from(error: CreateError) -> Self {
-        local_error("bring_up", error.to_string())
     }
 }
 
@@ -167,21 +148,24 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
-    /// Raises the slot of `lifecycle` and says what to announce about it. `entropy` is the token a
+    /// Creates the slot of `lifecycle` and returns its announcement. `entropy` is the token a
     /// peer must present, 64 random bits never used before. The slot lives until
     /// [`TcpTransport::retire`].
     ///
     /// # Errors
-    /// When the lifecycle exists or [`TcpLimits::lanes_max`] do; nothing changed.
-    pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, CreateError> {
+    /// The lifecycle exists, or [`TcpLimits::lanes_max`] is reached; nothing changed.
+    pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, NotCreated> {
         let inner = &self.inner;
         let mut lanes = inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
         if lanes.contains_key(&lifecycle) {
-            return Err(CreateError::Exists);
+            return Err(local_error("bring_up", "the lifecycle exists").into());
         }
         let (lanes_there, max) = (lanes.len(), inner.config.limits.lanes_max);
         if lanes_there >= max {
-            return Err(CreateError::Full { lanes: lanes_there, max });
+            let detail = format!("the limit of {max} lanes is reached: {lanes_there} exist");
+            let (in_use, max) = (lanes_there as u64, max as u64);
+            let limit = Some(LimitReached { limit: NicLimit::Lanes, in_use, max });
+            return Err(NotCreated { error: local_error("bring_up", detail), limit });
         }
         let lane = Lane::new(
             lifecycle,
@@ -403,6 +387,30 @@ impl<N: Net> DataPath for TcpTransport<N> {
         if let Some(lane) = self.lane(lane) {
             lane.request_poll();
         }
+    }
+}
+
+impl<N: Net> Endpoints for TcpTransport<N> {
+    fn create(&self, lifecycle: Lifecycle, _: NicPath, entropy: u64, _: Attempt) -> Created {
+        Box::pin(std::future::ready(TcpTransport::create(self, lifecycle, entropy)))
+    }
+
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::connect(&transport, local, remote, body).await })
+    }
+
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
+        let transport = self.clone();
+        Box::pin(async move { TcpTransport::retire(&transport, lifecycle).await })
+    }
+
+    fn transport_kind(&self, _: Lifecycle) -> TransportKind {
+        TransportKind::Tcp
+    }
+
+    fn served(&self, lane: Lifecycle) -> u64 {
+        TcpTransport::served(self, lane)
     }
 }
 

@@ -8,6 +8,8 @@
 
 mod block;
 mod device;
+mod endpoints;
+mod limit;
 mod numa;
 mod path;
 mod posting;
@@ -16,9 +18,11 @@ mod spin;
 
 pub use block::{Memory, MemoryError, Span};
 pub use device::{DeviceId, DeviceKey, DeviceMemory};
+pub use endpoints::{Attempt, Created, Endpoints, NotCreated, TransportKind};
 pub use handfast_core::transfer::{
     Completion, CompletionStatus, Direction, RemoteSpan, Sent, SliceId,
 };
+pub use limit::{LimitReached, NicLimit};
 pub use path::{DataPath, Step};
 pub use posting::{LaneSink, Posting};
 pub use region::{

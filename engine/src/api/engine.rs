@@ -10,7 +10,7 @@ use crate::control::answer::Answers;
 use crate::control::inbox::Inbox;
 use crate::control::{Answered, CallError, Calls};
 use crate::data::fallback::{Fallback, Fallbacks};
-use crate::data::transport::{Registered, Transport, TransportKind};
+use crate::data::transport::{Registered, Transport};
 use crate::directory::{Directory, Found};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{Links, describe_registered};
@@ -26,7 +26,7 @@ use handfast_core::mooncake::{Notification, PROBE_QUESTION, RpcMeta, SegmentDesc
 use handfast_core::wire::{Checksum, DescriptorError, FrameKind, NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, Instant, NicPath};
 use handfast_trace::{RecorderStatus, Trace};
-use handfast_transport::{Access, Span};
+use handfast_transport::{Access, Span, TransportKind};
 use handfast_transport_tcp::Net;
 use std::fmt;
 use std::future::Future;

@@ -3,7 +3,7 @@
 use crate::api::engine::Engine;
 use crate::api::transfer::{Transfer, submit_error};
 use crate::data::local::LocalRegion;
-use crate::data::transport::{RegionPair, RemoteRegion, TransportKind};
+use crate::data::transport::{RegionPair, RemoteRegion};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{ABSOLUTE, absolute};
 use crate::peer::opening::LaneOpening;
@@ -12,7 +12,7 @@ use handfast_core::Incarnation;
 use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
-use handfast_transport::{Access, Direction, Memory, RemoteSpan, Span};
+use handfast_transport::{Access, Direction, Memory, RemoteSpan, Span, TransportKind};
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;

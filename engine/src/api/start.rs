@@ -12,9 +12,7 @@ use crate::data::fallback::Fallbacks;
 use crate::data::local_path::{LOCAL_LANE, LocalPath};
 use crate::data::rdma;
 use crate::data::regions::Regions;
-use crate::data::transport::{
-    Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice, TransportKind,
-};
+use crate::data::transport::{Offer, RDMA_SLICE_BYTES_MAX, RdmaParts, Transport, TransportChoice};
 use crate::directory::{Directory, Watcher};
 use crate::error::{Cause, Error, Stage};
 use crate::mooncake::{self, DataServer, LinkTable, Links, LinksParts, MooncakeOptions};
@@ -22,6 +20,7 @@ use crate::node::driver::{Driver, DriverParts, LocalEnd};
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Registry, RegistryParts};
 use crate::path::nic_path;
+use handfast_transport::TransportKind;
 
 use crate::observe::event::Event;
 use crate::peer::target::{LaneUp, Target, TargetParts};

@@ -5,8 +5,9 @@ use crate::error::{Cause, Error, Stage};
 use crate::time::Entropy;
 use crate::topology::Location;
 use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
-use handfast_transport::{Access, Direction, Region, RegionError, RegionTable};
-use handfast_transport::{RegistrationError, Span};
+use handfast_transport::{
+    Access, Direction, Region, RegionError, RegionTable, RegistrationError, Span,
+};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;

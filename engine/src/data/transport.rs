@@ -1,4 +1,4 @@
-//! The data plane as the engine drives it: what its lanes run over, and how they are told apart.
+//! Transports as the engine uses them: the choice, options, and what a node announces.
 
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
@@ -6,15 +6,12 @@ use crate::error::Error;
 use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::RailPlan;
-use handfast_core::transport::{Side, TransportError};
-use handfast_core::wire::{Body, DeviceDescriptor, RegionDescriptor, Transports};
-use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
-use handfast_transport::{Access, DataPath, LaneSink, Span, Step};
-use handfast_transport_rdma::{LimitReached, NicCounters, NicLimit};
-use handfast_transport_tcp::{CreateError, Net, TcpTransport};
-use std::future::Future;
+use handfast_core::wire::{DeviceDescriptor, RegionDescriptor, Transports};
+use handfast_core::{NicPath, NodeName, Pair};
+use handfast_transport::{Access, Endpoints, LaneSink, Span};
+use handfast_transport_rdma::NicCounters;
+use handfast_transport_tcp::{Net, TcpTransport};
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 /// Transport of an engine's lanes. The control channel always uses TCP.
@@ -87,32 +84,6 @@ impl Default for RdmaOptions {
     }
 }
 
-/// Transport of bytes to or from a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TransportKind {
-    /// A copy: the segment is our own.
-    Copy,
-    /// TCP.
-    Tcp,
-    /// RDMA.
-    Rdma,
-}
-
-impl TransportKind {
-    /// All there are, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
-
-    /// In one word, as reports name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::Tcp => "tcp",
-            Self::Rdma => "rdma",
-        }
-    }
-}
-
 /// Longest slice where lanes may run over RDMA. The time that a device waits for an answer covers a
 /// whole slice on some, and all that is in flight before it.
 pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
@@ -178,102 +149,27 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) entropy: Arc<dyn Entropy>,
 }
 
-/// Whether a lane is brought up for the first time, or once more after room was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
-    /// At a limit nothing is left of it.
-    First,
-    /// Unavailable optional parts are left out.
-    Last,
-}
-
-/// Why a lane was not brought up.
-pub(crate) struct NotCreated {
-    pub(crate) error: TransportError,
-    /// The limit that was reached, where another lane's end would help.
-    pub(crate) limit: Option<LimitReached>,
-}
-
-impl From<TransportError> for NotCreated {
-    fn from(error: TransportError) -> Self {
-        Self { error, limit: None }
-    }
-}
-
-impl From<CreateError> for NotCreated {
-    fn from(error: CreateError) -> Self {
-        let limit = match error {
-            CreateError::Full { lanes, max } => {
-                let (in_use, max) = (lanes as u64, max as u64);
-                Some(LimitReached { limit: NicLimit::Lanes, in_use, max })
-            }
-            CreateError::Exists => None,
-        };
-        Self { error: error.into(), limit }
-    }
-}
-
-/// The end of a Create.
-pub(crate) type Created = Pin<Box<dyn Future<Output = Result<Body, NotCreated>> + Send>>;
-
 /// Memory that a device knows, if there is one.
 pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 
-/// A data plane with its life cycle. Steps of one lane are asked for in order; a Wire that is dropped
-/// may go on until the lane is retired.
-pub(crate) trait Transport: DataPath {
-    /// Makes what a lane needs and says what to announce about it.
-    fn create(
-        &self,
-        lifecycle: Lifecycle,
-        peer: NicPath,
-        entropy: u64,
-        attempt: Attempt,
-    ) -> Created;
-
-    /// Connects the lane to what the peer announced.
-    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
-
-    /// Ends the lane; afterwards nothing of it touches memory.
-    fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
-
-    /// Transport of a connected lane.
-    fn transport_kind(&self, lane: Lifecycle) -> TransportKind;
-
-    /// Requests of the peer that came over the lane, as far as they can be seen: over queue pairs
-    /// they cannot.
-    fn served(&self, lane: Lifecycle) -> u64;
-
+/// A transport as the engine uses it: endpoints, and the memory and addresses of its devices.
+pub(crate) trait Transport: Endpoints {
     /// Announcement for peers.
     fn offer(&self) -> &Offer;
 
     /// The device registration of the bytes, if there is one.
     fn registered(&self, span: &Span) -> Option<Arc<LocalRegion>>;
 
-    /// Tells the device of memory, which lies at `location` or else where the kernel says it does;
-    /// nothing where there is no device. Blocks while pages are pinned.
+    /// Registers memory with the devices, at `location` or at the one that the kernel reports;
+    /// nothing without a device. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
-
-    /// Makes and destroys queue pairs before those of a lane to `peer`, so that the lane's numbers
-    /// are not those of an earlier run (rule H13).
-    fn skip_numbers(&self, _peer: &NicPath, _count: u32) -> Step<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// Sees an answer come from the peer over each queue pair of a wired lane (rule H13).
-    fn probe(&self, _lifecycle: Lifecycle) -> Step<()> {
-        let detail = "a lane over TCP leads to a node with our key or to none".to_owned();
-        let error =
-            TransportError { side: Side::Configuration, call: "prove".into(), code: 0, detail };
-        Box::pin(std::future::ready(Err(error)))
-    }
 
     /// The rails to a node that has these devices; none where one lane will do.
     fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
         Vec::new()
     }
 
-    /// The peer has announced a GID with a request of its own, or told of it otherwise.
+    /// Notes the GID that a peer announced, with its request if that carried it.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
     /// Counters of the RDMA devices.
@@ -283,35 +179,6 @@ pub(crate) trait Transport: DataPath {
 }
 
 impl<N: Net> Transport for TcpTransport<N> {
-    fn create(
-        &self,
-        lifecycle: Lifecycle,
-        _peer: NicPath,
-        entropy: u64,
-        _attempt: Attempt,
-    ) -> Created {
-        let created = TcpTransport::create(self, lifecycle, entropy);
-        Box::pin(std::future::ready(created.map_err(NotCreated::from)))
-    }
-
-    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()> {
-        let transport = self.clone();
-        Box::pin(async move { TcpTransport::connect(&transport, local, remote, body).await })
-    }
-
-    fn retire(&self, lifecycle: Lifecycle) -> Step<()> {
-        let transport = self.clone();
-        Box::pin(async move { TcpTransport::retire(&transport, lifecycle).await })
-    }
-
-    fn transport_kind(&self, _lane: Lifecycle) -> TransportKind {
-        TransportKind::Tcp
-    }
-
-    fn served(&self, lane: Lifecycle) -> u64 {
-        TcpTransport::served(self, lane)
-    }
-
     fn offer(&self) -> &Offer {
         const TCP_ALONE: &Offer = &Offer {
             transports: Transports { tcp: true, rdma: false },

@@ -2,11 +2,12 @@
 //! its peer's consent (rule H11), and the lane that is wanted is tried once more.
 
 use crate::command::{Command, Commands};
-use crate::data::transport::{Attempt, NotCreated, Transport};
+use crate::data::transport::Transport;
 use crate::time::Clock;
 use handfast_core::transport::Outcome;
 use handfast_core::wire::Body;
 use handfast_core::{Duration, Lifecycle, NicPath};
+use handfast_transport::{Attempt, NotCreated};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -74,12 +75,14 @@ impl Creating {
 mod tests {
     use super::*;
     use crate::data::local::LocalRegion;
-    use crate::data::transport::{Created, Offer, Registered, TransportKind};
+    use crate::data::transport::{Offer, Registered};
     use crate::time::TokioClock;
     use crate::topology::Location;
     use handfast_core::transport::{Side, TransportError};
     use handfast_core::{NodeName, Pair};
-    use handfast_transport::{Access, DataPath, Posting, SliceId, Span, Step};
+    use handfast_transport::{
+        Access, Created, DataPath, Endpoints, Posting, SliceId, Span, Step, TransportKind,
+    };
     use handfast_transport_rdma::{LimitReached, NicLimit};
     use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -93,7 +96,7 @@ mod tests {
         fn withdraw(&self, _: Lifecycle, _: SliceId) {}
     }
 
-    impl Transport for Full {
+    impl Endpoints for Full {
         fn create(&self, _: Lifecycle, _: NicPath, _: u64, attempt: Attempt) -> Created {
             match attempt {
                 Attempt::First => {
@@ -115,6 +118,9 @@ mod tests {
         fn served(&self, _: Lifecycle) -> u64 {
             0
         }
+    }
+
+    impl Transport for Full {
         fn offer(&self) -> &Offer {
             const NOTHING: &Offer = &Offer {
                 transports: handfast_core::wire::Transports { tcp: false, rdma: false },

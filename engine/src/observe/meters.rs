@@ -14,10 +14,10 @@ pub use rail::LATENCY_MAX_NS;
 pub(crate) use rail::{Rail, Way};
 
 use super::count;
-use crate::data::transport::TransportKind;
 use handfast_core::node::Event;
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{Lifecycle, NicPath};
+use handfast_transport::TransportKind;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

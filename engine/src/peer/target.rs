@@ -9,7 +9,7 @@ mod lanes;
 pub(crate) use lanes::LaneUp;
 
 use crate::command::{Command, Commands};
-use crate::data::transport::{RegionPair, TransportKind};
+use crate::data::transport::RegionPair;
 use crate::error::Cause;
 use crate::observe::count;
 use crate::observe::meters::{PeerMeters, Rail};
@@ -26,7 +26,9 @@ use handfast_core::transfer::{
 use handfast_core::transport::{OperationId, OperationKind, Outcome, Side, TransportError};
 use handfast_core::{Duration, Incarnation, Instant, Lifecycle, NicPath};
 use handfast_trace::{Edge, Trace};
-use handfast_transport::{Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span};
+use handfast_transport::{
+    Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
+};
 use handfast_transport_rdma::LimitReached;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,10 @@
 //! The state of an engine as a document.
 
-use crate::data::transport::TransportKind;
 use crate::observe::counters::Named;
 use crate::observe::lifecycles::{ByCause, LifecyclesState};
 use crate::observe::meters::{Cause, Causes, PeerMeters, REASONS, Rail, Reasons, Way};
 use crate::observe::read;
+use handfast_transport::TransportKind;
 use histogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -3,13 +3,14 @@
 use super::state::{EngineState, NodeState, PeerState, STATE_SCHEMA};
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
-use crate::data::transport::{Transport, TransportKind};
+use crate::data::transport::Transport;
 use crate::node::registry::LaneTable;
 use crate::observe::counters::Counters;
 use crate::observe::lifecycles::LifecyclesState;
 use crate::time::Clock;
 use handfast_core::Duration;
 use handfast_core::wire::Transports;
+use handfast_transport::TransportKind;
 use handfast_transport_tcp::TcpCounters;
 use std::sync::Arc;
 use tokio::sync::oneshot;

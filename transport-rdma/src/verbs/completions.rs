@@ -6,8 +6,9 @@
 
 use super::lane::lock;
 use super::objects::{Channel, CompletionQueue};
-use crate::error::{LimitReached, NicLimit, VerbsError};
+use crate::error::VerbsError;
 use handfast_core::transport::Side;
+use handfast_transport::{LimitReached, NicLimit};
 use std::fs::File;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,8 +1,8 @@
 //! The lanes of a NIC, and those that are being made.
 
 use super::lane::Lane;
-use crate::error::{LimitReached, NicLimit};
 use handfast_core::Lifecycle;
+use handfast_transport::{LimitReached, NicLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -9,9 +9,9 @@ use super::binding::{
 };
 use super::context::{Context, errno, locked_memory_max};
 use super::lane::WorkCompletion;
-use crate::error::{LimitReached, NicLimit, VerbsError, code_of, words_of};
+use crate::error::{VerbsError, code_of, words_of};
 use handfast_core::transport::Side;
-use handfast_transport::DeviceId;
+use handfast_transport::{DeviceId, LimitReached, NicLimit};
 use std::mem::MaybeUninit;
 use std::net::Ipv6Addr;
 use std::ptr;

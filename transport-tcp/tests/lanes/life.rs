@@ -5,9 +5,10 @@ use handfast_core::transport::Side;
 use handfast_core::wire::Body;
 use handfast_core::{Incarnation, Lifecycle, Pair};
 use handfast_transport::{
-    Access, Completion, DataPath, Direction, Posting, RemoteSpan, Sent, SliceId,
+    Access, Completion, DataPath, Direction, LimitReached, NicLimit, Posting, RemoteSpan, Sent,
+    SliceId,
 };
-use handfast_transport_tcp::{CreateError, HelloRefusal, Net, TcpLimits, TokioNet};
+use handfast_transport_tcp::{HelloRefusal, Net, TcpLimits, TokioNet};
 use std::time::Duration;
 
 /// Moves bytes both ways between two wired nodes.
@@ -198,7 +199,8 @@ async fn misuse_is_an_error() {
     assert!(node.transport.create(LANE, 2).is_err(), "a lifecycle is raised once");
     node.transport.create(Lifecycle(8), 3).unwrap();
     let error = node.transport.create(Lifecycle(9), 4).unwrap_err();
-    assert_eq!(error, CreateError::Full { lanes: 2, max: 2 });
+    let limit = LimitReached { limit: NicLimit::Lanes, in_use: 2, max: 2 };
+    assert_eq!(error.limit, Some(limit), "{error:?}");
 
     let wire = |local, remote| node.transport.connect(local, remote, Body::default());
     assert!(wire(node.pair(50), RAW).await.is_err(), "no such lifecycle");

@@ -6,9 +6,7 @@ use super::steps::Steps;
 use super::watch::Watch;
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
-use crate::data::transport::{
-    Attempt, Created, NotCreated, Offer, Registered, Transport, TransportKind,
-};
+use crate::data::transport::{Offer, Registered, Transport};
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_legacy;
 use crate::time::{Clock, Entropy};
@@ -18,7 +16,8 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
-    Access, Completion, DataPath, LaneSink, Posting, Sent, SliceId, Span, Step,
+    Access, Attempt, Completion, Created, DataPath, Endpoints, LaneSink, NotCreated, Posting, Sent,
+    SliceId, Span, Step, TransportKind,
 };
 use handfast_transport_rdma::{LimitReached, Nic, NicCounters, NicLimit, VerbsError, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
@@ -338,7 +337,7 @@ impl<N: Net> DataPath for Lanes<N> {
     }
 }
 
-impl<N: Net> Transport for Lanes<N> {
+impl<N: Net> Endpoints for Lanes<N> {
     fn create(
         &self,
         lifecycle: Lifecycle,
@@ -357,6 +356,14 @@ impl<N: Net> Transport for Lanes<N> {
         Box::pin(self.inner.clone().retire(lifecycle))
     }
 
+    fn probe(&self, lifecycle: Lifecycle) -> Step<()> {
+        Box::pin(self.inner.clone().probe(lifecycle))
+    }
+
+    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
+        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
+    }
+
     fn transport_kind(&self, lane: Lifecycle) -> TransportKind {
         self.inner.lane(lane).map_or(TransportKind::Tcp, |lane| lane.transport_kind)
     }
@@ -364,7 +371,9 @@ impl<N: Net> Transport for Lanes<N> {
     fn served(&self, lane: Lifecycle) -> u64 {
         self.inner.parts.tcp.as_ref().map_or(0, |tcp| tcp.served(lane))
     }
+}
 
+impl<N: Net> Transport for Lanes<N> {
     fn offer(&self) -> &Offer {
         &self.offer
     }
@@ -391,14 +400,6 @@ impl<N: Net> Transport for Lanes<N> {
         let ours: Vec<&str> = self.inner.parts.nics.iter().map(|(_, name)| &**name).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
-    }
-
-    fn skip_numbers(&self, peer: &NicPath, count: u32) -> Step<()> {
-        Box::pin(self.inner.clone().skip_numbers(peer.clone(), count))
-    }
-
-    fn probe(&self, lifecycle: Lifecycle) -> Step<()> {
-        Box::pin(self.inner.clone().probe(lifecycle))
     }
 
     fn nic_counters(&self) -> NicCounters {

@@ -1,11 +1,11 @@
 //! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
 
 use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_created};
-use crate::data::transport::{Attempt, NotCreated, TransportKind};
 use crate::path::devices_on;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath};
+use handfast_transport::{Attempt, NotCreated, TransportKind};
 use handfast_transport_rdma::Nic;
 use handfast_transport_tcp::Net;
 use std::sync::Arc;

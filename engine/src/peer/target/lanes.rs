@@ -2,7 +2,7 @@
 
 use super::{Batch, LaneStatus, RequestSpan, State, Target, closed};
 use crate::command::Command;
-use crate::data::transport::{RegionPair, TransportKind};
+use crate::data::transport::RegionPair;
 use crate::observe::count;
 use crate::observe::meters::NicPair;
 use crate::peer::near::Near;
@@ -15,6 +15,7 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{Instant, Lifecycle, NicPath};
 use handfast_trace::Edge;
+use handfast_transport::TransportKind;
 use std::sync::Arc;
 use tokio::sync::watch;
 

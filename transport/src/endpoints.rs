@@ -1,0 +1,103 @@
+//! The trait that every transport implements for the life cycle of its endpoints.
+
+use crate::limit::LimitReached;
+use crate::path::{DataPath, Step};
+use handfast_core::transport::{Side, TransportError};
+use handfast_core::wire::Body;
+use handfast_core::{Lifecycle, NicPath, Pair};
+use std::pin::Pin;
+
+/// Transport of bytes to or from a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// A copy: the segment is our own.
+    Copy,
+    /// TCP.
+    Tcp,
+    /// RDMA.
+    Rdma,
+}
+
+impl TransportKind {
+    /// All there are, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
+
+    /// In one word, as reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
+        }
+    }
+}
+
+/// Attempt to create an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// At a limit nothing is left of it.
+    First,
+    /// After capacity was asked for. Unavailable optional parts are left out.
+    Last,
+}
+
+/// The error of an endpoint that was not created.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotCreated {
+    /// The error.
+    pub error: TransportError,
+    /// The limit that was reached, where the end of another endpoint would help.
+    pub limit: Option<LimitReached>,
+}
+
+impl From<TransportError> for NotCreated {
+    fn from(error: TransportError) -> Self {
+        Self { error, limit: None }
+    }
+}
+
+/// The announcement of a created endpoint.
+pub type Created = Pin<Box<dyn Future<Output = Result<Body, NotCreated>> + Send>>;
+
+/// Endpoints and their steps. The steps of one endpoint are requested in order: create, connect,
+/// probe where the peer is a legacy node, retire. A step that is dropped may continue until the
+/// endpoint is retired.
+pub trait Endpoints: DataPath {
+    /// Allocates the endpoint of `lifecycle` and returns its announcement. `entropy` is 64 random bits
+    /// that no earlier call had.
+    fn create(
+        &self,
+        lifecycle: Lifecycle,
+        peer: NicPath,
+        entropy: u64,
+        attempt: Attempt,
+    ) -> Created;
+
+    /// Connects the endpoint to the one that the peer announced as `body`. Once per endpoint.
+    fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
+
+    /// Ends the endpoint. Afterwards nothing of it touches memory.
+    fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
+
+    /// Has the peer answer over each queue pair of a connected endpoint (rule H13).
+    fn probe(&self, _lifecycle: Lifecycle) -> Step<()> {
+        let detail = "a lane over TCP never leads to a legacy peer".to_owned();
+        let error =
+            TransportError { side: Side::Configuration, call: "prove".into(), code: 0, detail };
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// Creates and destroys `count` queue pairs, so that the numbers of the next endpoint to `peer`
+    /// differ from those of an earlier incarnation (rule H13).
+    fn skip_numbers(&self, _peer: &NicPath, _count: u32) -> Step<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Transport of a connected endpoint.
+    fn transport_kind(&self, lane: Lifecycle) -> TransportKind;
+
+    /// Requests of the peer that the endpoint has seen. Queue pairs do not show them.
+    fn served(&self, lane: Lifecycle) -> u64;
+}
