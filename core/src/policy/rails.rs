@@ -360,9 +360,9 @@ impl Rails {
         rail.unanswered = !blamed;
         rail.pause(now, class);
         self.cause = Some(error.clone());
-        // Rails that try a silent process in turn, each while another pauses, are no hope.
+        // Rails that fail in turn, each tried again while another pauses, are no hope for each other.
         let tries = |rail: &Rail| match rail.state {
-            State::Opening => blamed || !rail.unanswered,
+            State::Opening => !rail.unanswered && rail.failures < RAIL_FAILURES_MAX,
             State::Probing(_) | State::Up { .. } => true,
             State::Closed | State::Paused { .. } | State::Out => false,
         };

@@ -43,7 +43,8 @@ impl Target {
         let tcp = tcp.then_some(&self.config.path);
         self.rails = (!plans.is_empty()).then(|| Rails::new(plans, tcp));
         if let Some(rails) = &mut self.rails {
-            for lane in self.lanes.iter().filter(|lane| lane.used) {
+            // One that is ending may never be gone.
+            for lane in self.lanes.iter().filter(|lane| lane.used && lane.end.is_none()) {
                 rails.handle_lane_up(now, &lane.path, lane.lifecycle);
             }
         }
@@ -129,7 +130,7 @@ impl Target {
             Some(RailStance::GivenUp) => self.lose_fences(now, &path, &cause),
             Some(RailStance::Pursued) => {}
             // The peer's choice: this side has no demand for it, and it may owe a proof.
-            _ if path != self.config.path && used && self.is_busy() => {
+            _ if path != self.config.path && used && self.is_busy() && !self.has_ended() => {
                 self.outputs.push_back(TargetOutput::Open(path));
             }
             _ => {}
@@ -163,9 +164,11 @@ impl Target {
     }
 
     /// A lane does not come to its end, so nothing will prove what of it landed. With other rails to
-    /// the peer no batch would wait for it otherwise.
+    /// the peer no batch would wait for it otherwise. Its rail counts as failed: another lane over it
+    /// cannot be had either, which loses the peer if no rail is left.
     pub fn handle_retire_overdue(&mut self, now: Instant, lane: Lifecycle, cause: TransportError) {
-        if self.rails.is_some() {
+        if let Some(rails) = &mut self.rails {
+            rails.handle_lane_down(now, lane, Some(&cause));
             self.lose_fence(now, lane, cause);
         }
     }

@@ -112,8 +112,11 @@ impl Target {
         self.transfers.cancel(now, batch);
     }
 
-    /// Takes a demand for lanes.
+    /// Takes a demand for lanes; after the end of this incarnation there is none.
     pub fn handle_demand(&mut self) {
+        if self.has_ended() {
+            return;
+        }
         match &mut self.rails {
             Some(rails) => rails.handle_demand(),
             None => self.outputs.push_back(TargetOutput::Open(self.config.path.clone())),
@@ -152,6 +155,8 @@ impl Target {
 
     fn end(&mut self, end: TransferInput) {
         self.ended.get_or_insert(end);
+        // Nothing more is asked for over them.
+        self.rails = None;
         self.settled = false;
     }
 

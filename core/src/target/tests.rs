@@ -270,6 +270,26 @@ fn slice_flushed_after_overdue_retire_fails_write() {
     assert_eq!(indeterminate(&story.report()), FailureClass::LocalPort);
 }
 
+/// Where no rail's lane comes to its end, a batch that waits for one fails.
+#[test]
+fn stuck_retires_of_all_rails_lose_the_peer() {
+    let mut story = Story::with_rails();
+    for lane in [FIRST, SECOND] {
+        story.target.handle_lane_revoked(NOW, lane);
+    }
+    story.write(10);
+    assert_eq!(story.opened(), [], "both rails have lanes");
+    for lane in [FIRST, SECOND] {
+        story.target.handle_retire_overdue(NOW, lane, error(Side::Local, "retire"));
+    }
+    assert_eq!(story.opened(), story.paths);
+    let overdue = error(Side::Local, "handshake");
+    for path in story.paths.clone() {
+        story.target.handle_open_failed(NOW, &path, &overdue);
+    }
+    assert!(matches!(story.report().outcome, BatchOutcome::Failed(Cause::PeerLost(_))));
+}
+
 /// Without rails a lane that never finishes its retire is waited for.
 #[test]
 fn stuck_retire_without_rails_is_awaited() {
@@ -343,6 +363,20 @@ fn end_covers_what_comes_after_it() {
     story.write(10);
     assert_eq!(story.report().outcome, BatchOutcome::Failed(Cause::PeerRestarted));
     assert!(story.target.has_ended() && !story.target.is_busy());
+}
+
+/// The rails of an incarnation that has ended ask for no lane, though none ever came up.
+#[test]
+fn rails_of_an_ended_incarnation_rest() {
+    let mut story = Story::without_lanes(true);
+    story.write(10);
+    assert_eq!(story.opened(), story.paths);
+    story.target.handle_peer_restarted();
+    assert_eq!(story.report().outcome, BatchOutcome::Failed(Cause::PeerRestarted));
+    story.target.handle_open_failed(NOW, &story.paths[0].clone(), &silent());
+    story.target.handle_demand();
+    assert_eq!(story.opened(), []);
+    assert_eq!(story.target.poll_timeout(), None);
 }
 
 /// A slice given back half sent leaves doubt until its lane is fenced.

@@ -173,6 +173,25 @@ fn last_rail_is_retried_a_bounded_number_of_times() {
     assert_eq!(outputs(&mut rails), [open(0), open(1)], "the next demand tries all");
 }
 
+/// Rails whose local ports fail in turn, each while another is tried, lose the demand in the end.
+#[test]
+fn rails_failing_in_turn_lose_the_demand() {
+    let mut rails = rails(2, false);
+    rails.handle_busy(true);
+    assert_eq!(outputs(&mut rails), [open(0), open(1)]);
+    let gone = error(Side::Local, "create");
+    let mut lost = 0;
+    for second in 1..=2 * u64::from(RAIL_FAILURES_MAX) {
+        assert_eq!(lost, 0);
+        let nic = usize::from(second % 2 == 0);
+        rails.handle_open_failed(at(3 * second), &plan(nic).path, &gone);
+        lost = outputs(&mut rails).iter().filter(|it| matches!(it, RailOutput::Lost(_))).count();
+        rails.handle_timeout(at(3 * second + 1));
+        outputs(&mut rails);
+    }
+    assert_eq!(lost, 1, "each has failed as often as it may");
+}
+
 /// Rails that find a process silent in turn, each while another pauses, lose the demand.
 #[test]
 fn rails_unanswered_in_turn_lose_the_demand() {
