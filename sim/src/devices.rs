@@ -2,7 +2,7 @@
 
 use crate::transfers::Traffic;
 use handfast_transport_sim::verbs::{PROFILES, Profile, PsnSource, Rebirth, STRICT};
-use handfast_transport_sim::{Backend, Devices, Faults, Setup};
+use handfast_transport_sim::{Backend, CommandKind, Devices, Faults, Setup};
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
@@ -69,6 +69,14 @@ impl Ground {
         let Self { profile, rebirth, random_psns, traffic } = self;
         setup.devices = Devices { profile, backend, rebirth, random_psns };
         setup.transfers = traffic.map(Traffic::transfers);
+        if let Some(transfers) = setup.transfers.as_ref().filter(|_| setup.rails) {
+            // Who transfers opens every rail.
+            let submits = |host: usize| transfers.transfers.iter().any(|it| it.site == host);
+            let hosts: Vec<usize> = (0..setup.sites.len()).map(|site| setup.host(site)).collect();
+            setup.commands.retain(|command| {
+                command.kind != CommandKind::Open || !submits(hosts[command.site])
+            });
+        }
     }
 }
 

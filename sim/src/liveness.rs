@@ -148,7 +148,7 @@ pub fn next(world: &World) -> Option<Choice> {
     let quiet = world.quiet();
     let rank = |choice: &Choice| match &choice.action {
         Action::Disturb(disturbance) if disturbance.is_end() => Some((0, 0)),
-        Action::Operation(_) => Some((0, 0)),
+        Action::Operation(_) | Action::Probe(..) => Some((0, 0)),
         Action::Completion(_) => Some((0, 1)),
         Action::Packet(_) => Some((0, 2)),
         Action::Answer(_) => Some((1, 0)),
@@ -159,6 +159,12 @@ pub fn next(world: &World) -> Option<Choice> {
         Action::Timer(site, timer) if quiet => {
             let mut timers = world.node(*site).timers();
             timers.find(|(id, ..)| id == timer).map(|(_, at, _)| (4, at.0))
+        }
+        // A breaker's pause outlasts the waits of a handshake: the clock stands still, so that of two
+        // rails the one that fails sooner would be tried again for ever before the other ends.
+        Action::TargetTimer(site, at, timer) if quiet => {
+            let mut timers = world.target_timers(*site);
+            timers.find(|(of, kind, _)| (of, kind) == (at, timer)).map(|(.., due)| (5, due.0))
         }
         _ => None,
     };

@@ -263,7 +263,9 @@ fn kinds_used(schedule: &[Choice]) -> Faults {
         operation_stall: any(|it| matches!(it, Action::StallOperation(_))),
         crash: any(|it| matches!(it, Action::Restart(_))),
         lane_error: any(|it| matches!(it, Action::LaneError(..))),
-        early_timer: any(|it| matches!(it, Action::Timer(..) | Action::Exhaust(..))),
+        early_timer: any(|it| {
+            matches!(it, Action::Timer(..) | Action::Exhaust(..) | Action::TargetTimer(..))
+        }),
         step_failure: any(|it| matches!(it, Action::FailStep(..))),
         port: any(|it| matches!(it, Action::Disturb(Disturbance::PortDown(_)))),
         address: any(|it| matches!(it, Action::Disturb(Disturbance::AddressGone(_)))),

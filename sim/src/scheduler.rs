@@ -120,7 +120,7 @@ impl Scheduler {
                 actions().map(|(place, action)| (place, age(action).map(|age| usize::MAX - age))),
             ),
             Self::TimersFirst => actions()
-                .filter(|(_, action)| matches!(action, Action::Timer(..)))
+                .filter(|(_, action)| matches!(action, Action::Timer(..) | Action::TargetTimer(..)))
                 .map(|(place, _)| place)
                 .collect(),
         };

@@ -6,6 +6,7 @@ use crate::setup::{Command, CommandKind};
 use crate::verbs::Call;
 use crate::world::{Pending, Step, World};
 use handfast_core::node::{StateKind, TimerId, TimerKind};
+use handfast_core::target::TargetTimer;
 use handfast_core::transport::{Operation, OperationKind};
 use handfast_core::{Instant, Lifecycle};
 use std::sync::Arc;
@@ -63,6 +64,10 @@ pub enum Action {
     Completion(usize),
     /// The retries of a site's queue pair are used up.
     Exhaust(usize, u32),
+    /// A probe of a site's lane is answered, or fails.
+    Probe(usize, Lifecycle),
+    /// A timer fires of a site's target, by its place.
+    TargetTimer(usize, usize, TargetTimer),
 }
 
 /// An action and what it takes from the budget of faults.
@@ -133,7 +138,18 @@ impl World {
                     choices.push(Choice { action: Action::Timer(site, timer), cost });
                 }
             }
+            for (at, timer, _) in self.target_timers(site) {
+                let cost = u32::from(!quiet || self.comes_late(timer));
+                if cost == 0 || early {
+                    choices.push(Choice { action: Action::TargetTimer(site, at, timer), cost });
+                }
+            }
         }
+    }
+
+    /// The retries of a device are used up before a lane counts as unresponsive.
+    fn comes_late(&self, timer: TargetTimer) -> bool {
+        timer == TargetTimer::Watchdog && self.unanswered().next().is_some()
     }
 
     fn has_timer_before(&self, at: Instant) -> bool {
@@ -234,7 +250,7 @@ impl World {
     pub(crate) fn can_end(&self, pending: &Pending) -> bool {
         let lifecycle = match pending.operation {
             Operation::Probe { lifecycle } => lifecycle,
-            Operation::Drain { lifecycle } => return !self.has_work(pending.site, lifecycle),
+            Operation::Drain { lifecycle } => return self.is_drained(pending.site, lifecycle),
             Operation::Retire { .. } if self.setup.devices.backend.retires_on_insert() => {
                 let made = |other: &Arc<Pending>| {
                     let kind = other.operation.id().kind;
@@ -302,6 +318,8 @@ impl World {
             Action::LosePacket(at) => self.fabric.verbs.lose(*at),
             Action::Completion(site) => self.poll_completion(*site, step),
             Action::Exhaust(site, number) => self.fabric.verbs.exhaust(*site, *number),
+            Action::Probe(site, lane) => self.end_probe(*site, *lane, step),
+            Action::TargetTimer(site, at, timer) => self.fire_target(*site, *at, *timer, step),
         }
         self.settle_data(arrived, step);
         self.prune();
@@ -357,6 +375,10 @@ impl World {
             Action::Completion(at) => format!("{} polls a completion", site(at)),
             Action::Exhaust(at, number) => {
                 format!("queue pair {number} of {} has no answer and gives up", site(at))
+            }
+            Action::Probe(at, lifecycle) => format!("the probe of {} ends", lane(at, lifecycle)),
+            Action::TargetTimer(at, _, timer) => {
+                format!("timer {timer:?} of the transfers of {} fires", site(at))
             }
         }
     }

@@ -1,22 +1,23 @@
-//! Transfers in a world: the shipping transfer machine of every site, joined to its node and
-//! device.
+//! Transfers in a world: the shipping target of every peer, joined to its node and device.
 //!
-//! A publish ends batches to other incarnations of the peer, fences lanes that are gone, and brings
-//! the lane up. A retired lane is down once the completions of its queue pair are delivered. A
-//! proven restart or a failed open ends the batches that wait for it.
+//! A publish brings a lane up and ends the batches to other incarnations of the peer; a retire that is
+//! done takes it down, once the completions of its queue pair are delivered. The target decides, and
+//! the world acts on its outputs.
 
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
-use crate::rails::Rail;
 use crate::setup::{Command, CommandKind};
 use crate::verbs::{Access, Keys, SendKind, Status, WorkCompletion, WorkRequest};
-use crate::world::{Demand, Step, World, error};
+use crate::world::{Step, World, error};
+use handfast_core::node::Failure;
+use handfast_core::policy::{RailPlan, plan_rails};
+use handfast_core::target::{self, TargetConfig, TargetOutput, TargetTimer};
 use handfast_core::transfer::{
-    BatchId, BatchReport, Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan, Request,
-    Sent, SliceId, TransferInput, TransferLimits, TransferOutput, Transfers,
+    Affinity, BatchId, BatchReport, Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan,
+    Request, Sent, SliceId, TransferLimits, Work,
 };
 use handfast_core::transport::Side;
-use handfast_core::{Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
+use handfast_core::{Duration, Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
 /// Length of every transfer in bytes; transfers do not overlap.
@@ -33,8 +34,12 @@ const WRITTEN: u32 = 0x1000_0000;
 const READ: u32 = 0x4000_0000;
 /// Slices that a lane holds.
 const LANE_DEPTH: u32 = 8;
-/// The deadline of those that have one; the clock of an explorer stands before it.
+/// The time that targets see: it stands still, and a timer fires at its own time.
+const NOW: Instant = Instant(0);
+/// The deadline of those that have one.
 const DEADLINE: Instant = Instant(1);
+/// Time with work and without an answer after which a lane is unresponsive.
+const LANE_TIMEOUT: Duration = Duration::from_millis(10_000);
 
 /// A transfer that an application may submit at any time, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,12 +92,7 @@ pub(crate) struct Target {
     run: Incarnation,
     /// The key of the peer's window.
     rkey: u32,
-    pub(crate) transfers: Transfers,
-    pub(crate) up: Vec<Lifecycle>,
-    pub(crate) unfenced: Vec<Lifecycle>,
-    pub(crate) ended: Option<TransferInput>,
-    /// The input that ended it was handled; its outputs are not drained yet.
-    ending: bool,
+    pub(crate) machine: target::Target,
 }
 
 /// The data of one site.
@@ -101,8 +101,10 @@ pub(crate) struct SiteData {
     pub(crate) window: Keys,
     pub(crate) local: Keys,
     pub(crate) targets: Vec<Target>,
-    /// The rails of lanes that are gone and not fenced, where there are several.
-    pub(crate) unfenced: Vec<(Lifecycle, Rail)>,
+    /// Lanes with a probe under way.
+    pub(crate) probing: Vec<Lifecycle>,
+    /// Lanes that their targets called drained.
+    pub(crate) drained: Vec<Lifecycle>,
 }
 
 /// The data of all sites.
@@ -156,7 +158,8 @@ impl World {
         let verbs = &mut self.fabric.verbs;
         let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
         let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
-        Some(SiteData { window, local, targets: Vec::new(), unfenced: Vec::new() })
+        let (probing, drained) = (Vec::new(), Vec::new());
+        Some(SiteData { window, local, targets: Vec::new(), probing, drained })
     }
 
     /// A site restarted: its memory is new, and its submitted transfers are orphaned.
@@ -177,25 +180,40 @@ impl World {
         }
     }
 
+    /// The target for a run of a peer, made if need be.
     fn target(&mut self, site: usize, peer: usize, run: Incarnation) -> Option<usize> {
-        let limits = self.transfer_setup()?.limits;
+        let targets = &self.data.as_ref()?.sites[site].targets;
+        let known = targets.iter().position(|target| (target.peer, target.run) == (peer, run));
+        if known.is_some() {
+            return known;
+        }
+        let config = TargetConfig {
+            path: self.sites[peer].path.clone(),
+            limits: self.transfer_setup()?.limits,
+            lane_timeout: LANE_TIMEOUT,
+            legacy: false,
+        };
+        let machine = target::Target::new(config, NOW);
         let data = self.data_mut()?;
         let rkey = data.sites[peer].window.rkey;
         let targets = &mut data.sites[site].targets;
-        let known = targets.iter().position(|target| (target.peer, target.run) == (peer, run));
-        Some(known.unwrap_or_else(|| {
-            targets.push(Target {
-                peer,
-                run,
-                rkey,
-                transfers: Transfers::new(limits),
-                up: Vec::new(),
-                unfenced: Vec::new(),
-                ended: None,
-                ending: false,
-            });
-            targets.len() - 1
-        }))
+        targets.push(Target { peer, run, rkey, machine });
+        Some(targets.len() - 1)
+    }
+
+    /// The rails by which an application that looks a peer up reaches it; none with one machine per NIC.
+    fn rails_to(&self, site: usize, peer: usize) -> Vec<RailPlan> {
+        let (own, there) = (self.nics(site), self.nics(peer));
+        match self.setup.rails {
+            true => plan_rails(&self.sites[peer].path.node, &own, &there),
+            false => Vec::new(),
+        }
+    }
+
+    /// The NICs of a node, by name.
+    fn nics(&self, host: usize) -> Vec<&str> {
+        let of_host = (0..self.sites.len()).filter(|nic| self.host(*nic) == host);
+        of_host.map(|nic| self.sites[nic].path.nic.as_str()).collect()
     }
 
     /// The application submits a transfer to the run of the peer that lives now.
@@ -206,8 +224,10 @@ impl World {
         let Transfer { site, peer, direction, deadline, forbidden, .. } = transfer;
         let run = self.sites[peer].incarnation;
         let Some(at) = self.target(site, peer, run) else { return };
+        let rails = self.rails_to(site, peer);
         let Some(data) = self.data_mut() else { return };
         let target = &mut data.sites[site].targets[at];
+        target.machine.set_rails(NOW, &rails, false);
         let offset = (index * LENGTH) as u64;
         let key = if forbidden { target.rkey ^ FORBIDDEN } else { target.rkey };
         let request = Request {
@@ -217,7 +237,12 @@ impl World {
             length: LENGTH as u64,
         };
         let deadline = deadline.then_some(DEADLINE);
-        match target.transfers.submit(Instant(0), &[request], deadline) {
+        // Reads are near the second rail; writes go over any.
+        let affinity = match direction {
+            Direction::Read => Affinity::of(&[1, 0]),
+            Direction::Write => Affinity::ANY,
+        };
+        match target.machine.submit(NOW, &[request], &[affinity], deadline) {
             Ok(batch) => {
                 data.progress[index] = Progress::Submitted { run, batch, cancelled: false };
                 self.pump(site, at, step);
@@ -247,8 +272,8 @@ impl World {
             return;
         };
         match by_deadline {
-            true => targets[at].transfers.handle_timeout(DEADLINE),
-            false => targets[at].transfers.cancel(Instant(0), batch),
+            true => targets[at].machine.handle_timer(DEADLINE, TargetTimer::Deadline),
+            false => targets[at].machine.cancel(NOW, batch),
         }
         self.pump(site, at, step);
     }
@@ -263,16 +288,15 @@ impl World {
         step: &mut Step,
     ) {
         let path = self.peer_of(site, lane).filter(|_| self.data.is_some() && !remote.is_legacy());
-        let peer = path.map(|path| self.host(self.site_at(remote.incarnation, path)));
-        let (Some(peer), rail) = (peer, self.rail_of(site, lane)) else { return };
-        let Some(data) = self.data_mut() else { return };
+        let Some(path) = path.cloned() else { return };
+        let peer = self.host(self.site_at(remote.incarnation, &path));
+        let any = self.setup.devices.backend.takes_any_rail_for_fence();
+        let Some(data) = &self.data else { return };
         let mut targets = data.sites[site].targets.iter();
         let at = targets.position(|it| (it.peer, it.run) == (peer, remote.incarnation));
-        let Some(at) = at else { return };
-        for lane in self.fenced_by(site, at, rail) {
-            self.input(site, at, TransferInput::LaneFenced { lane }, step);
-        }
-        self.pump(site, at, step);
+        self.update(site, at, step, |machine| {
+            machine.handle_fence(NOW, Some(&path).filter(|_| !any));
+        });
     }
 
     /// A lane is usable. It was connected by leave, or to an old node, whose work is not carried here.
@@ -283,49 +307,41 @@ impl World {
         run: Incarnation,
         step: &mut Step,
     ) {
-        if self.data.is_none() {
+        let Some(path) = self.peer_of(site, lane).filter(|_| self.data.is_some()).cloned() else {
             return;
-        }
-        let path = self.peer_of(site, lane);
-        let Some(peer) = path.map(|path| self.host(self.site_at(run, path))) else { return };
-        self.end_other_runs(site, peer, run, step);
-        let Some(at) = self.target(site, peer, run) else { return };
-        let Some(data) = self.data_mut() else { return };
-        let target = &mut data.sites[site].targets[at];
-        if target.up.contains(&lane) {
-            return;
-        }
-        target.up.push(lane);
-        self.input(site, at, TransferInput::LaneUp { lane, depth: LANE_DEPTH }, step);
-        self.pump(site, at, step);
-    }
-
-    /// Lanes that are gone and fenced by a new permission: those on its rail. Another rail has
-    /// other queue pairs and proves nothing.
-    fn fenced_by(&mut self, site: usize, at: usize, rail: Option<Rail>) -> Vec<Lifecycle> {
-        let any = !self.setup.rails || self.setup.devices.backend.takes_any_rail_for_fence();
-        let Some(data) = self.data_mut() else { return Vec::new() };
-        let SiteData { targets, unfenced, .. } = &mut data.sites[site];
-        let on_rail = |lane: &Lifecycle| {
-            any || unfenced.iter().any(|(gone, of)| gone == lane && Some(*of) == rail)
         };
-        let gone = std::mem::take(&mut targets[at].unfenced);
-        let (fenced, others) = gone.into_iter().partition(on_rail);
-        targets[at].unfenced = others;
-        unfenced.retain(|(lane, _)| targets.iter().any(|to| to.unfenced.contains(lane)));
-        fenced
+        let peer = self.host(self.site_at(run, &path));
+        self.end_other_runs(site, peer, run, step);
+        let at = self.target(site, peer, run).filter(|_| self.target_of(site, lane).is_none());
+        let any = self.setup.devices.backend.takes_any_rail_for_fence();
+        self.update(site, at, step, |machine| {
+            if any {
+                machine.handle_fence(NOW, None);
+            }
+            machine.handle_lane_up(NOW, lane, path, LANE_DEPTH);
+        });
     }
 
     /// Nothing more is to be posted on a lane.
     pub(crate) fn lane_revoked(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
-        if let Some(at) = self.target_of(site, lane) {
-            self.input(site, at, TransferInput::LaneRevoked { lane }, step);
-            self.pump(site, at, step);
-        }
+        let at = self.target_of(site, lane);
+        self.update(site, at, step, |machine| machine.handle_lane_revoked(NOW, lane));
+    }
+
+    /// The node waits until nothing posted on a lane is outstanding.
+    pub(crate) fn lane_drains(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        let at = self.target_of(site, lane);
+        self.update(site, at, step, |machine| machine.handle_drain(lane));
+    }
+
+    /// Nothing posted on a lane is outstanding, as far as its target knows.
+    pub(crate) fn is_drained(&self, site: usize, lane: Lifecycle) -> bool {
+        let data = self.data.as_ref().filter(|_| self.target_of(site, lane).is_some());
+        data.is_none_or(|data| data.sites[site].drained.contains(&lane))
     }
 
     /// Delivers the completions of a queue pair that is about to go.
-    pub(crate) fn lane_drained(
+    pub(crate) fn completions_drained(
         &mut self,
         site: usize,
         lane: Lifecycle,
@@ -338,35 +354,72 @@ impl World {
         }
         let nic = self.nic_of_lane(site, lane);
         for completion in drained {
-            self.complete(nic, at, completion, step);
+            self.complete(nic, at, completion);
         }
         self.pump(site, at, step);
     }
 
     /// A queue pair is gone.
     pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
-        let Some(at) = self.target_of(site, lane) else { return };
-        if self.setup.devices.backend.forgets_work() {
-            return;
-        }
-        let rail = self.rail_of(site, lane).filter(|_| self.setup.rails);
+        let backend = self.setup.devices.backend;
+        let at = self.target_of(site, lane).filter(|_| !backend.forgets_work());
         if let Some(data) = self.data_mut() {
-            let target = &mut data.sites[site].targets[at];
-            target.up.retain(|up| *up != lane);
-            target.unfenced.push(lane);
-            data.sites[site].unfenced.extend(rail.map(|rail| (lane, rail)));
+            let SiteData { probing, drained, .. } = &mut data.sites[site];
+            probing.retain(|probing| *probing != lane);
+            drained.retain(|drained| *drained != lane);
         }
-        let given_up = rail.filter(|rail| self.is_given_up(*rail));
-        let cause = error(Side::Local, "retire");
-        self.input(site, at, TransferInput::LaneDown { lane, cause: cause.clone() }, step);
-        if given_up.is_some() {
-            // No demand remains for a lane on this rail, so no proof will come.
-            self.input(site, at, TransferInput::FenceLost { lane, cause }, step);
+        self.update(site, at, step, |machine| {
+            machine.handle_lane_down(NOW, lane);
+            if backend.takes_gone_for_fenced() {
+                machine.handle_fence(NOW, None);
+            }
+        });
+    }
+
+    /// A read over a lane is answered if bytes flow, and otherwise the lane fails.
+    pub(crate) fn end_probe(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
+        let Some(data) = self.data_mut() else { return };
+        data.sites[site].probing.retain(|probing| *probing != lane);
+        if self.answers_probe(site, lane) {
+            let at = self.target_of(site, lane);
+            return self.update(site, at, step, |machine| machine.handle_probed(NOW, lane));
         }
-        if self.setup.devices.backend.takes_gone_for_fenced() {
-            self.input(site, at, TransferInput::LaneFenced { lane }, step);
+        let error = error(Side::Peer, "simulated probe");
+        self.tell(site, Input::LaneFailed { lifecycle: lane, error }, step);
+    }
+
+    fn answers_probe(&self, site: usize, lane: Lifecycle) -> bool {
+        let Some(qp) = self.fabric.of(site, lane).filter(|qp| self.fabric.intact(qp)) else {
+            return false;
+        };
+        let (own, verbs) = (qp.site, &self.fabric.verbs);
+        qp.target.is_some_and(|to| verbs.reaches(own, to.site) && verbs.reaches(to.site, own))
+    }
+
+    /// The timers of a site's targets that are no deadlines: whose, which, and when they fire.
+    pub fn target_timers(
+        &self,
+        site: usize,
+    ) -> impl Iterator<Item = (usize, TargetTimer, Instant)> + '_ {
+        let targets = self.data.iter().flat_map(move |data| data.sites[site].targets.iter());
+        let targets = targets.enumerate().filter(move |_| self.host(site) == site);
+        let timers = targets.flat_map(|(at, target)| {
+            target.machine.timers().map(move |(timer, due)| (at, timer, due))
+        });
+        timers.filter(|(_, timer, _)| *timer != TargetTimer::Deadline)
+    }
+
+    pub(crate) fn fire_target(
+        &mut self,
+        site: usize,
+        at: usize,
+        timer: TargetTimer,
+        step: &mut Step,
+    ) {
+        let due = self.target_timers(site).find(|(of, kind, _)| (*of, *kind) == (at, timer));
+        if let Some((at, timer, due)) = due {
+            self.update(site, Some(at), step, |machine| machine.handle_timer(due, timer));
         }
-        self.pump(site, at, step);
     }
 
     /// Handles an event of the site's node.
@@ -379,62 +432,31 @@ impl World {
                 let peer = self.host(self.site_at(*new, peer));
                 self.end_other_runs(site, peer, *new, step);
             }
-            Event::OpenFailed { peer, .. } => {
-                let Some(rail) = self.rail_by(site, peer) else { return };
+            Event::OpenFailed { peer, failure } => {
+                let cause = failure.to_transport_error();
                 for at in self.runs(site, peer) {
-                    self.on_open_failed(site, at, rail, step);
+                    self.update(site, Some(at), step, |machine| {
+                        machine.handle_open_failed(NOW, peer, &cause);
+                    });
                 }
             }
-            // A lane that may never end fences nothing, and no demand remains for another on its
-            // rail.
-            Event::RetireOverdue { peer, lifecycle } if self.setup.rails => {
-                let rail = self.rail_by(site, peer).filter(|rail| self.is_given_up(*rail));
-                if let Some(at) = self.target_of(site, *lifecycle).filter(|_| rail.is_some()) {
-                    let cause = error(Side::Local, "retire");
-                    self.input(site, at, TransferInput::PeerLost { cause }, step);
-                    self.pump(site, at, step);
-                }
+            Event::Ended { lifecycle, failure, .. } => {
+                let failed = matches!(failure, Failure::Transport(_));
+                let (lane, cause) = (*lifecycle, failure.to_transport_error());
+                let at = self.target_of(site, lane);
+                self.update(site, at, step, |machine| {
+                    machine.handle_lane_ending(lane, cause, failed);
+                });
+            }
+            Event::RetireOverdue { lifecycle, .. } | Event::RetireFailed { lifecycle, .. } => {
+                let (lane, cause) = (*lifecycle, error(Side::Local, "retire"));
+                let at = self.target_of(site, lane);
+                self.update(site, at, step, |machine| {
+                    machine.handle_retire_overdue(NOW, lane, cause);
+                });
             }
             _ => {}
         }
-    }
-
-    /// No demand for a lane on this rail.
-    fn is_given_up(&self, (nic, peer): Rail) -> bool {
-        self.demand(nic, peer) != Demand::Wanted
-    }
-
-    /// No lane can be had over a rail. Without another rail the peer is lost, and so it is while an
-    /// earlier lane of this one has not ended, which may never happen: who waits for its fence would
-    /// wait for ever. Otherwise what is lost is the proof of what was under way on this rail.
-    fn on_open_failed(&mut self, site: usize, at: usize, rail: Rail, step: &mut Step) {
-        let Some(data) = &self.data else { return };
-        let SiteData { targets, unfenced, .. } = &data.sites[site];
-        let Target { peer, up, .. } = &targets[at];
-        let usable = |lane: &Lifecycle| {
-            self.fabric.of(site, *lane).is_some_and(|qp| qp.published && !qp.revoked)
-        };
-        let on_rail = |lane: &Lifecycle| self.rail_of(site, *lane) == Some(rail);
-        let ending = up.iter().any(|lane| !usable(lane) && on_rail(lane));
-        let others = up.iter().any(usable) || self.wants_a_rail(site, *peer);
-        let gone = unfenced.iter().filter(|(_, of)| *of == rail);
-        let gone: Vec<Lifecycle> = gone.map(|(lane, _)| *lane).collect();
-        let cause = error(Side::Peer, "open");
-        if !self.setup.rails || ending || !others {
-            self.input(site, at, TransferInput::PeerLost { cause }, step);
-        } else {
-            for lane in gone {
-                self.input(site, at, TransferInput::FenceLost { lane, cause: cause.clone() }, step);
-            }
-        }
-        self.pump(site, at, step);
-    }
-
-    /// A lane over one of the rails between two nodes is wanted, and may be had.
-    fn wants_a_rail(&self, site: usize, peer: usize) -> bool {
-        let of = |host: usize| (0..self.sites.len()).filter(move |nic| self.host(*nic) == host);
-        let mut rails = of(site).flat_map(|nic| of(peer).map(move |peer| (nic, peer)));
-        rails.any(|rail| !self.is_given_up(rail))
     }
 
     fn runs(&self, site: usize, path: &NicPath) -> Vec<usize> {
@@ -449,27 +471,29 @@ impl World {
     fn end_other_runs(&mut self, site: usize, peer: usize, run: Incarnation, step: &mut Step) {
         let path = self.sites[peer].path.clone();
         for at in self.runs(site, &path) {
-            let Some(data) = self.data_mut() else { return };
-            let target = &mut data.sites[site].targets[at];
-            if target.run != run {
-                target.ended.get_or_insert(TransferInput::PeerRestarted);
-                self.pump(site, at, step);
+            let Some(data) = &self.data else { return };
+            if data.sites[site].targets[at].run != run {
+                self.update(site, Some(at), step, target::Target::handle_peer_restarted);
             }
         }
     }
 
     fn target_of(&self, site: usize, lane: Lifecycle) -> Option<usize> {
         let targets = &self.data.as_ref()?.sites[site].targets;
-        targets.iter().position(|target| target.up.contains(&lane))
+        targets.iter().position(|target| target.machine.lanes().any(|known| known == lane))
     }
 
-    fn input(&mut self, site: usize, at: usize, input: TransferInput, step: &mut Step) {
-        let Some(data) = self.data_mut() else { return };
-        let target = &mut data.sites[site].targets[at];
-        if let Err(error) = target.transfers.handle_input(Instant(0), input) {
-            let detail = format!("an input is refused: {error}");
-            step.violations.push(Violation::new(Oracle::Transfer, detail));
-        }
+    /// Gives a target an input, if there is a target, and acts on its outputs.
+    fn update(
+        &mut self,
+        site: usize,
+        at: Option<usize>,
+        step: &mut Step,
+        input: impl FnOnce(&mut target::Target),
+    ) {
+        let Some((data, at)) = self.data_mut().zip(at) else { return };
+        input(&mut data.sites[site].targets[at].machine);
+        self.pump(site, at, step);
     }
 
     /// The oldest completion of a site's device is polled.
@@ -480,7 +504,7 @@ impl World {
         };
         let host = self.host(site);
         let Some(at) = self.target_of(host, lane) else { return };
-        self.complete(site, at, &completion, step);
+        self.complete(site, at, &completion);
         self.pump(host, at, step);
         if completion.status != Status::Success {
             self.tell_lane_failed(site, lane, completion.status, step);
@@ -510,7 +534,7 @@ impl World {
         }
     }
 
-    fn complete(&mut self, nic: usize, at: usize, completion: &WorkCompletion, step: &mut Step) {
+    fn complete(&mut self, nic: usize, at: usize, completion: &WorkCompletion) {
         let side = self.side_of(nic, completion.status);
         let cause = error(side, "simulated completion");
         let status = match (completion.status, side) {
@@ -519,59 +543,76 @@ impl World {
             (_, Side::Protection | Side::Configuration) => CompletionStatus::Refused(cause),
             _ => CompletionStatus::Failed(cause),
         };
-        let slice = SliceId::from_bits(completion.wr_id);
-        let ended = TransferInput::Completion(Completion { slice, status });
-        self.input(self.host(nic), at, ended, step);
+        let ended = Completion { slice: SliceId::from_bits(completion.wr_id), status };
+        let host = self.host(nic);
+        if let Some(data) = self.data_mut() {
+            data.sites[host].targets[at].machine.handle_completion(NOW, ended);
+        }
     }
 
-    /// Does what a machine wants done, until it wants nothing.
+    /// Acts on the outputs of a target until there are none.
     fn pump(&mut self, site: usize, at: usize, step: &mut Step) {
         loop {
             let Some(data) = self.data_mut() else { return };
-            let target = &mut data.sites[site].targets[at];
-            let output = target.transfers.poll_output();
-            let Some(output) = output else {
-                match target.ended.clone().filter(|_| target.transfers.load().batches > 0) {
-                    Some(end) if !target.ending => {
-                        target.ending = true;
-                        self.input(site, at, end, step);
-                        continue;
-                    }
-                    _ => {
-                        target.ending = false;
-                        return;
-                    }
-                }
-            };
+            let SiteData { targets, probing, drained, .. } = &mut data.sites[site];
+            let Some(output) = targets[at].machine.poll_output(NOW) else { return };
             match output {
-                TransferOutput::Post { lane, slice, work } => {
+                TargetOutput::Post { lane, slice, work } => {
                     let request = self.work_request(site, slice, &work);
-                    if !request.is_some_and(|request| self.post(site, lane, request)) {
-                        let status = CompletionStatus::Released(Sent::None);
-                        let ended = TransferInput::Completion(Completion { slice, status });
-                        self.input(site, at, ended, step);
+                    if !request.is_some_and(|request| self.post(site, lane, request))
+                        && let Some(data) = self.data_mut()
+                    {
+                        let released = Completion::released(slice, Sent::None);
+                        data.sites[site].targets[at].machine.handle_completion(NOW, released);
                     }
                 }
-                // A device gives nothing back that it was given; its completion comes.
-                TransferOutput::Withdraw { .. } => {}
-                TransferOutput::WantLane => {
-                    let peer = target.peer;
-                    let open = Command { site, peer, kind: CommandKind::Open };
-                    self.ask(open, step);
-                }
-                TransferOutput::Finished { batch, report } => {
+                TargetOutput::Finished { batch, report } => {
                     self.report(site, at, batch, &report, step);
                 }
+                TargetOutput::Open(path) => self.demand_of(site, at, &path, CommandKind::Open, step),
+                TargetOutput::Close(path) => {
+                    self.demand_of(site, at, &path, CommandKind::Close, step);
+                }
+                TargetOutput::Probe(lane) => probing.push(lane),
+                TargetOutput::Drained(lane) => drained.push(lane),
+                TargetOutput::Unresponsive(lifecycle) => {
+                    let error = error(Side::Peer, "simulated silence");
+                    self.tell(site, Input::LaneFailed { lifecycle, error }, step);
+                }
+                TargetOutput::Refused(error) => {
+                    let detail = format!("an input is refused: {error}");
+                    step.violations.push(Violation::new(Oracle::Transfer, detail));
+                }
+                // A device gives nothing back that it was given; its completion comes.
+                TargetOutput::Withdraw { .. }
+                // No lane runs over TCP here, and reports tell the application the rest.
+                | TargetOutput::FallBack(_)
+                | TargetOutput::InUse(_)
+                | TargetOutput::OutOfUse { .. }
+                | TargetOutput::FenceLost { .. }
+                | TargetOutput::DemandFailed(_)
+                | TargetOutput::PeerLost(_) => {}
             }
         }
     }
 
-    fn work_request(
-        &self,
+    /// A target wants a lane over a path, or wants none.
+    fn demand_of(
+        &mut self,
         site: usize,
-        slice: SliceId,
-        work: &handfast_core::transfer::Work,
-    ) -> Option<WorkRequest> {
+        at: usize,
+        path: &NicPath,
+        kind: CommandKind,
+        step: &mut Step,
+    ) {
+        let Some(data) = &self.data else { return };
+        let whole = (site, data.sites[site].targets[at].peer);
+        let rail = path.rail().and_then(|_| self.rail_by(site, path));
+        let (site, peer) = rail.unwrap_or(whole);
+        self.ask(Command { site, peer, kind }, step);
+    }
+
+    fn work_request(&self, site: usize, slice: SliceId, work: &Work) -> Option<WorkRequest> {
         let rkey = u32::try_from(work.remote.key).ok()?;
         let address = work.remote.address;
         let kind = match work.direction {

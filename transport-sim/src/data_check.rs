@@ -11,9 +11,18 @@ use handfast_core::transfer::{BatchOutcome, BatchReport, Direction, Remote, Requ
 use handfast_core::{Incarnation, Lifecycle};
 
 impl World {
-    /// Something of a transfer is under way: a packet in flight, a completion not polled.
+    /// Something of a transfer is under way: a packet in flight, a completion not polled, a probe.
     pub(crate) fn data_moves(&self) -> bool {
-        !self.fabric.verbs.packets().is_empty() || self.completing().next().is_some()
+        !self.fabric.verbs.packets().is_empty()
+            || self.completing().next().is_some()
+            || self.probing().next().is_some()
+    }
+
+    /// Probes under way, by site and lane.
+    fn probing(&self) -> impl Iterator<Item = (usize, Lifecycle)> + '_ {
+        let sites = self.data.iter().flat_map(|data| data.sites.iter().enumerate());
+        let hosts = sites.filter(|(site, _)| self.host(*site) == *site);
+        hosts.flat_map(|(site, of)| of.probing.iter().map(move |lane| (site, *lane)))
     }
 
     /// Something posted on a lane has no completion yet, or one that was not polled.
@@ -40,7 +49,7 @@ impl World {
     }
 
     /// Queue pairs that wait for an answer, and whether none is on its way.
-    fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
+    pub(crate) fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
         let verbs = &self.fabric.verbs;
         (0..self.sites.len()).flat_map(move |site| {
             verbs.waiting(site).map(move |number| {
@@ -82,6 +91,7 @@ impl World {
             }
         }
         self.completing().for_each(|site| push(Action::Completion(site), 0));
+        self.probing().for_each(|(site, lane)| push(Action::Probe(site, lane), 0));
         for at in self.first_packets() {
             push(Action::Packet(at), 0);
             if paid && faults.loss {

@@ -146,6 +146,8 @@ impl World {
                 | Action::Submit(_)
                 | Action::Cancel(_)
                 | Action::Deadline(_)
+                | Action::Probe(..)
+                | Action::TargetTimer(..)
         );
         by_process && self.mute.contains(&self.host(self.actor(action)))
     }

@@ -324,11 +324,12 @@ fn hash_operation(
     }
 }
 
-/// A transfer machine is what it prints: every field of it, counters included.
+/// A target is what it prints: every field of it, counters included.
 fn hash_data(data: &Data, encoder: &mut Encoder) {
     data.progress.iter().for_each(|progress| progress.hash(encoder));
     for site in &data.sites {
-        site.unfenced.iter().for_each(|gone| gone.hash(encoder));
+        site.probing.iter().for_each(|lane| (1u8, lane).hash(encoder));
+        site.drained.iter().for_each(|lane| (2u8, lane).hash(encoder));
         for target in &site.targets {
             // Writing into memory does not fail.
             let _ = write!(encoder, "{target:?}");

@@ -58,7 +58,7 @@ impl World {
                 self.connect(site, *local, *remote, body, step)
             }
             Operation::Probe { lifecycle } => Ok(self.probe(site, *lifecycle)),
-            Operation::Drain { lifecycle } => Ok(self.drain_lane(site, *lifecycle)),
+            Operation::Drain { lifecycle } => Ok(self.drain_lane(site, *lifecycle, step)),
             Operation::Retire { lifecycle } => self.retire(site, *lifecycle, step),
         };
         self.check_laws(step);
@@ -114,7 +114,12 @@ impl World {
     }
 
     /// Posted work succeeds if bytes flow, and fails if the peer is gone.
-    fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle) -> Outcome {
+    fn drain_lane(&mut self, site: usize, lifecycle: Lifecycle, step: &mut Step) -> Outcome {
+        if self.has_work(site, lifecycle) {
+            let own = self.describe_own(site, lifecycle);
+            let detail = format!("{own} counts as drained, and work posted on it is outstanding");
+            step.violations.push(Violation::new(Oracle::CutOff, detail));
+        }
         let intact = self.fabric.of(site, lifecycle).is_some_and(|qp| self.fabric.intact(qp));
         match self.fabric.of_mut(site, lifecycle) {
             Some(qp) if intact => {
@@ -137,7 +142,7 @@ impl World {
         }
         let mut drained = Vec::new();
         let destroyed = self.fabric.destroy(site, lifecycle, &mut drained);
-        self.lane_drained(site, lifecycle, &drained, step);
+        self.completions_drained(site, lifecycle, &drained, step);
         destroyed?;
         self.lane_down(site, lifecycle, step);
         Ok(Outcome::Retired)

@@ -234,7 +234,7 @@ impl Setup {
 
     /// The site that holds the node: with rails the first NIC of its process, otherwise the site
     /// itself.
-    pub(crate) fn host(&self, site: usize) -> usize {
+    pub fn host(&self, site: usize) -> usize {
         let process = self.process(site);
         let mut earlier = (0..site).filter(|_| self.rails);
         earlier.find(|other| self.process(*other) == process).unwrap_or(site)

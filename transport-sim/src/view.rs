@@ -71,6 +71,8 @@ impl World {
             | Action::LaneError(site, _)
             | Action::Completion(site)
             | Action::Exhaust(site, _)
+            | Action::Probe(site, _)
+            | Action::TargetTimer(site, ..)
             | Action::ProtectionError(site, _)
             | Action::Restart(site) => *site,
         }

@@ -527,8 +527,12 @@ impl World {
                 }
                 Output::Operate(operation) => {
                     self.check_operation(site, &operation, step);
-                    if let Operation::Connect { local, remote, .. } = &operation {
-                        self.leave_given(site, local.lifecycle, *remote, step);
+                    match &operation {
+                        Operation::Connect { local, remote, .. } => {
+                            self.leave_given(site, local.lifecycle, *remote, step);
+                        }
+                        Operation::Drain { lifecycle } => self.lane_drains(site, *lifecycle, step),
+                        _ => {}
                     }
                     self.operations.push(Arc::new(Pending { site, operation }));
                 }

@@ -38,7 +38,7 @@ fn case(traffic: Traffic, profile: &'static Profile, faults: Faults, faults_max:
 }
 
 pub(super) fn explore(case: &Case, start: &World) -> Report {
-    let explorer = Explorer { states_max: 300_000, ..Explorer::default() };
+    let explorer = Explorer { states_max: 500_000, ..Explorer::default() };
     let report = explorer.explore(start);
     println!(
         "{:?} {} K={}: {} states, {} transitions, depth {}, longest {:?}, {:?}",
