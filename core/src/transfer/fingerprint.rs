@@ -9,17 +9,18 @@ use crate::identity::Lifecycle;
 use core::hash::{Hash, Hasher};
 
 impl Transfers {
+    /// An attempt is posted, and its completion awaited.
+    pub fn awaits(&self, slice: SliceId) -> bool {
+        let slot = self.slices.find(slice.0);
+        slot.is_some_and(|slot| matches!(self.slices[slot].place, Place::Posted(_)))
+    }
+
     /// The lane on which an attempt is posted, while its completion is awaited.
     pub fn lane_of(&self, slice: SliceId) -> Option<Lifecycle> {
         match self.slices[self.slices.find(slice.0)?].place {
             Place::Posted(lane) => Some(self.lanes[lane].lifecycle),
             Place::Waiting | Place::Lost(_) => None,
         }
-    }
-
-    /// An attempt is posted, and its completion awaited.
-    pub fn awaits(&self, slice: SliceId) -> bool {
-        self.lane_of(slice).is_some()
     }
 
     /// Feeds the machine to `hasher`: names of attempts and batches by their slots, counters and

@@ -35,7 +35,7 @@ fn what_is_left_of_a_failure_plays_as_a_transcript() {
     let script = Script::new("shrunk", &transcript);
     let fault = script.play(Arc::new(move |config| Node::with_variant(config, variant)));
     let fault = fault.expect_err("it fails there too").to_string();
-    assert!(fault.contains("PublishedUnwired"), "{fault}");
+    assert!(fault.contains("PublishedUnconnected"), "{fault}");
     script.play(Arc::new(Node::new)).expect("the rules get to its end");
 }
 
