@@ -10,7 +10,7 @@ use alloc::borrow::Cow;
 use alloc::string::String;
 use serde::{Deserialize, Serialize};
 
-/// Names an operation: each kind happens at most once in a lifecycle.
+/// Identifies an operation. Each kind occurs at most once in a lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId {
     /// The set of queue pairs operated on.
@@ -44,10 +44,10 @@ pub enum Operation {
         /// The NIC it is for.
         peer: NicPath,
         /// Queue pairs to create and destroy first, so that the numbers are not those that an
-        /// earlier run announced (rule H13); 0 towards nodes that have our key.
+        /// earlier incarnation announced (rule H13); 0 towards handfast nodes.
         skip: u32,
     },
-    /// Wire `local` towards `remote`. A weak `remote` is a Mooncake node: both PSNs are 0 then, path
+    /// Connect `local` to `remote`. For a legacy `remote` both PSNs are 0, path
     /// MTU and outstanding reads the defaults, and a GID that `body` lacks is looked up, once and
     /// bounded, as part of this (rule H13).
     Connect {
@@ -116,7 +116,7 @@ pub enum Outcome {
 pub enum Side {
     /// Our device, port, memory or configuration.
     Local,
-    /// The peer, or the way to it.
+    /// The peer, or the path to it.
     Peer,
     /// The configuration of both sides, so a retry changes nothing: reported, no retry.
     Configuration,

@@ -1,4 +1,4 @@
-//! The one error type: which side, at which stage, for which peer, why, and what to do about it.
+//! The error type: side, stage, peer, cause and remedy.
 
 mod class;
 #[cfg(feature = "diagnosis")]
@@ -26,9 +26,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Stage {
-    /// Checking what the caller gave.
+    /// Checking the caller's arguments.
     Configuration,
-    /// Beginning a recording.
+    /// Starting a recording.
     Recording,
     /// Opening our RDMA device.
     Device,
@@ -38,7 +38,7 @@ pub enum Stage {
     Connect,
     /// Asking a peer for its segment descriptor.
     Metadata,
-    /// Agreeing on a lane.
+    /// The handshake of a lane.
     Handshake,
     /// Registering memory.
     Registration,
@@ -46,7 +46,7 @@ pub enum Stage {
     Transfer,
     /// Comparing checksums.
     Checksum,
-    /// Telling a peer something.
+    /// Sending a notification.
     Notification,
 }
 
@@ -68,41 +68,41 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Why.
+/// Cause of a failure.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
     /// An option contradicts another or is out of range.
     #[error("{0}")]
     Invalid(String),
-    /// A name is not one.
+    /// A node or NIC name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
     /// A host name does not resolve.
     #[error("the host name does not resolve ({0})")]
     UnknownHost(String),
-    /// Nobody listens there.
+    /// The address refuses connections.
     #[error("connection refused: nobody listens there")]
     Refused,
-    /// There is no way there.
+    /// There is no route to the address.
     #[error("there is no route ({0})")]
     Unreachable(String),
     /// No answer in time.
     #[error("no answer within {timeout_ms} ms")]
     Silent {
-        /// The wait that passed.
+        /// The timeout that passed.
         timeout_ms: u64,
     },
     /// The connection ended early.
     #[error("the connection ended before an answer ({0})")]
     Broken(String),
-    /// Something else listens there.
+    /// Another service listens at the address.
     #[error("the answer is {0}, not the handshake protocol")]
     Foreign(&'static str),
-    /// The answer is no frame.
+    /// The answer is not a valid frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The answer is no descriptor.
+    /// The answer is not a valid segment descriptor.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
     /// The run cannot be recorded.
@@ -123,7 +123,7 @@ pub enum Cause {
     /// The answer is no segment descriptor of a Mooncake node either.
     #[error(transparent)]
     MooncakeDescriptor(#[from] SegmentError),
-    /// The metadata store did not do what it was asked.
+    /// An operation on the metadata store failed.
     #[cfg(feature = "metadata")]
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -131,46 +131,46 @@ pub enum Cause {
     #[cfg(feature = "metadata")]
     #[error("the metadata store {store} knows no node '{name}'")]
     NotPublished {
-        /// The name asked for.
+        /// The requested name.
         name: String,
         /// The store.
         store: String,
     },
-    /// A notification exceeds a limit, or its answer is none.
+    /// A notification exceeds a limit, or its answer is invalid.
     #[error(transparent)]
     Notification(#[from] NotificationError),
-    /// The peer did not take a notification.
+    /// The peer rejected a notification.
     #[error("the peer did not take the notification")]
     NotificationRejected,
-    /// Our own port cannot be had.
+    /// The listening address cannot be bound.
     #[error("the address cannot be listened at: {0}")]
     Bind(String),
-    /// The peer serves no region of the name.
+    /// The peer serves no segment of that name.
     #[error("the node serves no segment '{asked}'{}", did_you_mean(.nearest, .served, .known))]
     NoSuchSegment {
-        /// The name asked for.
+        /// The requested name.
         asked: String,
-        /// The nearest name there is.
+        /// The most similar served name.
         nearest: Option<String>,
-        /// The first few there are.
+        /// The first few served names.
         served: Vec<String>,
-        /// Number of batches.
+        /// Number of served segments.
         known: usize,
     },
     /// No segment is named, and the node does not serve exactly one.
     #[error("{}", name_one(.served, .known))]
     NotNamed {
-        /// The first few there are.
+        /// The first few served names.
         served: Vec<String>,
-        /// Number of batches.
+        /// Number of served segments.
         known: usize,
     },
-    /// The bytes named are not all inside the segment.
+    /// The range exceeds the segment.
     #[error("{length} bytes at offset {offset} run past the end of the segment of {bytes} bytes")]
     OutOfRange {
         /// First byte, from the start of the segment.
         offset: u64,
-        /// Bytes named.
+        /// Length of the range in bytes.
         length: u64,
         /// Bytes in the segment.
         bytes: u64,
@@ -178,10 +178,10 @@ pub enum Cause {
     /// The segment does not allow the direction.
     #[error("the segment does not allow a remote {}", if *.0 == Direction::Read { "read" } else { "write" })]
     Permission(Direction),
-    /// The local memory cannot take what would be read.
+    /// The local memory is read-only and cannot be the target of a read.
     #[error("the local memory is read-only and cannot take what is read")]
     ReadOnly,
-    /// Memory could not be had.
+    /// Local memory could not be created or accessed.
     #[error("{0}")]
     Memory(String),
     /// A region could not be registered.
@@ -190,19 +190,19 @@ pub enum Cause {
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] Failure),
-    /// The lane or the peer failed while bytes moved.
+    /// The lane or the peer failed during a transfer.
     #[error(transparent)]
     Transport(#[from] TransportError),
     /// The peer was given up.
     #[error("the peer is lost: {0}")]
     PeerLost(Arc<TransportError>),
-    /// A limit keeps a lane from coming up, and no idle lane could make way.
+    /// A lane limit is reached, and no idle lane can be evicted.
     #[error(
         "no lane can be made: {} of {} {} are in use by this process, and none could make way",
         .0.in_use, .0.max, .0.limit
     )]
     NoCapacity(LimitReached),
-    /// The peer runs anew, and the memory this was for is gone.
+    /// The peer restarted, and the target memory is gone.
     #[error("the peer restarted, and the memory of its former run is gone")]
     PeerRestarted,
     /// The deadline passed.
@@ -211,23 +211,23 @@ pub enum Cause {
     /// The transfer was cancelled.
     #[error("cancelled")]
     Cancelled,
-    /// Two live processes bear one name.
+    /// Two live processes share a name.
     #[error(
         "two live processes bear this name: {first:?} and {second:?}; give each a name of its own"
     )]
     NameConflict {
-        /// The one known before.
+        /// The incarnation known before.
         first: Incarnation,
-        /// The one that answered now.
+        /// The incarnation that answered now.
         second: Incarnation,
     },
-    /// The engine listens at every address of the machine, and peers need the one to reach it at.
+    /// The engine listens at every address, and no advertised address is set.
     #[error("listening at every address needs the one that peers reach")]
     NotAdvertised,
     /// A limit of this engine is reached.
     #[error("the limit '{name}' of {value} is reached")]
     Limit {
-        /// The segment.
+        /// Name of the limit.
         name: &'static str,
         /// Its value.
         value: usize,
@@ -309,7 +309,7 @@ impl Error {
         self.0.peer.as_deref()
     }
 
-    /// Why.
+    /// Returns the cause.
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }
@@ -319,7 +319,7 @@ impl Error {
         self.0.report.as_ref()
     }
 
-    /// The worst that is known of the peer's memory after a failed transfer with writes.
+    /// Returns the least certain state of the peer's memory after a failed transfer with writes.
     pub fn remote(&self) -> Option<Remote> {
         let requests = self.0.report.iter().flat_map(|report| &report.requests);
         let incomplete = requests.filter_map(|request| match request {

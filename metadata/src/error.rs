@@ -81,7 +81,7 @@ impl TlsFailure {
 /// The cause of a failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreCause {
-    /// It cannot be reached.
+    /// The store cannot be reached.
     #[error("it cannot be reached: {0}")]
     Unreachable(String),
     /// It was reached, and TLS failed.
@@ -92,18 +92,18 @@ pub enum StoreCause {
         /// The text of the TLS library, at most 200 bytes, in one line.
         detail: String,
     },
-    /// It did not answer in time.
+    /// The store did not answer in time.
     #[error("no answer within {timeout_ms} ms")]
     Silent {
-        /// The wait that passed.
+        /// The timeout that passed.
         timeout_ms: u64,
     },
-    /// It refused.
+    /// The store refused the request.
     #[error("it refused with status {status}: {text}")]
     Refused {
         /// Its code.
         status: u16,
-        /// Its words, at most 200 bytes, in one line.
+        /// The text of the answer, at most 200 bytes, in one line.
         text: String,
     },
     /// A key or a value exceeds a limit.
@@ -119,7 +119,7 @@ pub enum StoreCause {
     /// The store needs a feature that this build lacks.
     #[error("this program was built without {feature}; build with `--features {feature}`")]
     NotBuilt {
-        /// The feature.
+        /// Name of the missing feature.
         feature: &'static str,
     },
     /// Files with certificates or keys cannot be used.

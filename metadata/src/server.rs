@@ -32,11 +32,11 @@ const HEADER_BYTES_MAX: usize = 16 << 10;
 /// The bounds of a server. A request past a bound gets a status of its own, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Entries at once; 507 past it.
+    /// Maximum entries; 507 past it.
     pub entries_max: usize,
-    /// Bytes of all keys and values; 507 past it.
+    /// Maximum bytes of all keys and values; 507 past it.
     pub bytes_max: usize,
-    /// Connections at once; others wait for one of them to end.
+    /// Maximum concurrent connections; further ones wait until one closes.
     pub connections_max: usize,
     /// Timeout of a request's header and body, from the start of the wait, in milliseconds.
     pub request_timeout_ms: u64,

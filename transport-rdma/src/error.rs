@@ -23,7 +23,7 @@ pub enum RdmaUnavailable {
         /// The value of errno.
         code: i32,
     },
-    /// The library is there and the machine has no device.
+    /// The library is installed, but the machine has no RDMA device.
     #[error("this machine has no RDMA device")]
     NoDevice,
 }

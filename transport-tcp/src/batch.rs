@@ -244,7 +244,7 @@ impl Batch {
         }
     }
 
-    /// Takes note of `sent` bytes, and lets go of the parts that are out.
+    /// Records `sent` bytes as sent, and releases the parts that are sent whole.
     fn advance(&mut self, mut sent: usize, written: &mut Vec<usize>) {
         while let Some(part) = self.parts.get_mut(self.head) {
             let left = part.len() - self.sent;
@@ -276,7 +276,7 @@ impl Batch {
         self.parts[self.head..].iter().position(named).map(|place| self.head + place)
     }
 
-    /// Lets go of the memory of the write in `slot`: what the peer is still to get is copied, or
+    /// Releases the memory of the write in `slot`: the unsent rest is copied, or
     /// when nothing was sent the write is dropped.
     pub(crate) fn withdraw(&mut self, slot: usize) -> Sent {
         let sent = self.sent_of(slot);

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A snapshot of what happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpCounters {
-    /// Hellos answered with yes.
+    /// Hellos accepted.
     pub hellos_accepted: u64,
     /// Hellos refused, by [`HelloRefusal`]: index 0 is reason 1.
     pub hellos_refused: [u64; HelloRefusal::ALL.len()],
     /// Connections that ended or broke in the middle of a hello.
     pub hellos_truncated: u64,
-    /// Connections that said no complete hello in time.
+    /// Connections without a complete hello in time.
     pub hellos_overdue: u64,
     /// Lanes whose loops started.
     pub lanes_started: u64,
@@ -20,9 +20,9 @@ pub struct TcpCounters {
     pub lanes_failed: u64,
     /// Lanes retired.
     pub lanes_retired: u64,
-    /// Times a lane's task looked for bytes for a while before it slept.
+    /// Times a lane's task polled for bytes before it slept.
     pub looks: u64,
-    /// Of these, in vain.
+    /// Polls that found nothing.
     pub looks_in_vain: u64,
 }
 

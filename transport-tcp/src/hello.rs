@@ -25,7 +25,7 @@ pub enum HelloRefusal {
     /// A required feature that we do not know.
     #[error("a required feature is not known")]
     Feature = 2,
-    /// No slot has the lifecycle: it was retired, or never raised.
+    /// No slot has the lifecycle: it was retired, or never created.
     #[error("no lane has the lifecycle, or no longer")]
     UnknownLifecycle = 3,
     /// The addressed or sending pair is not the one the lane is for.
@@ -40,7 +40,7 @@ pub enum HelloRefusal {
     /// As many hellos as allowed are being read.
     #[error("too many connections say hello at once")]
     Busy = 7,
-    /// Our own side did not wire the lane in time.
+    /// The accepting side did not connect the lane in time.
     #[error("the lane was not wired in time")]
     NotConnected = 8,
     /// A depth of 0.

@@ -45,7 +45,7 @@ struct Connecting {
     /// The pair that the local connect named.
     armed: Option<Pair>,
     token_used: bool,
-    /// The lane's connection ended before our own Wire.
+    /// The lane's connection ended before the local Connect.
     expired: bool,
     tasks: Vec<AbortHandle>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Lane {
     pub(crate) expected: Notify,
     /// The writer has something to do.
     pub(crate) work: Notify,
-    /// Our own Wire came.
+    /// Notified of the local Connect.
     armed: Notify,
     /// Tasks of the lane, and calls that do as a task would.
     live: watch::Sender<usize>,
@@ -213,7 +213,7 @@ impl Lane {
         true
     }
 
-    /// Our own Wire: the lane is for `remote`.
+    /// Takes the local Connect: the lane is for `remote`.
     pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
         let mut connecting = lock(&self.connecting);
         if connecting.retired {
@@ -270,7 +270,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Waits for our own Wire, and checks that it named `sender`.
+    /// Waits for the local Connect, and checks that it named `sender`.
     pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
         loop {
             let armed = lock(&self.connecting).armed;
@@ -286,7 +286,7 @@ impl Lane {
         }
     }
 
-    /// The hello waited for our own Wire in vain.
+    /// The hello timed out before the local Connect.
     pub(crate) fn expire(&self) -> bool {
         let mut connecting = lock(&self.connecting);
         connecting.expired = connecting.armed.is_none();

@@ -76,7 +76,7 @@ pub trait StreamReader: Send + 'static {
     /// Cancel-safe.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// As [`StreamReader::readable`], and sleeps at once: who calls it has looked before.
+    /// Like [`StreamReader::readable`], without polling first. For callers that have polled.
     fn readable_asleep(&mut self) -> impl Future<Output = io::Result<()>> + Send {
         self.readable()
     }

@@ -56,13 +56,13 @@ impl Default for TcpLimits {
     }
 }
 
-/// The waits of a transport.
+/// Timeouts of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTiming {
     /// Resolving and connecting.
     pub dial: Duration,
     /// From the first byte of a hello to its answer, each side for itself; a hello that comes
-    /// before our own `wire` waits as long for it.
+    /// before the local `connect` waits as long for it.
     pub hello: Duration,
 }
 
@@ -75,13 +75,13 @@ impl Default for TcpTiming {
 /// Configuration of a transport.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// Bounds.
+    /// Limits.
     pub limits: TcpLimits,
-    /// Waits.
+    /// Timeouts.
     pub timing: TcpTiming,
     /// `host:port` announced to peers; empty if nowhere.
     pub address: String,
-    /// Our run.
+    /// Incarnation of this node.
     pub incarnation: Incarnation,
 }
 
@@ -126,8 +126,8 @@ impl Drop for Pending<'_> {
 }
 
 impl<N: Net> TcpTransport<N> {
-    /// Makes a transport without lanes. `regions` is what peers may reach, `sink` hears what
-    /// happens.
+    /// Makes a transport without lanes. Peers may access `regions`; `sink` receives
+    /// completions and lane failures.
     pub fn new(
         config: TcpConfig,
         net: N,
@@ -183,13 +183,13 @@ impl<N: Net> TcpTransport<N> {
         })
     }
 
-    /// Wires the slot of `local` towards `remote`, which announced `body`. The side whose pair is
+    /// Connects the slot of `local` to `remote`, which announced `body`. The side whose pair is
     /// lower dials, or the one whose peer alone takes connections, and returns when the peer has
     /// answered its hello; the other arms its slot and returns at once. Happens once per lifecycle. When the returned future is dropped the
     /// dialling goes on until [`TcpTransport::retire`].
     ///
     /// # Errors
-    /// What kept the lane from being wired; it takes nothing any more and is to be retired.
+    /// The lane is not connected; it accepts no slices and must be retired.
     pub async fn connect(
         &self,
         local: Pair,
@@ -370,19 +370,19 @@ impl<N: Net> DataPath for TcpTransport<N> {
         }
     }
 
-    /// Looks for completions on the lane for a while, in place of its task, and returns early once
-    /// `is_done` says so. For a thread that would sleep until then: that it sleeps, and is woken by the
-    /// task, costs more than most waits. Does nothing where there is no direct way to the connection,
-    /// and seldom anything where looking was in vain time and again.
+    /// Polls the lane for completions in place of its task, for a bounded time or until
+    /// `is_done` returns true. For a thread that would park: parking, and a wake-up by the
+    /// task, costs more than most waits. Does nothing without direct access to the connection,
+    /// and backs off after polls that found nothing.
     fn busy_poll(&self, lane: Lifecycle, is_done: &mut dyn FnMut() -> bool) {
         if let Some(lane) = self.lane(lane) {
             lane.busy_poll(is_done);
         }
     }
 
-    /// Has the lane's task look for an answer for a while, in place of sleeping until it comes. For a
+    /// Has the lane's task poll for an answer for a bounded time before it sleeps. For a
     /// task that waits for it and is about to give way: until it does, the lane's task may be queued
-    /// behind it. Does as seldom anything as [`TcpTransport::busy_poll`] where it does not pay.
+    /// behind it. Backs off like [`TcpTransport::busy_poll`].
     fn request_poll(&self, lane: Lifecycle) {
         if let Some(lane) = self.lane(lane) {
             lane.request_poll();

@@ -58,7 +58,7 @@ impl Drop for Block {
 /// Errors of creating or accessing a block.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The bytes named are not all inside the block.
+    /// The range exceeds the block.
     #[error("offset {offset} and length {length} exceed the block of {size} bytes")]
     OutOfRange {
         /// First byte named, from the start of the block.
@@ -181,12 +181,12 @@ impl Memory {
         self.block.start.as_ptr().addr() as u64
     }
 
-    /// The bytes are writable: false only for a file mapped read-only.
+    /// Returns whether the bytes are writable; false only for a file mapped read-only.
     pub fn is_writable(&self) -> bool {
         self.block.writable
     }
 
-    /// Both are the same block.
+    /// Returns whether both handles refer to the same block.
     pub fn same_block(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }

@@ -1,4 +1,4 @@
-//! The vocabulary of the data path: memory, regions, postings and completions, as every transport
+//! Shared types of the data path: memory, regions, postings and completions, as every transport
 //! shares it.
 //!
 //! A peer may write a registered block at any time, so [`Memory`] is never exposed as a slice:

@@ -16,7 +16,7 @@ pub trait DataPath: Send + Sync + 'static {
     /// ends before this returns.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
 
-    /// Asks for a slice back. A transport that gives nothing back lets it end by itself.
+    /// Requests the release of a posted slice. A transport that cannot release it lets it complete.
     fn withdraw(&self, lane: Lifecycle, slice: SliceId);
 
     /// Polls a lane for completions in place of its task, for a bounded time and until `is_done`. For a
@@ -27,7 +27,7 @@ pub trait DataPath: Send + Sync + 'static {
     /// Does nothing where polling does not pay.
     fn request_poll(&self, _lane: Lifecycle) {}
 
-    /// Has a byte cross the lane, for transports whose lanes are probed before use.
+    /// Probes the lane, for transports whose lanes are probed before use.
     fn probe_rail(&self, _lane: Lifecycle) -> Step<()> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -63,7 +63,7 @@ impl Region {
         self.access
     }
 
-    /// The bytes themselves.
+    /// Returns the memory of the region.
     pub fn span(&self) -> &Span {
         &self.span
     }
@@ -116,7 +116,7 @@ pub enum RegistrationError {
     /// [`REGIONS_MAX`] regions are registered.
     #[error("{REGIONS_MAX} regions are registered already")]
     Full,
-    /// The number drawn is the key of another region; draw again.
+    /// The key is in use by another region; retry with another random key.
     #[error("the key is taken")]
     KeyTaken,
     /// Remote writes to memory that is mapped read-only.
@@ -258,7 +258,7 @@ fn lookup(
     snapshot.regions[place].reach(address, length, direction)
 }
 
-/// A reader's way to the table: it takes the lock only when the table has changed. It holds no
+/// A reader's view of the table: it takes the lock only when the table has changed. It holds no
 /// memory between lookups, so an idle reader does not keep an unregistered region mapped.
 pub struct RegionCache {
     table: Arc<RegionTable>,

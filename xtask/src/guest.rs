@@ -39,7 +39,7 @@ const FLEET_SECONDS_MAX: &str = "3600";
 const EXAMPLE: &str = "numbers_apart";
 /// Moves bytes between two hosts.
 const TWO_HOSTS: &str = "two_hosts";
-/// Of a failure to boot, as opposed to one of the command.
+/// Exit code of a guest that does not boot, distinct from the command's.
 const NOT_RUN: u8 = 125;
 /// Downloading and unpacking a hundred megabytes.
 const PACKAGES_MAX: Duration = Duration::from_secs(600);

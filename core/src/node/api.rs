@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 pub struct NodeConfig {
     /// Our NIC, and with it our name.
     pub path: NicPath,
-    /// This run: 128 bits that no other run of any node has.
+    /// The incarnation: 128 random bits, drawn at the node's start.
     pub incarnation: Incarnation,
     /// Source of jitter.
     pub seed: u64,
-    /// Bounds.
+    /// Limits.
     pub limits: Limits,
-    /// Waits.
+    /// Timeouts.
     pub timing: Timing,
 }
 
@@ -61,7 +61,7 @@ impl Default for Limits {
     }
 }
 
-/// The waits of a node (rule H8). Retries double up to six times and carry up to half of jitter.
+/// The timeouts of a node (rule H8). Retries double up to six times and carry up to half of jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timing {
     /// First wait for a reply.
@@ -98,7 +98,7 @@ impl Default for Timing {
     }
 }
 
-/// Names an incoming call so that its answer finds the way back; chosen by the caller.
+/// Identifies an incoming call, so that its answer can be routed. Chosen by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallToken(pub u64);
 
@@ -133,7 +133,7 @@ pub enum Input {
     },
     /// A peer answered a call.
     CallAnswered(Message),
-    /// A node without our key called (rule H13).
+    /// A legacy node called (rule H13).
     PlainCallReceived {
         /// Returned with the answer.
         token: CallToken,
@@ -182,7 +182,7 @@ pub enum Output {
         /// The answer.
         message: Message,
     },
-    /// Answer a call of a node without our key.
+    /// Answer a call of a legacy node.
     PlainAnswer {
         /// The call.
         token: CallToken,
@@ -235,7 +235,7 @@ pub enum Failure {
     /// The application closed it.
     #[error("closed by the application")]
     Closed,
-    /// It was idle and made way for another.
+    /// It was idle and was evicted.
     #[error("it was idle and made way")]
     Evicted,
     /// The peer asked for it to be retired.
@@ -284,17 +284,17 @@ pub enum Event {
         /// The cause.
         failure: Failure,
     },
-    /// Another incarnation of the peer has proven that it lives (rule H5).
+    /// A new incarnation of the peer has proven that it is alive (rule H5).
     PeerRestarted {
         /// The peer.
         peer: NicPath,
-        /// Taken for live until now.
+        /// The incarnation considered live until now.
         old: Incarnation,
-        /// Proven live.
+        /// The incarnation proven live.
         new: Incarnation,
     },
     /// Queue pairs could not be retired in the bounded number of attempts. They may still touch
-    /// memory; nothing is connected towards that peer any more (rule H6).
+    /// memory, so no further lane to that peer is connected (rule H6).
     RetireFailed {
         /// The peer.
         peer: NicPath,
@@ -319,7 +319,7 @@ pub enum Event {
         /// The lifecycle.
         lifecycle: Lifecycle,
     },
-    /// An idle peer made room in the table of peers.
+    /// An idle peer was evicted from the table of peers.
     PeerForgotten {
         /// The peer.
         peer: NicPath,
@@ -365,7 +365,7 @@ pub struct Counters {
     pub transitions: u128,
 }
 
-/// The named waits.
+/// The kinds of timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TimerKind {
     /// A transport operation is overdue.
@@ -388,7 +388,7 @@ pub enum TimerKind {
     Capacity,
 }
 
-/// Names one armed timer.
+/// Identifies one armed timer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TimerId {
     /// A lifecycle's.

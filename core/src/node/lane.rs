@@ -16,15 +16,15 @@ pub(super) enum State {
     Announced(Announcement),
     /// Echoed; waits until every earlier lane to the peer is retired (rule H6).
     Fencing { remote: Pair, body: Body, peer_connected: bool },
-    /// Wire is under way towards `remote`.
+    /// Connect to `remote` is under way.
     Connecting { remote: Pair, peer_connected: bool },
     /// We have connected; whether the peer has is unknown (rule H3).
     Connected { remote: Pair, readies: u32 },
     /// Both have connected.
     Established { remote: Pair },
-    /// Wired towards a node without our key; whether bytes flow is being seen (rule H13).
+    /// Connected to a legacy node, and being probed (rule H13).
     Probing { remote: Pair },
-    /// In use towards a node without our key, which its queue pairs alone identify (rule H13).
+    /// In use to a legacy node, which its queue pairs alone identify (rule H13).
     Legacy { remote: Pair },
     /// To be retired: revoked here, and what we had posted is to end first (rule H11).
     Draining { remote: Pair, cause: Failure },
@@ -129,9 +129,9 @@ pub(super) struct Lane {
     pub(super) state: State,
     pub(super) body: Body,
     pub(super) held: Vec<Held>,
-    /// Calls without our key that wait likewise.
+    /// Calls of legacy nodes that wait likewise.
     pub(super) plain: Vec<PlainCall>,
-    /// A node without our key has answered our request, so that it waits for our ready.
+    /// A legacy node has replied to our request, and waits for our ready.
     pub(super) answered_plainly: bool,
     pub(super) timer: Option<(Instant, TimerKind)>,
 }

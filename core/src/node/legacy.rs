@@ -221,7 +221,7 @@ impl Node {
         }
     }
 
-    /// Asks the transport to see bytes go there and back before the lane is called usable.
+    /// Probes the lane before it is published.
     fn probe(&mut self, now: Instant, lifecycle: Lifecycle, trigger: Trigger) {
         let Some(remote) = self.lanes.get(&lifecycle).and_then(|lane| lane.state.remote()) else {
             return;

@@ -150,12 +150,12 @@ impl Node {
         }
     }
 
-    /// Our NIC, and with it our name.
+    /// Returns the NIC path of this node.
     pub fn path(&self) -> &NicPath {
         &self.config.path
     }
 
-    /// This run.
+    /// Returns the incarnation of this node.
     pub fn incarnation(&self) -> Incarnation {
         self.config.incarnation
     }

@@ -126,7 +126,7 @@ impl Node {
         last.or_else(|| offered.filter(|offered| is_older(sender, *offered)))
     }
 
-    /// Answers a request with a lifecycle, which gives its sender leave to wire towards it: only
+    /// Replies to a request with a lifecycle, which permits its sender to connect to it: only
     /// once no earlier lane of ours could be hit or hit it (rule H6), and to one pair only.
     fn answer_request(&mut self, now: Instant, lifecycle: Lifecycle, call: Held) {
         let sender = call.message.sender;
@@ -164,7 +164,7 @@ impl Node {
     }
 
     /// Refuses so that the sender asks again and echoes `lifecycle`, which proves that it is alive
-    /// now, before it is given leave to wire.
+    /// now, before it is permitted to connect.
     fn ask_for_proof(&mut self, lifecycle: Lifecycle, call: &Held) {
         let detail = format!("lifecycle {} must be echoed first", lifecycle.0);
         let sender = self.pair(lifecycle);
@@ -324,7 +324,7 @@ impl Node {
         }
     }
 
-    /// The peer wants its pair echoed. An echo gives it leave to wire, as a reply does: a lifecycle
+    /// The peer wants its pair echoed. An echo permits it to connect, as a reply does: a lifecycle
     /// that was offered to another incarnation is worth nothing any more.
     fn on_unproven(&mut self, now: Instant, lifecycle: Lifecycle, prove: Pair) {
         let Some(State::Announced(announcement)) = self.state_mut(lifecycle) else {

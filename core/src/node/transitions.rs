@@ -1,4 +1,4 @@
-//! The states of a lifecycle and every way between them, as data. The machine looks each change of
+//! The states of a lifecycle and its transitions, as data. The machine looks each change of
 //! state up here; `docs/transitions.md` is this table, drawn.
 
 use super::api::Failure;
@@ -16,7 +16,7 @@ pub enum Trigger {
     Echoed,
     /// No earlier lane to the peer is left.
     Fenced,
-    /// Wire is done.
+    /// Connect is done.
     Connected,
     /// The peer has said that it has connected.
     PeerConnected,
@@ -34,13 +34,13 @@ pub enum Trigger {
     Superseded,
     /// The application closed it.
     Closed,
-    /// It was idle and room was needed.
+    /// It was idle and is evicted.
     Evicted,
     /// The peer asked for it to be retired.
     Quiesced,
-    /// A node without our key has listed its queue pairs.
+    /// A legacy node has listed its queue pairs.
     Listed,
-    /// Bytes flow to a node without our key.
+    /// A probe of a legacy node was answered.
     Probed,
     /// Posted local work has ended.
     Drained,
@@ -52,7 +52,7 @@ pub enum Trigger {
     RetireAgain,
 }
 
-/// One way from a state to a state; `None` is a lifecycle that does not exist.
+/// One transition; the state `None` is a lifecycle that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Transition {
     /// Before.

@@ -1,4 +1,4 @@
-//! The vocabulary of transfers: what goes in, what comes out, and the limits.
+//! Types of transfers: inputs, outputs and limits.
 
 use crate::identity::Lifecycle;
 use crate::time::Instant;
@@ -260,7 +260,7 @@ pub enum TransferOutput {
         /// The attempt.
         slice: SliceId,
     },
-    /// There is work, and no lane that has not failed. Said once, until a lane comes up or goes
+    /// There is work and no usable lane. Emitted once, until a lane comes up or goes
     /// down or the peer is lost or restarts.
     WantLane,
     /// A batch ended; nothing of it touches local memory any more.
@@ -350,7 +350,7 @@ pub struct BatchReport {
 /// Reasons to refuse a batch. Nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// There is nothing to do.
+    /// The batch has no requests.
     #[error("a batch needs at least one request")]
     Empty,
     /// More requests than [`TransferLimits::requests_per_batch_max`].

@@ -23,7 +23,7 @@ pub const DEVICE_NAME_BYTES_MAX: usize = 64;
 pub struct NodeDescriptor {
     /// The node's name.
     pub name: NodeName,
-    /// This run of it.
+    /// The node's incarnation.
     pub incarnation: Incarnation,
     /// `host:port` of its control channel; empty if it takes no calls.
     pub address: String,

@@ -1,4 +1,4 @@
-//! Two doctors tell each other what they see: one frame each way, over TCP.
+//! The exchange between two doctors: one frame each way, over TCP.
 //!
 //! A frame is eight bytes of [`MAGIC`], four of length (big endian) and that many of JSON. The one
 //! who connects speaks first.
@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 
-/// Begins a frame; no control frame of a node begins so.
+/// Magic at the start of a frame. No control frame of a node starts with it.
 pub const MAGIC: &[u8; 8] = b"HFDOCTR1";
 /// Longest JSON of a frame.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;

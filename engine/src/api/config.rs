@@ -10,38 +10,38 @@ use handfast_core::address::{AddressError, host_and_port};
 use handfast_trace::RecordOptions;
 use std::time::Duration;
 
-/// The bounds of an engine. Past each there is a typed error or, for connections, room is made.
+/// Limits of an engine. Past a limit a call fails with a typed error, or an old connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
-    /// Connections to our port that are not lanes, at once; the oldest that has
-    /// said nothing whole makes room.
+    /// Maximum concurrent control connections. Past it the oldest connection
+    /// without a complete request is closed.
     pub control_connections_max: usize,
-    /// Regions that peers may reach, at once; at most
+    /// Maximum number of regions that peers may access; at most
     /// [`REGIONS_PUBLISHED_MAX`](handfast_core::wire::REGIONS_PUBLISHED_MAX).
     pub regions_max: usize,
-    /// Peers known at once.
+    /// Maximum number of known peers.
     pub peers_max: usize,
-    /// Lanes at once, those on their way up or down included. Past it a lane that has no work of ours
-    /// makes way, a quarter of a second after it came up or was used by us at the earliest; one that
-    /// is used again and again later than others. Over RDMA what peers do on a lane is not seen, so
-    /// that a node which only serves should have room for all who use it at one time.
+    /// Maximum number of lanes, opening and closing ones included. At the limit an idle lane is
+    /// evicted, a quarter of a second after it came up or was last used at the earliest; one that
+    /// is in steady use later than others. Over RDMA a node cannot see a peer's use of a lane, so
+    /// a node that only serves needs capacity for all its concurrent clients.
     pub lanes_max: usize,
     /// Lanes at once with one peer, those on their way up or down included: two for each pair of NICs
     /// and a few more. Over RDMA a lane is two queue pairs. A request of the peer past it is refused
     /// as busy; half-open lanes are gone after five seconds.
     pub lanes_per_peer_max: usize,
-    /// Slices on one lane at a time; at most
+    /// Maximum outstanding slices on one lane; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
     /// Longest slice, in bytes. A request is cut into slices; those of engines whose lanes may run
     /// over RDMA have 256 KiB at most.
     pub slice_bytes_max: u32,
-    /// Unfinished batches per peer.
+    /// Maximum unfinished batches per peer.
     pub batches_max: u32,
-    /// Requests in one batch.
+    /// Maximum requests in one batch.
     pub requests_per_batch_max: u32,
-    /// Bytes that one checksum question may cover.
+    /// Maximum bytes that one checksum request may cover.
     pub checksum_bytes_max: u64,
 }
 
@@ -106,7 +106,7 @@ impl Default for EngineTiming {
     }
 }
 
-/// Sets an engine up. Without [`Builder::listen`] the engine can open to peers but takes no calls.
+/// Builds an engine. Without [`Builder::listen`] it opens segments of peers but accepts no calls.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     pub(crate) name: Option<String>,
@@ -153,19 +153,19 @@ impl Builder {
         self
     }
 
-    /// Other bounds than the default.
+    /// Sets the limits.
     pub fn limits(mut self, limits: EngineLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Other waits than the default.
+    /// Sets the timeouts.
     pub fn timing(mut self, timing: EngineTiming) -> Self {
         self.timing = timing;
         self
     }
 
-    /// Changes single bounds and waits, and leaves the others as they were set.
+    /// Changes individual limits and timeouts, and keeps the others.
     pub fn adjust(mut self, change: impl FnOnce(&mut EngineLimits, &mut EngineTiming)) -> Self {
         change(&mut self.limits, &mut self.timing);
         self
@@ -221,7 +221,7 @@ impl Builder {
         self
     }
 
-    /// Does not count transfers, for the measurement of what counting them costs.
+    /// Disables the transfer counters, to measure their cost.
     #[doc(hidden)]
     pub fn uncounted(mut self) -> Self {
         self.uncounted = true;

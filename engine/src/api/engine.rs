@@ -42,7 +42,7 @@ const WARMING_MAX: usize = 64;
 /// Time for former incarnations of a peer to show that they are alive.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// A node. Cheap to clone; the last clone dropped closes it without waiting.
+/// A node handle. Cheap to clone. Dropping the last clone closes the node without waiting.
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
@@ -63,14 +63,14 @@ pub(crate) struct Shared {
     pub(crate) view: Arc<View>,
     #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
     pub(crate) metrics_address: Option<SocketAddr>,
-    /// Mooncake nodes as peers, where they are spoken to.
+    /// Links to Mooncake nodes, if compatibility is enabled.
     pub(crate) links: Option<Arc<dyn Links>>,
     pub(crate) exposure: Option<Exposure>,
-    /// Discovery of nodes; absent: by address.
+    /// The metadata store; without one, nodes are found by address.
     pub(crate) directory: Option<Arc<Directory>>,
-    /// Publish, and follow the store, while the engine is held by anybody.
+    /// Tasks that publish to and watch the store; aborted with the last handle.
     pub(crate) store_tasks: Vec<AbortHandle>,
-    /// Whether calls are taken yet.
+    /// Whether control calls are accepted.
     pub(crate) calls: watch::Sender<bool>,
     pub(crate) close_timeout: std::time::Duration,
     pub(crate) closed: AtomicBool,
@@ -85,7 +85,7 @@ impl Drop for Shared {
 
 /// Control calls without the network's type.
 pub(crate) trait Caller: Send + Sync {
-    /// Asks over a connection of its own.
+    /// Sends a request over a dedicated connection.
     fn ask<'a>(
         &'a self,
         address: &'a str,
@@ -131,33 +131,33 @@ impl Engine {
         &self.shared
     }
 
-    /// Takes the calls that wait ([`Builder::paused`]) and all that follow. Others are taken from
+    /// Accepts control calls after [`Builder::paused`]. Without it an engine accepts calls from
     /// the start.
     pub fn resume(&self) {
         self.shared.calls.send_replace(true);
     }
 
-    /// Sets an engine up.
+    /// Returns a builder with the default configuration.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Our node's name.
+    /// Returns the name of this node.
     pub fn name(&self) -> &str {
         self.shared.answers.name.as_str()
     }
 
-    /// This run of it.
+    /// Returns the incarnation of this node.
     pub fn incarnation(&self) -> Incarnation {
         self.shared.answers.incarnation
     }
 
-    /// `host:port` where peers reach us; empty if we do not listen.
+    /// Returns the `host:port` where peers reach this node; empty if it does not listen.
     pub fn address(&self) -> &str {
         &self.shared.answers.address
     }
 
-    /// The RDMA devices in use, by name; the first is the one that single lanes run over.
+    /// Returns the names of the RDMA devices in use. Lanes without rails use the first.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
         self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
@@ -206,29 +206,29 @@ impl Engine {
         registering.await.map_err(closing)?
     }
 
-    /// Fallbacks to TCP in spite of preferred RDMA: the last
+    /// Returns the fallbacks from RDMA to TCP: the last
     /// [`FALLBACKS_KEPT`](crate::rdma::FALLBACKS_KEPT) reasons, each once.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         self.shared.fallbacks.all()
     }
 
-    /// Fallbacks from now on, as they happen.
+    /// Subscribes to future fallbacks from RDMA to TCP.
     pub fn fallback_events(&self) -> broadcast::Receiver<Fallback> {
         self.shared.fallbacks.subscribe()
     }
 
-    /// Opens a segment, `host:port/name`; the name may be left out where only one is served.
+    /// Opens a segment, `host:port/name`; the name is optional if the node serves one segment.
     /// Cancel-safe.
     ///
     /// # Errors
-    /// What stands between us and the node, or [`Cause::NoSuchSegment`].
+    /// The node cannot be reached, or [`Cause::NoSuchSegment`].
     pub async fn open(&self, segment: impl Into<SegmentAddr>) -> Result<Segment, Error> {
         let segment = segment.into();
         Segment::open(self, segment.node(), segment.segment()).await
     }
 
-    /// Opens lanes to nodes, `host:port` each, so that the first transfer need not. Yields each
-    /// failure; an empty list means that all are warm. Cancel-safe.
+    /// Opens lanes to nodes, `host:port` each, ahead of the first transfer. Returns the
+    /// failures; an empty list means that every lane is up. Cancel-safe.
     pub async fn warm(&self, nodes: &[&str]) -> Vec<Error> {
         let mut waiting = nodes.iter().map(|node| (*node).to_owned());
         let mut tasks = JoinSet::new();
@@ -286,20 +286,20 @@ impl Engine {
         self.shared.answers.is_open
     }
 
-    /// That other machines reach memory of ours without a key, if they do.
+    /// Returns the exposure of local memory to other machines without a key, if any.
     pub fn exposure(&self) -> Option<&Exposure> {
         self.shared.exposure.as_ref()
     }
 
-    /// Notifications of Mooncake and handfast nodes since the last call, in order.
+    /// Takes the notifications received since the last call, in order.
     pub fn take_notifications(&self) -> Vec<Notification> {
         self.shared.answers.inbox.as_ref().map(Inbox::take).unwrap_or_default()
     }
 
-    /// Tells a node something. Cancel-safe; the peer may have it then.
+    /// Sends a notification to a node. Cancel-safe; the peer may still receive it.
     ///
     /// # Errors
-    /// What stands between us and the node; [`Cause::NotificationRejected`] if it does not take it.
+    /// The node cannot be reached, or [`Cause::NotificationRejected`].
     pub async fn notify(&self, node: &str, notification: &Notification) -> Result<(), Error> {
         self.check_open()?;
         let stage = Stage::Notification;
@@ -315,8 +315,8 @@ impl Engine {
         }
     }
 
-    /// Publishes what is served to the metadata store, if there is one, and waits until it is there.
-    /// It happens by itself as well, soon after each change. Cancel-safe.
+    /// Publishes the served segments to the metadata store, if any, and waits for the write.
+    /// The engine also publishes by itself after each change. Cancel-safe.
     ///
     /// # Errors
     /// [`Cause::Store`].
@@ -328,10 +328,10 @@ impl Engine {
         }
     }
 
-    /// Asks whether a node takes calls. Cancel-safe.
+    /// Checks that a node answers control calls. Cancel-safe.
     ///
     /// # Errors
-    /// What stands between us and the node.
+    /// The node cannot be reached.
     pub async fn probe(&self, node: &str) -> Result<(), Error> {
         self.check_open()?;
         let address = self.call_address(node).await?;
@@ -435,7 +435,7 @@ impl Engine {
         }
     }
 
-    /// Finds out who a node is, and the target for that run of it.
+    /// Resolves a node's identity and returns the target for its incarnation.
     pub(crate) async fn find(&self, node: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         self.check_open()?;
         let Some(directory) = &self.shared.directory else { return self.find_at(node).await };
@@ -450,7 +450,7 @@ impl Engine {
         }
     }
 
-    /// Asks a node at an address who it is, and finds the target for that run of it.
+    /// Asks the node at an address for its identity and returns the target for its incarnation.
     async fn find_at(&self, address: &str) -> Result<(NodeDescriptor, Arc<Target>), Error> {
         let keep = self.shared.caller.may_keep();
         let Answered { text, keep } = self.ask_text(address, None, Stage::Metadata, keep).await?;
@@ -523,7 +523,7 @@ impl Engine {
         }
     }
 
-    /// The target for a run that has just answered for itself.
+    /// Returns the target for an incarnation that has just answered.
     fn target(
         &self,
         path: &NicPath,
@@ -539,7 +539,7 @@ impl Engine {
         Ok(target)
     }
 
-    /// Whether there is something that the lanes of both can run over.
+    /// Whether the two nodes share a transport.
     fn agree(&self, descriptor: &NodeDescriptor) -> Result<(), Error> {
         let (own, peer) = (self.shared.answers.offer.transports, descriptor.transports);
         let not_offered = |cause| Error::peer(Stage::Handshake, cause);
@@ -557,7 +557,7 @@ impl Engine {
         }
     }
 
-    /// Another run of the peer that still answers at an address of its own: a second live process.
+    /// Returns another live incarnation of the peer, which answers at a different address.
     async fn other_alive(
         &self,
         path: &NicPath,

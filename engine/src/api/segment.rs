@@ -29,8 +29,8 @@ const READ_BACK_BYTES: usize = 4 << 20;
 /// Names of segments that an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
 
-/// A region of a peer's memory, by name. Cheap to clone. It outlives restarts of the peer: the
-/// first transfer after one asks for the new run's descriptor.
+/// A region of a peer's memory, by name. Cheap to clone. It survives restarts of the peer: the
+/// first transfer after a restart fetches the new incarnation's descriptor.
 #[derive(Clone)]
 pub struct Segment {
     inner: Arc<Inner>,
@@ -51,7 +51,7 @@ struct Inner {
 struct Resolved {
     target: Arc<Target>,
     region: Arc<RegionDescriptor>,
-    /// As RDMA devices name it.
+    /// The region with its RDMA keys.
     remote: Arc<RemoteRegion>,
     /// The owner refused what the descriptor seemed to allow.
     outdated: Arc<AtomicBool>,
@@ -112,22 +112,22 @@ impl Segment {
         Ok(Self { inner: Arc::new(Inner { engine, address, name, resolved, refresh, failures }) })
     }
 
-    /// Its name on the node that serves it.
+    /// Returns the segment's name on its node.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The address the node was opened at.
+    /// Returns the address at which the node was opened.
     pub fn address(&self) -> &str {
         &self.inner.address
     }
 
-    /// Bytes in it, as last told by its owner.
+    /// Returns the length in bytes, as the owner last reported it.
     pub fn bytes(&self) -> u64 {
         self.resolved().region.bytes
     }
 
-    /// Checks that `bytes` bytes at `offset` lie inside the segment as last told by its owner, so
+    /// Checks that `bytes` bytes at `offset` are in the segment as its owner last reported it, so
     /// that a transfer of many pieces can be refused before its first.
     ///
     /// # Errors
@@ -137,18 +137,18 @@ impl Segment {
         placed.map(drop).map_err(|error| error.at(self.address()))
     }
 
-    /// Transport to the owner; `None` before its first lane is up.
+    /// Returns the transport to the owner; `None` before the first lane is up.
     pub fn transport_kind(&self) -> Option<TransportKind> {
         self.resolved().target.transport_kind()
     }
 
-    /// Time that the last lane to its owner took to come up; `None` before the first, and for a
+    /// Returns the setup time of the last lane to the owner; `None` before the first, and for a
     /// local segment.
     pub fn opening(&self) -> Option<LaneOpening> {
         self.resolved().target.opening()
     }
 
-    /// A batch to put requests into.
+    /// Creates an empty batch.
     pub fn batch(&self) -> Batch {
         Batch { segment: self.clone(), requests: Vec::new(), timeout: None }
     }
@@ -170,7 +170,7 @@ impl Segment {
     /// The limit is ours then.
     ///
     /// # Errors
-    /// What stands in the way of the question, or the owner's refusal.
+    /// The owner cannot be reached, or refuses the request.
     pub async fn checksum(&self, offset: u64, bytes: u64) -> Result<u32, Error> {
         let Resolved { region, target, .. } = self.resolve().await?;
         let address = place(&region, offset, bytes).map_err(|error| error.at(self.address()))?;
@@ -207,14 +207,14 @@ impl Segment {
         }
     }
 
-    /// Waits until it is certain that nothing lands any more of what was written before to the
-    /// node, and did not complete ([`Remote::Indeterminate`](crate::Remote)): the lanes that it was
-    /// sent on are ended with the node's consent, or the node is proven to run anew. Costs nothing
-    /// where nothing is in doubt; else transfers to the node wait for a new lane. Cancel-safe.
+    /// Waits until no earlier, incomplete write to the node
+    /// ([`Remote::Indeterminate`](crate::Remote)) can land: the lanes that carried it
+    /// are retired with the node's consent, or the node is proven to have restarted. Costs nothing
+    /// without such a write; otherwise transfers to the node wait for a new lane. Cancel-safe.
     ///
     /// # Errors
-    /// What stands between us and the node, so that nothing is known; may be tried again. A Mooncake
-    /// node cannot say what it still does, so that nothing is ever certain there.
+    /// The node cannot be reached, and the writes stay indeterminate; may be retried. A Mooncake
+    /// node cannot confirm anything, so its writes stay indeterminate.
     pub async fn fence(&self) -> Result<(), Error> {
         self.inner.engine.check_open()?;
         let target = self.resolved().target;
@@ -353,7 +353,7 @@ fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Err
     }
 }
 
-/// Requests that are submitted together and end together. Awaiting it submits it and waits.
+/// Requests that are submitted and complete together. Awaiting a batch submits it and waits.
 #[must_use = "a batch does nothing until it is submitted"]
 pub struct Batch {
     segment: Segment,
@@ -386,7 +386,7 @@ impl Batch {
         self
     }
 
-    /// Ends the batch after `timeout`, counted from its submission, whatever happens.
+    /// Sets the batch's timeout, counted from its submission.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -397,7 +397,7 @@ impl Batch {
     /// ([`Engine::prepare`]). Cancel-safe: nothing was submitted.
     ///
     /// # Errors
-    /// Bad ranges and permissions, limits, and what stands between us and the owner.
+    /// An invalid range, a missing permission, a reached limit, or an unreachable owner.
     pub async fn submit(mut self) -> Result<Transfer, Error> {
         let engine = &self.segment.inner.engine;
         let deadline = self.timeout.map(|timeout| engine.deadline(timeout));

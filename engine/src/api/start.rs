@@ -1,4 +1,4 @@
-//! Putting an engine together.
+//! Start of an engine.
 
 use crate::api::config::{Builder, EngineLimits, advertised};
 use crate::api::engine::{Engine, Shared};
@@ -41,7 +41,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// Events kept for a subscriber that is slow; it is told how many it missed.
+/// Events buffered for a slow subscriber, which learns how many it missed.
 const EVENTS_KEPT: usize = 256;
 /// Pause after a connection could not be accepted, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 20;
@@ -350,7 +350,7 @@ impl<N: Net> Parts<N> {
         Driver::new(parts, self.commands.clone())
     }
 
-    /// The target for transfers to ourselves: copies instead of a lane.
+    /// Creates the target for transfers to this node, which copies in process without a lane.
     fn local_target(&self) -> (Arc<LocalPath>, Arc<Target>) {
         let itself: Arc<OnceLock<Weak<Target>>> = Arc::default();
         let sink = itself.clone();

@@ -15,9 +15,9 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
-/// A submitted batch. Awaiting it yields the end; dropping it cancels it and frees nothing early:
-/// the memory stays held until nothing of the batch touches it any more, which may be a moment
-/// after the drop. Who must know when calls [`Transfer::cancel`] and awaits the transfer.
+/// A submitted batch. Awaiting it yields the outcome. Dropping it cancels the batch, but
+/// its memory stays held until no transport touches it, which may be a moment
+/// after the drop. To learn when, call [`Transfer::cancel`] and await the transfer.
 #[must_use = "a dropped transfer is cancelled"]
 pub struct Transfer {
     target: Arc<Target>,
@@ -83,7 +83,7 @@ impl Transfer {
         }
     }
 
-    /// The end, if it was told.
+    /// Returns the outcome, if it has been reported.
     fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
         match self.report.try_recv() {
             Ok(report) => Some(Ok(report)),
@@ -92,7 +92,7 @@ impl Transfer {
         }
     }
 
-    /// Asks for an early end. Await the transfer to learn how far it got.
+    /// Requests cancellation. Await the transfer to learn how far it got.
     pub fn cancel(&self) {
         self.target.cancel(self.batch);
     }

@@ -57,16 +57,16 @@ impl Listening {
     }
 }
 
-/// The places at a port.
+/// Limits of a port's connections.
 pub(crate) struct Places {
-    /// Connections at once. The oldest that is quiet makes room.
+    /// Maximum concurrent connections. Past it the oldest quiet one is closed.
     pub(crate) connections_max: usize,
     /// Pause after accept failed, which usually means that descriptors ran out.
     pub(crate) accept_pause: Duration,
     pub(crate) counts: Arc<Counts>,
-    /// Counts who made room.
+    /// Counts connections closed for newer ones.
     pub(crate) shed: fn(&Counts) -> &AtomicU64,
-    /// Counts who found no place.
+    /// Counts connections refused at the limit.
     pub(crate) refused: fn(&Counts) -> &AtomicU64,
 }
 

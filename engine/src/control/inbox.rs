@@ -25,7 +25,7 @@ impl Inbox {
         true
     }
 
-    /// All that came since the last time, in order.
+    /// Takes the notifications since the last call, in order.
     pub(crate) fn take(&self) -> Vec<Notification> {
         self.lock().drain(..).collect()
     }

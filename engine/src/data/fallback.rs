@@ -92,8 +92,8 @@ impl Fallbacks {
         self.tell_unless(reason, Fallback::is_same);
     }
 
-    /// As [`Fallbacks::tell`], unless it is known of any peer already: of those who call us there
-    /// may be many, each with a name that it has once.
+    /// As [`Fallbacks::tell`], unless it is known of any peer already: callers may be many, each
+    /// with a name used once.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn tell_of_one(&self, reason: Error) {
         self.tell_unless(reason, Fallback::is_alike);

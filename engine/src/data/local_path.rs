@@ -100,7 +100,7 @@ impl LocalQueue {
     }
 }
 
-/// Copies until stopped. `_running` tells by its end that nothing is copied any more.
+/// Copies until stopped. Dropping `_running` signals that copying has ended.
 async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<()>) {
     let mut completions = Vec::new();
     let mut turn = Vec::with_capacity(COPIES_PER_TURN);

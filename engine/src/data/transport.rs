@@ -42,7 +42,7 @@ pub struct RdmaOptions {
     /// last. Default: the devices on the memory's own NUMA node, from the kernel
     /// ([`topology`](crate::topology)).
     pub matrix: Option<PriorityMatrix>,
-    /// The port of each, counted from 1.
+    /// Port of each device, counted from 1.
     pub port: u8,
     /// The address of the port that peers are to reach, with one device at most. Default: the best
     /// there is.

@@ -1,4 +1,4 @@
-//! A byte stream to and from registered memory, one thing after the other.
+//! Sequential I/O between a byte stream and registered memory.
 
 use handfast_transport::Span;
 use handfast_transport_tcp::{Piece, Stream, StreamReader, StreamWriter};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 /// A wait longer than any: thirty years. Clocks have no room for much more.
 const PROGRESS_MS_MAX: u64 = 1_000_000_000_000;
 
-/// Reasons for the bytes of a request to stop.
+/// Errors of moving a request's bytes.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Stopped {
     #[error("no byte moved for {limit_ms} ms")]

@@ -1,5 +1,5 @@
-//! Room for another lane where a limit is reached: a lane that has no work of ours makes way, with
-//! its peer's consent (rule H11), and the lane that is wanted is tried once more.
+//! Capacity for a lane at a limit: a lane without local work is evicted, with
+//! its peer's consent (rule H11), and the creation is retried once.
 
 use crate::command::{Command, Commands};
 use crate::data::transport::Transport;
@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 
 /// Until when a lane that is to make way is waited for, counted from the beginning of the first
 /// attempt. What the life cycle gives a Create (`Timing::operation`, 5 s) is to cover the second
-/// attempt too, or the limit that was reached would never be told.
+/// attempt too, or the reached limit would never be reported.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
 /// Until when the second attempt is waited for, from the same beginning: other peers' steps may hold
-/// it up. Past it the limit is told that the first one met.
+/// it up. Past it the limit of the first attempt is reported.
 const LAST_ATTEMPT_MAX: Duration = Duration::from_millis(4_500);
 
 /// A lane on its way up.
@@ -31,7 +31,7 @@ pub(crate) struct Creating {
 }
 
 impl Creating {
-    /// Brings the lane up, and tells the driver of a limit that kept it from coming up for good.
+    /// Creates the lane, and reports a limit that prevents both attempts to the driver.
     pub(crate) async fn run(self) -> Outcome {
         let begun = self.clock.now();
         let refused = match self.attempt(Attempt::First).await {

@@ -93,9 +93,9 @@ pub(crate) struct Driver<N: Net> {
     /// Outstanding requests by lifecycle, and whether the peer's own request crossed ours.
     asked: BTreeMap<Lifecycle, (NicPath, bool)>,
     eviction: LaneEviction,
-    /// Lanes that were asked to make way, and who waits for their end.
+    /// Lanes being evicted, each with the waiter for its end.
     making_way: BTreeMap<Lifecycle, oneshot::Sender<()>>,
-    /// Limits that kept lanes from coming up since the last one came up.
+    /// Limits that prevented lanes since the last lane came up.
     no_room: BTreeMap<NicPath, (TransportError, LimitReached)>,
     /// Waiters for the shutdown, once it has begun.
     shutdown: Option<Vec<oneshot::Sender<()>>>,
@@ -126,7 +126,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Runs until told to shut down and every lane is gone, or `close_timeout` has passed.
+    /// Runs until a shutdown is requested and every lane is gone, or `close_timeout` has passed.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
         let clock = self.parts.clock.clone();
         let mut give_up = None;
@@ -156,7 +156,7 @@ impl<N: Net> Driver<N> {
         self.finish().await;
     }
 
-    /// Ends what is not a lane, and tells who waits.
+    /// Ends everything but lanes, and notifies waiters.
     async fn finish(mut self) {
         self.calling.shutdown().await;
         self.parts.caller.close();
@@ -261,7 +261,7 @@ impl<N: Net> Driver<N> {
         self.shutdown = Some(done.into_iter().collect());
     }
 
-    /// Of those whom we opened to, whose number is bounded: somebody may want to know.
+    /// Records a reached limit for peers opened by this node, whose number is bounded.
     fn note_no_room(&mut self, peer: NicPath, no_room: (TransportError, LimitReached)) {
         if self.opened.contains_key(&peer) {
             self.no_room.entry(peer).or_insert(no_room);
@@ -280,7 +280,7 @@ impl<N: Net> Driver<N> {
         Some(refusal)
     }
 
-    /// As [`Self::over_quota`], for a node without our key; notes what crosses.
+    /// As [`Self::over_quota`], for a legacy node; also counts a crossing request.
     fn note_plain_call(&mut self, message: &PlainMessage) -> Option<PlainMessage> {
         let from = message.from.as_ref().filter(|_| message.ready != Some(true))?;
         let checked = self.parts.quota.check(&self.parts.node, from, QuotaSide::Peer);
@@ -292,7 +292,7 @@ impl<N: Net> Driver<N> {
         None
     }
 
-    /// Remembers a demand of ours, and whether a lane may be had for it; who waits is told if not.
+    /// Records a local demand; returns whether a lane may be opened, and notifies waiters if not.
     fn may_open(&mut self, path: &NicPath, incarnation: Incarnation, address: String) -> bool {
         if self.shutdown.is_some() {
             let error = failed(Side::Local, "close", "the engine is closing".into());
@@ -311,7 +311,7 @@ impl<N: Net> Driver<N> {
         false
     }
 
-    /// Remembers what a call of a node of ours tells beside what the machine is told.
+    /// Records the parts of a handfast call that the machine does not take.
     fn note_call(&mut self, message: &Message) {
         self.remember_announced(message);
         if message.op == Op::Request {
@@ -324,7 +324,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Names a call for as long as its answer is waited for.
+    /// Registers a caller that waits for an answer, and returns its token.
     fn expect(&mut self, caller: Caller) -> CallToken {
         let token = CallToken(self.next_call);
         self.next_call += 1;
@@ -475,7 +475,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Wires a lane; of a Mooncake node's the address may have to be looked up first.
+    /// Connects a lane. The address of a Mooncake node may be looked up first.
     fn connect(&mut self, local: Pair, remote: Pair, body: Body) {
         self.on_leave(local.lifecycle, remote);
         let lifecycle = local.lifecycle;
@@ -622,7 +622,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Has a lane make way, if there is one without work, once it was up for long enough.
+    /// Evicts an idle lane that was up for long enough, if there is one.
     fn make_capacity(&mut self, made: oneshot::Sender<()>) {
         if self.shutdown.is_some() || made.is_closed() {
             return;

@@ -24,17 +24,17 @@ pub enum Event {
         /// The cause.
         failure: Failure,
     },
-    /// Another incarnation of the peer has proven that it lives (rule H5).
+    /// A new incarnation of the peer has proven that it is alive (rule H5).
     PeerRestarted {
         /// The peer.
         peer: NicPath,
-        /// Taken for live until now.
+        /// The incarnation considered live until now.
         old: Incarnation,
-        /// Proven live.
+        /// The incarnation proven live.
         new: Incarnation,
     },
     /// Queue pairs could not be retired in the bounded number of attempts. They may still touch
-    /// memory; nothing is wired towards that peer any more (rule H6).
+    /// memory, so no further lane to that peer is connected (rule H6).
     RetireFailed {
         /// The peer.
         peer: NicPath,
@@ -59,7 +59,7 @@ pub enum Event {
         /// The lifecycle.
         lifecycle: Lifecycle,
     },
-    /// An idle peer made room in the table of peers.
+    /// An idle peer was evicted from the table of peers.
     PeerForgotten {
         /// The peer.
         peer: NicPath,

@@ -53,14 +53,14 @@ pub(crate) struct PeerMeters {
     pub(crate) failed: Causes,
     /// Lanes that ended.
     pub(crate) lanes_ended: Causes,
-    /// Lanes that came up in place of one before, by that one's end.
+    /// Lanes that replaced an ended lane, by the cause of its end.
     pub(crate) repaired: Causes,
     /// Refusals that we gave, and that we were given.
     pub(crate) refusals_sent: Reasons,
     pub(crate) refusals_received: Reasons,
     /// Demands for a lane that could not be met.
     pub(crate) opens_failed: AtomicU64,
-    /// New runs of the peer that have proven themselves.
+    /// New incarnations of the peer that have proven themselves.
     pub(crate) restarts: AtomicU64,
     /// Lanes whose retirement was slow, failed, or happened without the peer's consent.
     pub(crate) retires_overdue: AtomicU64,
@@ -68,7 +68,7 @@ pub(crate) struct PeerMeters {
     pub(crate) retires_forced: AtomicU64,
     /// Batches that ended before there was any lane.
     pub(crate) batches_without_lane: AtomicU64,
-    /// Writes that may still land and of which nothing will tell, each once for each lane.
+    /// Lanes that ended with indeterminate writes and will not be fenced.
     pub(crate) fences_lost: AtomicU64,
     rails: [OnceLock<Arc<Rail>>; TransportKind::ALL.len()],
     /// Bytes per pair of NICs.
@@ -76,7 +76,7 @@ pub(crate) struct PeerMeters {
 }
 
 impl PeerMeters {
-    /// A batch has ended that there was no lane for.
+    /// Counts a batch that ended without a lane.
     pub(crate) fn on_unplaced(&self) {
         count(&self.batches_without_lane);
     }

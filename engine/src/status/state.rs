@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The version of the form that [`EngineState`] has as JSON, described in
-/// `docs/schema/state.json`. It grows when a field goes or changes its meaning; new fields may come
+/// `docs/schema/state.txt`. It grows when a field goes or changes its meaning; new fields may come
 /// without.
 pub const STATE_SCHEMA: u32 = 1;
 /// A snapshot of an engine. Its parts are read one after another, so related counts may differ
@@ -43,7 +43,7 @@ pub struct EngineState {
 pub struct NodeState {
     /// Its name.
     pub name: String,
-    /// This run of it, in hexadecimal digits.
+    /// Its incarnation, in hexadecimal digits.
     pub incarnation: String,
     /// Call address; empty without one.
     pub address: String,
@@ -67,7 +67,7 @@ pub struct PeerState {
     pub handshakes_failed: ByCause,
     /// Lanes that ended.
     pub lanes_ended: ByCause,
-    /// Lanes that came up in place of one before, by that one's end.
+    /// Lanes that replaced an ended lane, by the cause of its end.
     pub repaired: ByCause,
     /// Refusals that we gave.
     pub refusals_sent: ByCause,
@@ -75,7 +75,7 @@ pub struct PeerState {
     pub refusals_received: ByCause,
     /// Demands for a lane that could not be met.
     pub opens_failed: u64,
-    /// New runs of the peer that have proven themselves.
+    /// New incarnations of the peer that have proven themselves.
     pub restarts: u64,
     /// Lanes that were slow to retire.
     pub retires_overdue: u64,
@@ -85,7 +85,7 @@ pub struct PeerState {
     pub retires_forced: u64,
     /// Batches that ended before there was any lane.
     pub batches_without_lane: u64,
-    /// Lanes whose writes may still land, and nothing will tell.
+    /// Lanes that ended with indeterminate writes and will not be fenced.
     pub fences_lost: u64,
     /// Local requests by transport.
     pub rails: BTreeMap<&'static str, RailState>,
@@ -94,18 +94,18 @@ pub struct PeerState {
     pub nics: BTreeMap<String, NicPairState>,
 }
 
-/// Local requests over one pair of NICs.
+/// Metrics of local requests over one pair of NICs.
 #[derive(Clone, Debug, Serialize)]
 pub struct NicPairState {
-    /// Ours.
+    /// Name of the local NIC.
     pub own: String,
-    /// The peer's.
+    /// Name of the peer's NIC.
     pub peer: String,
     /// Lanes that came up.
     pub lanes: u64,
     /// Acknowledged bytes, independent of their batch's outcome.
     pub written_bytes: u64,
-    /// Bytes that came from it.
+    /// Acknowledged bytes read from the peer.
     pub read_bytes: u64,
 }
 
@@ -125,7 +125,7 @@ pub struct WayState {
     pub bytes: u64,
     /// Batches that succeeded.
     pub batches: u64,
-    /// Batches that did not.
+    /// Batches that failed.
     pub failed: u64,
     /// Durations of successful batches.
     pub latency: LatencyState,
@@ -136,17 +136,17 @@ pub struct WayState {
 pub struct LatencyState {
     /// Number of batches.
     pub count: u64,
-    /// The time that half of them did not exceed.
+    /// The median.
     pub p50_ns: u64,
-    /// That nine tenths did not exceed.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// That 99 of 100 did not exceed.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// That 999 of 1,000 did not exceed.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// All together.
+    /// The sum of all durations.
     pub sum_ns: u64,
     /// Batches of at most this duration and longer than the previous bound; longer ones are left
     /// out.

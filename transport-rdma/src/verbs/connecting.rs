@@ -1,4 +1,4 @@
-//! Making lanes and wiring them: what is announced to a peer, and what its announcement allows.
+//! Creation and connection of lanes, from the announcements of both sides.
 
 use super::completions::Reservation;
 use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
@@ -40,12 +40,12 @@ impl Nic {
         self.make(lifecycle, psns, None)
     }
 
-    /// As [`Nic::bring_up`], and announces the address that fits what is known of this peer's: a
-    /// message has room for one, so what did not fit at the last wire is changed here. After a
-    /// failed wire the next lane towards the same peer announces another address where that helps.
+    /// Like [`Nic::create`], and announces the address that fits what is known of this peer's: a
+    /// message has room for one, so what did not fit at the last connect is changed here. After a
+    /// failed connect the next lane to the same peer announces another address where that helps.
     ///
     /// # Errors
-    /// As [`Nic::bring_up`].
+    /// As [`Nic::create`].
     pub fn create_for(
         &self,
         peer: &NicPath,
@@ -55,7 +55,7 @@ impl Nic {
         self.make(lifecycle, psns, Some(peer.to_string()))
     }
 
-    /// Records a peer's address from its messages and descriptors, so that [`Nic::bring_up_for`]
+    /// Records a peer's address from its messages and descriptors, so that [`Nic::create_for`]
     /// announces a fitting local one. An invalid address is ignored here and reported by the
     /// connect.
     pub fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
@@ -173,7 +173,7 @@ impl Nic {
     ///
     /// # Errors
     /// The lane is not connected; it takes nothing and is to be retired. Addresses that do not fit
-    /// are charged to the peer, and so worth another lane, where [`Nic::bring_up_for`] has another
+    /// are charged to the peer, and so worth another lane, where [`Nic::create_for`] has another
     /// address to try or the peer is the one to change its own.
     pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "wire")?;
@@ -251,7 +251,7 @@ impl Nic {
         Err(context.error(side, "wire", 0, detail))
     }
 
-    /// Remembers how a pair of addresses fared, and charges a failure to who is to blame.
+    /// Remembers how a pair of addresses fared, and charges a failure to the side at fault.
     fn learn(
         &self,
         own: &Announced,

@@ -63,7 +63,7 @@ pub(super) struct Scratch {
 struct State {
     /// A queue pair is wired at most once.
     connected: bool,
-    /// The lane's failure was told, or it is being retired and nobody wants to know any more.
+    /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
     in_flight: InFlight<Held>,
     /// Of each queue pair.
@@ -123,7 +123,7 @@ fn remote_of(remote: RemoteSpan) -> Option<rdma_t> {
     Some(rdma_t { remote_addr: remote.address, rkey: u32::try_from(remote.key).ok()? })
 }
 
-/// A completion as the device told it.
+/// A completion as the device reported it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkCompletion {
     pub(super) name: u64,
@@ -207,7 +207,7 @@ impl Lane {
         lock(&self.objects).clone()
     }
 
-    /// Wires each queue pair to the peer's of the same place. Queue pairs beyond those of the peer
+    /// Connects each queue pair to the peer's at its index. Queue pairs beyond those of the peer
     /// stay as they are and are never used. Where our address has moved in its table since `route`
     /// was made, `place` is asked once more.
     pub(super) fn connect(
@@ -242,7 +242,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes each queue pair to RESET and wires it again as it was.
+    /// Moves each queue pair to RESET and reconnects it as it was.
     pub(super) fn connect_again_after_reset(
         &self,
         route: &Route,
@@ -362,7 +362,7 @@ impl Lane {
         self.context().error(Side::Local, "post", 0, detail)
     }
 
-    /// The device has the slice and has not told its end.
+    /// The device has the slice and has not reported its completion.
     pub(super) fn holds(&self, slice: SliceId) -> bool {
         let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
         lock(&self.state).in_flight.any(is_it)

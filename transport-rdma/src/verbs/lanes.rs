@@ -38,7 +38,7 @@ impl Lanes {
         }
     }
 
-    /// Keeps a place for a lane that is about to be made, and gives it a number.
+    /// Reserves a slot for a new lane and assigns its number.
     pub(super) fn begin(&mut self, lifecycle: Lifecycle, pairs: usize) -> Result<u32, Refused> {
         let Lifecycle(name) = lifecycle;
         if self.by_lifecycle.contains_key(&name) || self.making.contains(&name) {

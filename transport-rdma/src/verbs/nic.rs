@@ -156,7 +156,7 @@ impl Nic {
     }
 
     /// The address that was chosen when the NIC was opened, and why. Lanes announce it unless
-    /// something is known of their peer; see [`Nic::bring_up_for`].
+    /// something is known of their peer; see [`Nic::create_for`].
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
     }
@@ -182,7 +182,7 @@ impl Nic {
         self.register_with(span, access, RegisterOptions::default())
     }
 
-    /// As [`Nic::register`], with what else may be asked for.
+    /// Like [`Nic::register`], with options.
     ///
     /// # Errors
     /// As [`Nic::register`].
@@ -217,8 +217,8 @@ impl Nic {
         DeviceRegistration::new(domain, dmabuf, offset, bytes, address, access)
     }
 
-    /// Makes and destroys queue pairs, so that the next numbers are not those that an earlier run
-    /// of this process announced. Blocks for a system call or two each.
+    /// Makes and destroys queue pairs, so that the next numbers differ from those of an earlier
+    /// incarnation. Blocks for a system call or two each.
     ///
     /// # Errors
     /// More than [`NUMBERS_SKIPPED_MAX`], or a call that failed.
@@ -236,7 +236,7 @@ impl Nic {
 
     /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. What cannot be
     /// taken ends at once, reported before this returns: `Released` with [`Sent::None`] when the lane
-    /// is gone, broken, not wired yet or full, `Refused` when it could never be posted.
+    /// is gone, broken, not connected yet or full, `Refused` when it could never be posted.
     pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         if let Some(lane) = self.shared.lane(lane) {
             return lane.post(postings);
@@ -248,7 +248,7 @@ impl Nic {
         }
     }
 
-    /// Reads over each queue pair of a wired lane, and waits until all have answered: a byte of
+    /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
     /// `remote`, or nothing at all, which needs no key. The peer may be wiring still; the device
     /// tries for as long as [`NicConfig::retries`] says. Blocks for `patience` at most.
     ///
@@ -256,8 +256,8 @@ impl Nic {
     /// [`DeviceProfile::drops_stale_reads`].
     ///
     /// # Errors
-    /// What a queue pair told, which breaks the lane as any error does, or that time is up; the
-    /// lane is not wired, full, or being proven already.
+    /// An error of a queue pair, which breaks the lane, or a timeout; the
+    /// lane is not connected, full, or being probed already.
     pub fn probe(
         &self,
         lifecycle: Lifecycle,

@@ -30,7 +30,7 @@ const LOOKS_PER_CLOCK_LOOK: u32 = 64;
 /// Method of waiting for completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
-    /// It sleeps until the device tells: least processor time, a wake-up more of latency.
+    /// Sleeps until the device signals a completion: least CPU time, one wake-up of latency.
     #[default]
     Event,
     /// It looks for so long after the last completion, then sleeps.
@@ -62,7 +62,7 @@ pub(super) struct Poller {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A descriptor that wakes who waits for it.
+/// A descriptor that wakes its waiter.
 pub(super) fn waker() -> io::Result<File> {
     // SAFETY: the call takes two numbers; what it returns is checked.
     let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -152,7 +152,7 @@ struct Turn {
     spin: Duration,
     idle_probe: Option<Duration>,
     next_probe: Instant,
-    /// Queues that will tell of their next completion, by number.
+    /// Queues armed to report their next completion, by number.
     armed: Vec<bool>,
     told: Vec<WorkCompletion>,
     scratch: Scratch,
@@ -211,7 +211,7 @@ impl Turn {
         probes.then(|| self.next_probe.saturating_duration_since(Instant::now()))
     }
 
-    /// Asks every queue to tell of its next completion. False after a failure, which was told.
+    /// Arms every queue for its next completion. False after a failure, which was reported.
     fn arm(&mut self, shards: &[Arc<Shard>]) -> bool {
         self.armed.resize(shards.len(), false);
         for (shard, armed) in shards.iter().zip(&mut self.armed) {

@@ -10,7 +10,7 @@ impl Nic {
     /// towards the same peer with the same numbers: an experiment to learn a driver's behaviour.
     /// The outcome differs between drivers, which is why lanes are retired and recreated instead
     /// (`docs/hardware.md`). The lane must be idle, and be retired after the experiment in any
-    /// case; work in flight may be dropped silently. Blocks like [`Nic::wire`].
+    /// case; work in flight may be dropped silently. Blocks like [`Nic::connect`].
     ///
     /// # Errors
     /// The first call that the driver refused, or no such lane.

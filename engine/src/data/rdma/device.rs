@@ -134,7 +134,7 @@ pub(super) fn failed(detail: String) -> Error {
     Error::local(Stage::Device, error)
 }
 
-/// Devices that have the address come first, then those with a port that is active.
+/// Sorts devices: those with the address first, then those with an active port.
 fn by_address(mut names: Vec<String>, address: Option<Ipv6Addr>) -> Vec<String> {
     let listed = discover(Path::new("/")).unwrap_or_default();
     let wanted = address.map(gid_text);

@@ -30,8 +30,8 @@ impl Drop for Registrations {
     }
 }
 
-/// Every registration that somebody holds, by the address of its block. It holds none itself:
-/// memory is given back as soon as nobody uses it.
+/// The live registrations, by the address of their block. Holds weak references only, so
+/// a region is deregistered when its last user drops it.
 #[derive(Default)]
 pub(super) struct LocalRegions(Mutex<Known>);
 

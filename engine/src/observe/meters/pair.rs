@@ -35,7 +35,7 @@ type Names = (String, String);
 pub(crate) struct NicPairs(Mutex<BTreeMap<Names, Arc<NicPair>>>);
 
 impl NicPairs {
-    /// The counts of a pair; `None` past the limit.
+    /// Returns the counters of a pair, or `None` past the limit.
     pub(crate) fn of(&self, own: &str, peer: &str) -> Option<Arc<NicPair>> {
         let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let names = (own.to_owned(), peer.to_owned());

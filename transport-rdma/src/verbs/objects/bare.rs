@@ -88,7 +88,7 @@ pub struct BareAttributes {
     pub timeout: Option<u8>,
     /// Times a packet is sent again.
     pub retries: Option<u8>,
-    /// Times a send is sent again to a receiver that is not ready.
+    /// Retries after a receiver-not-ready NAK (`rnr_retry`).
     pub rnr_retries: Option<u8>,
     /// The first packet sequence number sent.
     pub send_psn: Option<u32>,
@@ -289,7 +289,7 @@ impl BareRegion {
         unsafe { ((*self.raw).lkey, (*self.raw).rkey) }
     }
 
-    /// Ends the registration, even with work in flight, and returns the call's result.
+    /// Deregisters the region, even with work in flight, and returns the call's result.
     pub fn deregister(mut self) -> i32 {
         self.end()
     }
