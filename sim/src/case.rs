@@ -38,7 +38,7 @@ impl Case {
         }
     }
 
-    /// Where a variant is found out.
+    /// The world that finds a variant.
     pub fn of_variant(entry: &'static Entry) -> Self {
         Self {
             scenario: entry.scenario(),

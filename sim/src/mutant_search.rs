@@ -34,12 +34,12 @@ const CONTROL_SCHEDULES_MIN: u64 = 64;
 /// Hunts that go on at a time.
 const THREADS: usize = 2;
 
-/// How a variant was found.
+/// The finding of a variant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catch {
     /// The race or rule it is named after.
     pub id: &'static str,
-    /// What it does that the rules forbid.
+    /// The rule that it breaks.
     pub breaks: &'static str,
     /// The oracle that broke in the exhaustive search.
     pub oracle: String,
@@ -150,7 +150,7 @@ fn expect(found: &str, expected: String) -> Result<(), Escape> {
 /// The exhaustive half: the shortest way to the violation, and the worlds seen until then.
 ///
 /// # Errors
-/// How the search ended without finding it.
+/// The end of a search without a finding.
 pub fn explore(entry: &'static Entry) -> Result<(Counterexample, usize), Escape> {
     let report = explorer(entry, STATES_MAX).explore(&Case::of_variant(entry).start());
     match report.ending {

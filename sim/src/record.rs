@@ -66,7 +66,7 @@ pub struct Passage {
     pub sent: usize,
     /// The row in which its fate showed; the number of rows if it never did.
     pub ended: usize,
-    /// How its delivery ended.
+    /// Outcome of its delivery.
     pub fate: Fate,
 }
 

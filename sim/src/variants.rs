@@ -22,13 +22,13 @@ pub struct Entry {
     pub id: &'static str,
     /// Its name in the code.
     pub name: &'static str,
-    /// What it does that the rules forbid, for people.
+    /// The rule that it breaks, for people.
     pub breaks: &'static str,
-    /// Where it can be found; the first is the one to explore.
+    /// Scenarios that find it; the first is the one to explore.
     pub scenarios: &'static [Scenario],
     /// The devices that show it, and what is transferred.
     pub devices: Ground,
-    /// How its transports perform what its nodes ask for.
+    /// The grain of its transports' operations.
     pub backend: Backend,
     /// Kinds of fault needed.
     pub faults: Faults,
@@ -649,7 +649,7 @@ pub const ALL: &[Entry] = &[
         oracles: &[Oracle::Liveness],
         ..CLASSIC
     },
-    // Where a node has a lane per rail.
+    // A node has a lane per rail.
     Entry {
         id: "H6-2-R",
         name: "OneRailFenced",
@@ -708,7 +708,7 @@ pub const UNREFUTED: &[Entry] = &[
     },
 ];
 
-/// What most entries share: loss, duplication and restart, operations at once, as in page-sized
+/// Common to most entries: loss, duplication and restart, operations at once, as in page-sized
 /// models.
 #[cfg(feature = "variants")]
 const CLASSIC: Entry = Entry {

@@ -14,9 +14,9 @@ pub struct TransferEntry {
     pub id: &'static str,
     /// Its name in the code.
     pub name: &'static str,
-    /// What it does that the rules forbid, for people.
+    /// The rule that it breaks, for people.
     pub breaks: &'static str,
-    /// Where it can be found.
+    /// Scenarios that find it.
     pub scenario: TransferScenario,
     /// Kinds of fault needed.
     pub faults: TransferFaults,
