@@ -28,7 +28,7 @@ pub struct Entry {
     pub scenarios: &'static [Scenario],
     /// The devices that show it, and what is transferred.
     pub devices: Ground,
-    /// The grain of its transports' operations.
+    /// Backend of its transports.
     pub backend: Backend,
     /// Kinds of fault needed.
     pub faults: Faults,
