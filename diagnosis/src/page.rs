@@ -159,7 +159,7 @@ pub fn page(problem: &Problem, style: &Style) -> String {
     format!("{}\n{}{seen}", style.head(problem, problem.severity), body(problem, style))
 }
 
-/// The page of a problem for programs.
+/// A problem's page as JSON.
 pub fn page_json(problem: &Problem, language: Language) -> serde_json::Value {
     serde_json::json!({
         "id": problem.id,

@@ -9,7 +9,7 @@ use handfast_transport_rdma::LimitReached;
 use tokio::sync::{mpsc, oneshot};
 
 pub(crate) enum Command {
-    /// A lane to this run of `path` is wanted; `address` is where it takes calls.
+    /// Requests a lane to this incarnation of `path`; `address` is its control address.
     Open { path: NicPath, incarnation: Incarnation, address: String },
     /// A peer called; the answer goes to `reply`.
     CallReceived { message: Message, reply: oneshot::Sender<Message> },
@@ -27,17 +27,17 @@ pub(crate) enum Command {
     LaneFailed { lifecycle: Lifecycle, error: TransportError },
     /// Lists the lifecycles.
     ListLifecycles { reply: oneshot::Sender<LifecyclesState> },
-    /// The recording needs the node's state to go on.
+    /// Writes the node's state to the recording.
     BeginSegment,
-    /// A limit keeps a lane from coming up; `made` ends when another lane is gone, or none can go.
+    /// A limit prevents a lane; `made` resolves when another lane is gone or none can be evicted.
     CapacityWanted { made: oneshot::Sender<()> },
-    /// A limit kept a lane to `peer` from coming up, for this attempt.
+    /// A limit prevented a lane to `peer`; this attempt fails.
     NoCapacity { peer: NicPath, error: TransportError, limit: LimitReached },
-    /// The lanes to a peer are to end, with its consent; another may be asked for at once.
+    /// Closes the lanes to a peer with its consent; new lanes may be requested at once.
     EndLanes { peer: NicPath },
-    /// The lane over one path of a peer is to end, with its consent, and is not wanted back.
+    /// Closes the lane over one path of a peer with its consent, without replacement.
     EndLane { peer: NicPath },
-    /// The engine closes; `done` is answered when no lane is left.
+    /// Shuts down the engine; `done` resolves when no lane is left.
     Shutdown { done: Option<oneshot::Sender<()>> },
 }
 
@@ -53,12 +53,12 @@ impl Commands {
         (Self(sender), receiver)
     }
 
-    /// Sends; false when the driver has ended.
+    /// Sends a command. Returns false if the driver has exited.
     pub(crate) fn send(&self, command: Command) -> bool {
         self.0.send(command).is_ok()
     }
 
-    /// The driver has ended.
+    /// Returns true if the driver has exited.
     pub(crate) fn is_closed(&self) -> bool {
         self.0.is_closed()
     }

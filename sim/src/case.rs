@@ -5,7 +5,7 @@ use crate::scenario::Scenario;
 use crate::variants::Entry;
 use handfast_transport_sim::{Backend, Faults, Operations, Oracle, Setup, World};
 
-/// A world to begin with, by values that fit into one line.
+/// An initial world, described by values that fit into one line.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The scenario.
@@ -16,11 +16,11 @@ pub struct Case {
     pub devices: Ground,
     /// Kinds of fault.
     pub faults: Faults,
-    /// Faults that may be spent.
+    /// Budget of faults.
     pub faults_max: u32,
-    /// Grain of queue-pair operations.
+    /// Granularity of queue-pair operations.
     pub operations: Operations,
-    /// Messages that can only be ignored or refused vanish at once.
+    /// Drops messages that can only be ignored or refused.
     pub prune: bool,
 }
 
@@ -75,7 +75,7 @@ impl Case {
         setup
     }
 
-    /// The world it begins with.
+    /// The initial world.
     pub fn start(&self) -> World {
         self.scenario.begin(self.setup())
     }
@@ -87,7 +87,7 @@ impl Case {
     }
 }
 
-/// A kind of fault: its name on the command line, and where it is switched on.
+/// A kind of fault: its command-line name and its field in [`Faults`].
 struct Kind {
     name: &'static str,
     switch: fn(&mut Faults) -> &mut bool,
@@ -111,7 +111,7 @@ const KINDS: [Kind; 15] = [
     Kind { name: "stranger", switch: |faults| &mut faults.stranger },
 ];
 
-/// The names of all kinds of fault; the place of each is its bit.
+/// Names of all kinds of fault, by bit number.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.name)
 }
@@ -170,7 +170,7 @@ pub fn faults_named(names: &str) -> Result<Faults, String> {
     faults_of(bits).ok_or_else(|| names.to_owned())
 }
 
-/// The names of the kinds of fault that are on, as [`faults_named`] takes them.
+/// Names of the enabled kinds of fault, in the form that [`faults_named`] parses.
 pub fn names_of(faults: Faults) -> String {
     let bits = bits_of(faults);
     if bits == bits_of(Faults::ALL) {

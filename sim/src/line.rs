@@ -23,9 +23,9 @@ use std::fmt::{self, Display};
 use std::str::FromStr;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Longest line.
+/// Maximum length of a line.
 pub const LINE_MAX: usize = 200;
-/// Most events of a schedule, random or not.
+/// Maximum events of a schedule.
 pub const EVENTS_MAX: u32 = 100_000;
 /// Prefix of lines of this version.
 const VERSION: &str = "hf2";
@@ -33,14 +33,14 @@ const VERSION: &str = "hf2";
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const ESCAPE: usize = 63;
 
-/// The events of a line.
+/// A schedule decoded from a replay line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// Each by its place among those that are possible then; the last `circle` recur.
     Events {
-        /// Places.
+        /// Event indices.
         places: Vec<usize>,
-        /// Events that lead back to the world before them; 0 if the schedule is no circle.
+        /// Number of final events that form a cycle; 0 without a cycle.
         circle: usize,
     },
     /// Drawn from a seed.
@@ -50,7 +50,7 @@ pub enum Schedule {
 /// Errors in the text of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// It does not begin as one.
+    /// The text lacks the prefix of a replay line.
     #[error(
         "this is no replay line: one begins with 'hf2:' and has nine parts; copy the whole line, \
          in quotes"
@@ -65,15 +65,15 @@ pub enum LineError {
         /// The version in the line.
         found: String,
     },
-    /// It was damaged on the way.
+    /// The checksum does not match.
     #[error(
         "the line is damaged: its checksum is {found}, its text has {expected}; copy the whole \
          line again"
     )]
     Checksum {
-        /// Hash of its text.
+        /// Computed hash.
         expected: String,
-        /// The hash in the line.
+        /// Hash in the line.
         found: String,
     },
     /// It names a scenario that this build does not have.
@@ -82,7 +82,7 @@ pub enum LineError {
          that printed it; `handfast sim explore --scenario list` lists those of this one"
     )]
     UnknownScenario {
-        /// Its name.
+        /// Name of the unknown scenario.
         name: String,
     },
     /// It names a variant that this build does not have.
@@ -95,10 +95,10 @@ pub enum LineError {
         }
     )]
     UnknownVariant {
-        /// Its id.
+        /// Id of the unknown variant.
         id: String,
     },
-    /// A part does not read, though the checksum is right.
+    /// A part is malformed although the checksum matches.
     #[error(
         "the line's {part} is '{text}', which this version cannot read: replay it with the version \
          of handfast that printed it"
@@ -109,13 +109,13 @@ pub enum LineError {
         /// Its text.
         text: String,
     },
-    /// The schedule does not fit.
+    /// The schedule is too long for a line.
     #[error(
         "the schedule of {events} events does not fit into a line of {LINE_MAX} characters: \
          explore with fewer faults, or sweep, whose lines hold a seed"
     )]
     TooLong {
-        /// Its events.
+        /// Number of events.
         events: usize,
     },
 }
@@ -123,33 +123,33 @@ pub enum LineError {
 /// Errors of a replay.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// An event of the line is not possible.
+    /// An event of the line is impossible.
     #[error(
         "event {event} of the line is not possible here ({possible} others are): the rules or the \
          simulated fabric changed since it was printed; replay it with the version of handfast \
          that printed it"
     )]
     NotPossible {
-        /// Its number, from 1.
+        /// Event number, from 1.
         event: usize,
         /// Events that are possible.
         possible: usize,
     },
-    /// The events are possible and lead elsewhere.
+    /// The events are possible but lead to another world.
     #[error(
         "the line leads to other worlds than when it was printed (trace {found:08x} instead of \
          {expected:08x}): the rules or the simulated fabric changed since; replay it with the \
          version of handfast that printed it"
     )]
     Trace {
-        /// In the line.
+        /// Hash in the line.
         expected: u32,
-        /// Here.
+        /// Hash of the replay.
         found: u32,
     },
 }
 
-/// A case, a schedule, and the hash of what it leads to.
+/// A case, a schedule, and the hash of the resulting worlds.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// The setting.
@@ -181,12 +181,12 @@ impl Line {
         }
     }
 
-    /// The line of a random run that has been played.
+    /// The replay line of a finished random run.
     pub fn of_random(case: Case, random: Random, run: &Run) -> Self {
         Self { case, schedule: Schedule::Random(random), trace: run.trace() }
     }
 
-    /// Plays it, and checks that it leads where it led when it was printed.
+    /// Replays the line and checks that it leads to the recorded worlds.
     ///
     /// # Errors
     /// [`ReplayError`] if the code has changed since.

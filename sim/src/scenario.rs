@@ -22,11 +22,11 @@ pub enum Scenario {
     OpenAgainstClose,
     /// Both sides are established; one closes and reopens, and either may restart.
     Established,
-    /// One side opens twice: a second waiter for the same lane.
+    /// One side opens twice, so two callers wait for one lane.
     OpenTwice,
     /// Two processes share the name of the side that is opened (rule H5).
     Twins,
-    /// Both sides open, and so little fits into their tables that limits are reached.
+    /// Both sides open with tables small enough to reach their limits.
     TightLimits,
     /// A node connects to itself (rule H14).
     SelfConnection,
@@ -63,12 +63,12 @@ pub enum Scenario {
     NewAgainstReplacing,
     /// Two nodes open to an existing Mooncake node, whose listener serves one call at a time.
     TwoToOld,
-    /// Two nodes that open nothing: what is transferred opens its own lanes.
+    /// Two nodes without demands of their own: transfers open the lanes.
     Transfers,
-    /// Two nodes that are connected, and one of them wants that: what is torn down is connected
+    /// Two connected nodes, one with a demand: a lane that is torn down is connected
     /// again.
     Reconnect,
-    /// Four nodes of two NICs each, which open nothing.
+    /// Four nodes with two NICs each and no demands.
     Fleet,
     /// Two nodes with two rails between them: both open the first, and one the second.
     RailsOpen,
@@ -80,7 +80,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Every scenario in which something happens without traffic.
+    /// Scenarios with events even without traffic.
     pub const ALL: [Self; 20] = [
         Self::SimultaneousOpen,
         Self::LowerOpens,
@@ -104,27 +104,27 @@ impl Scenario {
         Self::NewAgainstOld,
     ];
 
-    /// Every scenario that is nothing without traffic.
+    /// Scenarios that need traffic.
     pub const OF_TRAFFIC: [Self; 3] = [Self::Transfers, Self::Reconnect, Self::Fleet];
 
-    /// Every scenario of nodes with one machine and several NICs, a lane per rail.
+    /// Scenarios of nodes with several NICs and one lane per rail.
     pub const OF_RAILS: [Self; 3] = [Self::RailsOpen, Self::RailAdded, Self::RailsUp];
 
     /// More scenarios with an existing Mooncake node, of several releases.
     pub const OF_MIXED: [Self; 4] =
         [Self::NewAgainstReady, Self::NewToReplacing, Self::NewAgainstReplacing, Self::TwoToOld];
 
-    /// Every scenario there is.
+    /// All scenarios.
     pub fn every() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().chain(Self::OF_TRAFFIC).chain(Self::OF_RAILS).chain(Self::OF_MIXED)
     }
 
-    /// The kinds of fault that happen here unless others are asked for.
+    /// Default kinds of fault.
     pub fn faults(self) -> Faults {
         Faults { stranger: Self::OF_MIXED.contains(&self), ..Faults::ALL }
     }
 
-    /// The scenario of a name as [`Debug`] writes it, ignoring case.
+    /// Parses a scenario from its [`Debug`] name, ignoring case.
     pub fn named(name: &str) -> Option<Self> {
         let is = |known: &Self| format!("{known:?}").eq_ignore_ascii_case(name);
         Self::every().find(is)

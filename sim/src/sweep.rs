@@ -1,4 +1,4 @@
-//! Seeded random schedules, longer and with more faults than an exploration can have.
+//! Seeded random schedules, longer and with more faults than an exploration permits.
 
 use crate::case::{Case, bits_of, faults_of};
 use crate::coverage::Coverage;
@@ -13,14 +13,14 @@ use handfast_transport_sim::{Action, Choice, Faults, Operations, Setup, Step, Wo
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// A schedule that a seed draws.
+/// A random schedule, determined by its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Random {
-    /// Chooses every event.
+    /// Seed of the random choices.
     pub seed: u64,
-    /// Most events before the world is left to heal.
+    /// Maximum events before faults stop and liveness is checked.
     pub events_max: u32,
-    /// Its bias.
+    /// Bias of the scheduler.
     pub scheduler: Scheduler,
 }
 
@@ -71,15 +71,15 @@ impl Random {
 /// Ranges of a swarm's options.
 #[derive(Clone, Debug)]
 pub struct Swarm {
-    /// The scenarios drawn from.
+    /// Scenarios to draw from.
     pub scenarios: Vec<Scenario>,
     /// The devices and traffic drawn from; in scenarios that carry no bytes, the devices alone.
     pub grounds: Vec<Ground>,
     /// The variant that all nodes follow; `None` for the shipping rules.
     pub variant: Option<&'static crate::variants::Entry>,
-    /// Most events of a schedule.
+    /// Maximum events of a schedule.
     pub events_max: u32,
-    /// Most faults of a schedule.
+    /// Maximum faults of a schedule.
     pub faults_max: u32,
 }
 
@@ -133,7 +133,7 @@ impl Swarm {
         let devices = self.draw_ground(seed, scenario);
         let kinds = bits_of(devices.kinds()) | bits_of(scenario.faults());
         let bits = match generator.next_u64() {
-            // Every kind now and then; else each by a coin.
+            // Occasionally every kind; otherwise each with probability one half.
             draw if draw % 4 == 0 => kinds,
             draw => (draw >> 32) as u32 & kinds,
         };
@@ -172,16 +172,16 @@ impl Swarm {
     }
 }
 
-/// A seed of a swarm, played.
+/// The outcome of a swarm's seed.
 #[derive(Clone, Debug)]
 pub struct Swarmed {
-    /// The setting drawn.
+    /// The drawn case.
     pub case: Case,
-    /// The schedule drawn.
+    /// The drawn schedule.
     pub random: Random,
     /// Its run.
     pub run: Run,
-    /// Replays it, if an oracle broke.
+    /// The replay line, if an oracle was violated.
     pub line: Option<Line>,
 }
 

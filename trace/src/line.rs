@@ -99,7 +99,7 @@ pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("structs, enums and lists are JSON")
 }
 
-/// A line of JSON text, with its checksum and its end.
+/// Returns `json` followed by its checksum and a line feed.
 pub fn signed(json: &str) -> String {
     format!("{json} {}\n", checksum(json))
 }

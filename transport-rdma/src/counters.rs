@@ -7,15 +7,15 @@ pub struct NicCounters {
     pub lanes_failed: u64,
     /// Lanes that were retired.
     pub lanes_retired: u64,
-    /// Slices that ended because of an error before theirs.
+    /// Slices flushed after an earlier error of their queue pair.
     pub slices_flushed: u64,
-    /// Slices whose queue pair was destroyed without a word about them.
+    /// Slices whose queue pair was destroyed without their completion.
     pub slices_abandoned: u64,
-    /// Completions that no slice in flight answers to.
+    /// Completions without a slice in flight.
     pub completions_stale: u64,
     /// Asynchronous events of the device.
     pub events: u64,
-    /// Reads that were posted to hear from a peer.
+    /// Reads posted as probes of a peer.
     pub probes: u64,
 }
 

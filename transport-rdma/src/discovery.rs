@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The kernel's list of RDMA devices, below the root of the file system.
 pub const DEVICES_FOLDER: &str = "sys/class/infiniband";
-/// Mode of the module `erdma`, below the root of the file system.
+/// Parameter file of the kernel module `erdma`, below the root of the file system.
 const ERDMA_COMPAT_MODE: &str = "sys/module/erdma/parameters/compat_mode";
-/// Most devices, ports per device and GIDs per port that are read. A port's GID table has at most
+/// Maximum devices, ports per device and GIDs per port to read. A port's GID table has at most
 /// a few hundred entries on known devices; the bound keeps a broken listing from growing a report.
 pub const ENTRIES_MAX: usize = 1_024;
 
@@ -35,23 +35,23 @@ pub struct Port {
     pub state: String,
     /// `Ethernet` or `InfiniBand`.
     pub link_layer: String,
-    /// Addresses that are set.
+    /// Non-empty GIDs.
     pub gids: Vec<Gid>,
 }
 
 /// An address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gid {
-    /// Its place in the port's table.
+    /// Index in the port's GID table.
     pub index: u32,
     /// The address in the kernel's text form.
     pub text: String,
-    /// Such as `RoCE v2`; empty where the kernel does not tell.
+    /// GID type, such as `RoCE v2`; empty if the kernel does not report it.
     pub kind: String,
 }
 
 impl Device {
-    /// Recognises the device.
+    /// Returns the profile of the device and the reason for its choice.
     pub fn recognise(&self) -> Recognised {
         recognise(&self.identity)
     }
@@ -68,7 +68,7 @@ pub struct DiscoveryError {
 }
 
 impl Port {
-    /// Packets can pass.
+    /// Returns true if the port is active.
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
@@ -89,7 +89,7 @@ pub fn discover(root: &Path) -> Result<Vec<Device>, DiscoveryError> {
     Ok(names.into_iter().filter_map(|name| device(root, name)).collect())
 }
 
-/// One device; `None` if there is no such, or no longer.
+/// Reads one device; `None` if it does not exist any more.
 #[cfg(feature = "verbs")]
 pub(crate) fn discover_one(root: &Path, name: &str) -> Option<Device> {
     device(root, name.to_owned())
@@ -149,7 +149,7 @@ fn gid(port: &Path, index: u32) -> Option<Gid> {
     set.then_some(Gid { index, text, kind })
 }
 
-/// One line; empty where there is none. An unset GID's type cannot be read, by design.
+/// Reads one line; empty if unreadable, as is the type of an unset GID by design.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

@@ -9,7 +9,7 @@ pub enum RdmaUnavailable {
     /// The program was built without the cargo feature `verbs`.
     #[error("this program was built without RDMA (cargo feature 'verbs')")]
     NotBuilt,
-    /// The library could not be loaded, or is too old.
+    /// libibverbs could not be loaded or is too old.
     #[error("RDMA needs the library {library}, and loading it failed: {detail}")]
     NoLibrary {
         /// Its file name.
@@ -17,7 +17,7 @@ pub enum RdmaUnavailable {
         /// The loader's message.
         detail: String,
     },
-    /// The kernel could not be asked for devices.
+    /// Listing the devices failed.
     #[error("RDMA devices cannot be listed: error {code}")]
     NoList {
         /// The value of errno.
@@ -80,10 +80,10 @@ pub(crate) fn code_of(returned: i32) -> Option<i32> {
     (returned != 0).then_some(returned.saturating_abs())
 }
 
-/// An error number in words.
+/// Description of an error number.
 #[cfg(feature = "verbs")]
 pub(crate) fn words_of(code: i32) -> String {
-    /// The kernel's own ENOTSUPP, which some drivers let through and the C library does not know.
+    /// The kernel-internal ENOTSUPP, which some drivers return and the C library does not know.
     const KERNEL_NOT_SUPPORTED: i32 = 524;
     match code {
         KERNEL_NOT_SUPPORTED => "the driver does not support this (error 524)".to_owned(),

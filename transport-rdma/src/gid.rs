@@ -1,4 +1,4 @@
-//! Choice among a port's addresses, with its reason.
+//! Choice of a port's address, with the reason.
 
 use crate::profile::{DeviceProfile, STRICT};
 use std::fmt;
@@ -20,11 +20,11 @@ pub enum GidKind {
     Unknown(u32),
 }
 
-/// An entry of a port's table of GIDs. Places in the table move when addresses come and go, so
-/// only the address and the kind name it.
+/// An entry of a port's GID table. Indices change when addresses are added or removed, so
+/// only the address and the kind identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table at this moment.
+    /// Current index in the table.
     pub index: u32,
     /// The address; an IPv4 address is mapped into it.
     pub address: Ipv6Addr,
@@ -38,7 +38,7 @@ pub struct GidEntry {
 /// The operator's choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidWanted {
-    /// The best that there is.
+    /// The best usable entry.
     #[default]
     Automatic,
     /// This address, IPv4 mapped.
@@ -75,7 +75,7 @@ pub enum GidError {
         /// The table.
         table: String,
     },
-    /// There is none.
+    /// The table has no usable entry.
     #[error("the port has no usable GID, so it has no address peers can reach; it has: {table}")]
     None {
         /// The table.
@@ -107,7 +107,7 @@ pub fn choose_gid(entries: &[GidEntry], wanted: GidWanted) -> Result<ChosenGid, 
     Ok(explained(usable[0], entries, wanted))
 }
 
-/// The entries that reach a device of the profile, best first; at least one. Packets must be of a
+/// The usable entries for a device of the profile, best first; at least one. Packets must be of a
 /// kind that routers carry; then IPv4 comes before global IPv6 before unique local before
 /// link-local, which works within one layer-2 network alone; then the lower index. Private IPv4
 /// ranges rank like others: data centres use them.
@@ -198,7 +198,7 @@ pub fn gid_text(address: Ipv6Addr) -> String {
 /// # Errors
 /// [`GidError::Malformed`] with the beginning of the text.
 pub fn parse_gid(text: &str) -> Result<Ipv6Addr, GidError> {
-    // A message bounds the text's length; what is quoted of a long one is its beginning.
+    // A message bounds the text's length; of a long text only the beginning is quoted.
     let malformed = || GidError::Malformed(text.chars().take(TEXT_BYTES + 1).collect());
     if text.len() != TEXT_BYTES {
         return Err(malformed());

@@ -9,26 +9,26 @@ use handfast_core::Pair;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
-/// Most peers that are remembered; of one more, the one longest unused is forgotten.
+/// Maximum remembered peers; at the limit the least recently used one is forgotten.
 pub const PEERS_REMEMBERED_MAX: usize = 1_024;
-/// Most failed pairs that are remembered of a peer; of one more, the oldest is forgotten.
+/// Maximum remembered failed pairs of a peer; at the limit the oldest is forgotten.
 pub const PAIRS_REMEMBERED_MAX: usize = 16;
-/// Failures after which the side that moves second leaves its address too.
+/// Failures after which the second side changes its address too.
 const FAILURES_MAX: u32 = 2;
-/// RoCE's port: looked up, never sent to.
+/// RoCE's UDP port: used for route look-ups, never sent to.
 const ROCE_PORT: u16 = 4791;
 
 /// The kernel's routing.
 pub trait Routes {
-    /// The source address that the kernel itself would take towards `peer`: one of the peer's own
+    /// The source address that the kernel would choose towards `peer`: one of the peer's
     /// subnet, or of the route there.
     fn source_towards(&self, peer: Ipv6Addr) -> Option<Ipv6Addr>;
 
-    /// A route leads from the address to the peer's.
+    /// Whether a route leads from the address to the peer's.
     fn reaches(&self, own: &GidEntry, peer: Ipv6Addr) -> bool;
 }
 
-/// The routes of this host, asked for without sending anything.
+/// The routes of this host, looked up without sending packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelRoutes;
 
@@ -50,7 +50,7 @@ impl Routes for KernelRoutes {
     fn reaches(&self, own: &GidEntry, peer: Ipv6Addr) -> bool {
         let end = |address: Ipv6Addr, port| match address.to_canonical() {
             IpAddr::V4(address) => SocketAddr::from((address, port)),
-            // Of a link-local address the interface is part.
+            // A link-local address needs its interface.
             IpAddr::V6(address) => SocketAddrV6::new(address, port, 0, own.interface).into(),
         };
         UdpSocket::bind(end(own.address, 0))
@@ -58,7 +58,7 @@ impl Routes for KernelRoutes {
     }
 }
 
-/// Two addresses of different families can never be the ends of a queue pair.
+/// Addresses of different families cannot be connected.
 pub(crate) fn is_one_family(own: Ipv6Addr, peer: Ipv6Addr) -> bool {
     own.to_ipv4_mapped().is_some() == peer.to_ipv4_mapped().is_some()
 }
@@ -73,9 +73,9 @@ pub struct AddressBook {
 #[derive(Debug, Default)]
 struct Known {
     used: u64,
-    /// Announced last.
+    /// The address announced last.
     own: Option<Ipv6Addr>,
-    /// The peer's, seen last.
+    /// The peer's address seen last.
     peer: Option<Ipv6Addr>,
     /// The peer's last request that announced it.
     request: Option<Pair>,
@@ -95,7 +95,7 @@ impl Known {
         self.failed.iter().find(pair).map_or(0, |failed| failed.times)
     }
 
-    /// This side should move away from the pair.
+    /// Whether this side should change its address.
     fn is_left(&self, own: &GidEntry, peer: Ipv6Addr) -> bool {
         let enough = if moves_first(own, peer) { 1 } else { FAILURES_MAX };
         self.failures(own.address, peer) >= enough
@@ -178,7 +178,7 @@ impl AddressBook {
         known.failed.retain(|failed| (failed.own, failed.peer) != (own, theirs));
     }
 
-    /// Peers that are remembered.
+    /// Number of remembered peers.
     pub fn peers(&self) -> usize {
         self.peers.len()
     }
@@ -218,7 +218,7 @@ fn best(
         (foreign, failures, !is_source, !routed)
     };
     let ordered = candidates.iter().map(|entry| (order(entry), entry));
-    // Of equals the first, so the order given decides.
+    // The first of equal candidates, so their order decides.
     let ((foreign, failures, not_source, not_routed), entry) =
         ordered.reduce(|least, next| if next.0 < least.0 { next } else { least })?;
     let words = match (foreign, not_source, not_routed) {

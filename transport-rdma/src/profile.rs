@@ -21,51 +21,51 @@ const NODE_CHANNEL_ADAPTER: u32 = 1;
 /// `RDMA_NODE_RNIC`: iWARP.
 const NODE_RNIC: u32 = 4;
 
-/// The kernel's description of a device's make.
+/// Identity of a device, as reported by the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The kernel driver bound to its bus device, empty for software devices, which have none.
     pub driver: String,
-    /// Vendor number on the bus.
+    /// PCI vendor id.
     pub vendor: Option<u32>,
-    /// Device number on the bus.
+    /// PCI device id.
     pub part: Option<u32>,
     /// `node_type`: 1 for InfiniBand and RoCE, 4 for iWARP, 7 for neither; 0 if unknown.
     pub node_type: u32,
-    /// The network interface that a software device was made on; empty for others.
+    /// Network interface below a software device; empty for other devices.
     pub parent: String,
-    /// Places in the first port's table of GIDs, used or not.
+    /// Length of the first port's GID table, unused entries included.
     pub gid_table_length: usize,
-    /// The parameter `compat_mode` of the module `erdma`, where it exists.
+    /// Parameter `compat_mode` of the kernel module `erdma`, if present.
     pub erdma_compat_mode: Option<bool>,
 }
 
 /// Connection method of a device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connecting {
-    /// With numbers exchanged over another way: what lanes need.
+    /// By exchanging queue-pair numbers out of band, as lanes require.
     OutOfBand,
-    /// Not in a way that lanes can use. The words say why, and what to do.
+    /// Unusable for lanes. The text states the reason and the remedy.
     Never(&'static str),
 }
 
 /// Properties of one driver that lanes depend on. Entries name their sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProfile {
-    /// Its name; the simulator's of the same name says the same.
+    /// Profile name, shared with the simulator's equal profile.
     pub name: &'static str,
-    /// Connection method; says whether lanes are possible.
+    /// Connection method, which determines whether lanes are possible.
     pub connecting: Connecting,
-    /// A retry count that means for ever.
+    /// Retry count with unlimited retries.
     pub retries_infinite: Option<u8>,
     /// Fixed number of retries of the device, regardless of the queue pair's attributes.
     pub retries_fixed: Option<u8>,
     /// Packet sequence numbers are those that were announced. Where they are not, they keep no late
     /// packet out, and the handshake's identities are the only guard.
     pub honours_psns: bool,
-    /// Link-local addresses can be used.
+    /// Supports link-local addresses.
     pub takes_link_local: bool,
-    /// IPv6 addresses can be used.
+    /// Supports IPv6 addresses.
     pub takes_ipv6: bool,
     /// A read with a stale sequence number is not answered. Where it is, a one-byte read proves
     /// nothing about an earlier pairing.
@@ -77,7 +77,7 @@ pub struct DeviceProfile {
     pub call_bytes_max: Option<u32>,
 }
 
-/// A profile, and what it was recognised by.
+/// A profile and the reason for its recognition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recognised {
     /// The profile.
@@ -92,7 +92,7 @@ impl fmt::Display for Recognised {
     }
 }
 
-/// The names of all profiles with what they say.
+/// The names and values of all profiles.
 pub static DEVICE_PROFILES: [&DeviceProfile; 10] = [
     &STRICT,
     &RXE,
@@ -119,7 +119,7 @@ pub(crate) static STRICT: DeviceProfile = DeviceProfile {
     takes_ipv6: true,
     // Specification: a duplicate read is executed again.
     drops_stale_reads: false,
-    // Specification: an error of this side's that no completion could tell.
+    // Specification: a local error that no completion could report.
     fatal_event: Side::Local,
     call_bytes_max: None,
 };
@@ -139,10 +139,10 @@ pub(crate) static RXE: DeviceProfile = DeviceProfile {
     ..STRICT
 };
 
-/// NVIDIA's. Nothing is known of it that the specification does not say.
+/// NVIDIA. No known deviation from the specification.
 pub(crate) static MLX5: DeviceProfile = DeviceProfile { name: "mlx5", ..STRICT };
 
-/// Intel's in RoCE mode. What differs, RESET, is never used.
+/// Intel in RoCE mode. Its only deviation, RESET, is never used.
 pub(crate) static IRDMA: DeviceProfile = DeviceProfile { name: "irdma", ..STRICT };
 
 /// eRDMA as an iWARP device.
@@ -177,7 +177,7 @@ pub(crate) static ERDMA_COMPAT: DeviceProfile = DeviceProfile {
 /// eRDMA in RoCE v2 mode, of mainline kernels.
 pub(crate) static ERDMA_ROCEV2: DeviceProfile = DeviceProfile {
     name: "erdma-rocev2",
-    // Not said otherwise for this mode: as the attributes say.
+    // No source for this mode: the attributes are assumed to apply.
     honours_psns: true,
     takes_link_local: true,
     takes_ipv6: true,
@@ -208,7 +208,7 @@ pub(crate) static IWARP: DeviceProfile = DeviceProfile {
     ..STRICT
 };
 
-/// Amazon's.
+/// Amazon EFA.
 pub(crate) static EFA: DeviceProfile = DeviceProfile {
     name: "efa",
     // efa, create: EOPNOTSUPP for every kind of queue pair but its own and datagrams.
@@ -264,13 +264,13 @@ pub fn recognise(identity: &Identity) -> Recognised {
     told(&STRICT, format!("unknown: {}", by_driver()))
 }
 
-/// The mode that a driver erdma is in.
+/// Operating mode of the erdma driver.
 fn erdma(identity: &Identity) -> (&'static DeviceProfile, String) {
     let places = identity.gid_table_length;
     match identity.erdma_compat_mode {
         Some(true) => (&ERDMA_COMPAT, "compat_mode=Y".to_owned()),
         Some(false) => (&ERDMA_STANDARD, "compat_mode=N".to_owned()),
-        // An iWARP device has one place, a RoCE device a table.
+        // An iWARP device has a single GID, a RoCE device a table.
         None if places <= 1 => {
             (&ERDMA_STANDARD, format!("no compat_mode, {places} place for GIDs"))
         }

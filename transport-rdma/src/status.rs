@@ -34,15 +34,15 @@ const STATUSES: [(&str, Side); 24] = [
     ("tag matching incomplete", Side::Local),
 ];
 
-/// A failed completion: which error it was, and whose.
+/// A failed completion: the error and the side at fault.
 ///
 /// Drivers answer the same mistake with different numbers, so nothing but the side should depend on
 /// the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionError {
-    /// The number, as rdma-core counts.
+    /// The `ibv_wc_status` number.
     pub status: u32,
-    /// The driver's own detail.
+    /// The vendor error code.
     pub vendor: u32,
 }
 
@@ -68,7 +68,7 @@ impl CompletionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompletionKind {
     Done,
-    /// The cause of everything that follows.
+    /// The cause of all later errors.
     FirstError,
     /// The first completion of a queue pair's end is a consequence: its cause was not reported
     /// here.
@@ -79,7 +79,7 @@ pub(crate) enum CompletionKind {
 
 #[cfg(feature = "verbs")]
 impl CompletionKind {
-    /// Judges a status; `broken` says of the queue pair whether an error was seen before.
+    /// Classifies a status; `broken` states whether the queue pair had an earlier error.
     pub(crate) fn of(status: u32, broken: &mut bool) -> Self {
         if status == 0 {
             return Self::Done;

@@ -16,12 +16,12 @@ pub const STEP_THREADS_MAX: usize = 64;
 /// The limits of a [`StepPool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepLimits {
-    /// Steps under way at once, and so peers that may be silent before others wait; 1 to
+    /// Number of threads, and so of unresponsive peers before others wait; 1 to
     /// [`STEP_THREADS_MAX`].
     pub threads: usize,
-    /// Steps that wait for their turn, of all peers.
+    /// Maximum waiting steps of all peers.
     pub waiting_max: usize,
-    /// Steps of one peer that wait.
+    /// Maximum waiting steps of one peer.
     pub waiting_per_peer_max: usize,
 }
 
@@ -34,13 +34,13 @@ impl Default for StepLimits {
 /// Reasons to refuse a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepRefused {
-    /// Too many wait, of all peers.
+    /// Too many steps of all peers wait.
     #[error("{limit} queue-pair steps wait for their turn; the limit is StepLimits::waiting_max")]
     Full {
         /// [`StepLimits::waiting_max`].
         limit: usize,
     },
-    /// Too many of this peer wait.
+    /// Too many steps of this peer wait.
     #[error(
         "{limit} queue-pair steps of {peer} wait for their turn; the limit is \
          StepLimits::waiting_per_peer_max"
@@ -56,16 +56,16 @@ pub enum StepRefused {
     Ended,
 }
 
-/// Does a step, or hears why it is not done.
+/// A step, called with `Ok` or with the reason of its refusal.
 type Step = Box<dyn FnOnce(Result<(), StepRefused>) + Send>;
 
 #[derive(Default)]
 struct Waiting {
-    /// Steps of each peer that has any, or has one under way.
+    /// Steps of each peer with a waiting or running step.
     peers: BTreeMap<String, PeerSteps>,
-    /// Peers that have steps and none under way, in the order of their turns.
+    /// Peers with waiting steps and no running one, in order.
     turns: VecDeque<String>,
-    /// Of all peers.
+    /// Number of waiting steps of all peers.
     count: usize,
     ended: bool,
 }
@@ -135,9 +135,9 @@ impl StepPool {
         Ok(())
     }
 
-    /// As [`StepPool::submit`], beyond the limits as well: for steps whose number is bounded by what
-    /// exists, as the ends of lanes are. A lane that could not be retired for those that wait would
-    /// keep what they wait for.
+    /// Like [`StepPool::submit`], but without limits: for steps whose number is bounded by what
+    /// exists, as the ends of lanes are. A lane whose retire was refused would
+    /// hold the capacity that the waiting steps need.
     pub fn submit_owed(
         &self,
         peer: &str,
@@ -157,7 +157,7 @@ impl StepPool {
         }
     }
 
-    /// Steps that wait for their turn.
+    /// Number of waiting steps.
     pub fn waiting(&self) -> usize {
         lock(&self.shared).count
     }
@@ -185,7 +185,7 @@ impl Drop for StepPool {
     }
 }
 
-/// Takes turns until the pool ends.
+/// Runs steps until the pool ends.
 fn work(shared: &Shared) {
     let mut waiting = lock(shared);
     loop {
@@ -203,7 +203,7 @@ fn work(shared: &Shared) {
         drop(waiting);
         call(step, Ok(()));
         waiting = lock(shared);
-        // Gone if the pool ended meanwhile.
+        // Removed if the pool ended meanwhile.
         let Some(steps) = waiting.peers.get_mut(&peer) else { continue };
         steps.under_way = false;
         if steps.waiting.is_empty() {
@@ -215,7 +215,7 @@ fn work(shared: &Shared) {
     }
 }
 
-/// A step that panics ends itself and not the thread that others need.
+/// A panicking step must not end the thread.
 fn call(step: Step, turn: Result<(), StepRefused>) {
     // The message was printed where it happened.
     let _ = catch_unwind(AssertUnwindSafe(|| step(turn)));

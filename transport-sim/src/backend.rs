@@ -12,17 +12,17 @@ pub enum Backend {
     DestroyWithWorkOutstanding,
     /// Posts on a lane before it is connected.
     PostBeforeReady,
-    /// Takes a lane that is gone on our side for fenced on the other.
+    /// Treats a locally retired lane as fenced at the peer.
     SuccessBeforeFence,
-    /// Calls an access that is not allowed an error of the peer, which may be tried again.
+    /// Reports a forbidden access as a retryable error of the peer.
     ProtectionForgiven,
-    /// Calls what fails because the own port is down an error of the peer.
+    /// Reports failures of a port that is down locally as errors of the peer.
     PortBlamedOnPeer,
-    /// Destroys queue pairs that have ended when it makes new ones.
+    /// Destroys ended queue pairs only when it creates new ones.
     RetiresOnInsert,
-    /// Forgets what was posted on a queue pair that it destroys.
+    /// Loses the posted work of a destroyed queue pair.
     WorkForgotten,
-    /// Takes a lane that comes up on another rail for the fence of one that is gone.
+    /// Treats a new lane on another rail as the fence of a retired one.
     AnyRailFences,
 }
 

@@ -4,33 +4,33 @@ use crate::action::{Action, Choice};
 use crate::verbs::GidKind;
 use crate::world::World;
 
-/// A disturbance begins or ends.
+/// Start or end of a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disturbance {
     /// The port of a site goes down.
     PortDown(usize),
-    /// It comes up.
+    /// The port comes up.
     PortUp(usize),
-    /// The address of a site's NIC is gone.
+    /// The address of a site's NIC is removed.
     AddressGone(usize),
-    /// It is back, where the table has room.
+    /// The address returns, if the table has a free entry.
     AddressBack(usize),
     /// Packets from one site to another are lost.
     Cut(usize, usize),
-    /// It arrives again.
+    /// Packets arrive again.
     Mended(usize, usize),
     /// The process of a site is stopped: it accepts calls and never answers.
     Mute(usize),
-    /// It goes on.
+    /// The process continues.
     GoesOn(usize),
     /// A client that says nothing holds the listener of a site, an existing Mooncake node.
     StrangerComes(usize),
-    /// It is gone.
+    /// The client disconnects.
     StrangerLeaves(usize),
 }
 
 impl Disturbance {
-    /// It ends something, and costs no fault.
+    /// Whether it ends a disturbance, which costs no fault.
     pub const fn is_end(self) -> bool {
         matches!(
             self,
@@ -42,7 +42,7 @@ impl Disturbance {
         )
     }
 
-    /// The site it begins at.
+    /// The site where it occurs.
     pub const fn site(self) -> usize {
         match self {
             Self::PortDown(site)
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// The action needs a process that is stopped.
+    /// Whether the action needs a stopped process.
     pub(crate) fn stopped(&self, action: &Action) -> bool {
         let by_process = matches!(
             action,

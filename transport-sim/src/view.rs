@@ -1,4 +1,4 @@
-//! A world for people: what is in flight, whose turn an action is, and how things are called.
+//! Readable descriptions of a world: messages in flight, sites of actions, and names.
 
 use crate::action::Action;
 use crate::fabric::QueuePair;
@@ -15,7 +15,7 @@ pub struct InFlight {
     pub message: Arc<Message>,
     /// The site that sent it.
     pub from: usize,
-    /// It is the answer to a call.
+    /// Whether it answers a call.
     pub answer: bool,
     /// Possible destinations: several for a call to a name that two processes share.
     pub to: Vec<usize>,
@@ -93,17 +93,17 @@ impl World {
         self.describe_own(qp.host, qp.lifecycle)
     }
 
-    /// The pair of a site's lifecycle in its present run.
+    /// Pair of a site's lifecycle in its current incarnation.
     pub fn pair_of(&self, site: usize, lifecycle: Lifecycle) -> Pair {
         self.pair(site, lifecycle)
     }
 
-    /// A message in words.
+    /// Description of a message.
     pub fn words_of(&self, message: &Message) -> String {
         self.describe_message(message)
     }
 
-    /// Operations under way, in words, with their sites.
+    /// Descriptions of pending operations, with their sites.
     pub fn operations_under_way(&self) -> impl Iterator<Item = (usize, String)> + '_ {
         self.operations.iter().map(|pending| {
             let id = pending.operation.id();
@@ -112,7 +112,7 @@ impl World {
         })
     }
 
-    /// The site that sent a message; the first for an incarnation that no site of a world has.
+    /// Sender of a message; the first site for an unknown incarnation.
     fn sender_of(&self, message: &Message) -> usize {
         let site = self.site_at(message.sender.incarnation, &message.from);
         if site < self.sites.len() { site } else { 0 }
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// `B'#2` is lifecycle 2 of the second run of site B.
+    /// Name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
     pub(crate) fn describe_pair(&self, pair: Pair) -> String {
         if pair.is_legacy() {
             // Only its list of queue pairs identifies it; this much of the digest separates two.
@@ -158,7 +158,7 @@ impl World {
         format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
     }
 
-    /// `A` is a site; `B/2` the second NIC of the process of site B.
+    /// Name of a site: `A`, or `B/2` for the second NIC of site B's process.
     pub(crate) fn describe_site(&self, site: usize) -> String {
         let process = self.sites[site].process;
         let before = self.sites[..site].iter().filter(|other| other.process == process).count();

@@ -29,7 +29,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], unless somebody holds it.
+/// Like [`lock`], but returns `None` if the lock is held.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -38,11 +38,11 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Progress of a lane towards its connection.
+/// Connection state of a lane.
 #[derive(Debug, Default)]
 struct Connecting {
     retired: bool,
-    /// The pair that the local connect named.
+    /// The pair passed to the local connect.
     armed: Option<Pair>,
     token_used: bool,
     /// The lane's connection ended before the local Connect.
@@ -54,9 +54,9 @@ struct Connecting {
 pub(crate) struct Outgoing {
     pub(crate) closed: bool,
     pub(crate) batch: Batch,
-    /// Slots of writes that went out whole; empty between sends.
+    /// Slots of completely sent writes; empty between sends.
     pub(crate) written: Vec<usize>,
-    /// The way to the socket for others than the lane's tasks.
+    /// Direct access to the socket from outside the lane's tasks.
     pub(crate) direct: Option<Arc<dyn Direct>>,
 }
 
@@ -71,10 +71,10 @@ pub(crate) struct Incoming {
 /// The queues, under one lock that is never held while bytes move.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Nothing is taken any more.
+    /// Closed: no further slices are accepted.
     dead: bool,
     pub(crate) slots: Slots,
-    /// At most as many as the agreed depth.
+    /// Bounded by the agreed depth.
     pub(crate) answers: VecDeque<Answer>,
 }
 
@@ -88,30 +88,30 @@ pub(crate) struct Lane {
     pub(crate) outgoing: Mutex<Outgoing>,
     pub(crate) incoming: Mutex<Incoming>,
     pub(crate) state: Mutex<State>,
-    /// Threads that wait for completions and look for them themselves.
+    /// Threads that busy-poll for completions.
     pub(crate) attending: AtomicU32,
-    /// These, and the lane's task while it looks for bytes.
+    /// These threads, and the lane's task while it polls.
     pub(crate) looking: AtomicU32,
-    /// Whether that paid.
+    /// Whether polling pays.
     pub(crate) budget: SpinBudget,
-    /// A task waits for an answer, and nobody looks for it.
+    /// Notified when a task waits for an answer that nothing polls for.
     pub(crate) expected: Notify,
-    /// The writer has something to do.
+    /// Wakes the writer.
     pub(crate) work: Notify,
     /// Notified of the local Connect.
     armed: Notify,
-    /// Tasks of the lane, and calls that do as a task would.
+    /// Number of lane tasks, and of calls that act as one.
     live: watch::Sender<usize>,
-    /// Requests of the peer, of either kind, whole ones.
+    /// Number of complete requests of the peer.
     pub(crate) served: AtomicU64,
 }
 
-/// Counts a task of a lane, or who does as one, while it lives.
+/// Guard that counts a lane task, or a call that acts as one.
 pub(crate) struct Live(Arc<Lane>);
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // Only the last one's end is waited for, and to tell of it takes longer than to count.
+        // Only the last exit is awaited, and a notification costs more than a count.
         self.0.live.send_if_modified(|live| {
             *live -= 1;
             *live == 0
@@ -119,7 +119,7 @@ impl Drop for Live {
     }
 }
 
-/// A failure of our own side that no system call reported.
+/// A local failure without a system call.
 pub(crate) fn local_error(call: &'static str, detail: impl Into<String>) -> TransportError {
     TransportError { side: Side::Local, call: call.into(), code: 0, detail: detail.into() }
 }
@@ -172,7 +172,7 @@ impl Lane {
         RegionCache::new(Arc::clone(&self.regions))
     }
 
-    /// Lets a call do what tasks of the lane do; `None` when the lane is retired.
+    /// Registers a call that acts as a lane task; `None` if the lane is retired.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Live> {
         let connecting = lock(&self.connecting);
         (!connecting.retired).then(|| self.live())
@@ -205,7 +205,7 @@ impl Lane {
         }
         let live = self.live();
         let handle = tokio::spawn(async move {
-            // Dropped after the task's own state: its socket is closed before it stops to count.
+            // Dropped after the task's own state: its socket is closed before the count drops.
             let _live = live;
             task.await;
         });
@@ -213,7 +213,7 @@ impl Lane {
         true
     }
 
-    /// Takes the local Connect: the lane is for `remote`.
+    /// Handles the local Connect, which binds the lane to `remote`.
     pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
         let mut connecting = lock(&self.connecting);
         if connecting.retired {
@@ -236,7 +236,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A hello of `sender` presents `token`: uses it up and starts the lane's task.
+    /// Consumes the `token` in a hello of `sender` and starts the lane's task.
     pub(crate) fn claim(
         self: &Arc<Self>,
         sender: Pair,
@@ -261,7 +261,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Uses the token up, for we dial and nobody else may.
+    /// Consumes the token: this side dials, so no hello is accepted.
     pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
         let mut connecting = lock(&self.connecting);
         if std::mem::replace(&mut connecting.token_used, true) {
@@ -277,7 +277,7 @@ impl Lane {
             match armed {
                 Some(remote) if remote == sender => return Ok(()),
                 Some(_) => {
-                    // It was not the hello of this lane's peer, so the token is still good.
+                    // The hello came from another sender, so the token remains valid.
                     lock(&self.connecting).token_used = false;
                     return Err(HelloRefusal::WrongPair);
                 }
@@ -286,7 +286,7 @@ impl Lane {
         }
     }
 
-    /// The hello timed out before the local Connect.
+    /// Handles a hello that timed out before the local Connect.
     pub(crate) fn expire(&self) -> bool {
         let mut connecting = lock(&self.connecting);
         connecting.expired = connecting.armed.is_none();
@@ -316,7 +316,7 @@ impl Lane {
         }
     }
 
-    /// Takes postings; those it cannot take end at once.
+    /// Queues postings; those that do not fit complete at once.
     pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut state = lock(&self.state);
@@ -334,7 +334,7 @@ impl Lane {
         self.report(&mut ended);
     }
 
-    /// Gives a slice back, if it has not ended.
+    /// Releases a slice, unless it has completed.
     pub(crate) fn withdraw(&self, slice: SliceId) {
         let mut outgoing = lock(&self.outgoing);
         let incoming = lock(&self.incoming);
@@ -342,7 +342,7 @@ impl Lane {
         let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
         drop((state, incoming, outgoing));
         if let Some(sent) = sent {
-            // A withdrawn slice may have made room for the next.
+            // A withdrawn slice may free capacity for the next.
             self.work.notify_one();
             self.report(&mut vec![Completion::released(slice, sent)]);
         }
@@ -391,7 +391,7 @@ impl Lane {
     }
 }
 
-/// Why a posting can never be sent.
+/// Returns the reason that a posting can never be sent, if any.
 fn unusable(posting: &Posting) -> Option<TransportError> {
     if posting.span.len() > SLICE_BYTES_MAX {
         let detail = format!("{} bytes exceed {SLICE_BYTES_MAX}", posting.span.len());

@@ -1,4 +1,4 @@
-//! Looking for an answer for a moment before sleeping until it comes.
+//! Busy-polling for an answer for a short time before sleeping.
 
 use handfast_transport::SpinBudget;
 use std::future::{Future, poll_fn};
@@ -8,22 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Turns of the runtime, one to two microseconds each, in which bytes are looked for. A peer on a near
+/// Maximum polls, one runtime turn of one to two microseconds each. A peer on a near
 /// machine answers within as long, and waking a processor that went to sleep costs as much again.
 const TURNS_MAX: u32 = 64;
-/// Sleeps without a look, at most, after looking was in vain time and again.
+/// Maximum consecutive sleeps without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
 
-/// Whether looking pays, as learned from all connections that share it: one of them at a time looks,
-/// for the runtime sees what comes over the others meanwhile.
+/// Decides whether to poll, based on all connections that share it. One of them polls at a time,
+/// since the runtime observes the others meanwhile.
 #[derive(Debug, Default)]
 pub struct Look {
     budget: SpinBudget,
-    /// Somebody looks.
+    /// Whether a connection polls.
     busy: AtomicBool,
 }
 
-/// Ends a look when it is over or dropped.
+/// Guard that ends the polling when dropped.
 struct Looking<'a> {
     look: &'a Look,
     found: bool,
@@ -41,7 +41,7 @@ impl Drop for Looking<'_> {
 }
 
 impl Look {
-    /// Reads what there is, looking first where that pays; other tasks run meanwhile. Cancel-safe.
+    /// Reads available bytes, polling first if that pays; other tasks run meanwhile. Cancel-safe.
     pub async fn read<R: AsyncRead + Unpin>(
         &self,
         stream: &mut R,

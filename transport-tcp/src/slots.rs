@@ -1,4 +1,4 @@
-//! The slices posted on a lane and not yet ended.
+//! The outstanding slices of a lane.
 
 use crate::frame::{FrameKind, Header, Status};
 use handfast_transport::{Completion, Direction, Posting, Sent, SliceId, Span};
@@ -12,7 +12,7 @@ enum Stage {
     Queued,
     /// The writer has it. Holds the peer's answer, should it come before the writer says so.
     Sending(Option<Status>),
-    /// Sent whole, unanswered.
+    /// Sent completely, unanswered.
     Sent,
 }
 
@@ -40,7 +40,7 @@ impl Slot {
     };
 }
 
-/// Parts of a slot's frame for the writer.
+/// Parts of a slot's frame, for the writer.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) slot: usize,
@@ -65,10 +65,10 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
-    /// Most slices held for the caller, and how many are.
+    /// Maximum slices held for the caller, and their current number.
     depth: usize,
     held: usize,
-    /// Most slices sent and unanswered; 0 until agreed.
+    /// Maximum slices sent and unanswered; 0 until agreed.
     agreed: usize,
     on_wire: usize,
     /// Most bytes of slices sent and unanswered, unless one slice alone has more.
@@ -81,7 +81,7 @@ impl Slots {
     /// that are on the wire, so a caller that keeps to the depth always finds one.
     pub(crate) fn new(depth: usize) -> Self {
         Self {
-            // They come as they are needed: most lanes never need them all.
+            // Allocated on demand: most lanes never need all of them.
             slots: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
@@ -99,7 +99,7 @@ impl Slots {
         self.bytes_max = bytes_max;
     }
 
-    /// Slices the lane holds at a time, as far as known.
+    /// Maximum slices of the lane, as far as known.
     pub(crate) fn depth(&self) -> usize {
         if self.agreed == 0 { self.depth } else { self.agreed }
     }
@@ -115,7 +115,7 @@ impl Slots {
         (current && !matches!(slot.stage, Stage::Free | Stage::Queued)).then_some(index)
     }
 
-    /// Queues a slice, or gives it back when as many are held as may be.
+    /// Queues a slice, or returns it at the limit.
     pub(crate) fn push(&mut self, posting: Posting) -> Result<(), Posting> {
         if self.held == self.depth {
             return Err(posting);
@@ -139,7 +139,7 @@ impl Slots {
         Ok(())
     }
 
-    /// A slot waits for the writer.
+    /// Whether a queued slice can be sent now.
     pub(crate) fn can_start(&self) -> bool {
         self.on_wire < self.agreed && self.queue.front().is_some_and(|next| self.has_room(*next))
     }
@@ -149,7 +149,7 @@ impl Slots {
         self.on_wire == 0 || bytes <= self.bytes_max
     }
 
-    /// Hands the next slice to the writer.
+    /// Takes the next slice for the writer.
     pub(crate) fn start(&mut self) -> Option<Start> {
         if !self.can_start() {
             return None;

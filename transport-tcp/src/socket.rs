@@ -66,7 +66,7 @@ pub(crate) fn fill_now(
     // exclusive borrow that outlives the call. The kernel writes only inside the vectors.
     let moved = unsafe {
         match vectors[..count] {
-            // A third less work for the kernel, which counts where there is nothing yet.
+            // A third less work for the kernel, which matters for empty reads.
             [libc::iovec { iov_base, iov_len }] => libc::recv(file, iov_base, iov_len, 0),
             _ => libc::readv(file, vectors.as_ptr(), count as libc::c_int),
         }
@@ -113,7 +113,7 @@ pub(crate) fn try_send(stream: &TcpStream, pieces: &[Piece<'_>]) -> io::Result<u
 /// since Linux 2.6.28). Non-blocking reads return any available bytes.
 pub(crate) fn set_low_water(stream: &TcpStream, bytes: libc::c_int) {
     let size = std::mem::size_of::<libc::c_int>() as libc::socklen_t;
-    // A kernel that refuses wakes more often than it needs to, and no more comes of it.
+    // If the kernel refuses, it only causes more wake-ups than necessary.
     // SAFETY: the value is an integer on this stack frame, and `size` is its size.
     let _ = unsafe {
         libc::setsockopt(

@@ -13,9 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// An idle connection is probed after this long, then at [`PROBE_INTERVAL`], and given up after
 /// [`PROBES_MAX`] unanswered probes: half a minute for a peer that lost its power. Without probes
-/// its idle lane would stay for ever.
+/// its idle lane would remain for ever.
 const PROBE_AFTER: Duration = Duration::from_secs(15);
-/// Between two probes.
+/// Interval between probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Unanswered probes before a connection is given up.
 const PROBES_MAX: u32 = 3;
@@ -84,15 +84,15 @@ impl Stream for TcpStream {
     }
 }
 
-/// Fewer do not wake the runtime while somebody else looks for them. So many fit into the smallest
-/// buffer that the kernel gives a socket (half of `tcp_rmem`'s default), so that asking for them does
-/// not have it give a larger one.
+/// Fewer bytes do not wake the runtime while a thread polls. This number fits into the smallest
+/// buffer that the kernel gives a socket (half of `tcp_rmem`'s default), so that the setting does
+/// not enlarge the buffer.
 const FEW_BYTES: i32 = 32 << 10;
-/// Turns of the runtime, one to two microseconds each, in which a reader looks again before it
+/// Maximum polls of a reader, one runtime turn of one to two microseconds each, before it
 /// sleeps. Waking a processor that went idle costs more than that: with both ends on processors of
 /// their own, 1 MiB at a time went from 0.74 of the raw stream to more than all of it.
 const SPINS_MAX: u32 = 64;
-/// Sleeps without a look before, at most, after looking was in vain time and again.
+/// Maximum consecutive sleeps without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
 
 /// The receiving half of a socket: one `readv` into place.
@@ -103,7 +103,7 @@ pub struct TcpReader {
 }
 
 impl TcpReader {
-    /// Looks for bytes for a few turns of the runtime; other tasks run meanwhile. Where looking
+    /// Polls for bytes for a few turns of the runtime; other tasks run meanwhile. If polling
     /// does not pay, because the other end is slow or shares this processor, it soon stops.
     async fn spin(&mut self) -> bool {
         if !self.budget.is_due() {

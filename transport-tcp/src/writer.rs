@@ -9,7 +9,7 @@ use handfast_transport::Completion;
 use std::io;
 use std::sync::{Arc, MutexGuard};
 
-/// Sends in a row by who only has something to send; the lane's task does the rest.
+/// Maximum consecutive sends of a posting thread; the lane's task sends the rest.
 const TURNS_MAX: u32 = 4;
 
 /// Result of one turn.
@@ -20,7 +20,7 @@ enum Progress {
     Closed,
 }
 
-/// The sending task's own things, kept from turn to turn.
+/// State of the sending task between turns.
 pub(crate) struct Outbound<W> {
     lane: Arc<Lane>,
     half: W,
@@ -43,7 +43,7 @@ impl<W: StreamWriter> Outbound<W> {
         let failed = |error| peer_io("send", &error);
         loop {
             match self.turn().map_err(failed)? {
-                // Sends may go on and on without an await of their own.
+                // Sends may repeat without an await.
                 Progress::Sent => tokio::task::consume_budget().await,
                 Progress::Blocked => self.half.writable().await.map_err(failed)?,
                 Progress::Idle => {
@@ -65,7 +65,7 @@ impl<W: StreamWriter> Outbound<W> {
 }
 
 impl Lane {
-    /// Sends once of what is in hand, or else of what is queued.
+    /// Sends once from the current batch, or else from the queues.
     fn send_once(
         &self,
         outgoing: &mut Outgoing,
@@ -101,7 +101,7 @@ impl Lane {
     /// Sends at once as far as the socket takes it and no other thread sends; the rest is left to
     /// the lane's task, whose wake-up costs more than a send.
     pub(crate) fn send_now(self: &Arc<Self>) {
-        // Until what was sent whole is reported, the lane is not gone.
+        // The lane remains until completed sends are reported.
         let Some(_live) = self.enter() else { return };
         let mut completions = Vec::new();
         let sent =
@@ -114,7 +114,7 @@ impl Lane {
         }
     }
 
-    /// `false` when something is left.
+    /// Returns false if data is left.
     fn send_some(
         &self,
         mut outgoing: MutexGuard<'_, Outgoing>,

@@ -10,10 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Bytes that a checksum, or a copy to or from a file, takes at a time.
+/// Chunk size of checksums and file copies, in bytes.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// A counted block of bytes that a peer may write at any time.
+/// A reference-counted block of bytes that a peer may write at any time.
 ///
 /// Cloning is cheap and shares the block. What is copied out while a peer writes may be torn;
 /// only a completed transfer orders the two.
@@ -61,9 +61,9 @@ pub enum MemoryError {
     /// The range exceeds the block.
     #[error("offset {offset} and length {length} exceed the block of {size} bytes")]
     OutOfRange {
-        /// First byte named, from the start of the block.
+        /// First byte of the range, from the start of the block.
         offset: usize,
-        /// Bytes named.
+        /// Length of the range in bytes.
         length: usize,
         /// Bytes in the block.
         size: usize,
@@ -79,7 +79,7 @@ pub enum MemoryError {
     FileTooShort {
         /// Bytes in the file.
         file: u64,
-        /// Bytes asked for.
+        /// Requested length in bytes.
         asked: usize,
     },
     /// The block is mapped without the right to write.
@@ -191,7 +191,7 @@ impl Memory {
         Arc::ptr_eq(&self.block, &other.block)
     }
 
-    /// Clones and spans of the block, this one included. 1 means nothing else can touch it.
+    /// Number of clones and spans of the block, this one included. At 1 nothing else can touch it.
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.block)
     }
@@ -289,7 +289,7 @@ impl Memory {
         if result == 0 { Ok(()) } else { Err(system("msync")) }
     }
 
-    /// Names `len` bytes at `offset` and holds the block.
+    /// Returns a span of `len` bytes at `offset`, which holds the block.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`].
@@ -298,7 +298,7 @@ impl Memory {
         Ok(Span { memory: self.clone(), offset, length: len })
     }
 
-    /// Names the whole block and holds it.
+    /// Returns a span of the whole block, which holds it.
     pub fn whole(&self) -> Span {
         Span { memory: self.clone(), offset: 0, length: self.len() }
     }
@@ -329,12 +329,12 @@ impl Span {
         self.offset
     }
 
-    /// Bytes named; may be 0.
+    /// Length in bytes; may be 0.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// The span is empty.
+    /// Returns true if the span is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -350,12 +350,12 @@ impl Span {
         self.memory.block.start.as_ptr().wrapping_add(self.offset)
     }
 
-    /// The bytes are writable.
+    /// Returns true if the bytes are writable.
     pub fn is_writable(&self) -> bool {
         self.memory.is_writable()
     }
 
-    /// Names `len` bytes from `offset` within this span.
+    /// Returns a span of `len` bytes at `offset` within this span.
     ///
     /// # Errors
     /// [`MemoryError::OutOfRange`], in terms of the span.

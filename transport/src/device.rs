@@ -1,4 +1,4 @@
-//! Memory as devices know it.
+//! Memory registered with devices.
 
 use crate::block::Span;
 use std::fmt;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct DeviceId(u64);
 
 impl DeviceId {
-    /// The number of a device that is being opened.
+    /// Allocates the number of a newly opened device.
     pub fn next() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The keys under which one device knows memory.
+/// The keys of memory at one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceKey {
     /// The device.
@@ -27,7 +27,7 @@ pub struct DeviceKey {
     pub remote: u32,
 }
 
-/// Memory that devices may read and write for as long as this is held.
+/// Memory that devices may read and write while this is held.
 pub struct DeviceMemory {
     address: u64,
     bytes: u64,
@@ -52,7 +52,7 @@ impl DeviceMemory {
         self.address
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -7,7 +7,7 @@ use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath, Pair};
 use std::pin::Pin;
 
-/// Transport of bytes to or from a peer.
+/// Transport of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportKind {
@@ -20,10 +20,10 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
-    /// All there are, in the order of their declaration.
+    /// All transports, in order of declaration.
     pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
 
-    /// In one word, as reports name it.
+    /// Name in reports, a single word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
@@ -36,7 +36,7 @@ impl TransportKind {
 /// Attempt to create an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// At a limit nothing is left of it.
+    /// First attempt: at a limit it leaves nothing behind.
     First,
     /// After capacity was asked for. Unavailable optional parts are left out.
     Last,
@@ -48,7 +48,7 @@ pub enum Attempt {
 pub struct NotCreated {
     /// The error.
     pub error: TransportError,
-    /// The limit that was reached, where the end of another endpoint would help.
+    /// The limit that was reached, if the end of another endpoint would lift it.
     pub limit: Option<LimitReached>,
 }
 
@@ -78,10 +78,10 @@ pub trait Endpoints: DataPath {
     /// Connects the endpoint to the one that the peer announced as `body`. Once per endpoint.
     fn connect(&self, local: Pair, remote: Pair, body: Body) -> Step<()>;
 
-    /// Ends the endpoint. Afterwards nothing of it touches memory.
+    /// Ends the endpoint. Afterwards it no longer touches memory.
     fn retire(&self, lifecycle: Lifecycle) -> Step<()>;
 
-    /// Has the peer answer over each queue pair of a connected endpoint (rule H13).
+    /// Probes the peer over each queue pair of a connected endpoint (rule H13).
     fn probe(&self, _lifecycle: Lifecycle) -> Step<()> {
         let detail = "a lane over TCP never leads to a legacy peer".to_owned();
         let error =
@@ -98,6 +98,6 @@ pub trait Endpoints: DataPath {
     /// Transport of a connected endpoint.
     fn transport_kind(&self, lane: Lifecycle) -> TransportKind;
 
-    /// Requests of the peer that the endpoint has seen. Queue pairs do not show them.
+    /// Number of the peer's requests on the endpoint. Queue pairs do not expose it.
     fn served(&self, lane: Lifecycle) -> u64;
 }

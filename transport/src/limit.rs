@@ -1,4 +1,4 @@
-//! Limits of a NIC, as an endpoint that cannot be created reports them.
+//! Limits of a NIC, reported when an endpoint cannot be created.
 
 /// A limit of a NIC that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,9 +6,9 @@
 pub struct LimitReached {
     /// The limit.
     pub limit: NicLimit,
-    /// Number in use by this NIC of this process; other processes may use the device too.
+    /// Number in use by this process's NIC; other processes may use the device too.
     pub in_use: u64,
-    /// Largest number: the limit of the device, or a smaller one that is configured.
+    /// Maximum: the device's limit, or a smaller configured one.
     pub max: u64,
 }
 
@@ -36,7 +36,7 @@ pub enum NicLimit {
 }
 
 impl NicLimit {
-    /// The cure, for people.
+    /// Human-readable remedy.
     pub fn cure(self) -> &'static str {
         match self {
             Self::Lanes => "retire idle lanes, or raise the setting lanes_max",

@@ -4,7 +4,7 @@
 use crate::block::Span;
 use std::ptr;
 
-/// Pages that are asked about: the first, the last, and some evenly between.
+/// Number of sampled pages: the first, the last, and evenly spaced ones between.
 const PAGES_ASKED: usize = 16;
 
 impl Span {
@@ -19,7 +19,7 @@ impl Span {
         };
         let pages: [*const libc::c_void; PAGES_ASKED] = std::array::from_fn(page);
         let mut told = [-libc::ENOENT; PAGES_ASKED];
-        // SAFETY: both arrays have as many entries as the call is told, live until it returns, and
+        // SAFETY: both arrays have the length passed to the call, live until it returns, and
         // `told` is written by nobody else. Without a list of nodes it moves no page and reads none:
         // the addresses are looked up, whatever they are.
         let result = unsafe {
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(memory.span(5, 0).unwrap().numa_node(), None);
         let node = memory.whole().numa_node();
         println!("on node {node:?}");
-        // Kernels without NUMA, and sandboxes, do not tell.
+        // Kernels without NUMA and sandboxes do not report it.
         if let Some(node) = node {
             let folder = format!("/sys/devices/system/node/node{node}");
             assert!(Path::new(&folder).exists() || node == 0, "there is no node {node}");

@@ -1,4 +1,4 @@
-//! Slices as transports are given them, and the sink of their completions.
+//! Slices posted to transports, and the sink of their completions.
 
 use crate::block::Span;
 use crate::device::DeviceMemory;
@@ -32,6 +32,6 @@ pub trait LaneSink: Send + Sync + 'static {
     /// leaves is dropped.
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>);
 
-    /// The lane broke: the first error, once. It takes nothing more and is to be retired.
+    /// The lane failed: reports its first error, once. It takes no more slices and must be retired.
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError);
 }

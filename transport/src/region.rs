@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
-/// Most regions registered at once. Each change copies the table, so it bounds that copy too.
+/// Maximum registered regions. Each change copies the table, so this also bounds the copy.
 pub const REGIONS_MAX: usize = 16_384;
 
 /// A peer's permissions in a region.
@@ -92,15 +92,15 @@ impl fmt::Debug for Region {
 /// Reasons to refuse a peer's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegionError {
-    /// No region has the key: never registered, or no longer.
+    /// No region has the key: it was never registered or has been removed.
     #[error("no region has the key")]
     UnknownKey,
-    /// The bytes are not all inside the region.
+    /// The range exceeds the region.
     #[error("{length} bytes at {address:#x} are not inside the region of {region} bytes")]
     OutOfBounds {
-        /// First byte named.
+        /// First byte of the range.
         address: u64,
-        /// Bytes named.
+        /// Length of the range in bytes.
         length: u64,
         /// Bytes in the region.
         region: u64,
@@ -119,7 +119,7 @@ pub enum RegistrationError {
     /// The key is in use by another region; retry with another random key.
     #[error("the key is taken")]
     KeyTaken,
-    /// Remote writes to memory that is mapped read-only.
+    /// Remote write access to memory that is mapped read-only.
     #[error("read-only memory cannot accept remote writes")]
     ReadOnly,
 }
@@ -150,7 +150,7 @@ impl Default for RegionTable {
 }
 
 impl RegionTable {
-    /// Makes an empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         let snapshot = Snapshot { version: 0, regions: Vec::new() };
         Self { version: AtomicU64::new(0), current: RwLock::new(Arc::new(snapshot)) }
@@ -221,12 +221,12 @@ impl RegionTable {
         snapshot.find(key).ok().map(|place| snapshot.regions[place].clone())
     }
 
-    /// Regions registered.
+    /// Returns the number of registered regions.
     pub fn len(&self) -> usize {
         self.snapshot().regions.len()
     }
 
-    /// No region is registered.
+    /// Returns true if no region is registered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -267,14 +267,14 @@ pub struct RegionCache {
 }
 
 impl RegionCache {
-    /// Makes a reader of `table`.
+    /// Creates a reader of `table`.
     pub fn new(table: Arc<RegionTable>) -> Self {
         let snapshot = table.snapshot();
         Self { table, version: snapshot.version, snapshot: Arc::downgrade(&snapshot) }
     }
 
-    /// Number of changes to the table so far: what an earlier lookup answered holds while this is
-    /// the same. One atomic load.
+    /// Number of changes to the table so far: an earlier lookup remains valid while this is
+    /// unchanged. One atomic load.
     pub fn version(&self) -> u64 {
         self.table.version.load(Ordering::Acquire)
     }

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Decides whether a waiter polls before it sleeps. Polling pays where the other end answers within
-/// microseconds, and not where it is slow or shares the processor: after each poll that finds nothing
+/// microseconds, and not if it is slow or shares the processor: after each empty poll
 /// more sleeps go without one, `2n + 1` after `n`, up to a limit.
 #[derive(Debug, Default)]
 pub struct SpinBudget {
-    /// Sleeps without a poll that follow the next empty poll, less one doubling.
+    /// Number of sleeps without a poll after the last empty poll; the next one doubles it.
     rest: AtomicU32,
-    /// Of them, those still to come.
+    /// Remaining sleeps without a poll.
     resting: AtomicU32,
 }
 
@@ -20,12 +20,12 @@ impl SpinBudget {
         self.resting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_err()
     }
 
-    /// A poll found something: the next sleep has one again.
+    /// Records a successful poll: the next sleep is preceded by one.
     pub fn on_found(&self) {
         self.rest.store(0, Ordering::Relaxed);
     }
 
-    /// A poll found nothing: at most `rest_max` sleeps go without one.
+    /// Records an empty poll: up to `rest_max` following sleeps skip the poll.
     pub fn on_empty(&self, rest_max: u32) {
         let rest = (2 * self.rest.load(Ordering::Relaxed) + 1).min(rest_max);
         self.rest.store(rest, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl SpinBudget {
 mod tests {
     use super::*;
 
-    /// Of a thousand sleeps that no poll shortens few have one, at growing distances; the first poll
+    /// Of a thousand sleeps with only empty polls, few poll, at growing distances; the first poll
     /// that finds something resets them.
     #[test]
     fn empty_polls_back_off_and_a_find_resets_them() {

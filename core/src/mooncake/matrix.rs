@@ -87,7 +87,7 @@ pub enum MatrixError {
     /// It is not JSON, or no object.
     #[error("the NIC priority matrix is no JSON object: {0}")]
     NotAnObject(String),
-    /// The value of a location is not two lists of names.
+    /// The value of a location is not a pair of name lists.
     #[error(
         "location '{location}' of the NIC priority matrix: {problem}; it must be \
          [[\"preferred NIC\", …], [\"other NIC\", …]]"

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 pub const DATAGRAM_MAGIC: &[u8; 8] = b"HFDOCTU1";
 /// Begins an answer.
 const ANSWER_MAGIC: &[u8; 8] = b"HFDOCTA1";
-/// Shortest question, and every answer, in bytes.
+/// Minimum length of a question, and length of every answer, in bytes.
 pub const DATAGRAM_BYTES_MIN: usize = 16;
-/// Longest question, in bytes: what IPv4 has room for.
+/// Maximum length of a question, in bytes: the limit of IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Questions of one length that are asked before it is taken for lost.
 pub const DATAGRAM_TRIES: u8 = 3;

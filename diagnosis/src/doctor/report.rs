@@ -41,7 +41,7 @@ pub struct Check {
     pub name: &'static str,
     /// The subject of the probe.
     pub title: Text,
-    /// Its outcome.
+    /// Outcome of the check.
     pub outcome: Outcome,
 }
 

@@ -27,8 +27,8 @@ pub struct EngineLimits {
     /// is in steady use later than others. Over RDMA a node cannot see a peer's use of a lane, so
     /// a node that only serves needs capacity for all its concurrent clients.
     pub lanes_max: usize,
-    /// Lanes at once with one peer, those on their way up or down included: two for each pair of NICs
-    /// and a few more. Over RDMA a lane is two queue pairs. A request of the peer past it is refused
+    /// Maximum lanes with one peer, opening and closing ones included: two for each pair of NICs
+    /// and a few more. Over RDMA a lane is two queue pairs. Past it a peer's request is refused
     /// as busy; half-open lanes are gone after five seconds.
     pub lanes_per_peer_max: usize,
     /// Maximum outstanding slices on one lane; at most
@@ -46,7 +46,7 @@ pub struct EngineLimits {
 }
 
 impl EngineLimits {
-    /// Most bytes of a slice.
+    /// Maximum bytes of a slice.
     pub const SLICE_BYTES_MAX: usize = handfast_transport_tcp::SLICE_BYTES_MAX;
 
     /// These limits with changes: `EngineLimits::default().with(|it| it.peers_max = 8)`.
@@ -79,7 +79,7 @@ impl Default for EngineLimits {
 pub struct EngineTiming {
     /// Time limit of a call to a peer's control channel.
     pub call_timeout: Duration,
-    /// Longest time of a lane with work and without any answer. Idle time does not count; time of
+    /// Timeout of a lane with work but without any answer. Idle time does not count; time of
     /// work that a deadline or a cancel withdrew does. A lane to a Mooncake node gets the time of
     /// its slowest request, if that is more
     /// ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).

@@ -39,7 +39,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 /// Peers warmed at once by [`Engine::warm`].
 const WARMING_MAX: usize = 64;
-/// Time for former incarnations of a peer to show that they are alive.
+/// Timeout for former incarnations of a peer to prove that they are alive.
 const OTHER_RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A node handle. Cheap to clone. Dropping the last clone closes the node without waiting.
@@ -280,7 +280,7 @@ impl Engine {
         Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
     }
 
-    /// Whether Mooncake nodes reach memory of ours that is registered for them
+    /// Whether Mooncake nodes can access memory registered for them
     /// ([`Register::mooncake`]): over a data port, or over RDMA, or both.
     pub fn serves_mooncake(&self) -> bool {
         self.shared.answers.is_open
@@ -370,7 +370,7 @@ impl Engine {
         self.shared.closed.store(true, Ordering::Release);
         if let Some(directory) = &self.shared.directory {
             let withdrawing = directory.withdraw(&self.shared.answers);
-            // A store that does not answer keeps our entries until somebody writes over them.
+            // An unresponsive store keeps our entries until they are overwritten.
             let _ = tokio::time::timeout(self.shared.close_timeout, withdrawing).await;
         }
         self.shared.store_tasks.iter().for_each(AbortHandle::abort);
@@ -379,13 +379,13 @@ impl Engine {
         }
         let (done, closed) = oneshot::channel();
         if self.shared.commands.send(Command::Shutdown { done: Some(done) }) {
-            // An error means that the driver has ended, which is what we wait for.
+            // An error means that the driver has exited, as awaited.
             let _ = closed.await;
         }
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
-        // Nobody drives it any more if it was closed, or if its runtime has ended.
+        // Nothing drives it after a close or the end of its runtime.
         let undriven = self.shared.commands.is_closed();
         match undriven || self.shared.closed.load(Ordering::Acquire) {
             false => Ok(()),
@@ -493,7 +493,7 @@ impl Engine {
             transport.note_address(&rail.path, &descriptor.devices[rail.peer_device].gid, None);
         }
         if descriptor.keep && !target.has_lanes() {
-            // For the handshake that is to come.
+            // For the coming handshake.
             keep();
         }
         let tcp = own.offer.transports.tcp && descriptor.transports.tcp;
@@ -502,7 +502,7 @@ impl Engine {
         Ok((descriptor, target))
     }
 
-    /// The target for a Mooncake node, over RDMA where both have it.
+    /// Returns the target for a Mooncake node, over RDMA if both sides support it.
     fn meet(
         &self,
         links: &dyn Links,
@@ -557,7 +557,7 @@ impl Engine {
         }
     }
 
-    /// Returns another live incarnation of the peer, which answers at a different address.
+    /// Returns another live incarnation of the peer, which answers at another address.
     async fn other_alive(
         &self,
         path: &NicPath,
@@ -583,7 +583,7 @@ impl Engine {
                     Some(_) => {}
                     None => return None,
                 },
-                // A silent incarnation counts as gone.
+                // An unresponsive incarnation counts as dead.
                 () = self.sleep_until(at) => return None,
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A port that other machines reach takes Mooncake's TCP data protocol, which knows no keys: they may
+/// A port that other machines reach serves Mooncake's TCP data protocol without keys: they may
 /// read and write every segment that was registered for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exposure {
@@ -12,7 +12,7 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// Of a port bound at `at`; none if only this machine reaches it.
+    /// Exposure of a port bound at `at`; `None` if only this machine reaches it.
     pub(crate) fn of(at: SocketAddr) -> Option<Self> {
         (!at.ip().is_loopback()).then_some(Self { at })
     }

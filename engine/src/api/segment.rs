@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Edits that make one name of another before it is no longer suggested.
+/// Maximum edit distance of a suggested name.
 const SUGGESTION_EDITS_MAX: usize = 3;
 
-/// Bytes read back at a time for the checksum of a node that computes none.
+/// Bytes read at a time for the checksum of a node that computes none.
 const READ_BACK_BYTES: usize = 4 << 20;
 
-/// Names of segments that an error lists.
+/// Maximum segment names listed in an error.
 const NAMES_SHOWN_MAX: usize = 8;
 
 /// A region of a peer's memory, by name. Cheap to clone. It survives restarts of the peer: the
@@ -41,7 +41,7 @@ struct Inner {
     address: String,
     name: String,
     resolved: Mutex<Resolved>,
-    /// One refresh at a time; the others wait for it and share how it failed.
+    /// Serializes refreshes; concurrent callers wait and share its failure.
     refresh: tokio::sync::Mutex<Option<Error>>,
     /// Refreshes that failed.
     failures: AtomicU64,
@@ -53,7 +53,7 @@ struct Resolved {
     region: Arc<RegionDescriptor>,
     /// The region with its RDMA keys.
     remote: Arc<RemoteRegion>,
-    /// The owner refused what the descriptor seemed to allow.
+    /// The owner refused an access that the descriptor permits.
     outdated: Arc<AtomicBool>,
 }
 
@@ -68,7 +68,7 @@ impl Resolved {
     }
 }
 
-/// Memory of ours that an RDMA device knows for as long as this is held; nothing without one.
+/// Local memory registered with an RDMA device while this is held; empty without a device.
 #[must_use = "the device forgets the memory when this is dropped"]
 pub struct Prepared {
     _registered: Option<Arc<LocalRegion>>,
@@ -166,8 +166,8 @@ impl Segment {
     /// Asks the owner for the CRC-32C of `bytes` bytes at `offset`, at most
     /// `checksum_bytes_max` of its limits. Cancel-safe.
     ///
-    /// A Mooncake node answers no such question: its bytes are read back, and the sum is of those.
-    /// The limit is ours then.
+    /// A Mooncake node computes no checksum: its bytes are read, and their checksum is returned.
+    /// The local limit applies then.
     ///
     /// # Errors
     /// The owner cannot be reached, or refuses the request.
@@ -201,7 +201,7 @@ impl Segment {
         let said = target.address();
         match &engine.shared().directory {
             None => self.address().to_owned(),
-            // A target to ourselves has no address.
+            // The target of this node has no address.
             Some(_) if said.is_empty() => engine.address().to_owned(),
             Some(_) => said.to_string(),
         }
@@ -295,7 +295,7 @@ impl Segment {
 
 fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescriptor, Error> {
     let regions = &descriptor.regions;
-    // Over RDMA each buffer has a key of its own.
+    // Over RDMA each buffer has its own key.
     let by_address = descriptor.incarnation == Incarnation::UNKNOWN && descriptor.transports.tcp;
     if by_address && name == Some(ABSOLUTE) {
         return Ok(absolute());
@@ -307,7 +307,7 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
         let cause = Cause::NotNamed { served: first_names(regions), known: regions.len() };
         return Err(match regions.is_empty() {
             true => Error::peer(Stage::Metadata, cause),
-            // The stage tells the two apart.
+            // The stage distinguishes the two.
             false => Error::local(Stage::Metadata, cause),
         });
     };
@@ -392,8 +392,8 @@ impl Batch {
         self
     }
 
-    /// Submits. Waits only when the owner of the segment was lost or has restarted and its new
-    /// descriptor must be asked for, and for the RDMA device where it does not know the memory yet
+    /// Submits the batch. Waits only for the new descriptor of an owner that was lost or has
+    /// restarted, and for the registration of memory that the RDMA device does not know yet
     /// ([`Engine::prepare`]). Cancel-safe: nothing was submitted.
     ///
     /// # Errors
@@ -424,7 +424,7 @@ impl Batch {
         Ok(Transfer::new(target, batch, report, outdated))
     }
 
-    /// Refuses what the region does not allow or hold.
+    /// Checks a request against the region's bounds and permissions.
     fn check(&self, region: &RegionDescriptor) -> Result<(), Error> {
         for RequestSpan { direction, span, offset, .. } in &self.requests {
             let allowed = match direction {
@@ -452,8 +452,8 @@ impl IntoFuture for Batch {
     }
 }
 
-/// Finds our memory as the RDMA device knows it, and tells the device of what it does not: once
-/// per block of memory, from the first byte named to the last.
+/// Looks up the device registrations of local memory, and registers missing ones: once
+/// per block, from the first requested byte to the last.
 async fn find_ends(
     engine: &Engine,
     pieces: &mut [RequestSpan],

@@ -43,7 +43,7 @@ use tokio::task::AbortHandle;
 
 /// Events buffered for a slow subscriber, which learns how many it missed.
 const EVENTS_KEPT: usize = 256;
-/// Pause after a connection could not be accepted, in milliseconds.
+/// Pause after a failed accept, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 20;
 
 /// Shared parts of an engine during its start.
@@ -68,9 +68,9 @@ impl Builder {
     /// Starts on tokio's network and clock, within the current runtime.
     ///
     /// # Errors
-    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] when the address
-    /// cannot be had, [`Stage::Device`] when RDMA alone is asked for and cannot be had,
-    /// [`Stage::Recording`] when the recording cannot be begun.
+    /// [`Stage::Configuration`] for contradictory options, [`Stage::Listen`] if the address
+    /// cannot be bound, [`Stage::Device`] when RDMA is required and unavailable,
+    /// [`Stage::Recording`] when the recording cannot be started.
     pub async fn start(self) -> Result<Engine, Error> {
         self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
     }
@@ -165,7 +165,7 @@ async fn start<N: Net>(
     Ok(parts.run(listener, data, metrics, receiver))
 }
 
-/// The recording, if there is to be one.
+/// Starts the recording, if one is requested.
 fn trace(builder: &Builder) -> Result<Option<Trace>, Error> {
     let recorder = builder.record.clone().map(Recorder::create).transpose();
     Ok(recorder.map_err(|error| Error::local(Stage::Recording, error))?.map(Trace::new))
@@ -256,7 +256,7 @@ impl<N: Net> Parts<N> {
         Listening::start_when(calls, serving)
     }
 
-    /// Starts the tasks that publish to the metadata store, and follow it.
+    /// Starts the tasks that publish to and watch the metadata store.
     fn store_tasks(&self, links: Option<&Arc<dyn Links>>) -> Vec<AbortHandle> {
         let Some(directory) = &self.directory else { return Vec::new() };
         let (registry, links) = (Arc::downgrade(&self.registry), links.map(Arc::downgrade));
@@ -372,9 +372,9 @@ impl<N: Net> Parts<N> {
             clock: self.clock.clone(),
             commands: self.commands.clone(),
             limits,
-            // A copy cannot go mute; the check would only find a busy machine.
+            // A copy cannot be unresponsive; the check would only detect a busy machine.
             lane_mute: Duration(u64::MAX),
-            // Nor has it a lane or a peer, of which a trace tells.
+            // It has no lane and no peer for a trace to record.
             trace: None,
             meters: Some(self.answers.counts.meters.peer(&self.path())),
         });
@@ -406,7 +406,7 @@ async fn open<N: Net>(
     }
 }
 
-/// Our port, what peers are told of it, and the one address it is at, if it is one that other
+/// The listening port, its announcement, and its address if it is a single one that other
 /// machines can reach.
 async fn bind<N: Net>(
     builder: &Builder,
@@ -422,7 +422,7 @@ async fn bind<N: Net>(
     Ok((Some(listener), advertised(builder, bound)?, at))
 }
 
-/// The ports beside our own.
+/// The optional ports.
 async fn bind_others<N: Net>(
     builder: &Builder,
     net: &N,
@@ -432,7 +432,7 @@ async fn bind_others<N: Net>(
     Ok((data, MetricsListener::bind(builder.metrics.as_deref(), net).await?))
 }
 
-/// The port for Mooncake nodes, before anything is served at it.
+/// The bound port for Mooncake nodes, not served yet.
 struct DataListener<N: Net> {
     listener: N::Listener,
     bound: SocketAddr,
@@ -442,8 +442,8 @@ struct DataListener<N: Net> {
 }
 
 impl<N: Net> DataListener<N> {
-    /// Binds it at the host that is listened at, if Mooncake nodes are spoken to over TCP and we
-    /// listen.
+    /// Binds it at the listening host, if Mooncake nodes are enabled over TCP and this node
+    /// listens.
     async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
             return Ok(None);
@@ -489,7 +489,7 @@ fn tcp_config(limits: &EngineLimits, address: String, incarnation: Incarnation) 
     let limits = TcpLimits {
         lanes_max: limits.lanes_max,
         depth: limits.lane_depth,
-        // The listener bounds those connections too, and makes room among them.
+        // The listener also bounds those connections, and closes the oldest at the limit.
         hellos_pending_max: limits.control_connections_max,
     };
     TcpConfig { limits, timing: TcpTiming::default(), address, incarnation }
@@ -500,7 +500,7 @@ fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
         true => limits.slice_bytes_max.min(RDMA_SLICE_BYTES_MAX),
         false => limits.slice_bytes_max,
     };
-    // Those that owe a fence count there, too.
+    // Batches that owe a fence count there as well.
     let lanes_max = u32::try_from(limits.lanes_per_peer_max).unwrap_or(u32::MAX);
     let default = TransferLimits::default();
     TransferLimits {

@@ -35,9 +35,9 @@ struct Gone;
 /// Stages of waiting for a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waiting {
-    /// Not yet.
+    /// Not waited for yet.
     No,
-    /// Others that are waited for on the same thread were let go first.
+    /// The task has yielded once to others on the same thread.
     Polled,
     /// A completing task wakes the waiter.
     Asleep,
@@ -53,9 +53,9 @@ impl Transfer {
         Self { target, batch, report, outdated, ended: false, waiting: Waiting::No }
     }
 
-    /// A thread that waits outside of a runtime's tasks would sleep, and be woken by one of them, which
-    /// costs more than most waits: it looks for the end itself for a while. First it has whatever it
-    /// waits for beside this begin. `None`: it is waited for as usual.
+    /// A thread that waits outside the runtime's tasks would park and be woken by a task, which
+    /// costs more than most waits, so it busy-polls for a while. Before that it starts whatever
+    /// else it waits for. `None`: waits as usual.
     fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
         if tokio::task::try_id().is_some() {
             return None;
@@ -117,7 +117,7 @@ impl Future for Transfer {
             None => Pin::new(&mut self.report).poll(context).map_err(|_| Gone),
         };
         if report.is_pending() && self.waiting == Waiting::No {
-            // Not before: until this task gives way nothing may be received for others.
+            // Only now: until this task yields, others may not receive.
             self.waiting = Waiting::Asleep;
             self.target.request_poll(self.batch);
         }

@@ -1,4 +1,4 @@
-//! Taking connections at a port, as many at once as there are places.
+//! Accepting connections at a port, up to a limit.
 
 use crate::observe::count;
 use crate::observe::counters::Counts;
@@ -49,10 +49,10 @@ impl Listening {
         })
     }
 
-    /// Ends it. When it returns the port is free, and no connection touches memory any more.
+    /// Stops serving. On return the port is free, and no connection touches memory.
     pub(crate) async fn end(self) {
         drop(self.stop);
-        // A task that has died has ended as well.
+        // A task that panicked has ended as well.
         let _ = self.task.await;
     }
 }
@@ -61,7 +61,7 @@ impl Listening {
 pub(crate) struct Places {
     /// Maximum concurrent connections. Past it the oldest quiet one is closed.
     pub(crate) connections_max: usize,
-    /// Pause after accept failed, which usually means that descriptors ran out.
+    /// Pause after a failed accept, usually caused by a lack of file descriptors.
     pub(crate) accept_pause: Duration,
     pub(crate) counts: Arc<Counts>,
     /// Counts connections closed for newer ones.
@@ -124,7 +124,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     tasks.shutdown().await;
 }
 
-/// Closing another connection would help.
+/// Whether closing another connection would help.
 fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     code.is_some_and(|code| {
@@ -148,7 +148,7 @@ impl Places {
         }
     }
 
-    /// Closes the oldest connection that is quiet.
+    /// Closes the oldest quiet connection.
     fn shed(&self, open: &mut BTreeMap<u64, Connection>) -> bool {
         let quiet = |connection: &Connection| connection.quiet.load(Ordering::Relaxed);
         let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);

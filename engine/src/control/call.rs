@@ -23,14 +23,14 @@ pub(crate) enum CallError {
     UnknownHost(String),
     /// Connecting failed.
     Connect(io::Error),
-    /// Neither connection nor answer within the milliseconds.
+    /// No connection or no answer within this many milliseconds.
     Silent(u64),
-    /// The connection ended, or the answer is no frame.
+    /// The connection ended, or the answer is not a frame.
     Answer(ReadError),
 }
 
 impl CallError {
-    /// As the life cycle sees it.
+    /// Converts the failure for the life cycle.
     pub(crate) fn failure(&self) -> CallFailure {
         match self {
             Self::UnknownHost(_) => CallFailure::Unreachable,
@@ -43,7 +43,7 @@ impl CallError {
         }
     }
 
-    /// As the application sees it.
+    /// Converts the failure for the application.
     pub(crate) fn into_error(self, stage: Stage) -> Error {
         let (stage, cause) = match self {
             Self::UnknownHost(text) => (Stage::Connect, Cause::UnknownHost(text)),
@@ -77,13 +77,13 @@ fn connect_cause(error: &io::Error) -> Cause {
 pub(crate) struct Calls<N: Net> {
     net: N,
     timeout_ms: u64,
-    /// Drives the connections that are kept.
+    /// Runtime of the kept connections.
     runtime: Handle,
     kept: Arc<Kept<N::Stream>>,
     look: Look,
 }
 
-/// The answer to a question.
+/// A received answer.
 pub(crate) struct Answered {
     pub(crate) text: String,
     /// Keeps the connection that it came over for further calls, if the peer said that it takes them;
@@ -104,7 +104,7 @@ impl<N: Net> Calls<N> {
         Handle::try_current().is_ok_and(|current| current.id() == self.runtime.id())
     }
 
-    /// Asks over a dedicated connection. Cancel-safe: the connection is closed.
+    /// Sends a request over a dedicated connection. Cancel-safe: the connection is closed.
     pub(crate) async fn ask(
         &self,
         address: &str,
@@ -148,7 +148,7 @@ impl<N: Net> Calls<N> {
         .await
     }
 
-    /// Closes what is kept.
+    /// Closes the kept connections.
     pub(crate) fn close(&self) {
         self.kept.close();
     }
@@ -202,7 +202,7 @@ async fn call_afresh<N: Net>(
     Ok((answer.map_err(CallError::Answer)?, stream))
 }
 
-/// Says something and hears the answer. Nothing was heard if sending failed.
+/// Sends a frame and reads the answer, unless sending failed.
 async fn speak<S: Stream>(
     stream: &mut S,
     kind: FrameKind,

@@ -15,7 +15,7 @@ impl Inbox {
         Self { kept: Mutex::default(), kept_max }
     }
 
-    /// Keeps one; false when there is no room.
+    /// Stores a notification. Returns false if the inbox is full.
     pub(crate) fn put(&self, notification: Notification) -> bool {
         let mut kept = self.lock();
         if kept.len() >= self.kept_max {
@@ -25,7 +25,7 @@ impl Inbox {
         true
     }
 
-    /// Takes the notifications since the last call, in order.
+    /// Removes and returns all notifications, in order.
     pub(crate) fn take(&self) -> Vec<Notification> {
         self.lock().drain(..).collect()
     }

@@ -1,4 +1,4 @@
-//! Connections that take another call, kept for a moment.
+//! Idle connections, kept for further calls.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
-/// Connections kept at once; past it the one that is idle for longest is closed.
+/// Maximum kept connections; past it the one that is idle for longest is closed.
 pub(super) const KEPT_MAX: usize = 64;
 /// Longest idle time of a kept connection. A handshake with work follows its look-up at once;
 /// otherwise the connection soon costs more than it saves. Far below the peer's limit
@@ -54,7 +54,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
         }
     }
 
-    /// A connection to `address` of which no end is known. The peer may have closed it all the same.
+    /// Takes a connection to `address` that seems open. The peer may still have closed it.
     pub(super) async fn take(&self, address: &str) -> Option<S> {
         loop {
             let mut spare = {
@@ -62,7 +62,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
                 let place = state.spares.iter().rposition(|spare| spare.address == address)?;
                 state.spares.remove(place)?
             };
-            // With no call pending any byte means the end.
+            // Without a pending call any byte means the end.
             let mut byte = [0];
             let silent = poll_fn(|context| {
                 let mut buffer = ReadBuf::new(&mut byte);
@@ -75,7 +75,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
         }
     }
 
-    /// Closes them all, and keeps none any more.
+    /// Closes all connections and keeps no further ones.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -119,7 +119,7 @@ mod tests {
         once.await
     }
 
-    /// One connection too many closes the one idle for longest.
+    /// A connection past the limit closes the one idle for longest.
     #[tokio::test(start_paused = true)]
     async fn excess_connection_closes_the_longest_idle() {
         let kept = Kept::new();
@@ -151,7 +151,7 @@ mod tests {
         assert!(is_closed(&mut far_one).await && !is_closed(&mut far_two).await);
         tokio::time::sleep(KEPT_IDLE).await;
         assert!(is_closed(&mut far_two).await);
-        // Connections kept later are looked after as well.
+        // Connections kept later are closed as well.
         let (three, mut far_three) = duplex(8);
         kept.put("three:1", three);
         assert_eq!(far_three.read(&mut [0]).await.unwrap(), 0);

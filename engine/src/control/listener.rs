@@ -21,21 +21,21 @@ pub(crate) struct ListenerLimits {
     /// Connections that are not lanes yet, at once. The oldest that has said nothing whole
     /// makes room.
     pub(crate) connections_max: usize,
-    /// Time for a connection to send its request and to take its answer.
+    /// Timeout of a connection to send its request and to read its answer.
     pub(crate) call_timeout: Duration,
-    /// Pause after accept failed, which usually means that descriptors ran out.
+    /// Pause after a failed accept, usually caused by a lack of file descriptors.
     pub(crate) accept_pause: Duration,
 }
 
-/// Longest idle time of a connection that takes further calls. It yields its place earlier if
+/// Maximum idle time of a connection that accepts further calls. It is closed earlier if
 /// needed.
 pub(super) const KEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The answer to a frame.
 pub(crate) struct Answer {
-    /// Of the same kind.
+    /// A frame of the same kind.
     pub(crate) text: String,
-    /// Further calls are taken over the connection, as the peer asked and this answer says.
+    /// Whether the connection accepts further calls, as the peer asked and this answer states.
     pub(crate) keep: bool,
 }
 
@@ -160,7 +160,7 @@ async fn handle<N: Net, A: Answerer>(
     }
 }
 
-/// The next call over a connection that is kept; `None` if there is none.
+/// Reads the next call on a kept connection; `None` if there is none.
 async fn next_frame<N: Net, A>(
     stream: &mut N::Stream,
     port: &Port<N, A>,

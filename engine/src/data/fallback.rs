@@ -7,11 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 
-/// Fallbacks remembered, and kept for a subscriber that is slow; the oldest make room.
+/// Maximum fallbacks kept, also for a slow subscriber; the oldest are dropped.
 pub const FALLBACKS_KEPT: usize = 64;
 
 /// Lanes run over TCP although [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers
-/// RDMA: whose doing it is, at which stage, for which peer, why, and what cures it.
+/// RDMA: side, stage, peer, cause and remedy.
 #[derive(Clone, Debug)]
 pub struct Fallback(Error);
 
@@ -25,12 +25,12 @@ impl Fallback {
         self.0.side()
     }
 
-    /// The stage at which RDMA was given up.
+    /// The stage at which RDMA failed.
     pub fn stage(&self) -> Stage {
         self.0.stage()
     }
 
-    /// The peer, by its name; none if no peer is reached over RDMA.
+    /// Name of the peer; `None` if RDMA is unavailable for all peers.
     pub fn peer(&self) -> Option<&str> {
         self.0.peer_address()
     }
@@ -40,7 +40,7 @@ impl Fallback {
         self.0.cause()
     }
 
-    /// The cure, in one sentence.
+    /// The remedy, in one sentence.
     pub fn cure(&self) -> &'static str {
         self.0.hint().unwrap_or("choose TCP if TCP is meant")
     }
@@ -51,7 +51,7 @@ impl Fallback {
         self.0.diagnosis_id()
     }
 
-    /// The error that RDMA met.
+    /// The error of RDMA.
     pub fn reason(&self) -> &Error {
         &self.0
     }
@@ -60,7 +60,7 @@ impl Fallback {
         self.peer() == other.peer() && self.is_alike(other)
     }
 
-    /// The same, for whichever peer.
+    /// Whether two fallbacks are equal apart from their peer.
     fn is_alike(&self, other: &Self) -> bool {
         (self.stage(), self.cause()) == (other.stage(), other.cause())
     }
@@ -87,7 +87,7 @@ impl Fallbacks {
         Self { kept: Arc::default(), told: broadcast::Sender::new(FALLBACKS_KEPT) }
     }
 
-    /// Records and reports a fallback, unless it is already known.
+    /// Records and reports a fallback, unless already known.
     pub(crate) fn tell(&self, reason: Error) {
         self.tell_unless(reason, Fallback::is_same);
     }
@@ -112,11 +112,11 @@ impl Fallbacks {
             kept.push_back(fallback.clone());
         }
         tracing::warn!(%fallback, "a fallback");
-        // No receivers is fine.
+        // There may be no receivers.
         let _ = self.told.send(fallback);
     }
 
-    /// RDMA works for a peer again: the next fallback is reported again.
+    /// Forgets the fallbacks of a peer that RDMA reaches again, so that the next is reported.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn forget(&self, peer: &str) {
         self.lock().retain(|known| known.peer() != Some(peer));

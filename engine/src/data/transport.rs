@@ -1,4 +1,4 @@
-//! Transports as the engine uses them: the choice, options, and what a node announces.
+//! Transports of the engine: choice, options and announcement.
 
 use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
@@ -18,13 +18,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportChoice {
-    /// TCP alone.
+    /// TCP only.
     #[default]
     Tcp,
-    /// RDMA alone: an engine without a usable device does not start, and a peer without one is
+    /// RDMA only: an engine without a usable device does not start, and a peer without one is
     /// refused.
     Rdma,
-    /// RDMA where both sides have it and it works, else TCP. Each time TCP is taken instead is told
+    /// RDMA if both sides support it and it works, otherwise TCP. Each use of TCP is reported
     /// as a [`Fallback`](crate::Fallback).
     Auto,
 }
@@ -34,8 +34,8 @@ pub enum TransportChoice {
 #[non_exhaustive]
 pub struct RdmaOptions {
     /// The devices by name, at most [`RAILS_MAX`](crate::rdma::RAILS_MAX); with several of them bytes are
-    /// striped over all that are equally near. Default: one with the address that is listened at, or
-    /// else the first that can be used.
+    /// striped over all that are equally near. Default: the one with the listening address, or
+    /// otherwise the first usable one.
     pub devices: Vec<String>,
     /// Preferred devices by memory location, in Mooncake's form, with several devices. Bytes use a
     /// device preferred at both ends, and others if none of those works; unlisted devices come
@@ -44,11 +44,11 @@ pub struct RdmaOptions {
     pub matrix: Option<PriorityMatrix>,
     /// Port of each device, counted from 1.
     pub port: u8,
-    /// The address of the port that peers are to reach, with one device at most. Default: the best
-    /// there is.
+    /// Address of the port that peers connect to, for a single device. Default: the best
+    /// usable one.
     pub address: Option<IpAddr>,
-    /// The place of that address in the port's table instead, of every device; the address goes
-    /// before it. Default: the best there is.
+    /// Alternative to `address`: index in the GID table of each device's port. `address` takes
+    /// precedence. Default: the best usable entry.
     pub gid_index: Option<u8>,
     /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
     /// this, the port's, and the peer's. Default: 4096.
@@ -84,8 +84,8 @@ impl Default for RdmaOptions {
     }
 }
 
-/// Longest slice where lanes may run over RDMA. The time that a device waits for an answer covers a
-/// whole slice on some, and all that is in flight before it.
+/// Maximum slice if lanes may run over RDMA. On some devices the ACK timeout covers a
+/// whole slice and all work in flight before it.
 pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
 
 /// Announcement of the local transports.
@@ -97,7 +97,7 @@ pub(crate) struct Offer {
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
 }
 
-/// Our memory and the peer's as RDMA devices name them.
+/// Local and remote memory with their RDMA keys.
 #[derive(Clone)]
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RegionPair {
@@ -105,17 +105,17 @@ pub(crate) struct RegionPair {
     pub(crate) remote: Arc<RemoteRegion>,
 }
 
-/// A region of a peer as RDMA devices name it.
+/// RDMA keys of a peer's region.
 #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
 pub(crate) struct RemoteRegion {
-    /// One for each device of the peer.
+    /// Keys, one per device of the peer.
     pub(crate) keys: Vec<u32>,
     pub(crate) bytes: u64,
     pub(crate) location: Location,
 }
 
 impl RemoteRegion {
-    /// A place that is none is unknown: it costs speed and nothing else.
+    /// An invalid location counts as unknown, which only costs speed.
     pub(crate) fn of(region: &RegionDescriptor) -> Self {
         let location = region.location.as_ref().and_then(|text| text.parse().ok());
         Self {
@@ -141,7 +141,7 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) address: String,
     pub(crate) lanes_max: usize,
     pub(crate) lane_depth: u32,
-    /// TCP, where lanes may fall back to it.
+    /// TCP, if lanes may fall back to it.
     pub(crate) tcp: Option<TcpTransport<N>>,
     pub(crate) lanes: Arc<dyn LaneSink>,
     pub(crate) fallbacks: Fallbacks,
@@ -149,12 +149,12 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) entropy: Arc<dyn Entropy>,
 }
 
-/// Memory that a device knows, if there is one.
+/// Registered memory, if there is a device.
 pub(crate) type Registered = Result<Option<Arc<LocalRegion>>, Error>;
 
 /// A transport as the engine uses it: endpoints, and the memory and addresses of its devices.
 pub(crate) trait Transport: Endpoints {
-    /// Announcement for peers.
+    /// Returns the announcement for peers.
     fn offer(&self) -> &Offer;
 
     /// The device registration of the bytes, if there is one.
@@ -164,12 +164,12 @@ pub(crate) trait Transport: Endpoints {
     /// nothing without a device. Blocks while pages are pinned.
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered;
 
-    /// The rails to a node that has these devices; none where one lane will do.
+    /// Returns the rails to a node with these devices; none if one lane suffices.
     fn rails(&self, _node: &NodeName, _devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
         Vec::new()
     }
 
-    /// Notes the GID that a peer announced, with its request if that carried it.
+    /// Records a peer's announced GID, with the request that carried it, if any.
     fn note_address(&self, _peer: &NicPath, _gid: &str, _request: Option<Pair>) {}
 
     /// Counters of the RDMA devices.

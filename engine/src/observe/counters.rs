@@ -7,52 +7,52 @@ use handfast_transport_tcp::TcpCounters;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// A snapshot of what happened since the engine started, and of the lanes there are now.
+/// A snapshot of the counters since the engine's start, and of the current lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Lanes that are up, or retiring after they were.
+    /// Established lanes, retiring ones included.
     pub lanes: usize,
     /// Idle lanes evicted for another at a limit.
     pub lanes_evicted: u64,
-    /// Connections to our port that were closed to make room for a newer one.
+    /// Connections to the listening port that were closed in favour of a newer one.
     pub connections_shed: u64,
-    /// Connections refused because every place was taken by one that is being answered.
+    /// Connections refused at the limit, with every other one in the middle of a call.
     pub connections_refused: u64,
-    /// Connections that did not say a whole frame, or take their answer, in time.
+    /// Connections that did not send a complete frame or receive its answer in time.
     pub connections_overdue: u64,
-    /// Connections that ended or broke before they had said a whole frame.
+    /// Connections that ended or failed before a complete frame.
     pub connections_ended: u64,
-    /// Connections that spoke a well-known other protocol.
+    /// Connections that used another well-known protocol.
     pub connections_foreign: u64,
     /// Frames refused: bad lengths, unknown or unserved types, invalid text.
     pub frames_refused: u64,
     /// Handshake messages that could not be decoded.
     pub messages_refused: u64,
-    /// Requests that crossed an outstanding one to the same peer, before either led to a lane.
+    /// Requests that crossed an outstanding request to the same peer.
     pub requests_crossed: u64,
-    /// Requests of peers that had as many lanes as one may have (`lanes_per_peer_max`).
+    /// Requests refused because their peer was at its quota (`lanes_per_peer_max`).
     pub requests_past_share: u64,
-    /// The data port for Mooncake nodes.
+    /// Counters of the data port for Mooncake nodes.
     pub data_port: DataPortCounters,
-    /// Notifications rejected because too many were kept already, or because they were none.
+    /// Notifications rejected because the inbox was full, or because they were malformed.
     pub notifications_rejected: u64,
-    /// Times that what this node serves could not be published to the metadata store.
+    /// Failed publications to the metadata store.
     pub publications_failed: u64,
-    /// Times that the metadata store said that a peer we know takes calls elsewhere, or nowhere.
+    /// Changes or removals of a known peer's address in the metadata store.
     pub peers_moved: u64,
-    /// The endpoint life cycle's own.
+    /// Counters of the endpoint life cycle.
     pub life_cycle: LifeCycleCounters,
-    /// The TCP data plane's own.
+    /// Counters of the TCP transport.
     pub tcp: TcpCounters,
-    /// The RDMA device's own; all 0 without one.
+    /// Counters of the RDMA devices; all 0 without one.
     pub rdma: NicCounters,
 }
 
-/// A count with its name and what it counts.
+/// A counter with its name and description.
 pub(crate) type Named = (&'static str, &'static str, u64);
 
 impl Counters {
-    /// Each count that only grows, by its name.
+    /// Every monotonic counter, by name.
     pub(crate) fn named(&self) -> Vec<Named> {
         let mut all = self.of_connections();
         all.extend(self.of_lanes());
@@ -140,21 +140,21 @@ impl Counters {
 /// Counters of the data port for Mooncake nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataPortCounters {
-    /// Requests whose header came whole.
+    /// Requests whose header was received.
     pub requests: u64,
-    /// Connections closed because a request named bytes that may not be reached.
+    /// Connections closed because of a request for inaccessible bytes.
     pub refused: u64,
     /// Connections closed because a request took too long.
     pub overdue: u64,
     /// Connections that broke within a request.
     pub broken: u64,
-    /// Connections closed to make room for a newer one.
+    /// Connections closed in favour of a newer one.
     pub shed: u64,
-    /// Connections refused because every place was taken by one within a request.
+    /// Connections refused at the limit, with every other one in the middle of a request.
     pub crowded_out: u64,
 }
 
-/// The counts of the data port.
+/// Atomic counters of the data port.
 #[derive(Default)]
 pub(crate) struct DataCounts {
     pub(crate) requests: AtomicU64,

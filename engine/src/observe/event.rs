@@ -8,7 +8,7 @@ use handfast_core::{Incarnation, Lifecycle, NicPath};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A demand could not be met; it is dropped.
+    /// Opening a lane failed; the demand is dropped.
     OpenFailed {
         /// The peer.
         peer: NicPath,
@@ -43,7 +43,7 @@ pub enum Event {
         /// The last error.
         error: TransportError,
     },
-    /// Our transport has not finished a retire in time. It is waited for, without a bound: nothing
+    /// The local transport has not finished a retire in time. The wait is unbounded: nothing
     /// else is safe (rule H6).
     RetireOverdue {
         /// The peer.
@@ -51,8 +51,8 @@ pub enum Event {
         /// The lifecycle.
         lifecycle: Lifecycle,
     },
-    /// A lane was to be retired with the peer's consent and none came in the bounded number of
-    /// attempts; it is retired without. Work of the peer's may be cut off (rule H11).
+    /// The peer did not consent to a lane's retirement within the bounded number of
+    /// attempts; it is retired without consent. The peer's work may be cut off (rule H11).
     RetireForced {
         /// The peer.
         peer: NicPath,
@@ -64,13 +64,13 @@ pub enum Event {
         /// The peer.
         peer: NicPath,
     },
-    /// Two incarnations of one name have both proven life (rule H5).
+    /// Two incarnations of one name have both proven to be alive (rule H5).
     NameConflict {
         /// The peer.
         peer: NicPath,
-        /// The one that holds the name here.
+        /// The incarnation that holds the name on this node.
         live: Incarnation,
-        /// The other.
+        /// The other incarnation.
         other: Incarnation,
     },
 }

@@ -6,18 +6,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
-/// Lifecycles that a state lists one by one; the others are counted.
+/// Maximum lifecycles listed individually; further ones are only counted.
 pub const LIFECYCLES_LISTED_MAX: usize = 4_096;
 
-/// Counts by the name of a cause, of a reason or of a state; what is 0 is left out.
+/// Counts by the name of a cause, reason or state, without zeros.
 pub type ByCause = BTreeMap<&'static str, u64>;
 
 /// The lifecycles of an engine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LifecyclesState {
-    /// Number in each state. Retiring ones are not gone yet.
+    /// Number of lifecycles in each state, retiring ones included.
     pub by_state: ByCause,
-    /// The oldest of them, at most [`LIFECYCLES_LISTED_MAX`].
+    /// The oldest lifecycles, at most [`LIFECYCLES_LISTED_MAX`].
     pub listed: Vec<LifecycleState>,
     /// Number of lifecycles left out.
     pub left_out: usize,
@@ -30,9 +30,9 @@ pub struct LifecycleState {
     pub lifecycle: u64,
     /// State.
     pub state: &'static str,
-    /// To whom, `node@nic`.
+    /// Path of the peer, `node@nic`.
     pub peer: String,
-    /// The peer's run and number, if they are known.
+    /// The peer's incarnation and lifecycle number, if known.
     pub remote_incarnation: Option<String>,
     /// As `remote_incarnation`.
     pub remote_lifecycle: Option<u64>,

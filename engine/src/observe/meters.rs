@@ -22,9 +22,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Peers that are counted one by one; what happens with others is counted together.
+/// Maximum peers with counters of their own; all others share one set.
 pub const METERED_PEERS_MAX: usize = 1_024;
-/// Peers of whom it is known how their last lane ended.
+/// Maximum peers whose last lane's cause of end is remembered.
 const ENDS_MAX: usize = 65_536;
 
 /// The reasons of refusals, in the order of their counts.
@@ -44,10 +44,10 @@ pub(crate) type Causes = [AtomicU64; Cause::ALL.len()];
 /// Counts by reason of refusal.
 pub(crate) type Reasons = [AtomicU64; REASONS.len()];
 
-/// The counts of one peer, or of all those that are not counted one by one.
+/// Counters of one peer, or of all peers that share a set.
 #[derive(Default)]
 pub(crate) struct PeerMeters {
-    /// Lanes that came up.
+    /// Established lanes.
     pub(crate) established: AtomicU64,
     /// Lifecycles that ended before a lane came up, by cause.
     pub(crate) failed: Causes,
@@ -58,7 +58,7 @@ pub(crate) struct PeerMeters {
     /// Refusals that we gave, and that we were given.
     pub(crate) refusals_sent: Reasons,
     pub(crate) refusals_received: Reasons,
-    /// Demands for a lane that could not be met.
+    /// Failed demands for a lane.
     pub(crate) opens_failed: AtomicU64,
     /// New incarnations of the peer that have proven themselves.
     pub(crate) restarts: AtomicU64,
@@ -66,7 +66,7 @@ pub(crate) struct PeerMeters {
     pub(crate) retires_overdue: AtomicU64,
     pub(crate) retires_failed: AtomicU64,
     pub(crate) retires_forced: AtomicU64,
-    /// Batches that ended before there was any lane.
+    /// Batches that ended before any lane came up.
     pub(crate) batches_without_lane: AtomicU64,
     /// Lanes that ended with indeterminate writes and will not be fenced.
     pub(crate) fences_lost: AtomicU64,
@@ -81,7 +81,7 @@ impl PeerMeters {
         count(&self.batches_without_lane);
     }
 
-    /// The counts of what goes over one kind of lane.
+    /// Counters of one transport.
     pub(crate) fn rail(&self, transport_kind: TransportKind) -> Arc<Rail> {
         self.rails[transport_kind as usize].get_or_init(Arc::default).clone()
     }
@@ -93,13 +93,13 @@ impl PeerMeters {
     }
 }
 
-/// The counts of all peers.
+/// Counters of all peers.
 pub(crate) struct Meters {
     peers: Mutex<BTreeMap<NicPath, Arc<PeerMeters>>>,
     other: Arc<PeerMeters>,
     peers_max: usize,
     lanes: Mutex<Lanes>,
-    /// Connections to the port for metrics that made room, and that found none.
+    /// Connections to the metrics port that were evicted, and that were refused.
     #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
     pub(crate) shed: AtomicU64,
     #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
@@ -151,7 +151,7 @@ impl Meters {
         self.lock().get(path).unwrap_or(&self.other).clone()
     }
 
-    /// Every peer that is counted for itself, and then all others together.
+    /// Yields every peer with its own counters, then the shared set.
     pub(crate) fn all(&self) -> (Vec<(NicPath, Arc<PeerMeters>)>, Arc<PeerMeters>) {
         let peers = self.lock();
         let each = peers.iter().map(|(path, meters)| (path.clone(), meters.clone()));
@@ -201,7 +201,7 @@ impl Meters {
         }
     }
 
-    /// We answered a call.
+    /// This node answered a call.
     pub(crate) fn on_answer_sent(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
             count(&self.known(&message.to).refusals_sent[reason]);

@@ -12,7 +12,7 @@ use std::fmt::Write;
 /// Name of a queue pair and of a region where a step gives none.
 const USUAL_PAIR: &str = "q";
 const USUAL_REGION: &str = "r";
-/// Work that fits into each queue, unless a step says otherwise: one less than a power of two, since
+/// Default depth of each queue: one less than a power of two, since
 /// drivers round up to that.
 const USUAL_DEPTH: u32 = 15;
 /// The content of the sides' regions.

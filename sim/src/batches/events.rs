@@ -1,4 +1,4 @@
-//! Possible events of a world of transfers, and their cost in faults.
+//! Possible events in a world of transfers, and their cost in faults.
 
 use super::world::{Attempt, DEADLINE, LaneTruth, Stage, TransferWorld, error};
 use handfast_core::transfer::{Completion, CompletionStatus, Direction, Sent, TransferInput};
@@ -9,7 +9,7 @@ use handfast_core::transport::Side;
 pub enum TransferEvent {
     /// The next batch is submitted.
     Submit,
-    /// A batch is cancelled.
+    /// The application cancels a batch.
     Cancel(usize),
     /// A lane comes up.
     LaneUp,
@@ -21,26 +21,26 @@ pub enum TransferEvent {
     Failed(usize),
     /// An attempt is flushed.
     Flushed(usize),
-    /// An attempt is given back.
+    /// An attempt is released.
     Released(usize, Sent),
-    /// A lane is drained and gone.
+    /// A lane is drained and retired.
     LaneDown(usize),
     /// A lane is fenced.
     Fenced(usize),
-    /// Nothing will prove any more that a lane is fenced that is down or ending.
+    /// The fence of a failed or retiring lane is lost for good.
     FenceLost(usize),
-    /// An attempt whose lane is gone is answered all the same.
+    /// An attempt completes after its lane is gone.
     LateAnswer(usize),
     /// The deadline passes.
     Deadline,
-    /// The peer is given up.
+    /// The peer is lost.
     PeerLost,
     /// The peer has restarted.
     PeerRestarted,
 }
 
 impl TransferWorld {
-    /// Everything that may happen next with its price in faults, in a fixed order.
+    /// All possible next events and their cost in faults, in a fixed order.
     pub fn events(&self) -> Vec<(TransferEvent, u32)> {
         let mut events = Vec::new();
         self.push_commands(&mut events);
@@ -55,7 +55,7 @@ impl TransferWorld {
                 events.push((TransferEvent::Deadline, price));
             }
         }
-        // The peer is given up when no more lanes come up, and never otherwise.
+        // The peer is lost only when no further lane comes up.
         let stuck = self.lane_wanted && self.lanes.len() >= self.setup.lanes_max;
         if stuck {
             events.push((TransferEvent::PeerLost, 0));
@@ -129,7 +129,7 @@ impl TransferWorld {
         }
     }
 
-    /// Makes an event happen, and asks every oracle.
+    /// Applies an event and checks every oracle.
     pub fn happen(&mut self, (event, price): (TransferEvent, u32)) {
         self.faults_spent += price;
         match event {
@@ -238,7 +238,7 @@ impl TransferWorld {
         *self.batches[attempt.batch].charges.entry(slice).or_default() += 1;
     }
 
-    /// Local memory is free of an attempt; the peer's may not be.
+    /// Releases an attempt's local memory; its bytes may still land at the peer.
     fn expose(&mut self, at: usize) {
         let attempt = self.attempts[at];
         self.part(&attempt).touched = true;
@@ -282,7 +282,7 @@ impl TransferWorld {
         self.tell(TransferInput::PeerRestarted);
     }
 
-    /// Attempts that can make no difference any more.
+    /// Attempts that cannot affect the future.
     fn forget_landed(&mut self) {
         let lanes = &self.lanes;
         let answers = self.setup.faults.late_answer;
@@ -295,7 +295,7 @@ impl TransferWorld {
         });
     }
 
-    /// An event in words, to be read before it happens.
+    /// Description of an event, valid before it is applied.
     pub fn describe(&self, event: TransferEvent) -> String {
         let attempt = |at: usize| {
             let it = &self.attempts[at];

@@ -8,29 +8,29 @@ use handfast_core::transfer::{
 /// The oracles of transfers, numbered as in `docs/testing.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TransferOracle {
-    /// O3: a batch ends once.
+    /// O3: a batch completes exactly once.
     EndsOnce,
-    /// O3: no batch ends while a slice of it is posted and unanswered.
+    /// O3: no batch completes while one of its slices is outstanding.
     MemoryHeld,
-    /// O3: a success means that every byte was moved.
+    /// O3: a successful batch has moved every byte.
     Success,
     /// O7: after a success no byte of an earlier attempt lands; what is said of the peer's memory
     /// is true.
     Ghost,
-    /// O3: bytes are accounted once.
+    /// O3: each byte is counted once.
     Bytes,
-    /// O3: a batch ends as it does for a reason that there was.
+    /// O3: the outcome of a batch has an actual cause.
     Cause,
-    /// O3: what is cancelled, late, refused or outlived is asked back at once.
+    /// O3: slices of a cancelled, late, refused or obsolete batch are withdrawn at once.
     Prompt,
-    /// O2: nothing is posted on a lane that failed or is full, twice at a time, or for a peer that
-    /// is gone.
+    /// O2: nothing is posted on a failed or full lane, twice at once, or for a peer that
+    /// is lost.
     LaneLaw,
-    /// O5: when nothing is left to happen, every batch has ended and nothing is held.
+    /// O5: without further events, every batch has completed and no memory is held.
     Liveness,
 }
 
-/// An oracle that does not hold, and what was seen.
+/// A violated oracle and the observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferViolation {
     /// The violated oracle.
@@ -66,7 +66,7 @@ impl TransferWorld {
 
     pub(super) fn finished(&mut self, id: BatchId, report: &BatchReport) {
         let known = |batch: &BatchTruth| batch.id == Some(id) && !batch.finished;
-        // A batch that ends as it is submitted is not in the list yet: none here is empty.
+        // A batch that completes on submission is not in the list yet: none here is empty.
         let Some(number) = self.batches.iter().position(known) else {
             self.violate(TransferOracle::EndsOnce, format!("{id:?} ends, and is not under way"));
             return;
@@ -160,7 +160,7 @@ impl TransferWorld {
         }
     }
 
-    /// The peer was just given up: no lane will come to post on or to fence.
+    /// The peer was just lost: no further lane will be posted on or fenced.
     pub(super) fn check_loss(&mut self) {
         let posted = |number: usize| {
             self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())
@@ -172,7 +172,7 @@ impl TransferWorld {
         }
     }
 
-    /// Something of a batch was written on a lane and may still land.
+    /// Whether writes of a batch on a lane may still land.
     pub(super) fn owes(&self, batch: usize, lane: usize) -> bool {
         self.attempts.iter().any(|attempt| {
             let late = matches!(attempt.stage, Stage::Late { .. });
@@ -181,8 +181,8 @@ impl TransferWorld {
         })
     }
 
-    /// A batch that owes a fence which is lost waits for its posted slices only, whether these came
-    /// back before the loss or after it.
+    /// A batch whose fence is lost waits only for its posted slices, whether they completed
+    /// before or after the loss.
     pub(super) fn check_fence_losses(&mut self) {
         let posted = |number: usize| {
             self.attempts.iter().any(|attempt| attempt.batch == number && attempt.is_posted())

@@ -1,4 +1,4 @@
-//! The two searches: everything that can happen, breadth first, and random schedules.
+//! The two searches: exhaustive breadth-first exploration, and random schedules.
 
 use super::events::TransferEvent;
 use super::oracle::{TransferOracle, TransferViolation};
@@ -13,9 +13,9 @@ use std::fmt::Write as _;
 pub struct Finding {
     /// The violation.
     pub violation: TransferViolation,
-    /// Events up to it.
+    /// Events up to the violation.
     pub events: usize,
-    /// All of them in words.
+    /// Description of the events.
     pub transcript: String,
 }
 
@@ -28,9 +28,9 @@ pub struct Searched {
     pub transitions: u64,
     /// Length of the longest shortest way to a world.
     pub depth: u32,
-    /// Worlds in which nothing is left to happen.
+    /// Worlds without further events.
     pub rests: usize,
-    /// The bound on states was reached.
+    /// Whether the bound on states was reached.
     pub cut_short: bool,
     /// The finding, if any.
     pub finding: Option<Finding>,

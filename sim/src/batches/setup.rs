@@ -3,10 +3,10 @@
 use handfast_core::transfer::{Direction, TransferLimits, Transfers};
 use std::sync::Arc;
 
-/// A batch that will be submitted, at any time.
+/// A batch that may be submitted at any time.
 #[derive(Clone, Debug)]
 pub struct BatchPlan {
-    /// Its requests: which way, and how many bytes, at most 64.
+    /// Requests: direction and length in bytes, at most 64.
     pub requests: Vec<(Direction, u64)>,
     /// It has a deadline; all deadlines coincide.
     pub deadline: bool,
@@ -17,17 +17,17 @@ pub struct BatchPlan {
 /// The kinds of fault a world of transfers may spend its budget on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferFaults {
-    /// A lane fails, with a slice or under all of them.
+    /// A lane fails with one of its slices, or with all of them.
     pub lane: bool,
     /// The peer refuses a slice.
     pub refusal: bool,
-    /// An attempt is answered once more, after its lane is gone.
+    /// An attempt completes once more, after its lane is gone.
     pub late_answer: bool,
-    /// The deadline passes while something else could happen.
+    /// The deadline passes before another possible event.
     pub deadline: bool,
     /// The peer restarts, once.
     pub restart: bool,
-    /// The proof that a lane is fenced is lost, though the peer goes on.
+    /// The fence of a lane is lost without a restart of the peer.
     pub fence: bool,
 }
 
@@ -64,7 +64,7 @@ pub struct TransferSetup {
     pub batches: Vec<BatchPlan>,
     /// Slices that a lane holds.
     pub depth: u32,
-    /// Lanes that come up until the peer is given up.
+    /// Number of lanes established before the peer is lost.
     pub lanes_max: usize,
     /// Kinds of fault.
     pub faults: TransferFaults,
@@ -79,11 +79,11 @@ pub struct TransferSetup {
 pub enum TransferScenario {
     /// A write of two slices, on lanes that hold both.
     Write,
-    /// A write and a read in one batch that may be cancelled, on lanes that hold one slice.
+    /// A cancellable batch of a write and a read, on lanes that hold one slice.
     Cancelled,
     /// Two writes on lanes that hold one slice; the second waits in the queue and has a deadline.
     Queued,
-    /// A write that may be late or cancelled, and another behind it, on lanes that hold one slice.
+    /// A write with cancel and deadline, and a queued second write, on lanes that hold one slice.
     Hurried,
 }
 

@@ -1,4 +1,4 @@
-//! A transfer machine, and the truth about its batches and posted slices.
+//! A transfer machine with the actual state of its batches and posted slices.
 
 use super::oracle::{TransferOracle, TransferViolation};
 use super::setup::TransferSetup;
@@ -19,17 +19,17 @@ pub(super) const DEADLINE: Instant = Instant(10);
 /// Regions of one batch: its number times this, and the request.
 const REGIONS: u32 = 16;
 
-/// One request, byte by byte, a bit each.
+/// Bitmap of one request, one bit per byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Part {
     pub(super) direction: Option<Direction>,
     pub(super) length: u64,
     pub(super) done: u64,
-    /// Bytes of some attempt may have reached the peer.
+    /// Whether bytes may have reached the peer.
     pub(super) touched: bool,
 }
 
-/// The truth about a batch.
+/// Actual state of a batch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BatchTruth {
     pub(super) id: Option<BatchId>,
@@ -37,29 +37,29 @@ pub(super) struct BatchTruth {
     pub(super) finished: bool,
     pub(super) cancelled: bool,
     pub(super) refused: bool,
-    /// The peer restarted while it was under way.
+    /// The peer restarted before it completed.
     pub(super) outlived: bool,
-    /// It had written on a lane of which nothing proves any more that it is fenced.
+    /// It wrote on a lane whose fence is lost.
     pub(super) unprovable: bool,
-    /// Failures that a slice, named by request and offset, is to answer for.
+    /// Failures charged to a slice, by request and offset.
     pub(super) charges: BTreeMap<(u32, u64), u32>,
 }
 
-/// The truth about a lane.
+/// Actual state of a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct LaneTruth {
-    /// It has failed, and is given nothing more.
+    /// It has failed and accepts no further slices.
     pub(super) ending: bool,
     pub(super) down: bool,
     pub(super) fenced: bool,
-    /// Nothing will prove any more that it is fenced.
+    /// Its fence is lost.
     pub(super) unprovable: bool,
 }
 
 /// Progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Stage {
-    /// It touches local memory, and is to be answered.
+    /// It holds local memory and awaits its completion.
     Posted { asked_back: bool },
     /// Over here, but it may still land at the peer; and if its lane went down under it, an answer
     /// may still come.
@@ -89,7 +89,7 @@ impl Attempt {
     }
 }
 
-/// A machine, and the truth.
+/// A machine and the actual state.
 #[derive(Clone)]
 pub struct TransferWorld {
     pub(super) setup: Arc<TransferSetup>,
@@ -106,7 +106,7 @@ pub struct TransferWorld {
 }
 
 impl TransferWorld {
-    /// A world in which nothing has happened yet.
+    /// Creates the initial world.
     pub fn new(setup: TransferSetup) -> Self {
         Self {
             machine: (setup.build)(setup.limits),
@@ -123,7 +123,7 @@ impl TransferWorld {
         }
     }
 
-    /// The digest of everything that can make a difference to what happens from here on.
+    /// Digest of all state that can affect future events.
     pub fn fingerprint(&self) -> u128 {
         let mut encoder = Encoder::default();
         let hasher = &mut encoder;

@@ -1,7 +1,7 @@
-//! The completion queues of a NIC, and the table of what lanes have reserved in them.
+//! The completion queues of a NIC, and the entries that lanes have reserved in them.
 //!
-//! A queue that runs over loses completions without a word. So a lane reserves room for all that
-//! its queue pairs can complete before they exist, and the room is free again only when the poller
+//! A queue that overflows loses completions silently. So a lane reserves entries for all that
+//! its queue pairs can complete before they exist, and they are free again only when the poller
 //! has seen the queue empty after they were destroyed: some drivers leave their completions there.
 
 use super::lane::lock;
@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most completion queues of one NIC. One suffices unless the device's are small.
+/// Maximum completion queues of one NIC. One suffices unless the device's queues are small.
 pub const COMPLETION_QUEUES_MAX: usize = 16;
-/// Time that a reservation waits for entries about to be free.
+/// Time limit of a reservation's wait for entries that are about to be freed.
 const RECLAIM_WAIT: Duration = Duration::from_millis(500);
 
-/// One queue with its books.
+/// One queue and its reservations.
 pub(super) struct Shard {
     pub(super) queue: Arc<CompletionQueue>,
     entries: u32,
@@ -31,7 +31,7 @@ pub(super) struct Shard {
 #[derive(Clone, Copy, Default)]
 struct Books {
     reserved: u32,
-    /// Part of it whose queue pairs are gone.
+    /// Reserved entries whose queue pairs are destroyed.
     leaving: u32,
 }
 
@@ -55,14 +55,14 @@ pub(super) struct CompletionQueues {
     limits: QueueLimits,
     table: Mutex<Table>,
     reclaimed: Condvar,
-    /// Queues there are, and whether room of any is leaving: what the poller asks all the time.
+    /// Number of queues, and whether any entries are leaving; read by the poller on each poll.
     made: AtomicUsize,
     any_leaving: AtomicBool,
     /// Wakes the poller.
     wake: File,
 }
 
-/// Room in a queue for one lane, given back when dropped: after the lane's queue pairs.
+/// Reserved entries of one lane, released when dropped, after the lane's queue pairs.
 pub(super) struct Reservation {
     queues: Arc<CompletionQueues>,
     pub(super) shard: Arc<Shard>,
@@ -86,7 +86,7 @@ impl CompletionQueues {
         &self.channel
     }
 
-    /// Reserves room, in a new queue if there is none in those that exist.
+    /// Reserves entries, in a new queue if the existing ones are full.
     pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
         let deadline = Instant::now() + RECLAIM_WAIT;
         let mut table = lock(&self.table);
@@ -106,7 +106,7 @@ impl CompletionQueues {
         }
     }
 
-    /// A queue with so much room.
+    /// Finds a queue with that many free entries.
     fn place(&self, table: &mut Table, entries: u32) -> Result<Option<usize>, VerbsError> {
         let Table { shards, books } = table;
         let mut free = shards.iter().zip(books.iter()).map(|(s, b)| s.entries - b.reserved);
@@ -142,7 +142,7 @@ impl CompletionQueues {
         VerbsError { limit: Some(limit), ..error }
     }
 
-    /// Entries reserved, and entries there are.
+    /// Returns the reserved entries and all entries.
     pub(super) fn load(&self) -> (u64, u64) {
         let table = lock(&self.table);
         let reserved = table.books.iter().map(|books| u64::from(books.reserved)).sum();
@@ -175,9 +175,9 @@ impl CompletionQueues {
         self.reclaimed.notify_all();
     }
 
-    /// Wakes the poller, which looks at everything anew.
+    /// Wakes the poller, which checks all queues again.
     pub(super) fn wake(&self) {
-        // Fails only if the counter is full, and then the poller is about to wake.
+        // Fails only if the counter is at its maximum, and then the poller is about to wake.
         let _ = (&self.wake).write_all(&1u64.to_ne_bytes());
     }
 }

@@ -7,15 +7,15 @@ use crate::profile::DeviceProfile;
 use handfast_core::wire::QUEUE_PAIRS_MAX;
 use std::time::Duration;
 
-/// Most queue pairs of one lane: as many as a message may name.
+/// Maximum queue pairs of one lane: the limit of a message.
 pub const QUEUE_PAIRS_PER_LANE_MAX: usize = QUEUE_PAIRS_MAX;
-/// Most requests that a queue pair may be configured to hold.
+/// Maximum configurable depth of a queue pair.
 pub const DEPTH_MAX: u32 = 4096;
-/// Most retries towards a silent peer. Seven is for ever on soft-RoCE.
+/// Maximum retries towards an unresponsive peer. On soft-RoCE seven means unlimited.
 pub const RETRY_COUNT_MAX: u8 = 6;
 /// The highest service level: it has four bits.
 pub const SERVICE_LEVEL_MAX: u8 = 15;
-/// The longest wait for an answer that devices know; 0 would be for ever.
+/// The longest ACK timeout of devices; 0 would mean unlimited.
 const TIMEOUT_EXPONENT_MAX: u8 = 31;
 
 /// Configuration of a NIC.
@@ -25,7 +25,7 @@ pub struct NicConfig {
     pub device: String,
     /// The port, counted from 1.
     pub port: u8,
-    /// The address to be reached at.
+    /// The choice of the port's address.
     pub gid: GidWanted,
     /// Lanes that exist at once, from `create` to the end of `retire`.
     pub lanes_max: usize,
@@ -45,7 +45,7 @@ pub struct NicConfig {
     /// A device waits 4.096 µs times two to the power of this for an answer, 1 to 31. Devices
     /// stretch it; time limits that matter are the caller's.
     pub timeout_exponent: u8,
-    /// Number of such retries; at most [`RETRY_COUNT_MAX`].
+    /// Number of retries after that timeout; at most [`RETRY_COUNT_MAX`].
     pub retries: u8,
     /// Time limit of `retire`.
     pub drain: Duration,
@@ -61,17 +61,17 @@ pub struct NicConfig {
     pub idle_probe: Option<Duration>,
 }
 
-/// The usual interval between looks for idle lanes.
+/// Default interval between checks for idle lanes.
 pub const IDLE_PROBE_DEFAULT: Duration = Duration::from_secs(10);
-/// The longest that the probe of an idle lane may stay unanswered.
+/// Maximum timeout of an idle lane's probe.
 pub const PROBE_ANSWER_MAX: Duration = Duration::from_secs(60);
-/// The shortest interval between looks for idle lanes.
+/// Shortest interval between checks for idle lanes.
 pub const IDLE_PROBE_MIN: Duration = Duration::from_millis(10);
-/// The usual size of a completion queue: 256 queue pairs of the usual depth of 64.
+/// Default size of a completion queue: 256 queue pairs of the default depth of 64.
 const COMPLETION_ENTRIES_DEFAULT: u32 = 16_384;
 
 impl NicConfig {
-    /// The usual numbers: a silent peer is noticed after half a second on soft-RoCE.
+    /// The defaults: an unresponsive peer is detected after half a second on soft-RoCE.
     pub fn new(device: impl Into<String>) -> Self {
         Self {
             device: device.into(),

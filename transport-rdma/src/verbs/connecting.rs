@@ -128,13 +128,13 @@ impl Nic {
         let is_first = !self.shared.has_lanes.swap(true, Ordering::Relaxed);
         drop(lanes);
         if is_first {
-            // It sleeps without a limit while there is no lane.
+            // The poller sleeps without a timeout while there is no lane.
             self.shared.queues.wake();
         }
         Ok(body)
     }
 
-    /// A queue pair of no lane.
+    /// Creates a queue pair without a lane.
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
         QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
@@ -144,7 +144,7 @@ impl Nic {
         })
     }
 
-    /// The address to announce, of those that the port has now.
+    /// The address to announce, chosen from the port's current ones.
     fn announce(&self, peer: Option<&str>) -> Result<ChosenGid, VerbsError> {
         let context = &self.shared.context;
         let entries = context.gids(self.config.port)?;
@@ -153,7 +153,7 @@ impl Nic {
             .map_err(|error| none(error.to_string()))?;
         match peer {
             None => {
-                // The one chosen at first, as long as it is there.
+                // The address chosen at open, while it exists.
                 let own = &self.gid.entry;
                 let same = |e: &&GidEntry| (e.address, e.kind) == (own.address, own.kind);
                 let entry = usable.iter().find(same).unwrap_or(&usable[0]);
@@ -200,7 +200,7 @@ impl Nic {
         let rd_atomic = u32::from(self.rd_atomic).min(peer.rd_atomic);
         let rd_atomic = u8::try_from(rd_atomic).unwrap_or(u8::MAX);
         if rd_atomic == 0 {
-            // With none a read would never end, and one kernel does not survive it.
+            // With zero a read would never complete, and one kernel crashes.
             return Err(unusable("the peer accepts no outstanding read".to_owned()));
         }
         let peer_lid = u16::try_from(peer.lid).map_err(|_| unusable("LIDs have 16 bits".into()))?;
@@ -222,7 +222,7 @@ impl Nic {
         Ok((route, numbers, Patience { timeout_exponent, retries }))
     }
 
-    /// Refuses addresses that no device can bring together, before it is asked.
+    /// Rejects addresses that no device can connect, before the driver is called.
     fn check_family(&self, own: &Announced, peer: Ipv6Addr) -> Result<(), VerbsError> {
         let address = own.gid.address;
         if is_one_family(address, peer) {
@@ -251,7 +251,7 @@ impl Nic {
         Err(context.error(side, "wire", 0, detail))
     }
 
-    /// Remembers how a pair of addresses fared, and charges a failure to the side at fault.
+    /// Records the outcome of a pair of addresses, and charges a failure to the side at fault.
     fn learn(
         &self,
         own: &Announced,
@@ -308,7 +308,7 @@ fn exhausted(error: VerbsError, queue_pairs: (u64, u64), entries: (u64, u64)) ->
     VerbsError { limit: Some(LimitReached { limit, in_use, max }), ..error }
 }
 
-/// The queue pairs that a peer announced, as many as we have at most.
+/// The queue pairs that a peer announced, at most as many as the local ones.
 fn announced(peer: &Body, pairs: usize) -> Result<Vec<Numbers>, String> {
     if peer.queue_pairs.is_empty() {
         return Err("the peer announced no queue pair".to_owned());

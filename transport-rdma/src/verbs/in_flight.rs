@@ -3,16 +3,16 @@
 
 use super::config::{DEPTH_MAX, QUEUE_PAIRS_PER_LANE_MAX};
 
-/// Bits of a work request's name that are the slot; the lane's number takes the upper half.
+/// Width of the slot in a work request id; the lane's number takes the upper half.
 const SLOT_BITS: u32 = 18;
 const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
-/// Bits between slot and lane: how often the slot was used.
+/// Mask of a slot's use count, which lies between slot and lane number.
 const USE_MASK: u16 = (1 << (u32::BITS - SLOT_BITS)) - 1;
-/// Requests of one lane.
+/// Maximum requests in flight on one lane.
 pub(super) const SLOTS_MAX: usize = QUEUE_PAIRS_PER_LANE_MAX * DEPTH_MAX as usize;
 const _: () = assert!(SLOTS_MAX <= 1 << SLOT_BITS, "every slot has a name");
 
-/// The lane that a work request's name belongs to.
+/// Returns the lane number in a work request id.
 pub(super) fn lane_of(name: u64) -> u32 {
     (name >> u32::BITS) as u32
 }
@@ -34,7 +34,7 @@ impl<T> InFlight<T> {
         Self { lane, slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Keeps a request and names it; gives it back when [`SLOTS_MAX`] are in flight.
+    /// Stores a request and assigns its id; returns it when [`SLOTS_MAX`] are in flight.
     pub(super) fn insert(&mut self, held: T) -> Result<u64, T> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -50,7 +50,7 @@ impl<T> InFlight<T> {
         Ok(u64::from(self.lane) << u32::BITS | uses << SLOT_BITS | u64::from(slot))
     }
 
-    /// Takes the request of this name, if it is in flight.
+    /// Removes the request with this id, if in flight.
     pub(super) fn remove(&mut self, name: u64) -> Option<T> {
         let slot = name & SLOT_MASK;
         let place = self.slots.get_mut(slot as usize)?;
@@ -64,7 +64,7 @@ impl<T> InFlight<T> {
         Some(held)
     }
 
-    /// Whether one of them matches. Looks at each.
+    /// Whether any request in flight matches. Linear scan.
     pub(super) fn any(&self, matches: impl Fn(&T) -> bool) -> bool {
         self.slots.iter().filter_map(|slot| slot.held.as_ref()).any(matches)
     }
@@ -73,7 +73,7 @@ impl<T> InFlight<T> {
         self.free.len() == self.slots.len()
     }
 
-    /// Takes everything that is in flight.
+    /// Removes all requests in flight.
     pub(super) fn drain(&mut self) -> Vec<T> {
         let slots = std::mem::take(&mut self.slots);
         self.free.clear();

@@ -1,4 +1,4 @@
-//! One lane: its queue pairs, what is in flight on them, and how it ends.
+//! One lane: its queue pairs, their work in flight, and its retirement.
 
 mod probe;
 
@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks at what others still hold of a lane that ends.
+/// Interval between checks for remaining users of a retiring lane.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
@@ -42,9 +42,9 @@ struct Objects {
 
 /// Purpose of a work request.
 enum Purpose {
-    /// Holds the memory.
+    /// A slice, which holds its memory.
     Slice(Posting),
-    /// Nothing of the caller's: to hear from the peer.
+    /// A probe of the peer, without user data.
     Probe,
 }
 
@@ -53,7 +53,7 @@ struct Held {
     pair: usize,
 }
 
-/// Room for what a wake of the poller brings, kept from wake to wake.
+/// Buffers for the completions of one wake-up, reused between wake-ups.
 #[derive(Default)]
 pub(super) struct Scratch {
     ended: Vec<Completion>,
@@ -61,24 +61,24 @@ pub(super) struct Scratch {
 }
 
 struct State {
-    /// A queue pair is wired at most once.
+    /// A queue pair is connected at most once.
     connected: bool,
     /// The lane's failure was reported, or the lane is being retired and reports none.
     over: bool,
     in_flight: InFlight<Held>,
-    /// Of each queue pair.
+    /// Outstanding requests of each queue pair.
     outstanding: Vec<u32>,
-    /// Of each queue pair: its first error was seen.
+    /// Whether each queue pair has had its first error.
     broken: Vec<bool>,
-    /// Threads that have taken slices out and not reported them yet.
+    /// Threads with removed slices that are not reported yet.
     reporting: usize,
-    /// Of those in flight.
+    /// Probes in flight.
     probes: usize,
     /// Time of the last probe.
     probed: Option<Instant>,
-    /// The first of a proof that failed.
+    /// First error of a failed probe.
     probe_failed: Option<VerbsError>,
-    /// Something was posted or ended since the last look for idle lanes.
+    /// Something was posted or completed since the last check for idle lanes.
     active: bool,
 }
 
@@ -90,9 +90,9 @@ impl State {
 
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
-    /// Its number in the names of work requests.
+    /// Lane number in work request ids.
     pub(super) serial: u32,
-    /// Of the completion queue.
+    /// Index of the completion queue.
     pub(super) shard: usize,
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
@@ -114,7 +114,7 @@ pub(super) struct Lane {
     /// Empty lists of requests for each queue pair, kept from post to post. The thread that posts
     /// takes them; another one meanwhile makes its own.
     requests: Mutex<Vec<Vec<WorkRequest>>>,
-    /// Held by the one thread that retires.
+    /// Held by the thread that retires the lane.
     retiring: Mutex<()>,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct WorkCompletion {
     pub(super) number: u32,
 }
 
-/// The address that a lane was announced with.
+/// The announced address of a lane.
 #[derive(Clone, Debug)]
 pub(super) struct Announced {
     pub(super) gid: GidEntry,
@@ -153,7 +153,7 @@ pub(super) struct LaneSetup {
 }
 
 impl Lane {
-    /// Makes one queue pair for each of `psns`.
+    /// Creates one queue pair for each of `psns`.
     pub(super) fn new(
         lifecycle: Lifecycle,
         psns: &[u32],
@@ -233,7 +233,7 @@ impl Lane {
             }
             pair.send_ready(&route, *psn, patience)?;
         }
-        // Queue pairs without a counterpart take nothing.
+        // Queue pairs without a counterpart accept no work.
         let mut state = lock(&self.state);
         state.outstanding.truncate(peers.len());
         if state.over || self.gate.open().is_none() {
@@ -265,7 +265,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes postings and leaves none; those that cannot be posted end at once.
+    /// Posts and empties `postings`; those that cannot be posted complete at once.
     pub(super) fn post(&self, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
         let mut failure = None;
@@ -323,13 +323,13 @@ impl Lane {
                     state.outstanding[pair] += 1;
                     requests[pair].push(request.named(name));
                 }
-                // Not reached: all queue pairs together hold no more.
+                // Unreachable: all queue pairs together hold no more.
                 Err(_) => ended.push(Completion::released(slice, Sent::None)),
             }
         }
     }
 
-    /// The work request of a posting, or why it can never be one.
+    /// Builds the work request of a posting, or the error that makes it impossible.
     fn request(&self, posting: &Posting) -> Result<WorkRequest, VerbsError> {
         let Posting { direction, span, remote, memory, .. } = posting;
         let unknown = "the segment is not registered with the peer's RDMA device";
@@ -368,7 +368,7 @@ impl Lane {
         lock(&self.state).in_flight.any(is_it)
     }
 
-    /// Ends what the device told of, which is all of this lane.
+    /// Handles completions of this lane.
     pub(super) fn on_told(&self, told: &[WorkCompletion], scratch: &mut Scratch) {
         let failure = self.account(told, scratch);
         let mut state = lock(&self.state);
@@ -382,7 +382,7 @@ impl Lane {
         }
     }
 
-    /// Ends the slices that the device told of, and returns the lane's failure if this was it. The
+    /// Completes the reported slices, and returns the lane's failure if this caused it. The
     /// caller is one of those reporting until it takes that back.
     fn account(&self, told: &[WorkCompletion], scratch: &mut Scratch) -> Option<VerbsError> {
         let Scratch { ended, released } = scratch;
@@ -391,7 +391,7 @@ impl Lane {
         state.reporting += 1;
         state.active = true;
         for told in told {
-            // A name that is not in flight is of a former life and says so by itself.
+            // An id that is not in flight belongs to an earlier use of the slot.
             let Some(held) = state.in_flight.remove(told.name) else {
                 count(&self.counts.completions_stale);
                 continue;
@@ -433,11 +433,11 @@ impl Lane {
         failure
     }
 
-    /// The end of the slice that broke its queue pair.
+    /// The completion of the slice that broke its queue pair.
     fn first_error(&self, told: &WorkCompletion) -> CompletionStatus {
         let error = TransportError::from(self.completion_error(told));
         match error.side {
-            // The lane fails with it, but trying again on another changes nothing.
+            // The lane fails with it, but a retry on another lane would fail as well.
             Side::Protection => CompletionStatus::Refused(error),
             _ => CompletionStatus::Failed(error),
         }
@@ -458,9 +458,9 @@ impl Lane {
         self.context().error(error.side(), "completion", code, detail)
     }
 
-    /// The lane is broken: nobody posts any more, and the first failure is told.
+    /// Marks the lane as failed: stops posting and reports the first failure.
     pub(super) fn fail(&self, error: VerbsError) {
-        // First of all, so that a Wire under way does not open the gate again.
+        // First, so that a concurrent Connect does not open the gate again.
         let first = !std::mem::replace(&mut lock(&self.state).over, true);
         self.gate.revoke();
         if first {
@@ -477,9 +477,9 @@ impl Lane {
         }
     }
 
-    /// Lets nobody post any more.
+    /// Stops posting.
     pub(super) fn revoke(&self) {
-        // First of all, so that a Wire under way does not open the gate again.
+        // First, so that a concurrent Connect does not open the gate again.
         lock(&self.state).over = true;
         self.gate.revoke();
     }
@@ -502,8 +502,8 @@ impl Lane {
         failed.and(destroyed)
     }
 
-    /// Lets nobody post any more, and puts the queue pairs in ERR: nothing that comes from the peer
-    /// is taken from now on. What is in flight is flushed and reported.
+    /// Stops posting and moves the queue pairs to ERR: no request of the peer
+    /// is accepted from now on. Work in flight is flushed and reported.
     pub(super) fn cut(&self) -> Result<(), VerbsError> {
         self.revoke();
         let Some(objects) = self.objects() else { return Ok(()) };
@@ -543,7 +543,7 @@ impl Lane {
             thread::sleep(LOOK_AGAIN);
         };
         let destroyed = queue_pairs.into_iter().map(QueuePair::destroy).fold(Ok(()), Result::and);
-        // An object that the kernel keeps may still complete, so it keeps its entries as well.
+        // A queue pair that the kernel keeps may still complete, so its entries stay reserved.
         match destroyed {
             Ok(()) => drop(reservation),
             Err(_) => std::mem::forget(reservation),

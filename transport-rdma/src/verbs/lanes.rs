@@ -1,4 +1,4 @@
-//! The lanes of a NIC, and those that are being made.
+//! The lanes of a NIC, including those under creation.
 
 use super::lane::Lane;
 use handfast_core::Lifecycle;
@@ -6,9 +6,9 @@ use handfast_transport::{LimitReached, NicLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Why a lane cannot be made.
+/// Reasons to refuse a new lane.
 pub(super) enum Refused {
-    /// The lifecycle has one.
+    /// The lifecycle has a lane.
     Exists,
     Limit(LimitReached),
 }
@@ -56,7 +56,7 @@ impl Lanes {
         }
         self.making.insert(name);
         self.queue_pairs += pairs as u64;
-        // A number comes round again after 2^32 lanes.
+        // Numbers wrap after 2^32 lanes.
         while self.by_serial.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -65,21 +65,21 @@ impl Lanes {
         Ok(serial)
     }
 
-    /// The lane that was begun could not be made.
+    /// Removes the reservation of a lane whose creation failed.
     pub(super) fn give_up(&mut self, lifecycle: Lifecycle, pairs: usize) {
         if self.making.remove(&lifecycle.0) {
             self.queue_pairs -= pairs as u64;
         }
     }
 
-    /// The lane that was begun is there.
+    /// Inserts the created lane.
     pub(super) fn insert(&mut self, lane: Arc<Lane>) {
         self.making.remove(&lane.lifecycle.0);
         self.by_serial.insert(lane.serial, Arc::clone(&lane));
         self.by_lifecycle.insert(lane.lifecycle.0, lane);
     }
 
-    /// Says whether the lane was still there.
+    /// Removes a lane. Returns false if it was already removed.
     pub(super) fn remove(&mut self, lane: &Lane) -> bool {
         if self.by_serial.remove(&lane.serial).is_none() {
             return false;

@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(feature = "bare")]
 pub(super) mod bare;
 
-/// Hops a packet may take; the kernel replaces it by its own route's on Ethernet.
+/// Hop limit of packets; on Ethernet the kernel replaces it by that of the route.
 const HOP_LIMIT: u8 = 64;
-/// Wait of a sender for a missing receive, code 12 is 0.64 ms. One-sided work never waits for one.
+/// RNR timer, code 12 for 0.64 ms. Unused by one-sided operations.
 const RECEIVER_NOT_READY_TIMER: u8 = 12;
-/// Retries for lack of a receive; 7 would be for ever.
+/// RNR retries; 7 means unlimited.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
 
 /// Destroys what `$field` points to when its owner is dropped.
@@ -56,7 +56,7 @@ pub(super) struct Domain {
     raw: *mut ibv_pd,
     regions_max: u32,
     regions: AtomicU64,
-    /// Of all regions.
+    /// Total bytes of all regions.
     bytes: AtomicU64,
 }
 
@@ -78,12 +78,12 @@ impl Domain {
         Ok(Self { id: DeviceId::next(), context, raw, regions_max, regions, bytes })
     }
 
-    /// Regions there are, and how many the device can have.
+    /// Returns the number of regions, and the device's maximum.
     pub(super) fn regions(&self) -> (u64, u64) {
         (self.regions.load(Ordering::Relaxed), u64::from(self.regions_max))
     }
 
-    /// A new region of so many bytes, counted.
+    /// Counts a new region of `bytes` bytes until the result is dropped.
     pub(super) fn on_registered(self: &Arc<Self>, bytes: u64) -> Counted {
         self.regions.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -94,7 +94,7 @@ impl Domain {
         self.raw
     }
 
-    /// A refused registration, with the limit that was reached if that is the cause.
+    /// Error of a refused registration, with the reached limit if that is the cause.
     pub(super) fn refused(&self, call: &'static str, code: i32) -> VerbsError {
         let error = self.context.failed(call, code);
         let (regions, regions_max) = self.regions();
@@ -118,7 +118,7 @@ fn context_of_domain(domain: &Domain) -> &Context {
 destroyed_by!(Domain, ibv_dealloc_pd, context_of_domain);
 pub(super) use destroyed_by;
 
-/// Keeps a region counted while it is there.
+/// Guard that counts a region until dropped.
 pub(super) struct Counted {
     domain: Arc<Domain>,
     bytes: u64,
@@ -131,7 +131,7 @@ impl Drop for Counted {
     }
 }
 
-/// Notifications of completion queues.
+/// A completion event channel.
 pub(super) struct Channel {
     pub(super) context: Arc<Context>,
     raw: *mut ibv_comp_channel,
@@ -163,7 +163,7 @@ impl Channel {
         unsafe { (*self.raw).fd }
     }
 
-    /// Takes one event, already acknowledged: the name of the queue that has one. The descriptor
+    /// Takes and acknowledges one event; returns the name of its completion queue. The descriptor
     /// must not block.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl CompletionQueue {
         Ok(Self { channel, raw })
     }
 
-    /// Asks for an event at the next completion. One that came before brings none: poll afterwards.
+    /// Arms the queue for its next completion. Earlier completions raise no event: poll afterwards.
     pub(super) fn arm(&self) -> Result<(), VerbsError> {
         // SAFETY: the queue lives while `self` does.
         let returned = unsafe { ibv_req_notify_cq(self.raw, 0) };
@@ -247,7 +247,7 @@ impl CompletionQueue {
     }
 }
 
-/// A reliable-connected queue pair. It is wired at most once and never reset, except for an
+/// A reliable-connected queue pair. It is connected at most once and never reset, except for an
 /// experiment.
 pub(super) struct QueuePair {
     domain: Arc<Domain>,
@@ -272,24 +272,24 @@ pub(super) struct Route {
     pub(super) own_gid_index: u8,
     pub(super) peer_gid: Ipv6Addr,
     pub(super) peer_lid: u16,
-    /// Packets carry a GID: always on Ethernet.
+    /// Whether packets carry a GID; always true on Ethernet.
     pub(super) is_global: bool,
-    /// As the library counts.
+    /// Path MTU as an `ibv_mtu` value.
     pub(super) mtu_number: u32,
     pub(super) rd_atomic: u8,
     pub(super) traffic_class: u8,
     pub(super) service_level: u8,
 }
 
-/// The limits of a queue pair's patience with a silent peer.
+/// Timeout and retry count of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// One wait is 4.096 µs times two to the power of this.
+    /// Exponent of the ACK timeout, 4.096 µs × 2^n.
     pub(super) timeout_exponent: u8,
     pub(super) retries: u8,
 }
 
-/// One end's number and first packet.
+/// Queue-pair number and first PSN of one side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
     pub(super) queue_pair: u32,
@@ -342,7 +342,7 @@ impl QueuePair {
         Ok(Self { domain, _completions: completions, raw })
     }
 
-    /// To INIT: belongs to a port.
+    /// Moves to INIT, which binds the port.
     pub(super) fn initialise(&self, port: u8) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -379,7 +379,7 @@ impl QueuePair {
         unsafe { (*self.raw).qp_num }
     }
 
-    /// To RTR: answers the peer's requests. May block for a second while the kernel looks for the
+    /// Moves to RTR, which accepts requests. May block for a second while the kernel resolves the
     /// peer's address.
     pub(super) fn receive_ready(&self, route: &Route, peer: Numbers) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
@@ -419,7 +419,7 @@ impl QueuePair {
         })
     }
 
-    /// To RTS: may send.
+    /// Moves to RTS, which permits sends.
     pub(super) fn send_ready(
         &self,
         route: &Route,
@@ -446,14 +446,14 @@ impl QueuePair {
         })
     }
 
-    /// To ERR: what is outstanding is flushed.
+    /// Moves to ERR, which flushes outstanding work.
     pub(super) fn fail(&self) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
         self.modify("ibv_modify_qp(ERR)", attributes, Mask::IBV_QP_STATE)
     }
 
-    /// Destroys it, and returns a failure, after which the kernel keeps it until the process ends.
+    /// Destroys the queue pair. If this fails, the kernel keeps it until the process exits.
     pub(super) fn destroy(mut self) -> Result<(), VerbsError> {
         let raw = std::mem::replace(&mut self.raw, ptr::null_mut());
         let context = &self.domain.context;

@@ -1,4 +1,4 @@
-//! The NIC's own thread: takes completions, hears events, and looks for idle lanes.
+//! The NIC's own thread: polls completions, handles events and probes idle lanes.
 #![allow(unsafe_code)]
 
 use super::completions::Shard;
@@ -18,13 +18,13 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Completions taken at a time.
+/// Maximum completions per poll.
 const COMPLETIONS_PER_POLL: usize = 32;
-/// Completions taken of one queue before the others and events have their turn.
+/// Maximum completions of one queue before other queues and events are served.
 const COMPLETIONS_PER_TURN: usize = 1_024;
-/// Looks at the queues between two looks at events, while they are not waited for.
+/// Polls of the queues per check for events, while spinning.
 const LOOKS_PER_EVENT_LOOK: u32 = 4_096;
-/// Looks at the queues between two looks at the clock, which may be a device of its own.
+/// Polls of the queues per clock reading, since the clock may be a slow device.
 const LOOKS_PER_CLOCK_LOOK: u32 = 64;
 
 /// Method of waiting for completions.
@@ -33,12 +33,12 @@ pub enum Polling {
     /// Sleeps until the device signals a completion: least CPU time, one wake-up of latency.
     #[default]
     Event,
-    /// It looks for so long after the last completion, then sleeps.
+    /// Polls for a while after the last completion, then sleeps.
     Adaptive {
-        /// For how long, at most a second.
+        /// Duration of polling, at most a second.
         spin: Duration,
     },
-    /// It never sleeps while there is a lane: takes a processor of its own.
+    /// Polls without sleeping while a lane exists: occupies a CPU.
     Busy,
 }
 
@@ -56,13 +56,13 @@ impl Polling {
     }
 }
 
-/// Ends its thread when dropped, and waits for that.
+/// Handle of the thread; dropping it stops and joins the thread.
 pub(super) struct Poller {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A descriptor that wakes its waiter.
+/// An eventfd that wakes the poller.
 pub(super) fn waker() -> io::Result<File> {
     // SAFETY: the call takes two numbers; what it returns is checked.
     let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -117,7 +117,7 @@ pub(super) fn never_block(descriptor: RawFd) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Looks at the queues since the last completion.
+/// Empty polls since the last completion.
 #[derive(Default)]
 struct Idle {
     looks: u32,
@@ -127,7 +127,7 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether nothing came for so long. Looks at the clock now and then, where that matters.
+    /// Whether the polling time has passed. Reads the clock only occasionally.
     fn is_over(&mut self, limit: Duration) -> bool {
         match limit {
             Duration::ZERO => return true,
@@ -147,7 +147,7 @@ impl Idle {
 struct Turn {
     shared: Arc<Shared>,
     woken: File,
-    /// The waker, the device's events, the completion channel. -1 where one only fails.
+    /// The waker, the device's events, the completion channel; -1 for a failed one.
     watched: [libc::pollfd; 3],
     spin: Duration,
     idle_probe: Option<Duration>,
@@ -193,7 +193,7 @@ impl Turn {
                 std::hint::spin_loop();
                 continue;
             }
-            // Armed first: what comes after the last look brings an event.
+            // Armed first, so that a completion after the last poll raises an event.
             if !spins && (!self.arm(&shards) || self.sweep(&shards) > 0) {
                 idle = Idle::default();
                 continue;
@@ -205,7 +205,7 @@ impl Turn {
         }
     }
 
-    /// Time to wait for an event.
+    /// Timeout of a wait for an event.
     fn patience(&self) -> Option<Duration> {
         let probes = self.idle_probe.is_some() && self.shared.has_lanes.load(Ordering::Relaxed);
         probes.then(|| self.next_probe.saturating_duration_since(Instant::now()))
@@ -227,7 +227,7 @@ impl Turn {
         true
     }
 
-    /// Takes what the queues have, and says how many completions that were.
+    /// Polls all queues and returns the number of completions.
     fn sweep(&mut self, shards: &[Arc<Shard>]) -> usize {
         let mut lanes = Finder { shared: &self.shared, found: BTreeMap::new() };
         let mut all = 0;
@@ -256,7 +256,7 @@ impl Turn {
         all
     }
 
-    /// Waits for something to happen, and hears of it. False if nothing can be waited for.
+    /// Waits for an event and handles it. Returns false if polling fails.
     fn look(&mut self, patience: Option<Duration>) -> bool {
         let round_up = |wait: Duration| wait.as_millis() + u128::from(!wait.is_zero());
         let wait = patience.map_or(-1, |wait| i32::try_from(round_up(wait)).unwrap_or(i32::MAX));
@@ -273,7 +273,7 @@ impl Turn {
         }
         let Self { shared, woken, watched, armed, .. } = self;
         if watched[0].revents != 0 {
-            // One read empties it; nothing else is told by it.
+            // One read resets it; the count is irrelevant.
             let _ = woken.read(&mut [0; 8]);
         }
         let heard = || take_event(shared).map(|event| on_event(shared, event));
@@ -281,7 +281,7 @@ impl Turn {
             && let Err(code) = all(heard)
         {
             fail_all(shared, &shared.context.failed("ibv_get_async_event", code));
-            // A descriptor that only fails would be ready for ever.
+            // A failed descriptor would always be ready.
             watched[1].fd = -1;
         }
         let disarmed = || {
@@ -314,7 +314,7 @@ impl Turn {
     }
 }
 
-/// Takes until there is nothing more to take.
+/// Calls `take` until nothing is left.
 fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
     loop {
         match take() {
@@ -325,21 +325,21 @@ fn all(mut take: impl FnMut() -> Result<(), i32>) -> Result<(), i32> {
     }
 }
 
-/// Lanes by their numbers, each looked up once in a sweep.
+/// Cache of lanes by serial number, for one poll of a queue.
 struct Finder<'a> {
     shared: &'a Shared,
     found: BTreeMap<u32, Option<Arc<Lane>>>,
 }
 
 impl Finder<'_> {
-    /// Tells each lane its own, in order.
+    /// Dispatches completions to their lanes, in order.
     fn tell(&mut self, told: &[WorkCompletion], scratch: &mut Scratch) {
         for of_lane in told.chunk_by(|a, b| lane_of(a.name) == lane_of(b.name)) {
             let serial = lane_of(of_lane[0].name);
             let lane = self.found.entry(serial).or_insert_with(|| self.shared.lane_of(serial));
             match lane {
                 Some(lane) => lane.on_told(of_lane, scratch),
-                // Of a lane that is gone: it says so by itself.
+                // Completions of a retired lane are stale.
                 None => of_lane.iter().for_each(|_| count(&self.shared.counts.completions_stale)),
             }
         }

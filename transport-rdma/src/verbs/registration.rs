@@ -1,4 +1,4 @@
-//! Memory that a NIC may touch.
+//! Memory registered with a NIC.
 #![allow(unsafe_code)]
 
 use super::binding::{ibv_access_flags, ibv_mr};
@@ -35,7 +35,7 @@ impl Drop for Registered {
     }
 }
 
-/// A region of the kernel's, given back when dropped.
+/// A memory region, deregistered when dropped.
 struct Region {
     domain: Arc<Domain>,
     raw: *mut ibv_mr,
@@ -53,7 +53,7 @@ fn context_of_region(region: &Region) -> &Context {
 destroyed_by!(Region, ibv_dereg_mr, context_of_region);
 
 impl Region {
-    /// Gives it back before it is dropped; false if the call failed.
+    /// Deregisters before the drop; returns false if the call failed.
     fn end(&mut self) -> bool {
         let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
         let context = &self.domain.context;
@@ -152,7 +152,7 @@ impl DeviceRegistration {
         self.region.remote_key()
     }
 
-    /// The first byte's address for peers.
+    /// Address of the first byte for peers.
     pub fn address(&self) -> u64 {
         self.address
     }

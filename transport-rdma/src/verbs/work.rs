@@ -1,4 +1,4 @@
-//! Work requests: how slices are handed to a queue pair.
+//! Work requests, and posting them to a queue pair.
 #![allow(unsafe_code)]
 
 use super::binding::{ibv_post_send, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode, rdma_t};
@@ -19,7 +19,7 @@ pub(super) struct WorkRequest {
 unsafe impl Send for WorkRequest {}
 
 impl WorkRequest {
-    /// A signalled request without a name.
+    /// A signalled request without an id.
     pub(super) fn new(direction: Direction, piece: ibv_sge, remote: rdma_t) -> Self {
         // SAFETY: integers, null pointers and unions of these: all zeroes are a value.
         let mut request: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -34,14 +34,14 @@ impl WorkRequest {
         Self { request, piece }
     }
 
-    /// The same under a name.
+    /// The same request with an id.
     pub(super) fn named(mut self, name: u64) -> Self {
         self.request.wr_id = name;
         self
     }
 }
 
-/// The requests, in order, as one call each may take them.
+/// Splits requests, in order, into one part per call.
 pub(super) fn calls(
     requests: &mut [WorkRequest],
     bytes_max: Option<u32>,
@@ -59,11 +59,11 @@ pub(super) fn calls(
 }
 
 impl QueuePair {
-    /// Hands the requests over, in order, in one call; each ends with a completion.
+    /// Posts the requests in order with one call; each ends with a completion.
     ///
-    /// To be called in RTS alone: what a driver refuses before, some execute later all the same.
-    /// After an error it is not known which of the requests the driver has: only ERR and the end
-    /// of the queue pair give certainty.
+    /// Call only in RTS: some drivers later execute a request that they refused before RTS.
+    /// After an error it is unknown which requests the driver holds: only ERR and destruction
+    /// of the queue pair settle it.
     pub(super) fn post(&self, requests: &mut [WorkRequest]) -> Result<(), VerbsError> {
         if requests.is_empty() {
             return Ok(());

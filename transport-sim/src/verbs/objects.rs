@@ -35,11 +35,11 @@ pub enum Status {
     Success,
     /// Longer than the receive.
     LocalLength,
-    /// Not a legal operation of the queue pair.
+    /// Operation not permitted on the queue pair.
     LocalQueuePair,
     /// Wrong lkey, bounds or right on our side.
     LocalProtection,
-    /// The queue pair was in error already.
+    /// Flushed: the queue pair was already in error.
     Flushed,
     /// As `LocalProtection`, in some drivers.
     LocalAccess,
@@ -49,9 +49,9 @@ pub enum Status {
     RemoteAccess,
     /// The peer failed.
     RemoteOperation,
-    /// No answer.
+    /// Retries exhausted without a response.
     RetryExceeded,
-    /// The peer never had a receive.
+    /// RNR retries exhausted: the peer posted no receive.
     RnrExceeded,
     /// Something that the driver cannot name.
     General,
@@ -187,11 +187,11 @@ pub enum AsyncEvent {
 /// Reason for a responder's refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// Key, bounds or right.
+    /// Invalid key, bounds or permission.
     Access,
-    /// A request it does not take.
+    /// Unsupported request.
     Invalid,
-    /// It failed itself.
+    /// Internal error of the responder.
     Operation,
 }
 
@@ -206,7 +206,7 @@ pub enum PacketBody {
         address: u64,
         /// Bytes from there to the end of the message.
         reach: u64,
-        /// The piece.
+        /// Payload of the piece.
         bytes: Vec<u8>,
         /// It ends the message.
         last: bool,
@@ -222,21 +222,21 @@ pub enum PacketBody {
     },
     /// A piece of a send.
     Send {
-        /// The piece.
+        /// Payload of the piece.
         bytes: Vec<u8>,
         /// It ends the message.
         last: bool,
     },
     /// Everything up to this PSN has arrived.
     Ack,
-    /// The bytes asked for.
+    /// Response to a read.
     ReadResponse {
-        /// They.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// The request is refused.
     Nak(Refusal),
-    /// There is no receive.
+    /// No receive is posted.
     ReceiverNotReady,
 }
 
@@ -309,7 +309,7 @@ pub struct QueuePair {
     pub(super) ring_broken: bool,
     /// Accepted and never to complete.
     pub(super) lost: u32,
-    /// Accepted and not polled: what a destroy would drop without a word.
+    /// Accepted and not polled: work that a destroy would drop silently.
     pub(super) unsettled: u32,
     pub(super) kept: Rare<Kept>,
 }

@@ -179,7 +179,7 @@ pub(super) fn seeds(project: &Project) -> Step<'_> {
     })
 }
 
-/// The note of a run of tests; a run without any is a failure.
+/// Returns the note of a test run; fails if no test ran.
 pub(crate) fn judged(output: &str) -> Outcome {
     let count = count(output);
     ensure!(count > 0, "no test ran");

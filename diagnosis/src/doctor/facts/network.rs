@@ -12,7 +12,7 @@ const PROCESSES_MAX: usize = 4_096;
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name.
+    /// Interface name.
     pub name: String,
     /// Whether an administrator has set it up.
     pub is_up: bool,

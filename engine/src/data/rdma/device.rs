@@ -21,11 +21,11 @@ use std::sync::Arc;
 const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
-/// A device that was opened, and its name.
+/// An open device and its name.
 pub(super) type Opened = (Arc<Nic>, String);
 
-/// Opens the devices asked for, or the best that can be had; never none. Which are near which memory,
-/// where there are several. Blocks for system calls.
+/// Opens the requested devices, or the best available; at least one. Returns the NIC distances too,
+/// if there are several. Blocks for system calls.
 pub(super) fn open(
     options: &RdmaOptions,
     listens_at: Option<IpAddr>,
@@ -47,7 +47,7 @@ pub(super) fn open(
     Ok((opened, matrix))
 }
 
-/// The given matrix, or the kernel's, restricted to the devices in use.
+/// The configured or discovered matrix, restricted to the devices in use.
 fn matrix(options: &RdmaOptions) -> PriorityMatrix {
     let found = || match Machine::discover(Path::new("/")) {
         Ok(machine) => machine.matrix(),
@@ -82,7 +82,7 @@ fn check(options: &RdmaOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// A place that peers can be told of.
+/// Checks that a location can be announced to peers.
 fn check_place(location: &str) -> Result<(), String> {
     match location.len() {
         ..=REGION_LOCATION_BYTES_MAX => Ok(()),
@@ -90,7 +90,7 @@ fn check_place(location: &str) -> Result<(), String> {
     }
 }
 
-/// Opens the first device that can be used.
+/// Opens the first usable device.
 fn open_first(
     devices: Vec<String>,
     options: &RdmaOptions,

@@ -10,16 +10,16 @@ use tokio::sync::oneshot;
 
 pub(super) struct Steps {
     pool: Option<StepPool>,
-    /// The device, by name.
+    /// Device name.
     device: String,
 }
 
-/// Whether a step may be refused for those that wait.
+/// Whether a step may be refused at the limit of waiting steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Up to the limits of the pool.
+    /// Bounded by the limits of the pool.
     Asked,
-    /// There are no more of them than lanes.
+    /// Bounded by the number of lanes.
     Owed,
 }
 
@@ -41,7 +41,7 @@ impl Steps {
         self.run_at(Place::Asked, peer, work).await
     }
 
-    /// As [`Steps::run`], and is never refused: for the end of a lane.
+    /// Like [`Steps::run`], but never refused: for the retirement of a lane.
     pub(super) async fn run_owed<T: Send + 'static>(
         &self,
         peer: &NicPath,
@@ -61,7 +61,7 @@ impl Steps {
         let (done, ended) = oneshot::channel();
         let step = move |turn: Result<(), StepRefused>| {
             if !done.is_closed() {
-                // The waiter may be gone by now.
+                // The waiter may be gone.
                 let _ = done.send(turn.map(|()| work()));
             }
         };

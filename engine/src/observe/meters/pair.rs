@@ -46,7 +46,7 @@ impl NicPairs {
         Some(pairs.entry(names).or_default().clone())
     }
 
-    /// Each pair there is: ours, the peer's, lanes that came up, bytes written and read.
+    /// Yields every pair: local NIC, peer's NIC, lanes established, bytes written and read.
     pub(crate) fn all(&self) -> Vec<(Names, [u64; 3])> {
         let pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let counts = |pair: &NicPair| [&pair.lanes, &pair.written, &pair.read].map(read);

@@ -1,11 +1,11 @@
-//! The counts of what goes between our end and a peer's, each way.
+//! Counters of transfers between this node and a peer, by direction.
 
 use handfast_core::transfer::{BatchOutcome, BatchReport, Direction};
 use histogram::{AtomicHistogram, Config, Histogram};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Sub-buckets of each power of two, as a power of two: a time is known to an eighth.
+/// Base-2 logarithm of the sub-buckets per power of two: times are precise to an eighth.
 const GROUPING_POWER: u8 = 3;
 /// Largest power of two in the histograms.
 const MAX_POWER: u8 = 37;
@@ -19,10 +19,10 @@ static CONFIG: LazyLock<Config> =
 pub(crate) struct Way {
     /// Bytes of batches that succeeded.
     pub(crate) bytes: AtomicU64,
-    /// Batches that succeeded, and that did not.
+    /// Batches that succeeded, and batches that failed.
     pub(crate) batches: AtomicU64,
     pub(crate) failed: AtomicU64,
-    /// Nanoseconds that those took together that succeeded.
+    /// Total duration of successful batches, in nanoseconds.
     pub(crate) nanos: AtomicU64,
     latency: AtomicHistogram,
 }

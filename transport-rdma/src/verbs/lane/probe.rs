@@ -1,4 +1,4 @@
-//! Requests that move nothing of the caller's: to hear whether the peer is there, and is ours.
+//! Probe requests, which check the peer's liveness and identity and move no user data.
 
 use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock, remote_of};
 use crate::error::VerbsError;
@@ -13,14 +13,14 @@ pub(in crate::verbs) const SCRATCH_BYTES: usize = 4096;
 /// Target of a probe.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::verbs) enum Probe {
-    /// No byte: the peer's NIC answers for the queue pair alone, with any key.
+    /// No byte: the peer's NIC answers for the queue pair, whatever the key.
     Nothing,
     /// One byte of the peer's memory.
     Byte(RemoteSpan),
 }
 
 impl Probe {
-    /// The request; `None` if the key of the byte is none of a device.
+    /// The read request; `None` if the key does not fit a device key.
     fn request(self, scratch: &Registration) -> Option<WorkRequest> {
         let (length, remote) = match self {
             Self::Nothing => (0, rdma_t { remote_addr: 0, rkey: 0 }),
@@ -32,7 +32,7 @@ impl Probe {
 }
 
 impl Lane {
-    /// Reads over each queue pair, and waits until all have answered.
+    /// Posts a read on each queue pair and waits for all responses.
     pub(in crate::verbs) fn probe(
         &self,
         probe: Probe,
@@ -61,7 +61,7 @@ impl Lane {
     }
 
     /// Probes the peer if nothing was posted and nothing ended since the last call. A probe that
-    /// stays without an answer, and without an error, ends the lane after `patience`.
+    /// neither completes nor fails within `patience` ends the lane.
     pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration, patience: Duration) {
         {
             let mut state = lock(&self.state);
@@ -85,7 +85,7 @@ impl Lane {
         lock(&self.state).outstanding.len()
     }
 
-    /// Posts a probe on each queue pair that has room, and says on how many.
+    /// Posts a probe on each queue pair with free capacity, and returns their number.
     fn post_probes(&self, probe: Probe, scratch: &Registration) -> Result<usize, VerbsError> {
         let Some(_ticket) = self.gate.enter() else { return Ok(0) };
         let Some(objects) = self.objects() else { return Ok(0) };
@@ -110,7 +110,7 @@ impl Lane {
             state.probed = Some(Instant::now());
             drop(state);
             count(&self.counts.probes);
-            // Refused or not, it counts as posted: what the driver has is not known.
+            // Counts as posted even if refused: the driver may hold it.
             requests[0].request.wr_id = name;
             queue_pair.post(&mut requests)?;
             posted += 1;
