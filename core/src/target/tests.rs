@@ -270,7 +270,7 @@ fn slice_flushed_after_overdue_retire_fails_write() {
     assert_eq!(indeterminate(&story.report()), FailureClass::LocalPort);
 }
 
-/// Where no rail's lane comes to its end, a batch that waits for one fails.
+/// A batch fails if the lane of no rail ends.
 #[test]
 fn stuck_retires_of_all_rails_lose_the_peer() {
     let mut story = Story::with_rails();
@@ -348,7 +348,7 @@ fn lanes_with_unanswered_work_are_unresponsive() {
     story.drain();
 }
 
-/// What is submitted after the end fails with it, and what is posted when its slices are back.
+/// Later batches fail with the end, posted ones once their slices are back.
 #[test]
 fn end_covers_what_comes_after_it() {
     let mut story = Story::with_one_path();
