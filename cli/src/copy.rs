@@ -225,7 +225,7 @@ pub(crate) fn is_passing(failure: &Failure) -> bool {
     )
 }
 
-/// What moved, and how long it took.
+/// Result of a copy: bytes, checksum and duration.
 pub(crate) struct Copied {
     pub(crate) segment: Segment,
     pub(crate) bytes: u64,

@@ -70,7 +70,7 @@ impl Ground {
         setup.devices = Devices { profile, backend, rebirth, random_psns };
         setup.transfers = traffic.map(Traffic::transfers);
         if let Some(transfers) = setup.transfers.as_ref().filter(|_| setup.rails) {
-            // Who transfers opens every rail.
+            // A host with transfers opens every rail itself.
             let submits = |host: usize| transfers.transfers.iter().any(|it| it.site == host);
             let hosts: Vec<usize> = (0..setup.sites.len()).map(|site| setup.host(site)).collect();
             setup.commands.retain(|command| {

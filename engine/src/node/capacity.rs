@@ -11,15 +11,15 @@ use handfast_transport::{Attempt, NotCreated};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Until when a lane that is to make way is waited for, counted from the beginning of the first
-/// attempt. What the life cycle gives a Create (`Timing::operation`, 5 s) is to cover the second
-/// attempt too, or the reached limit would never be reported.
-const ROOM_WAIT_MAX: Duration = Duration::from_millis(3_500);
-/// Until when the second attempt is waited for, from the same beginning: other peers' steps may hold
-/// it up. Past it the limit of the first attempt is reported.
+/// Time limit of the wait for an eviction, from the start of the first attempt. The life cycle gives a
+/// Create 5 s (`Timing::operation`), which must cover the second attempt too: otherwise the limit that was
+/// reached would never be reported.
+const CAPACITY_WAIT_MAX: Duration = Duration::from_millis(3_500);
+/// Time limit of the second attempt, from the same start: steps of other peers may delay it. Past it the
+/// limit of the first attempt is reported.
 const LAST_ATTEMPT_MAX: Duration = Duration::from_millis(4_500);
 
-/// A lane on its way up.
+/// An endpoint that is being created.
 pub(crate) struct Creating {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) commands: Commands,
@@ -44,11 +44,11 @@ impl Creating {
         let (made, capacity) = oneshot::channel();
         self.commands.send(Command::CapacityWanted { made });
         tokio::select! {
-            // Said by its end: a lane is gone, or none can make way.
+            // Resolves when a lane is gone, or none can be evicted.
             _ = capacity => {}
-            () = self.clock.sleep_until(begun + ROOM_WAIT_MAX) => {}
+            () = self.clock.sleep_until(begun + CAPACITY_WAIT_MAX) => {}
         }
-        // One that is given up may still be under way; the lifecycle's retire comes after it.
+        // An abandoned attempt may continue; the retire of the lifecycle follows it.
         let created = tokio::select! {
             created = self.attempt(Attempt::Last) => created,
             () = self.clock.sleep_until(begun + LAST_ATTEMPT_MAX) => Err(refused),
