@@ -191,7 +191,7 @@ impl Node {
         Some(self.names.get(name)?.live?.incarnation)
     }
 
-    /// Where a lifecycle stands, if it exists.
+    /// The state of a lifecycle, if it exists.
     pub fn state_of(&self, lifecycle: Lifecycle) -> Option<StateKind> {
         self.lanes.get(&lifecycle).map(|lane| lane.state.kind())
     }

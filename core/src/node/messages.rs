@@ -1,4 +1,4 @@
-//! What a message does (rules H1 to H7 and H10).
+//! The effects of a message (rules H1 to H7 and H10).
 
 use super::api::*;
 use super::lane::{Held, State, StateKind};
@@ -54,7 +54,7 @@ impl Node {
     fn answered(&self, echo: Lifecycle, from: &NicPath) -> Option<Lifecycle> {
         let gone = self.state_of(echo).is_none_or(|state| state == StateKind::Retiring);
         let lane = self.lanes.get(&echo)?;
-        // What nobody has heard of yet cannot have been answered, whatever a peer says.
+        // No peer has heard of this lifecycle, so an answer to it is forged.
         let unheard = lane.state.kind() == StateKind::Creating;
         let current = lane.peer == *from && !unheard && !gone;
         current.then_some(echo)
@@ -210,7 +210,7 @@ impl Node {
         self.reject(call.token, &call.message, RefusalReason::Busy, detail);
     }
 
-    /// What a lifecycle's calls waited for has happened: takes them again.
+    /// Takes the calls that waited for a lifecycle again.
     pub(super) fn release(&mut self, now: Instant, lifecycle: Lifecycle) {
         self.release_plain(now, lifecycle);
         let Some(lane) = self.lanes.get_mut(&lifecycle) else { return };

@@ -38,7 +38,7 @@ fn explore(scenario: Scenario) {
     holds_at_night(&Explorer::default(), scenario, pruned(at_once(scenario.setup(2))));
 }
 
-/// What a mixed fleet costs without any fault: lifecycles that end before all is at rest.
+/// Without any fault, a mixed fleet ends this many lifecycles before all is at rest.
 #[test]
 fn what_old_nodes_cost_without_a_fault_is_written_down() {
     let mut text = String::new();

@@ -171,7 +171,7 @@ fn pruning_hides_no_state_pair_or_transition() {
     }
 }
 
-/// What pairs of nodes do one after the other after the last fault is all they do in every order.
+/// After the last fault, pairs explored in sequence reach every outcome of all orders.
 #[test]
 fn sequential_pairs_reach_every_interleaving() {
     let scenarios = [

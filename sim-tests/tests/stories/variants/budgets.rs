@@ -115,7 +115,7 @@ fn hidden(prune: bool) -> Vec<&'static str> {
     chosen.filter(is_hidden).map(|entry| entry.id).collect()
 }
 
-/// What is known not to be found is said, and is looked for all the same.
+/// A variant that no search finds is named, and every search still runs.
 #[test]
 fn rules_that_others_stand_in_for_are_still_not_missed() {
     for entry in variants::UNREFUTED {
