@@ -11,8 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
-/// Scans for a program's children before it is killed.
-const KILL_LOOKS_MAX: usize = 8;
 /// Lines of a failed program's output that are shown; the log has all of them.
 const TAIL_LINES: usize = 40;
 
@@ -129,44 +127,19 @@ pub(crate) fn modest(command: Command) -> Command {
     nice
 }
 
-/// Kills a child and everything it has started: cargo's own end leaves its test binaries running.
-fn kill_tree(root: u32) {
-    let mut processes = vec![root];
-    // A stopped process starts no children, so a few scans find all of them.
-    for _ in 0..KILL_LOOKS_MAX {
-        signal("-STOP", &processes);
-        let Ok(table) = Command::new("ps").args(["-A", "-o", "pid=,ppid="]).output() else { break };
-        let found = family(&String::from_utf8_lossy(&table.stdout), root);
-        if found == processes {
-            break;
-        }
-        processes = found;
+/// Kills a process and everything it has started: cargo's own end leaves its test binaries running.
+fn kill_tree(process: u32) {
+    // A stopped process starts no further children.
+    signal("-STOP", process);
+    for thread in fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_tree);
     }
-    signal("-KILL", &processes);
+    signal("-KILL", process);
 }
 
-fn signal(name: &str, processes: &[u32]) {
-    answers(Command::new("kill").arg(name).args(processes.iter().map(u32::to_string)));
-}
-
-/// `root` and all its descendants in a table of process id and parent id, nearest first.
-fn family(table: &str, root: u32) -> Vec<u32> {
-    let pairs: Vec<(u32, u32)> = table
-        .lines()
-        .filter_map(|line| {
-            let mut numbers = line.split_whitespace().map(str::parse);
-            Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-        })
-        .collect();
-    let mut found = vec![root];
-    let mut next = 0;
-    while let Some(&parent) = found.get(next) {
-        let children = pairs.iter().filter(|(child, of)| *of == parent && !found.contains(child));
-        let children: Vec<u32> = children.map(|&(child, _)| child).collect();
-        found.extend(children);
-        next += 1;
-    }
-    found
+fn signal(name: &str, process: u32) {
+    answers(Command::new("kill").args([name, &process.to_string()]));
 }
 
 /// The last lines, after those that name what failed further up: a test runner that goes on after
@@ -191,14 +164,6 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         run(command, &scratch.path().join("log"), Instant::now() + limit)
-    }
-
-    #[test]
-    fn family_has_grandchildren_and_no_strangers() {
-        let table = "  1 0\n 10 1\n 11 10\n 12 11\n 20 1\n 30 30\n not a row\n";
-        assert_eq!(family(table, 10), [10, 11, 12]);
-        assert_eq!(family(table, 30), [30]);
-        assert_eq!(family("5 6\n6 5\n", 5), [5, 6]);
     }
 
     #[test]

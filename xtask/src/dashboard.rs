@@ -1,6 +1,6 @@
 //! `cargo xtask dashboard`: every query of the Grafana dashboard against live nodes.
 
-use crate::guest::{Archive, Packages};
+use crate::guest::Packages;
 use crate::project::Project;
 use crate::report::{Stage, Step, Summary, as_skipped};
 use anyhow::{Context, Result, bail, ensure};
@@ -23,8 +23,7 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
 
-static PACKAGES: Packages =
-    Packages { name: "prometheus", packages: &["prometheus"], from: Archive::System };
+static PACKAGES: Packages = Packages { name: "prometheus", packages: &["prometheus"] };
 
 const DASHBOARD: &str = "docs/grafana/handfast.json";
 const BUDGET: Duration = Duration::from_secs(900);

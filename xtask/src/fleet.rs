@@ -1,7 +1,7 @@
 //! Released nodes of the Mooncake Transfer Engine, and stories of the program with them as peers.
 
 use crate::features::Features;
-use crate::guest::{Archive, Packages};
+use crate::guest::Packages;
 use crate::project::Project;
 use crate::report::{Outcome, Step, as_skipped, skipped};
 use crate::stages::{NIGHTLY, judged};
@@ -25,14 +25,11 @@ const COMPLETE: &str = ".complete";
 
 /// A library that the releases load, and a metadata store.
 pub(crate) static PACKAGES: Packages =
-    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"], from: Archive::System };
+    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"] };
 
 /// Build dependencies of the feature `etcd`.
-pub(crate) const PROTOC: Packages = Packages {
-    name: "protoc",
-    packages: &["protobuf-compiler", "libprotobuf-dev"],
-    from: Archive::System,
-};
+pub(crate) const PROTOC: Packages =
+    Packages { name: "protoc", packages: &["protobuf-compiler", "libprotobuf-dev"] };
 
 /// Installs the releases, each into a separate environment below cargo's target folder.
 pub(crate) fn installs(project: &Project) -> impl Iterator<Item = Step<'_>> {

@@ -26,9 +26,8 @@ const BUDGET_OF_A_CHANGE: Duration = Duration::from_secs(40);
 pub(crate) struct Arguments {
     /// Only find or unpack what builds the verbs backend, and print the command that builds it
     ///
-    /// That is the headers of libibverbs and librdmacm, and a libclang 13 to 15: those of the
-    /// system, else Debian packages, else the Python wheel `libclang`. Exit code: 1 if a part cannot
-    /// be had; the error names it.
+    /// That is the headers of libibverbs and librdmacm, those of the system or else Debian packages,
+    /// and the Python wheel `libclang`. Exit code: 1 if a part cannot be had; the error names it.
     #[arg(long)]
     verbs: bool,
 }
@@ -36,50 +35,37 @@ pub(crate) struct Arguments {
 /// A program, how to see that it is there and how to get it.
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
-    present: &'static [&'static str],
-    install: &'static [&'static [&'static str]],
+    /// Command that succeeds if it is there.
+    present: &'static str,
+    install: &'static [&'static str],
     /// The stage that needs it.
     stage: &'static str,
 }
 
-const APT_UPDATE: &[&str] = &["apt-get", "update", "--quiet"];
+const fn tool(
+    name: &'static str,
+    present: &'static str,
+    install: &'static [&'static str],
+    stage: &'static str,
+) -> Tool {
+    Tool { name, present, install, stage }
+}
 
-pub(crate) const RUSTFMT: Tool = Tool {
-    name: "rustfmt",
-    present: &["cargo", "fmt", "--version"],
-    install: &[&["rustup", "component", "add", "rustfmt"]],
-    stage: "checks",
-};
-pub(crate) const CLIPPY: Tool = Tool {
-    name: "clippy",
-    present: &["cargo", "clippy", "--version"],
-    install: &[&["rustup", "component", "add", "clippy"]],
-    stage: "checks",
-};
-pub(crate) const DENY: Tool = Tool {
-    name: "cargo-deny",
-    present: &["cargo", "deny", "--version"],
-    install: &[&["cargo", "install", "--locked", "cargo-deny@0.20.2"]],
-    stage: "release",
-};
-pub(crate) const FUZZ: Tool = Tool {
-    name: "cargo-fuzz",
-    present: &["cargo", "fuzz", "--version"],
-    install: &[&["cargo", "install", "--locked", "cargo-fuzz@0.13.2"]],
-    stage: "fuzz",
-};
-pub(crate) const MUTANTS: Tool = Tool {
-    name: "cargo-mutants",
-    present: &["cargo", "mutants", "--version"],
-    install: &[&["cargo", "install", "--locked", "cargo-mutants@27.1.0"]],
-    stage: "mutation",
-};
-pub(crate) const CPP: Tool = Tool {
-    name: "c++",
-    present: &["c++", "--version"],
-    install: &[APT_UPDATE, &["apt-get", "install", "--yes", "--no-install-recommends", "g++"]],
-    stage: "fuzz",
-};
+pub(crate) const RUSTFMT: Tool =
+    tool("rustfmt", "cargo fmt --version", &["rustup component add rustfmt"], "checks");
+pub(crate) const CLIPPY: Tool =
+    tool("clippy", "cargo clippy --version", &["rustup component add clippy"], "checks");
+const DENY_INSTALL: &str = "cargo install --locked cargo-deny@0.20.2";
+pub(crate) const DENY: Tool =
+    tool("cargo-deny", "cargo deny --version", &[DENY_INSTALL], "release");
+const FUZZ_INSTALL: &str = "cargo install --locked cargo-fuzz@0.13.2";
+pub(crate) const FUZZ: Tool = tool("cargo-fuzz", "cargo fuzz --version", &[FUZZ_INSTALL], "fuzz");
+const MUTANTS_INSTALL: &str = "cargo install --locked cargo-mutants@27.1.0";
+pub(crate) const MUTANTS: Tool =
+    tool("cargo-mutants", "cargo mutants --version", &[MUTANTS_INSTALL], "mutation");
+const CPP_INSTALL: [&str; 2] =
+    ["apt-get update --quiet", "apt-get install --yes --no-install-recommends g++"];
+pub(crate) const CPP: Tool = tool("c++", "c++ --version", &CPP_INSTALL, "fuzz");
 const TOOLS: [&Tool; 6] = [&RUSTFMT, &CLIPPY, &DENY, &CPP, &FUZZ, &MUTANTS];
 
 /// `cargo xtask setup`.
@@ -123,32 +109,29 @@ impl Tool {
         if answers(&mut command(self.present)) {
             return Ok(());
         }
-        Err(skipped(format!("{} is missing; `{}` installs it", self.name, self.commands())))
+        let commands = self.install.join(" && ");
+        Err(skipped(format!("{} is missing; `{commands}` installs it", self.name)))
     }
 
     fn ensure(&self, project: &Project, deadline: Instant) -> Outcome {
         let Err(missing) = self.check() else { return Ok(String::new()) };
-        let is_for_the_user_alone = self.install.iter().all(|command| command[0] == "rustup");
+        let is_for_the_user_alone = self.install.iter().all(|words| words.starts_with("rustup"));
         if !is_for_the_user_alone && !is_root() {
             return Err(missing);
         }
         for words in self.install {
             let installed = project.run(command(words), &format!("setup-{}", self.name), deadline);
-            installed.with_context(|| words.join(" ")).map_err(as_skipped)?;
+            installed.context(*words).map_err(as_skipped)?;
         }
         self.check()?;
         Ok(format!("installed {}", self.name))
     }
-
-    fn commands(&self) -> String {
-        let commands: Vec<_> = self.install.iter().map(|words| words.join(" ")).collect();
-        commands.join(" && ")
-    }
 }
 
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(words[0]);
-    command.args(&words[1..]);
+fn command(words: &str) -> Command {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
     command
 }
 
@@ -163,8 +146,8 @@ mod tests {
 
     const NOWHERE: Tool = Tool {
         name: "nowhere",
-        present: &["handfast-no-such-program"],
-        install: &[&["false"], &["first", "install"]],
+        present: "handfast-no-such-program",
+        install: &["false", "first install"],
         stage: "tests",
     };
 

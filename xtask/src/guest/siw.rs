@@ -1,7 +1,7 @@
 //! Soft-iWARP, which the distribution's kernel lacks: built as a module from the distribution's own
 //! sources of that kernel. Nothing of it is kept in the repository.
 
-use super::packages::{Archive, Packages};
+use super::packages::Packages;
 use crate::command;
 use crate::project::Project;
 use anyhow::{Context, Result, ensure};
@@ -11,11 +11,8 @@ use std::process::Command;
 use std::time::Instant;
 
 /// Headers of the release's newest kernel, with the programs that build modules, and its sources.
-const SOURCES: Packages = Packages {
-    name: "kernel-sources",
-    packages: &["linux-headers-amd64", "linux-source"],
-    from: Archive::System,
-};
+const SOURCES: Packages =
+    Packages { name: "kernel-sources", packages: &["linux-headers-amd64", "linux-source"] };
 /// Folder of the driver in the sources.
 const DRIVER: &str = "drivers/infiniband/sw/siw";
 
