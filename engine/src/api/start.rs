@@ -35,6 +35,7 @@ use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_trace::{Recorded, Recorder, Trace};
 use handfast_transport_tcp::{Net, TcpConfig, TcpLimits, TcpTiming, TcpTransport, TokioNet};
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
@@ -72,7 +73,10 @@ impl Builder {
     /// cannot be bound, [`Stage::Device`] when RDMA is required and unavailable,
     /// [`Stage::Recording`] when the recording cannot be started.
     pub async fn start(self) -> Result<Engine, Error> {
-        self.start_on(TokioNet, TokioClock::new(), OsEntropy).await
+        // As a trait object the future is compiled once, here, and not in each crate that awaits it.
+        let started: Pin<Box<dyn Future<Output = _> + Send>> =
+            Box::pin(self.start_on(TokioNet, TokioClock::new(), OsEntropy));
+        started.await
     }
 
     /// Starts on a network, clock and source of randomness of the caller's choice.
