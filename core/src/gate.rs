@@ -4,11 +4,7 @@
 //! empty, and only then destroys the lane. One word holds the whole state, because "revoked and
 //! empty" must be one atomic question: with two words a poster could enter between two loads.
 
-#[cfg(not(core_loom))]
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering;
-#[cfg(core_loom)]
-use loom::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 const POSTERS_BITS: u32 = 16;
 const POSTERS_MASK: u64 = (1 << POSTERS_BITS) - 1;
@@ -44,13 +40,6 @@ impl LaneGate {
     pub const POSTERS_MAX: u32 = POSTERS_MASK as u32;
 
     /// A gate closed until [`LaneGate::open`].
-    #[cfg(not(core_loom))]
-    pub const fn new() -> Self {
-        Self { word: AtomicU64::new(REVOKED) }
-    }
-
-    /// A gate closed until [`LaneGate::open`].
-    #[cfg(core_loom)]
     pub fn new() -> Self {
         Self { word: AtomicU64::new(REVOKED) }
     }
