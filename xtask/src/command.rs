@@ -111,10 +111,10 @@ pub(crate) fn cargo<'a>(root: &Path, arguments: impl IntoIterator<Item = &'a str
     command
 }
 
-/// The same command at low priority: it takes only idle processors.
+/// The same command at the lowest priority: it takes only idle processors.
 pub(crate) fn modest(command: Command) -> Command {
     let mut nice = Command::new("nice");
-    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => nice.env(name, value),

@@ -27,6 +27,13 @@ const COMMAND: &str = "handfast";
 /// Stories of the program and of the engine in one guest, by what their names contain.
 const ONE_HOST: [&str; 7] =
     ["rdma::", "rdma_engine::", "rdma_limits::", "rdma_loss::", "rdma_rails::", "--skip", FLEET];
+/// Those that take a minute of an emulated machine each; they run at night.
+const LONG: [&str; 4] = [
+    "--skip",
+    "rdma_rails::lanes_use_tcp_while_both_nics_are_cut",
+    "--skip",
+    "rdma_rails::striped_request_survives_a_cut_nic",
+];
 /// Those with released nodes as peers. Their names contain one of the above, and two of them at once
 /// want more memory than the guest has.
 const FLEET: &str = "mooncake_rdma::";
@@ -130,7 +137,8 @@ pub(crate) fn packages(stages: &[&str]) -> &'static [&'static Packages] {
 
 /// The stage `guest`: the tests of the verbs backend, and of the program over it, on soft-RoCE.
 ///
-/// Nightly, a host of two is destroyed and comes back as well, and released Mooncake nodes are peers.
+/// Nightly also the doctors of two hosts, a host that is destroyed and comes back, and every story with
+/// released Mooncake nodes.
 pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         Step::new("soft-roce", |deadline| {
@@ -140,16 +148,18 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
         Step::new("conformance", |deadline| CONFORMANCE.run(project, deadline)),
         Step::new("soft-iwarp", move |deadline| soft_iwarp(project, nightly, deadline)),
         Step::new("two-hosts", |deadline| two_hosts(project, deadline)),
-        Step::new("program", |deadline| {
-            Tests { words: &ONE_HOST, ..PROGRAM }.run(project, deadline)
-        }),
-        Step::new("program-two-hosts", |deadline| {
-            // One ends with a host cut off.
-            let words = &["hosts::", "--test-threads=1"];
-            Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
+        Step::new("program", move |deadline| {
+            let left_out: &[&str] = if nightly { &[] } else { &LONG };
+            let words = &[&ONE_HOST, left_out].concat();
+            Tests { words, nightly, ..PROGRAM }.run(project, deadline)
         }),
     ];
     if nightly {
+        steps.push(Step::new("program-two-hosts", |deadline| {
+            // One ends with a host cut off.
+            let words = &["hosts::", "--test-threads=1"];
+            Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
+        }));
         steps.push(Step::new("program-reborn-host", |deadline| {
             Tests { words: &["reborn::"], ..TWO_PROGRAMS }.run(project, deadline)
         }));
@@ -277,12 +287,12 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn chosen_test_of_released_nodes_exists() {
+    fn test_that_is_named_exists() {
         let project = Project::find().unwrap();
-        let path = project.root().join("cli/tests/stories/mooncake_rdma.rs");
-        let text = fs::read_to_string(path).unwrap();
-        for name in FLEET_SHORT {
-            let name = name.strip_prefix(FLEET).unwrap();
+        let stories = project.root().join("cli/tests/stories");
+        for name in FLEET_SHORT.iter().chain(&LONG).filter(|name| **name != "--skip") {
+            let (module, name) = name.split_once("::").unwrap();
+            let text = fs::read_to_string(stories.join(module).with_extension("rs")).unwrap();
             assert!(text.contains(&format!("fn {name}")), "no test's name begins with {name}");
         }
     }

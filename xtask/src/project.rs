@@ -10,6 +10,7 @@ use std::time::Instant;
 /// The workspace's metadata from cargo.
 pub(crate) struct Project {
     metadata: Metadata,
+    is_incremental: bool,
 }
 
 impl Project {
@@ -17,7 +18,13 @@ impl Project {
     pub(crate) fn find() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec();
-        Ok(Self { metadata: metadata.context("cargo metadata describes the workspace")? })
+        let metadata = metadata.context("cargo metadata describes the workspace")?;
+        Ok(Self { metadata, is_incremental: true })
+    }
+
+    /// Builds without incremental compilation: a build from nothing takes a tenth less.
+    pub(crate) fn built_once(self) -> Self {
+        Self { is_incremental: false, ..self }
     }
 
     /// The folder of the workspace's Cargo.toml.
@@ -37,7 +44,9 @@ impl Project {
 
     /// `cargo` in the workspace's root.
     pub(crate) fn cargo(&self, words: &[&str]) -> Command {
-        command::cargo(self.root(), words.iter().copied())
+        let mut cargo = command::cargo(self.root(), words.iter().copied());
+        cargo.envs((!self.is_incremental).then_some(("CARGO_INCREMENTAL", "0")));
+        cargo
     }
 
     /// Runs a command until `deadline` with its output in the log of that name, and returns the output.

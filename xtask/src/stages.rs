@@ -7,7 +7,6 @@ mod sanitizer;
 pub(crate) use rust_tests::{NIGHTLY, judged};
 
 use crate::checks::{circles, graph, links, program, texts};
-use crate::command::modest;
 use crate::features::Features;
 use crate::project::Project;
 use crate::report::{Outcome, Stage, Step, Summary};
@@ -37,8 +36,8 @@ pub(crate) struct Arguments {
 }
 
 /// Stages that run in parallel to all others, one after the other. The first two need a processor and
-/// nothing else, build with another profile, and measure no time: they run at low priority, while the
-/// others build, download, wait for sockets and for an emulated machine. The third mostly waits.
+/// nothing else, build with another profile, and measure no time: they run at the lowest priority, while
+/// the others build, download, wait for sockets and for an emulated machine. The third mostly waits.
 const PARALLEL: [&str; 3] = ["explorer", "seeds", fleet::STAGE];
 
 /// Seconds of fuzzing at night, over all decoders.
@@ -68,6 +67,7 @@ impl Depth {
 
 /// Runs the chosen stages and says whether nothing failed.
 pub(crate) fn run(project: Project, arguments: &Arguments, depth: Depth) -> Result<bool> {
+    let project = project.built_once();
     let mut stages = all(&project, depth);
     if arguments.list {
         for stage in &stages {
@@ -125,7 +125,7 @@ fn all(project: &Project, depth: Depth) -> Vec<Stage<'_>> {
             "checks",
             "format, lints, licences, what the core may use, texts",
             150,
-            checks(project),
+            checks(project, nightly),
         ),
         stage(
             "tests",
@@ -208,15 +208,14 @@ fn lints(project: &Project, features: &Features, deadline: Instant) -> Outcome {
     Ok(String::new())
 }
 
-fn checks(project: &Project) -> Vec<Step<'_>> {
+fn checks(project: &Project, nightly: bool) -> Vec<Step<'_>> {
     let mut steps = vec![
         format(project),
-        Step::new("lints", |deadline| lints(project, &Features::without_verbs(project), deadline)),
-        Step::new("verbs-lints", |deadline| {
-            lints(project, &Features::with_verbs(project, deadline)?, deadline)
+        Step::new("lints", |deadline| {
+            lints(project, &Features::available(project, deadline), deadline)
         }),
         Step::new("documentation", |deadline| {
-            let mut features = Features::without_verbs(project);
+            let mut features = Features::available(project, deadline);
             features.set("RUSTDOCFLAGS", "-D warnings");
             features.run(project, "documentation", ("doc", &["--no-deps"]), deadline)?;
             Ok(String::new())
@@ -229,6 +228,11 @@ fn checks(project: &Project) -> Vec<Step<'_>> {
         }),
         Step::new("packages", |deadline| packages(project, deadline)),
     ];
+    if nightly {
+        steps.push(Step::new("lints-without-verbs", |deadline| {
+            lints(project, &Features::without_verbs(project), deadline)
+        }));
+    }
     steps.extend(fast_checks(project));
     steps
 }
@@ -271,20 +275,8 @@ fn release(project: &Project) -> Vec<Step<'_>> {
 
 /// The step `variants` comes last: it waits for the folder that the stage `tests` builds in.
 fn explorer(project: &Project, nightly: bool) -> Vec<Step<'_>> {
-    let lane_gate = Step::new("lane-gate", |deadline| {
-        let words = ["test", "--release", "-p", "handfast-core", "--test", "gate"];
-        let mut command = project.cargo(&words);
-        // Loom replaces the atomics, so it needs a build of its own.
-        command.env("RUSTFLAGS", "--cfg core_loom");
-        command.env("CARGO_TARGET_DIR", project.scratch().join("loom"));
-        project.run(modest(command), "lane-gate", deadline)?;
-        Ok("the lane gate in every order".to_owned())
-    });
-    let mut steps = vec![
-        rust_tests::explorer(project, nightly),
-        lane_gate,
-        rust_tests::with_variants(project, nightly),
-    ];
+    let mut steps =
+        vec![rust_tests::explorer(project, nightly), rust_tests::with_variants(project, nightly)];
     if nightly {
         steps.push(Step::new("variants-lints", |deadline| variants::lints(project, deadline)));
         steps.push(Step::new("variants-program", |deadline| variants::program(project, deadline)));

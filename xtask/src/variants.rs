@@ -112,7 +112,7 @@ pub(crate) fn check(project: &Project) -> Outcome {
 /// other dependencies are not built twice.
 pub(crate) fn cargo_with_variants(project: &Project, words: &[&str]) -> Result<Command> {
     let mut command = cargo(&workspace(project)?, words.iter().copied());
-    command.env("CARGO_TARGET_DIR", project.target());
+    command.env("CARGO_TARGET_DIR", project.target()).env("CARGO_INCREMENTAL", "0");
     Ok(command)
 }
 

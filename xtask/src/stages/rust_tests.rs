@@ -39,7 +39,13 @@ const ARGUMENTS: [(&str, &[&str]); 2] = [
     ("sim-tests/conformance/conformance", &["--skip", "guest::"]),
 ];
 const EXPLORATIONS: &str = "sim-tests/stories";
-const LONG: [&str; 4] = ["cli/program", "metadata/stores", "transport-tcp/lanes", "xtask/xtask"];
+const LONG: [&str; 5] = [
+    "cli/program",
+    "metadata/stores",
+    "sim-tests/lane-gate/lane_gate",
+    "transport-tcp/lanes",
+    "xtask/xtask",
+];
 
 /// Every test of the workspace.
 pub(super) fn workspace(project: &Project, property_cases: Option<u32>) -> Vec<Step<'_>> {
