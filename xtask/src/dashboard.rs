@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 #[derive(clap::Args)]
 pub(crate) struct Arguments {}
 
-static PACKAGES: Packages = Packages { name: "prometheus", packages: &["prometheus"] };
+static PACKAGES: Packages = Packages::of_system("prometheus", &["prometheus"]);
 
 const DASHBOARD: &str = "docs/grafana/handfast.json";
 const BUDGET: Duration = Duration::from_secs(900);

@@ -25,11 +25,11 @@ const COMPLETE: &str = ".complete";
 
 /// A library that the releases load, and a metadata store.
 pub(crate) static PACKAGES: Packages =
-    Packages { name: "fleet", packages: &["libibverbs1", "etcd-server"] };
+    Packages::of_system("fleet", &["libibverbs1", "etcd-server"]);
 
 /// Build dependencies of the feature `etcd`.
 pub(crate) const PROTOC: Packages =
-    Packages { name: "protoc", packages: &["protobuf-compiler", "libprotobuf-dev"] };
+    Packages::of_system("protoc", &["protobuf-compiler", "libprotobuf-dev"]);
 
 /// Installs the releases, each into a separate environment below cargo's target folder.
 pub(crate) fn installs(project: &Project) -> impl Iterator<Item = Step<'_>> {

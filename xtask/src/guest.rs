@@ -15,7 +15,7 @@ use crate::report::{Outcome, Step, as_skipped, skipped};
 use crate::stages::{NIGHTLY, judged};
 use crate::verbs::HEADERS;
 use anyhow::{Context, Result};
-use machine::{DRIVERS, MACHINE, Machine};
+use machine::{DRIVERS, MACHINE, Machine, NEWER_KERNEL, WhichKernel};
 use start::{GuestCommand, WhichNics};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,6 +75,9 @@ pub(crate) struct Arguments {
     /// run the command again, with HANDFAST_BOOT one higher
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     hosts: u8,
+    /// The kernel to boot
+    #[arg(long, value_enum, default_value_t)]
+    kernel: WhichKernel,
     /// Driver of the guest's NICs. `siw` is built first, from the distribution's sources of its
     /// kernel: that takes a minute, a compiler and make
     #[arg(long, value_enum, default_value_t)]
@@ -91,8 +94,8 @@ pub(crate) struct Arguments {
 
 /// `cargo xtask guest`.
 pub(crate) fn run(project: &Project, arguments: &Arguments) -> Result<ExitCode> {
-    let nics = arguments.nics;
-    let machine = Machine::prepare(project, nics, Instant::now() + PACKAGES_MAX);
+    let (kernel, nics) = (arguments.kernel, arguments.nics);
+    let machine = Machine::prepare(project, kernel, nics, Instant::now() + PACKAGES_MAX);
     let code = machine.and_then(|machine| {
         let programs = program_folder(project, &arguments.command)?;
         let command = GuestCommand {
@@ -159,6 +162,10 @@ pub(crate) fn steps(project: &Project, nightly: bool) -> Vec<Step<'_>> {
             // One ends with a host cut off.
             let words = &["hosts::", "--test-threads=1"];
             Tests { words, ..TWO_PROGRAMS }.run(project, deadline)
+        }));
+        steps.push(Step::new("conformance-backports", |deadline| {
+            NEWER_KERNEL.ensure(project, deadline).map_err(as_skipped)?;
+            Tests { options: &["--kernel", "backports"], ..CONFORMANCE }.run(project, deadline)
         }));
         steps.push(Step::new("program-reborn-host", |deadline| {
             Tests { words: &["reborn::"], ..TWO_PROGRAMS }.run(project, deadline)

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The headers, and the program that finds them.
 pub(crate) const HEADERS: Packages =
-    Packages { name: "headers", packages: &["pkg-config", "libibverbs-dev", "librdmacm-dev"] };
+    Packages::of_system("headers", &["pkg-config", "libibverbs-dev", "librdmacm-dev"]);
 const WHEEL: Wheel = Wheel {
     release: "libclang==14.0.6",
     checksums: [

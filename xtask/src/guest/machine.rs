@@ -1,7 +1,7 @@
 //! The virtual machine: started, watched and ended.
 
 use super::kernel::Kernel;
-use super::packages::{KERNEL, Packages};
+use super::packages::{Archive, KERNEL, Packages};
 use super::siw;
 use super::start::{GuestCommand, WhichNics, start_script};
 use crate::project::Project;
@@ -16,12 +16,25 @@ use std::time::{Duration, Instant};
 
 /// The machine's own programs.
 pub(crate) const MACHINE: Packages =
-    Packages { name: "machine", packages: &["qemu-system-x86", "busybox-static", KERNEL] };
+    Packages::of_system("machine", &["qemu-system-x86", "busybox-static", KERNEL]);
+/// A newer kernel than the release's own.
+pub(crate) const NEWER_KERNEL: Packages =
+    Packages { name: "kernel-backports", packages: &[KERNEL], from: Archive::Backports };
 /// Libraries of RDMA programs in the guest, for hosts without them, and tools for comparison.
-pub(crate) const DRIVERS: Packages = Packages {
-    name: "drivers",
-    packages: &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2", "perftest"],
-};
+pub(crate) const DRIVERS: Packages = Packages::of_system(
+    "drivers",
+    &["libibverbs1", "ibverbs-providers", "librdmacm1", "iproute2", "perftest"],
+);
+
+/// Kernel of a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WhichKernel {
+    /// The newest of the distribution's release.
+    #[default]
+    Release,
+    /// The newest of its backports.
+    Backports,
+}
 
 /// From the start of the machine to that of the command. Seven seconds on two idle processors
 /// without a hardware accelerator, half a minute where six others use them.
@@ -63,12 +76,20 @@ impl Drop for Host {
 
 impl Machine {
     /// Finds or unpacks everything that the machine needs.
-    pub(crate) fn prepare(project: &Project, nics: WhichNics, deadline: Instant) -> Result<Self> {
+    pub(crate) fn prepare(
+        project: &Project,
+        kernel: WhichKernel,
+        nics: WhichNics,
+        deadline: Instant,
+    ) -> Result<Self> {
         let packages = MACHINE.ensure(project, deadline)?;
         let drivers = DRIVERS.ensure(project, deadline)?;
         let name = "qemu-system-x86_64";
         let qemu = found(&packages, name).with_context(|| format!("no {name} was unpacked"))?;
-        let mut kernel = Kernel::find(&packages)?;
+        let mut kernel = match kernel {
+            WhichKernel::Release => Kernel::find(&packages)?,
+            WhichKernel::Backports => Kernel::find(&NEWER_KERNEL.ensure(project, deadline)?)?,
+        };
         if nics == WhichNics::Siw {
             let module = siw::ensure(project, &kernel.release(), deadline)?;
             kernel.add("siw", module);

@@ -16,6 +16,17 @@ pub(crate) struct Packages {
     pub(crate) name: &'static str,
     /// Package names; of [`KERNEL`] the package that it depends on, without further dependencies.
     pub(crate) packages: &'static [&'static str],
+    /// Source of the packages.
+    pub(crate) from: Archive,
+}
+
+/// Sources of packages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Archive {
+    /// Wherever the system has its packages from.
+    System,
+    /// The backports of the system's release, at the place that the system has its packages from.
+    Backports,
 }
 
 /// Depends on the newest kernel of the distribution and is otherwise empty.
@@ -24,6 +35,10 @@ pub(crate) const KERNEL: &str = "linux-image-amd64";
 const COMPLETE: &str = ".complete";
 
 impl Packages {
+    pub(crate) const fn of_system(name: &'static str, packages: &'static [&'static str]) -> Self {
+        Self { name, packages, from: Archive::System }
+    }
+
     /// Folder of the unpacked packages, existing or not.
     pub(crate) fn folder(&self, project: &Project) -> PathBuf {
         project.scratch().join("packages").join(self.name)
@@ -62,14 +77,14 @@ impl Packages {
             project.run(command, &format!("packages-{}-{step}", self.name), deadline)
         };
         let wanted = || format!("packages wanted: {}", self.packages.join(", "));
+        let apt = Apt::of(self.from, &fresh.join("lists")).with_context(wanted)?;
         let download = || {
-            let commands = self.downloads(&archives)?;
+            let commands = self.downloads(&apt, &archives)?;
             commands.into_iter().try_for_each(|command| run(command, "download").map(drop))
         };
         if let Err(first) = download() {
             // Lists that were never fetched, or are stale; only root may fetch those of the system.
-            let mut update = Command::new("apt-get");
-            update.args(["update", "--quiet"]);
+            let update = apt.command("apt-get", &["update", "--quiet"]);
             if run(update, "update").is_err() {
                 return Err(first).with_context(wanted);
             }
@@ -81,6 +96,9 @@ impl Packages {
             run(unpack, "unpack")?;
         }
         fs::remove_dir_all(&archives)?;
+        if self.from == Archive::Backports {
+            fs::remove_dir_all(fresh.join("lists"))?;
+        }
         fs::write(fresh.join(COMPLETE), self.packages.join(" "))?;
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -91,18 +109,18 @@ impl Packages {
     }
 
     /// The commands that download them.
-    fn downloads(&self, archives: &Path) -> Result<Vec<Command>> {
+    fn downloads(&self, apt: &Apt, archives: &Path) -> Result<Vec<Command>> {
         let (kernels, others): (Vec<_>, Vec<_>) =
             self.packages.iter().partition(|name| **name == KERNEL);
         let mut commands = Vec::new();
         for kernel in kernels {
-            let mut download = Command::new("apt-get");
-            download.current_dir(archives).args(["download", &newest(kernel)?]);
+            let mut download = apt.command("apt-get", &["download", &newest(apt, kernel)?]);
+            download.current_dir(archives);
             commands.push(download);
         }
         if !others.is_empty() {
-            let mut download = Command::new("apt-get");
-            download.args(["install", "--download-only", "--yes", "--no-install-recommends"]);
+            let options = ["install", "--download-only", "--yes", "--no-install-recommends"];
+            let mut download = apt.command("apt-get", &options);
             // The lock guards the system's own packages, which stay as they are.
             download.args(["-o", "Debug::NoLocking=1", "-o"]);
             download.arg(format!("Dir::Cache::archives={}", archives.display())).args(others);
@@ -112,10 +130,57 @@ impl Packages {
     }
 }
 
+/// Configuration of the package programs.
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    /// Lists of another place than the system's are kept in `lists`.
+    fn of(archive: Archive, lists: &Path) -> Result<Self> {
+        let Archive::Backports = archive else { return Ok(Self { options: Vec::new() }) };
+        let release = fs::read_to_string("/etc/os-release").context("reading /etc/os-release")?;
+        let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+        let codename = codename.context("the release has no code name")?;
+        let targets =
+            ["indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"];
+        let output = Command::new("apt-get").args(targets).output().context("apt-get")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let place = place_of(&text, codename)
+            .with_context(|| format!("apt-get names no place for the release {codename}"))?;
+        fs::create_dir_all(lists.join("partial"))?;
+        // Not in the folder of lists, which is swept.
+        let sources = lists.with_extension("list");
+        fs::write(&sources, format!("deb {place} {codename}-backports main\n"))?;
+        let options = vec![
+            format!("Dir::Etc::sourcelist={}", sources.display()),
+            "Dir::Etc::sourceparts=/dev/null".to_owned(),
+            format!("Dir::State::lists={}", lists.display()),
+            "Dir::Cache::pkgcache=".to_owned(),
+            "Dir::Cache::srcpkgcache=".to_owned(),
+            "Debug::NoLocking=1".to_owned(),
+            // The folder is not open to the user that downloads otherwise.
+            "APT::Sandbox::User=".to_owned(),
+        ];
+        Ok(Self { options })
+    }
+
+    fn command(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(self.options.iter().flat_map(|option| ["-o", option])).args(arguments);
+        command
+    }
+}
+
+/// The place of the release, of lines of `PLACE CODENAME`.
+fn place_of<'a>(targets: &'a str, codename: &str) -> Option<&'a str> {
+    let pairs = targets.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter(|(_, name)| *name == codename).map(|(place, _)| place).next()
+}
+
 /// The newest package of the kind `name`: its first dependency.
-fn newest(name: &str) -> Result<String> {
-    let output = Command::new("apt-cache").args(["depends", name]).output();
-    let output = output.context("apt-cache")?;
+fn newest(apt: &Apt, name: &str) -> Result<String> {
+    let output = apt.command("apt-cache", &["depends", name]).output().context("apt-cache")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
     let newest = depends.map(|version| format!("linux-image-{version}")).next();
@@ -123,7 +188,7 @@ fn newest(name: &str) -> Result<String> {
 }
 
 /// The files in `folder` whose names end so, in order.
-pub(super) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
+pub(crate) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
@@ -133,4 +198,18 @@ pub(super) fn files_of(folder: &Path, suffix: &str) -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_of_release_is_not_that_of_its_updates() {
+        let targets = "http://one/security release-security\nhttp://two release-updates\n\
+                       http://two release\nhttp://three release\n";
+        assert_eq!(place_of(targets, "release"), Some("http://two"));
+        assert_eq!(place_of(targets, "other"), None);
+        assert_eq!(place_of("", "release"), None);
+    }
 }

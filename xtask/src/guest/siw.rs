@@ -12,7 +12,7 @@ use std::time::Instant;
 
 /// Headers of the release's newest kernel, with the programs that build modules, and its sources.
 const SOURCES: Packages =
-    Packages { name: "kernel-sources", packages: &["linux-headers-amd64", "linux-source"] };
+    Packages::of_system("kernel-sources", &["linux-headers-amd64", "linux-source"]);
 /// Folder of the driver in the sources.
 const DRIVER: &str = "drivers/infiniband/sw/siw";
 
