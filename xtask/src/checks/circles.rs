@@ -1,8 +1,8 @@
 //! Circles of imports among the files of a crate.
 
 use crate::report::{Outcome, of_findings};
-use anyhow::{Context, Result};
-use regex_lite::Regex;
+use anyhow::{Context, Result, anyhow};
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree, token_stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::iter::Peekable;
@@ -14,11 +14,6 @@ const FILES_MAX: usize = 3;
 const CHECKED: [&str; 4] = ["cli", "core", "diagnosis", "engine"];
 /// Re-exports that are followed from one path, which bounds a chain that leads back to itself.
 const FOLLOWED_MAX: usize = 8;
-/// Comments, literals and lifetimes, and in the group everything else.
-const TOKEN: &str = r##"(?xs) //[^\n]* | /\*.*?\*/
-    | [bc]?r\#\#".*?"\#\# | [bc]?r\#".*?"\# | [bc]?r"[^"]*" | [bc]?"(?:\\.|[^"\\])*"
-    | b?'(?:\\.[^']*|[^\\'])' | '\w+ | ( \w+ | :: | \S )"##;
-
 /// The path of a module from the crate's root, such as `["node", "lane"]`.
 type Module = Vec<String>;
 
@@ -56,7 +51,7 @@ impl Crate {
         let mut waiting = vec![(Module::new(), root.clone())];
         while let Some((module, path)) = waiting.pop() {
             let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            for child in source.add(&module, &text) {
+            for child in source.add(&module, &text)? {
                 let inner = [module.as_slice(), &[child]].concat();
                 let path = folder.join(inner.join("/"));
                 let files = [path.with_extension("rs"), path.join("mod.rs")];
@@ -68,12 +63,12 @@ impl Crate {
     }
 
     /// Adds a file and yields the names of the modules that it declares.
-    fn add(&mut self, module: &Module, text: &str) -> Vec<String> {
-        let tokens = without_tests(&tokens(text));
-        let declared = tokens.windows(3).filter(|three| three[0] == "mod" && three[2] == ";");
-        let children: Vec<String> = declared.map(|three| three[1].to_owned()).collect();
-        self.files.insert(module.clone(), File::read(module, &children, &tokens));
-        children
+    fn add(&mut self, module: &Module, text: &str) -> Result<Vec<String>> {
+        let tokens = text.parse::<TokenStream>().map_err(|error| anyhow!("{error}"))?;
+        let mut names = Names::default();
+        names.read(tokens, 0);
+        self.files.insert(module.clone(), File::of(module, &names));
+        Ok(names.children)
     }
 
     /// The module in whose file the item behind a path is.
@@ -155,138 +150,127 @@ fn shown(module: &Module) -> String {
     if module.is_empty() { "the root".to_owned() } else { module.join("::") }
 }
 
-/// The tokens of a source, without comments, literals and lifetimes.
-fn tokens(text: &str) -> Vec<&str> {
-    let pattern = Regex::new(TOKEN).expect("the pattern is constant");
-    let code = pattern.captures_iter(text).filter_map(|token| token.get(1));
-    code.map(|token| token.as_str()).collect()
+/// The paths in a file, as written there.
+#[derive(Default)]
+struct Names {
+    /// The modules that the file declares.
+    children: Vec<String>,
+    /// The name that an import binds, if it does, the path, and the inline modules around it: a `super`
+    /// inside one stays in the file.
+    paths: Vec<(Option<String>, Vec<String>, usize)>,
 }
 
-/// Leaves out items with `#[cfg(test)]`, or with another condition that begins with `test`.
-fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
-    let mut kept = Vec::new();
-    let mut rest = tokens;
-    while let [first, others @ ..] = rest {
-        if rest.starts_with(&["#", "[", "cfg", "(", "test"]) {
-            rest = &rest[item_length(rest)..];
-        } else {
-            kept.push(*first);
-            rest = others;
-        }
-    }
-    kept
-}
+type Tokens = Peekable<token_stream::IntoIter>;
 
-/// Tokens up to the end of an item: a semicolon or a block, outside parentheses and brackets.
-fn item_length(tokens: &[&str]) -> usize {
-    let mut depth = 0_usize;
-    let mut in_block = false;
-    for (at, token) in tokens.iter().enumerate() {
-        match *token {
-            "{" | "(" | "[" => {
-                in_block |= *token == "{" && depth == 0 && tokens[at - 1] != "::";
-                depth += 1;
+impl Names {
+    /// Leaves out items with `#[cfg(test)]`, or with another condition that begins with `test`.
+    fn read(&mut self, tokens: TokenStream, inline: usize) {
+        let mut rest = tokens.into_iter().peekable();
+        while let Some(token) = rest.next() {
+            match token {
+                TokenTree::Punct(hash) if hash.as_char() == '#' => {
+                    let condition = rest.next_if(|next| is_block(next, Delimiter::Bracket));
+                    let text = condition.map(|it| it.to_string().replace(' ', ""));
+                    if text.is_some_and(|text| text.starts_with("[cfg(test")) {
+                        rest.find(|token| {
+                            is_block(token, Delimiter::Brace) || token.to_string() == ";"
+                        });
+                    }
+                }
+                TokenTree::Ident(word) if word == "use" => self.import(&mut rest, &[], inline),
+                TokenTree::Ident(word) if word == "mod" => {
+                    let name = rest.next().map(|name| name.to_string());
+                    match rest.next_if(|next| is_block(next, Delimiter::Brace)) {
+                        Some(TokenTree::Group(group)) => self.read(group.stream(), inline + 1),
+                        _ => self.children.extend(name),
+                    }
+                }
+                TokenTree::Ident(word) => {
+                    let mut path = vec![word.to_string()];
+                    while separated(&mut rest) {
+                        let word = rest.next_if(|next| matches!(next, TokenTree::Ident(_)));
+                        path.extend(word.map(|word| word.to_string()));
+                    }
+                    if path.len() > 1 {
+                        self.paths.push((None, path, inline));
+                    }
+                }
+                TokenTree::Group(group) => self.read(group.stream(), inline),
+                _ => {}
             }
-            "}" | ")" | "]" => depth = depth.saturating_sub(1),
-            ";" if depth == 0 => return at + 1,
-            _ => {}
-        }
-        if *token == "}" && depth == 0 && in_block {
-            return at + 1;
         }
     }
-    tokens.len()
+
+    /// Reads one tree of a `use`.
+    fn import(&mut self, tokens: &mut Tokens, prefix: &[String], inline: usize) {
+        let mut path = prefix.to_vec();
+        loop {
+            match tokens.next_if(|token| !matches!(token.to_string().as_str(), "," | ";")) {
+                Some(TokenTree::Ident(word)) if word == "as" => {
+                    let name = tokens.next().map(|name| name.to_string());
+                    return self.paths.push((name, path, inline));
+                }
+                Some(TokenTree::Ident(word)) => path.push(word.to_string()),
+                Some(TokenTree::Group(group)) => {
+                    let mut trees = group.stream().into_iter().peekable();
+                    while trees.peek().is_some() {
+                        self.import(&mut trees, &path, inline);
+                        trees.next();
+                    }
+                    return;
+                }
+                Some(token) if token.to_string() == "*" => {
+                    return self.paths.push((None, path, inline));
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        path.pop_if(|last| *last == "self");
+        self.paths.push((path.last().cloned(), path, inline));
+    }
+}
+
+fn is_block(token: &TokenTree, delimiter: Delimiter) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == delimiter)
+}
+
+/// Takes `::`.
+fn separated(tokens: &mut Tokens) -> bool {
+    let is_joint = |token: &TokenTree| matches!(token, TokenTree::Punct(colon) if colon.as_char() == ':' && colon.spacing() == Spacing::Joint);
+    tokens.next_if(is_joint).and_then(|_| tokens.next()).is_some()
 }
 
 impl File {
-    fn read(module: &Module, children: &[String], tokens: &[&str]) -> Self {
+    fn of(module: &Module, names: &Names) -> Self {
         let mut file = Self::default();
-        // The braces that each inline module was opened at: a `super` inside it stays in the file.
-        let (mut braces, mut inline) = (0_usize, Vec::new());
-        let mut before = "";
-        let mut rest = tokens.iter().copied().peekable();
-        while let Some(token) = rest.next() {
-            match (token, rest.peek().copied()) {
-                ("use", Some(next)) if next != "<" => {
-                    let mut found = Vec::new();
-                    use_tree(&mut rest, &[], &mut found);
-                    for (name, path) in found {
-                        let Some(path) = from_root(module, children, &path, inline.len()) else {
-                            continue;
-                        };
-                        if inline.is_empty() && name != "*" && !path.is_empty() {
-                            file.imports.insert(name.to_owned(), path.clone());
-                        }
-                        file.paths.insert(path);
-                    }
-                }
-                ("mod", Some(_)) => {
-                    rest.next();
-                    inline.extend((rest.peek() == Some(&"{")).then_some(braces));
-                }
-                ("{", _) => braces += 1,
-                ("}", _) => {
-                    braces = braces.saturating_sub(1);
-                    inline.pop_if(|opened| *opened == braces);
-                }
-                (_, Some("::")) if before != "::" => {
-                    let mut path = vec![token];
-                    while rest.next_if_eq(&"::").is_some() {
-                        path.extend(rest.next_if(|word| word.starts_with(is_letter)));
-                    }
-                    file.paths.extend(from_root(module, children, &path, inline.len()));
-                }
-                _ => {}
+        for (name, path, inline) in &names.paths {
+            let Some(path) = from_root(module, &names.children, path, *inline) else { continue };
+            if let Some(name) = name.as_ref().filter(|_| *inline == 0 && !path.is_empty()) {
+                file.imports.insert(name.clone(), path.clone());
             }
-            before = token;
+            file.paths.insert(path);
         }
         file
     }
 }
 
-fn is_letter(letter: char) -> bool {
-    letter.is_alphanumeric() || letter == '_'
-}
-
-/// Reads one tree of a `use`: the name that each path binds, or `*`, and the path.
-fn use_tree<'a>(
-    tokens: &mut Peekable<impl Iterator<Item = &'a str>>,
-    prefix: &[&'a str],
-    found: &mut Vec<(&'a str, Vec<&'a str>)>,
-) {
-    let mut path = prefix.to_vec();
-    while let Some(token) = tokens.next_if(|token| !matches!(*token, "," | "}" | ";")) {
-        match token {
-            "::" => {}
-            "as" => return found.extend(tokens.next().map(|name| (name, path))),
-            "*" => return found.push(("*", path)),
-            "{" => {
-                while tokens.peek().is_some_and(|token| *token != "}") {
-                    use_tree(tokens, &path, found);
-                    tokens.next_if_eq(&",");
-                }
-                tokens.next();
-                return;
-            }
-            word => path.push(word),
-        }
-    }
-    path.pop_if(|last| *last == "self");
-    found.extend(path.last().copied().map(|name| (name, path)));
-}
-
 /// A path of this crate, from its root; paths of other crates are none.
-fn from_root(module: &Module, children: &[String], path: &[&str], inline: usize) -> Option<Module> {
-    let supers = path.iter().take_while(|word| **word == "super").count();
-    let (base, rest) = match *path.first()? {
+fn from_root(
+    module: &Module,
+    children: &[String],
+    path: &[String],
+    inline: usize,
+) -> Option<Module> {
+    let supers = path.iter().take_while(|word| *word == "super").count();
+    let (base, rest) = match path.first()?.as_str() {
         "crate" => (0, &path[1..]),
         "self" => (module.len(), &path[1..]),
         "super" => (module.len().saturating_sub(supers.saturating_sub(inline)), &path[supers..]),
         name if children.iter().any(|child| child == name) => (module.len(), path),
         _ => return None,
     };
-    let rest = rest.iter().map(|word| (*word).to_owned());
-    Some(module[..base].iter().cloned().chain(rest).collect())
+    Some([&module[..base], rest].concat())
 }
 
 #[cfg(test)]
@@ -299,7 +283,7 @@ mod tests {
         let mut source = Crate::default();
         for (module, text) in files {
             let module = module.split("::").filter(|part| !part.is_empty()).map(str::to_owned);
-            source.add(&module.collect(), text);
+            source.add(&module.collect(), text).unwrap();
         }
         source
     }
