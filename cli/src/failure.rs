@@ -154,7 +154,7 @@ impl Failure {
             // Nothing was asked of it yet: the option names none that can be used.
             Self::Store(_) => 2,
             Self::MetadataServer(ServerError::Bind { .. }) => 8,
-            Self::MetadataServer(ServerError::Journal(_)) => 5,
+            Self::MetadataServer(ServerError::File { .. }) => 5,
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
             #[cfg(feature = "variants")]

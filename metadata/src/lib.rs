@@ -10,7 +10,6 @@ mod error;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod http;
-mod journal;
 mod server;
 mod source;
 mod store;
@@ -21,7 +20,6 @@ pub use error::{StoreCause, StoreError, StoreOperation, TlsFailure};
 #[cfg(feature = "etcd")]
 pub use etcd::{EtcdOptions, EtcdStore};
 pub use http::HttpStore;
-pub use journal::JournalError;
 pub use server::{HttpServer, ServerError, ServerLimits};
 pub use source::{Credentials, Source, SourceError, TlsFiles};
 pub use store::{Change, Changes, KEY_BYTES_MAX, Pending, Store, VALUE_BYTES_MAX};

@@ -1,6 +1,5 @@
 //! An HTTP metadata server: texts under keys for the nodes of a fleet, in memory or in a file.
 
-use crate::journal::{Journal, JournalError, TableLines};
 use crate::store::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
@@ -11,12 +10,13 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use percent_encoding::percent_decode_str;
-use std::collections::BTreeMap;
+use redb::backends::InMemoryBackend;
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -26,6 +26,7 @@ use tracing::{debug, warn};
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+const TABLE: TableDefinition<'_, &str, &str> = TableDefinition::new("metadata");
 /// Longest header of a request, in bytes: a key with every byte escaped, and what clients add.
 const HEADER_BYTES_MAX: usize = 16 << 10;
 
@@ -65,8 +66,13 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The server's file cannot be used.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
+    #[error("{path} cannot be used: {error}", path = .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The error of the database.
+        error: String,
+    },
 }
 
 /// A listening server, which serves while [`HttpServer::run`] is polled.
@@ -77,16 +83,10 @@ pub struct HttpServer {
 }
 
 struct Shared {
-    /// Serializes changes: a change holds this lock until it is on disk.
-    journal: Mutex<Option<Journal>>,
-    /// The entries on disk. Never locked during a wait for the disk; written only with `journal` held.
-    table: RwLock<Table>,
+    database: Database,
+    /// Bytes of all keys and values. A change holds this lock until it is on disk; reads do not.
+    bytes: Mutex<usize>,
     limits: ServerLimits,
-}
-
-struct Table {
-    entries: BTreeMap<String, String>,
-    bytes: usize,
 }
 
 type Answer = Response<Full<Bytes>>;
@@ -104,13 +104,13 @@ impl HttpServer {
         let failed = |error| ServerError::Bind { address: address.to_owned(), error };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let (journal, entries) = match file.map(Journal::open).transpose()? {
-            Some((journal, entries)) => (Some(journal), entries),
-            None => (None, BTreeMap::new()),
-        };
-        let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
-        let (journal, table) = (Mutex::new(journal), RwLock::new(Table { entries, bytes }));
-        Ok(Self { listener, address: bound, shared: Arc::new(Shared { journal, table, limits }) })
+        let opened = open(file).map_err(|error| ServerError::File {
+            path: file.unwrap_or(Path::new("")).to_owned(),
+            error: error.to_string(),
+        });
+        let (database, bytes) = opened?;
+        let shared = Shared { database, bytes: Mutex::new(bytes), limits };
+        Ok(Self { listener, address: bound, shared: Arc::new(shared) })
     }
 
     /// The address that it listens at.
@@ -119,8 +119,8 @@ impl HttpServer {
     }
 
     /// The number of entries.
-    pub fn entries(&self) -> usize {
-        self.shared.table().entries.len()
+    pub fn entries(&self) -> u64 {
+        self.shared.entries().unwrap_or(0)
     }
 
     /// Serves until dropped; connections end with it.
@@ -146,6 +146,22 @@ impl HttpServer {
             });
         }
     }
+}
+
+/// The database in the file, or in memory, and the bytes of its keys and values.
+fn open(file: Option<&Path>) -> Result<(Database, usize), redb::Error> {
+    let database = match file {
+        Some(path) => Database::create(path)?,
+        None => Database::builder().create_with_backend(InMemoryBackend::new())?,
+    };
+    let first = database.begin_write()?;
+    let mut bytes = 0;
+    for entry in first.open_table(TABLE)?.iter()? {
+        let (key, value) = entry?;
+        bytes += key.value().len() + value.value().len();
+    }
+    first.commit()?;
+    Ok((database, bytes))
 }
 
 async fn serve(shared: Arc<Shared>, stream: TcpStream) {
@@ -178,7 +194,7 @@ impl Shared {
             );
         }
         match *request.method() {
-            Method::GET => self.get(&key),
+            Method::GET => self.get(&key).unwrap_or_else(|error| broken(&error)),
             Method::DELETE => self.change(key, None).await,
             Method::PUT => {
                 let too_long = || {
@@ -203,89 +219,63 @@ impl Shared {
         }
     }
 
-    fn get(&self, key: &str) -> Answer {
-        match self.table().entries.get(key) {
-            Some(value) => {
-                let mut answer = say(StatusCode::OK, value);
-                let json = hyper::header::HeaderValue::from_static("application/json");
-                answer.headers_mut().insert(CONTENT_TYPE, json);
-                answer
-            }
-            None => say(StatusCode::NOT_FOUND, "metadata not found"),
-        }
+    fn get(&self, key: &str) -> Result<Answer, redb::Error> {
+        let table = self.database.begin_read()?.open_table(TABLE)?;
+        let Some(value) = table.get(key)? else {
+            return Ok(say(StatusCode::NOT_FOUND, "metadata not found"));
+        };
+        let mut answer = say(StatusCode::OK, value.value());
+        let json = hyper::header::HeaderValue::from_static("application/json");
+        answer.headers_mut().insert(CONTENT_TYPE, json);
+        Ok(answer)
+    }
+
+    fn entries(&self) -> Result<u64, redb::Error> {
+        Ok(self.database.begin_read()?.open_table(TABLE)?.len()?)
     }
 
     /// Changes an entry, which is on disk before the answer.
     async fn change(self: Arc<Self>, key: String, value: Option<String>) -> Answer {
-        // Other changes wait for the disk; reads do not.
-        let changed = tokio::task::spawn_blocking(move || self.change_on_disk(&key, value));
-        changed
-            .await
-            .unwrap_or_else(|error| say(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()))
+        let changed =
+            tokio::task::spawn_blocking(move || self.change_on_disk(&key, value.as_deref()));
+        match changed.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => broken(&error),
+            Err(error) => broken(&error),
+        }
     }
 
-    fn change_on_disk(&self, key: &str, value: Option<String>) -> Answer {
-        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = match self.table().bytes_after(key, value.as_deref(), &self.limits) {
-            Ok(bytes) => bytes,
-            Err((status, why)) => return say(status, why),
-        };
-        if let Some(journal) = journal.as_mut()
-            && let Err(error) = self.write(journal, key, value.as_deref())
-        {
-            warn!(%error, "a change cannot be written to disk");
-            return say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"));
+    fn change_on_disk(&self, key: &str, value: Option<&str>) -> Result<Answer, redb::Error> {
+        let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = self.database.begin_write()?;
+        let mut table = change.open_table(TABLE)?;
+        let entries = usize::try_from(table.len()?).unwrap_or(usize::MAX);
+        let size = |value: &str| key.len() + value.len();
+        let before = match value {
+            Some(value) => table.insert(key, value)?,
+            None => table.remove(key)?,
         }
+        .map(|before| size(before.value()));
+        drop(table);
+        let after = *bytes - before.unwrap_or(0) + value.map_or(0, size);
+        let is_new = value.is_some() && before.is_none();
+        if after > self.limits.bytes_max || is_new && entries >= self.limits.entries_max {
+            let text = "the limit of entries or bytes is reached";
+            return Ok(say(StatusCode::INSUFFICIENT_STORAGE, text));
+        }
+        if value.is_none() && before.is_none() {
+            return Ok(say(StatusCode::NOT_FOUND, "metadata not found"));
+        }
+        change.commit()?;
+        *bytes = after;
         let told = if value.is_some() { "metadata updated" } else { "metadata deleted" };
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        table.bytes = bytes;
-        match value {
-            Some(value) => drop(table.entries.insert(key.to_owned(), value)),
-            None => drop(table.entries.remove(key)),
-        }
-        say(StatusCode::OK, told)
-    }
-
-    fn write(&self, journal: &mut Journal, key: &str, value: Option<&str>) -> io::Result<()> {
-        let overgrown = {
-            let table = self.table();
-            let overgrown = journal.is_overgrown(table.entries.len());
-            overgrown.then(|| TableLines::of(&table.entries)).transpose()?
-        };
-        if let Some(lines) = overgrown {
-            journal.compact(&lines)?;
-        }
-        journal.append(key, value)
-    }
-
-    fn table(&self) -> RwLockReadGuard<'_, Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner)
+        Ok(say(StatusCode::OK, told))
     }
 }
 
-impl Table {
-    /// Bytes of all keys and values after the change, or the status that refuses it.
-    fn bytes_after(
-        &self,
-        key: &str,
-        value: Option<&str>,
-        limits: &ServerLimits,
-    ) -> Result<usize, (StatusCode, &'static str)> {
-        let before = self.entries.get(key).map(String::as_str);
-        let size = |value: Option<&str>| value.map_or(0, |it| key.len() + it.len());
-        let bytes = self.bytes - size(before) + size(value);
-        let grows = value.is_some() && before.is_none();
-        if bytes > limits.bytes_max || grows && self.entries.len() >= limits.entries_max {
-            return Err((
-                StatusCode::INSUFFICIENT_STORAGE,
-                "the limit of entries or bytes is reached",
-            ));
-        }
-        if value.is_none() && before.is_none() {
-            return Err((StatusCode::NOT_FOUND, "metadata not found"));
-        }
-        Ok(bytes)
-    }
+fn broken(error: &dyn std::error::Error) -> Answer {
+    warn!(%error, "the table cannot be used");
+    say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"))
 }
 
 /// The value of `key` in a query, without its escapes.
@@ -319,7 +309,7 @@ mod tests {
         let store = HttpStore::new(&url).unwrap();
         store.put("k", "before").await.unwrap();
         // Blocks like a write that waits for the disk.
-        let held = shared.journal.lock().unwrap();
+        let held = shared.bytes.lock().unwrap();
         let mut changing = Box::pin(store.put("k", "after"));
         let waited = timeout(Duration::from_millis(100), &mut changing).await;
         assert!(waited.is_err(), "the answer follows the disk");
@@ -328,5 +318,16 @@ mod tests {
         changing.await.unwrap();
         assert_eq!(store.get("k").await, Ok(Some("after".to_owned())));
         serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_file_of_something_else_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        std::fs::write(&path, "Dear Sir,\nyours\n").unwrap();
+        let refused = HttpServer::bind("127.0.0.1:0", Some(&path), ServerLimits::default()).await;
+        let refused = refused.err().expect("refused");
+        assert!(matches!(refused, ServerError::File { .. }), "{refused}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "Dear Sir,\nyours\n");
     }
 }
