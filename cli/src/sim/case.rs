@@ -7,7 +7,7 @@ use handfast_sim::variants::{self, Entry};
 use handfast_sim::{Case, Ground, Scenario, Traffic};
 use handfast_transport_sim::verbs::{PROFILES, Profile, Rebirth};
 use handfast_transport_sim::{Faults, Operations};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Grain {
@@ -218,29 +218,15 @@ fn grain(case: &Case) -> &'static str {
 }
 
 /// A case as JSON.
-#[derive(Serialize)]
-pub(super) struct ShownCase {
-    scenario: String,
-    device: &'static str,
-    traffic: Option<String>,
-    variant: Option<&'static str>,
-    faults_max: u32,
-    kinds: String,
-    grain: &'static str,
-    pruned: bool,
-}
-
-impl From<&Case> for ShownCase {
-    fn from(case: &Case) -> Self {
-        Self {
-            scenario: format!("{:?}", case.scenario),
-            device: case.devices.profile.name,
-            traffic: case.devices.traffic.map(|traffic| format!("{traffic:?}")),
-            variant: case.variant.map(|entry| entry.id),
-            faults_max: case.faults_max,
-            kinds: names_of(case.faults),
-            grain: grain(case),
-            pruned: case.prune,
-        }
-    }
+pub(super) fn case_json(case: &Case) -> Value {
+    json!({
+        "scenario": format!("{:?}", case.scenario),
+        "device": case.devices.profile.name,
+        "traffic": case.devices.traffic.map(|traffic| format!("{traffic:?}")),
+        "variant": case.variant.map(|entry| entry.id),
+        "faults_max": case.faults_max,
+        "kinds": names_of(case.faults),
+        "grain": grain(case),
+        "pruned": case.prune,
+    })
 }

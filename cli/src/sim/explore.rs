@@ -1,12 +1,12 @@
 //! `handfast sim explore`.
 
-use super::case::{ShownCase, World, words};
-use super::show::{Facts, Marks, ShownViolation, columns, grouped};
+use super::case::{World, case_json, words};
+use super::show::{Facts, broken, columns, coverage_json, grouped, tell_coverage, violation_json};
 use crate::failure::{Failure, Outcome};
 use crate::{help, output, size};
 use clap::Args;
 use handfast_sim::{Case, Ending, Explorer, Report};
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Explore every interleaving, up to a number of faults
@@ -36,31 +36,6 @@ pub(crate) struct Explore {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Shown {
-    case: ShownCase,
-    ending: &'static str,
-    states: usize,
-    transitions: u64,
-    depth: u32,
-    longest_without_fault: Option<u32>,
-    worst_healing_events: u32,
-    milliseconds: u128,
-    states_per_s: u64,
-    transitions_per_s: u64,
-    coverage: Marks,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    broken: Option<Broken>,
-}
-
-#[derive(Serialize)]
-struct Broken {
-    #[serde(flatten)]
-    violation: ShownViolation,
-    events: usize,
-    line: Option<String>,
-}
-
 pub(super) fn run(arguments: Explore) -> Outcome {
     let case = arguments.world.case()?;
     let explorer = Explorer {
@@ -74,11 +49,10 @@ pub(super) fn run(arguments: Explore) -> Outcome {
     let started = Instant::now();
     let report = explorer.explore(&case.start());
     let took = started.elapsed();
-    let shown = shown(&case, &report, took);
     if arguments.json {
-        output::say_json(&shown)?;
+        output::say_json(&json(&case, &report, took))?;
     } else {
-        output::say(format_args!("{}", facts(&case, &shown).text(columns())))?;
+        output::say(format_args!("{}", facts(&case, &report, took).text(columns())))?;
     }
     match &report.ending {
         Ending::Fixpoint => Ok(()),
@@ -89,60 +63,59 @@ pub(super) fn run(arguments: Explore) -> Outcome {
             }
             let line = found.line(&case).map(|line| line.to_string());
             let line = line.unwrap_or_else(|error| error.to_string());
-            Err(ShownViolation::from(&found.violation).failure(line))
+            Err(broken(&found.violation, line))
         }
     }
 }
 
-fn shown(case: &Case, report: &Report, took: Duration) -> Shown {
-    let ending = match report.ending {
-        Ending::Fixpoint => "fixpoint",
-        Ending::Violation(_) => "broken",
-        Ending::StatesMax => "states-max",
-    };
-    let broken = match &report.ending {
-        Ending::Violation(found) => Some(Broken {
-            violation: (&found.violation).into(),
-            events: found.schedule.len(),
-            line: found.line(case).ok().map(|line| line.to_string()),
-        }),
-        _ => None,
-    };
-    Shown {
-        case: case.into(),
-        ending,
-        states: report.states,
-        transitions: report.transitions,
-        depth: report.depth,
-        longest_without_fault: report.longest_free,
-        worst_healing_events: report.worst_healing.events,
-        milliseconds: took.as_millis(),
-        states_per_s: size::per_second(report.states as u64, took),
-        transitions_per_s: size::per_second(report.transitions, took),
-        coverage: (&report.coverage).into(),
-        broken,
+fn json(case: &Case, report: &Report, took: Duration) -> Value {
+    let mut shown = json!({
+        "case": case_json(case),
+        "ending": match report.ending {
+            Ending::Fixpoint => "fixpoint",
+            Ending::Violation(_) => "broken",
+            Ending::StatesMax => "states-max",
+        },
+        "states": report.states,
+        "transitions": report.transitions,
+        "depth": report.depth,
+        "longest_without_fault": report.longest_free,
+        "worst_healing_events": report.worst_healing.events,
+        "milliseconds": took.as_millis() as u64,
+        "states_per_s": size::per_second(report.states as u64, took),
+        "transitions_per_s": size::per_second(report.transitions, took),
+        "coverage": coverage_json(&report.coverage),
+    });
+    if let Ending::Violation(found) = &report.ending {
+        let mut broken = violation_json(&found.violation);
+        broken["events"] = found.schedule.len().into();
+        broken["line"] = found.line(case).ok().map(|line| line.to_string()).into();
+        shown["broken"] = broken;
     }
+    shown
 }
 
-fn facts(case: &Case, shown: &Shown) -> Facts {
+fn facts(case: &Case, report: &Report, took: Duration) -> Facts {
     let mut facts = Facts::default();
     facts.add("explored", words(case));
-    let ending = match shown.ending {
-        "fixpoint" => "fixpoint: every world was seen, and every oracle holds",
-        "broken" => "an oracle does not hold",
-        _ => "the bound on worlds was reached: nothing is known of the rest",
+    let ending = match report.ending {
+        Ending::Fixpoint => "fixpoint: every world was seen, and every oracle holds",
+        Ending::Violation(_) => "an oracle does not hold",
+        Ending::StatesMax => "the bound on worlds was reached: nothing is known of the rest",
     };
     facts.add("ending", ending);
-    facts.add("states", grouped(shown.states as u64));
-    facts.add("transitions", grouped(shown.transitions));
-    facts.add("depth", format!("{} events", shown.depth));
-    if let Some(longest) = shown.longest_without_fault {
+    let states = report.states as u64;
+    facts.add("states", grouped(states));
+    facts.add("transitions", grouped(report.transitions));
+    facts.add("depth", format!("{} events", report.depth));
+    if let Some(longest) = report.longest_free {
         facts.add("longest", format!("{longest} events without a fault"));
     }
-    facts.add("worst healing", format!("{} events", shown.worst_healing_events));
-    facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
-    let (states, transitions) = (grouped(shown.states_per_s), grouped(shown.transitions_per_s));
+    facts.add("worst healing", format!("{} events", report.worst_healing.events));
+    facts.add("time", format!("{} ms", grouped(took.as_millis() as u64)));
+    let [states, transitions] =
+        [states, report.transitions].map(|count| grouped(size::per_second(count, took)));
     facts.add("rates", format!("{states} states/s, {transitions} transitions/s"));
-    shown.coverage.tell(&mut facts);
+    tell_coverage(&report.coverage, &mut facts);
     facts
 }

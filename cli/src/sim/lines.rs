@@ -1,14 +1,14 @@
 //! `handfast sim replay`, `minimize` and `timeline`: what is done with a line.
 
-use super::case::{ShownCase, words};
-use super::show::{Facts, ShownViolation, columns, grouped};
+use super::case::{case_json, words};
+use super::show::{Facts, broken, columns, grouped, violation_json};
 use super::trace;
 use crate::failure::{Failure, Outcome};
 use crate::{help, output};
 use clap::Args;
 use handfast_sim::{ENTRIES_SHOWN_MAX, Line, Picture, Record, Window, timeline as pictures};
 use handfast_transport_sim::Violation;
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Replay a line event by event, or a recorded run and compare its effects
@@ -67,60 +67,33 @@ pub(crate) struct Timeline {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct ShownEvent<'a> {
-    event: &'a str,
-    site: &'a str,
-    fault: bool,
-    healing: bool,
-    outputs: &'a [String],
-    states: Vec<&'a [String]>,
-    does_not_hold: Vec<ShownViolation>,
-}
-
-/// The counts of a picture.
-#[derive(Serialize)]
-struct ShownPicture<'a> {
-    sites: &'a [String],
-    events: Vec<ShownEvent<'a>>,
-    broken: Option<ShownViolation>,
-    broken_at_event: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct ShownRecord<'a> {
-    case: ShownCase,
-    line: String,
-    trace: String,
-    #[serde(flatten)]
-    picture: ShownPicture<'a>,
-}
-
-fn shown_picture(picture: &Picture) -> ShownPicture<'_> {
-    let events = picture.rows.iter().map(|row| ShownEvent {
-        event: &row.words,
-        site: &picture.sites[row.site],
-        fault: row.fault,
-        healing: row.healing,
-        outputs: &row.notes,
-        states: row.states.iter().map(|state| state.details.as_slice()).collect(),
-        does_not_hold: row.violations.iter().map(Into::into).collect(),
+/// A picture as JSON.
+fn picture_json(picture: &Picture) -> Value {
+    let events = picture.rows.iter().map(|row| {
+        json!({
+            "event": row.words,
+            "site": picture.sites[row.site],
+            "fault": row.fault,
+            "healing": row.healing,
+            "outputs": row.notes,
+            "states": row.states.iter().map(|state| &state.details).collect::<Vec<_>>(),
+            "does_not_hold": row.violations.iter().map(violation_json).collect::<Vec<_>>(),
+        })
     });
-    ShownPicture {
-        sites: &picture.sites,
-        events: events.collect(),
-        broken: picture.violation.as_ref().map(Into::into),
-        broken_at_event: picture.broken.map(|row| row + 1),
-    }
+    json!({
+        "sites": picture.sites,
+        "events": events.collect::<Vec<_>>(),
+        "broken": picture.violation.as_ref().map(violation_json),
+        "broken_at_event": picture.broken.map(|row| row + 1),
+    })
 }
 
-fn shown(record: &Record) -> ShownRecord<'_> {
-    ShownRecord {
-        case: (&record.line.case).into(),
-        line: record.line.to_string(),
-        trace: format!("{:032x}", record.trace_hash),
-        picture: shown_picture(&record.picture),
-    }
+fn record_json(record: &Record) -> Value {
+    let mut shown = picture_json(&record.picture);
+    shown["case"] = case_json(&record.line.case);
+    shown["line"] = record.line.to_string().into();
+    shown["trace"] = format!("{:032x}", record.trace_hash).into();
+    shown
 }
 
 fn parse(line: &str) -> Result<Line, Failure> {
@@ -135,7 +108,7 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
     let record = Record::of(&line)?;
     let picture = &record.picture;
     if arguments.json {
-        output::say_json(&shown(&record))?;
+        output::say_json(&record_json(&record))?;
     } else {
         let told = match arguments.text {
             true => pictures::text(picture, columns()),
@@ -146,8 +119,8 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
         let healing = picture.rows.iter().filter(|row| row.healing).count();
         facts.add("events", format!("{}, and {healing} to heal", picture.rows.len() - healing));
         facts.add("trace", format!("{:032x}", record.trace_hash));
-        let broken = |found: &Violation| format!("broken: {:?}: {}", found.oracle, found.detail);
-        let ending = picture.violation.as_ref().map(broken);
+        let words = |found: &Violation| format!("broken: {:?}: {}", found.oracle, found.detail);
+        let ending = picture.violation.as_ref().map(words);
         facts.add("ending", ending.unwrap_or_else(|| "every oracle holds".to_owned()));
         output::say(format_args!("{told}\n{}", facts.text(columns())))?;
         if picture.violation.is_some() {
@@ -155,42 +128,29 @@ pub(super) fn replay(arguments: Replay) -> Outcome {
         }
     }
     match &picture.violation {
-        Some(violation) => Err(ShownViolation::from(violation).failure(line.to_string())),
+        Some(violation) => Err(broken(violation, line.to_string())),
         None => Ok(()),
     }
-}
-
-#[derive(Serialize)]
-struct ShownMinimized {
-    case: ShownCase,
-    line: String,
-    events_before: usize,
-    events: usize,
-    shortest: bool,
-    schedules_tried: u64,
-    worlds_searched: usize,
-    milliseconds: u128,
-    broken: Option<ShownViolation>,
 }
 
 pub(super) fn minimize(arguments: Minimize) -> Outcome {
     let line = parse(&arguments.line)?;
     let started = Instant::now();
     let smaller = handfast_sim::minimize(&line)?;
-    let milliseconds = started.elapsed().as_millis();
+    let milliseconds = started.elapsed().as_millis() as u64;
     let events = smaller.run.schedule.len();
     if arguments.json {
-        return output::say_json(&ShownMinimized {
-            case: (&smaller.line.case).into(),
-            line: smaller.line.to_string(),
-            events_before: smaller.events_before,
-            events,
-            shortest: smaller.shortest,
-            schedules_tried: smaller.schedules,
-            worlds_searched: smaller.worlds,
-            milliseconds,
-            broken: smaller.run.violation.as_ref().map(Into::into),
-        });
+        return output::say_json(&json!({
+            "case": case_json(&smaller.line.case),
+            "line": smaller.line.to_string(),
+            "events_before": smaller.events_before,
+            "events": events,
+            "shortest": smaller.shortest,
+            "schedules_tried": smaller.schedules,
+            "worlds_searched": smaller.worlds,
+            "milliseconds": milliseconds,
+            "broken": smaller.run.violation.as_ref().map(violation_json),
+        }));
     }
     let mut facts = Facts::default();
     facts.add("shrunk", format!("from {} to {events} events", smaller.events_before));
@@ -210,10 +170,10 @@ pub(super) fn timeline(arguments: Timeline) -> Outcome {
     if let Some(path) = trace::named(&arguments.line) {
         let window = Window { from: arguments.from, entries: arguments.entries };
         let picture = trace::picture(&path, arguments.allow_cut, window)?;
-        return draw(&arguments, &picture, || output::say_json(&shown_picture(&picture)));
+        return draw(&arguments, &picture, || output::say_json(&picture_json(&picture)));
     }
     let record = Record::of(&parse(&arguments.line)?)?;
-    draw(&arguments, &record.picture, || output::say_json(&shown(&record)))
+    draw(&arguments, &record.picture, || output::say_json(&record_json(&record)))
 }
 
 fn draw(arguments: &Timeline, picture: &Picture, say_json: impl FnOnce() -> Outcome) -> Outcome {

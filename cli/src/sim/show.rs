@@ -6,7 +6,7 @@ use handfast_core::node::TRANSITIONS;
 use handfast_diagnosis::wrapped;
 use handfast_sim::Coverage;
 use handfast_transport_sim::Violation;
-use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 
@@ -64,60 +64,40 @@ pub(super) fn grouped(number: u64) -> String {
 }
 
 /// A violation as JSON.
-#[derive(Serialize)]
-pub(super) struct ShownViolation {
-    pub(super) oracle: String,
-    pub(super) detail: String,
+pub(super) fn violation_json(violation: &Violation) -> Value {
+    json!({ "oracle": format!("{:?}", violation.oracle), "detail": violation.detail })
 }
 
-impl From<&Violation> for ShownViolation {
-    fn from(violation: &Violation) -> Self {
-        Self { oracle: format!("{:?}", violation.oracle), detail: violation.detail.clone() }
-    }
+/// The failure of a command that found a violation; `line` replays it.
+pub(super) fn broken(violation: &Violation, line: String) -> Failure {
+    let oracle = format!("{:?}", violation.oracle);
+    Failure::Broken { oracle, detail: violation.detail.clone(), line }
 }
 
-impl ShownViolation {
-    /// The failure of a command that found it; `line` replays it.
-    pub(super) fn failure(self, line: String) -> Failure {
-        Failure::Broken { oracle: self.oracle, detail: self.detail, line }
-    }
+/// The marks that were hit, as JSON.
+pub(super) fn coverage_json(coverage: &Coverage) -> Value {
+    json!({
+        "transitions": coverage.transitions.count_ones(),
+        "transitions_declared": TRANSITIONS.len(),
+        "timers": named(&coverage.timers),
+        "refusals": named(&coverage.refusals),
+        "state_pairs": coverage.state_pairs.len(),
+    })
 }
 
-/// The marks that were hit.
-#[derive(Serialize)]
-pub(super) struct Marks {
-    transitions: usize,
-    transitions_declared: usize,
-    timers: BTreeMap<String, u64>,
-    refusals: BTreeMap<String, u64>,
-    state_pairs: usize,
-}
-
-impl From<&Coverage> for Marks {
-    fn from(coverage: &Coverage) -> Self {
-        Self {
-            transitions: coverage.transitions.count_ones() as usize,
-            transitions_declared: TRANSITIONS.len(),
-            timers: named(&coverage.timers),
-            refusals: named(&coverage.refusals),
-            state_pairs: coverage.state_pairs.len(),
-        }
-    }
-}
-
-impl Marks {
-    pub(super) fn tell(&self, facts: &mut Facts) {
-        let list = |marks: &BTreeMap<String, u64>| {
-            let shown = |(name, count): (&String, &u64)| format!("{name} {}", grouped(*count));
-            let shown: Vec<String> = marks.iter().map(shown).collect();
-            if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
-        };
-        let Self { transitions, transitions_declared: declared, state_pairs: pairs, .. } = self;
-        let reached = format!("{transitions} of {declared} declared transitions");
-        facts.add("coverage", format!("{reached}, {pairs} pairs of states"));
-        facts.add("timers fired", list(&self.timers));
-        facts.add("refusals", list(&self.refusals));
-    }
+/// The same for people.
+pub(super) fn tell_coverage(coverage: &Coverage, facts: &mut Facts) {
+    let list = |marks: BTreeMap<String, u64>| {
+        let shown = marks.iter().map(|(name, count)| format!("{name} {}", grouped(*count)));
+        let shown: Vec<String> = shown.collect();
+        if shown.is_empty() { "none".to_owned() } else { shown.join(", ") }
+    };
+    let (reached, declared) = (coverage.transitions.count_ones(), TRANSITIONS.len());
+    let pairs = coverage.state_pairs.len();
+    let text = format!("{reached} of {declared} declared transitions, {pairs} pairs of states");
+    facts.add("coverage", text);
+    facts.add("timers fired", list(named(&coverage.timers)));
+    facts.add("refusals", list(named(&coverage.refusals)));
 }
 
 fn named<K: Debug>(marks: &BTreeMap<K, u64>) -> BTreeMap<String, u64> {

@@ -2,15 +2,17 @@
 
 use super::case::{Usage, Variant, cannot_carry, parse_device, parse_scenario, parse_traffic};
 use super::pool;
-use super::show::{Facts, Marks, ShownViolation, columns, grouped};
+use super::show::{Facts, broken, columns, coverage_json, grouped, tell_coverage, violation_json};
 use crate::failure::{Failure, Outcome};
 use crate::progress::Progress;
 use crate::{help, output, size};
 use clap::Args;
 use handfast_sim::sweep::{Swarm, Swarmed};
-use handfast_sim::{Ground, Scenario, Traffic};
+use handfast_sim::{Coverage, Ground, Scenario, Traffic};
+use handfast_transport_sim::Violation;
 use handfast_transport_sim::verbs::Profile;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -88,61 +90,51 @@ impl Tally {
     }
 }
 
-#[derive(Serialize)]
-struct Shown {
-    from: u64,
-    threads: u8,
-    #[serde(flatten)]
+/// The outcome of a sweep.
+struct Swept {
     total: Tally,
-    milliseconds: u128,
-    seeds_per_s: u64,
-    events_per_s: u64,
+    took: Duration,
     /// All trace hashes, folded in the order of their seeds.
-    traces: String,
+    hashes: u128,
     scenarios: BTreeMap<String, Tally>,
     schedulers: BTreeMap<String, Tally>,
-    coverage: Marks,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    coverage: Coverage,
     broken: Option<Broken>,
 }
 
-#[derive(Serialize)]
+/// The seed that broke an oracle.
 struct Broken {
     seed: u64,
-    #[serde(flatten)]
-    violation: ShownViolation,
+    violation: Violation,
     events: usize,
     line: String,
 }
 
 impl Broken {
-    fn of(seed: u64, swarmed: &Swarmed) -> Option<Self> {
-        Some(Self {
-            seed,
-            violation: swarmed.run.violation.as_ref()?.into(),
-            events: swarmed.run.schedule.len(),
-            line: swarmed.line.as_ref()?.to_string(),
-        })
+    fn of(seed: u64, swarmed: Swarmed) -> Option<Self> {
+        let line = swarmed.line?.to_string();
+        let events = swarmed.run.schedule.len();
+        Some(Self { seed, violation: swarmed.run.violation?, events, line })
     }
 }
 
 pub(super) fn run(arguments: Sweep) -> Outcome {
     let swarm = swarm(&arguments)?;
-    let shown = sweep(&arguments, &swarm);
+    let swept = sweep(&arguments, &swarm);
     if arguments.json {
-        output::say_json(&shown)?;
+        output::say_json(&json(&arguments, &swept))?;
     } else {
-        output::say(format_args!("{}", facts(&shown).text(columns())))?;
+        output::say(format_args!("{}", facts(&arguments, &swept).text(columns())))?;
     }
-    let Some(Broken { seed, violation, events, line }) = shown.broken else { return Ok(()) };
+    let Some(Broken { seed, violation, events, line }) = swept.broken else { return Ok(()) };
     if !arguments.json {
-        let ShownViolation { oracle, detail } = &violation;
+        let Violation { oracle, detail } = &violation;
         output::say(format_args!(
-            "\nseed {seed} breaks {oracle} after {events} events: {detail}\n\
+            "\nseed {seed} breaks {oracle:?} after {events} events: {detail}\n\
              'handfast sim minimize LINE' shrinks it, 'handfast sim timeline LINE' draws it:\n{line}"
         ))?;
     }
-    Err(violation.failure(line))
+    Err(broken(&violation, line))
 }
 
 /// Each of the values, or none once.
@@ -180,7 +172,7 @@ fn swarm(arguments: &Sweep) -> Result<Swarm, Failure> {
     })
 }
 
-fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
+fn sweep(arguments: &Sweep, swarm: &Swarm) -> Swept {
     let started = Instant::now();
     let time =
         arguments.time.or(arguments.minutes.map(|minutes| Duration::from_secs(60 * minutes)));
@@ -211,7 +203,7 @@ fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
                 let (seeds, events) = (grouped(total.seeds), grouped(total.events));
                 format!("{seeds} seeds and {events} events after {} s", elapsed.as_secs())
             });
-            broken = Broken::of(seed, &swarmed);
+            broken = Broken::of(seed, swarmed);
             match broken.is_some() || time.is_some_and(|time| elapsed >= time) {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -219,40 +211,55 @@ fn sweep(arguments: &Sweep, swarm: &Swarm) -> Shown {
         });
     drop(progress);
     let took = started.elapsed();
-    Shown {
-        from: arguments.from,
-        threads: arguments.threads,
-        milliseconds: took.as_millis(),
-        seeds_per_s: size::per_second(total.seeds, took),
-        events_per_s: size::per_second(total.events, took),
-        total,
-        traces: format!("{hashes:032x}"),
-        scenarios,
-        schedulers,
-        coverage: (&coverage).into(),
-        broken,
-    }
+    Swept { total, took, hashes, scenarios, schedulers, coverage, broken }
 }
 
-fn facts(shown: &Shown) -> Facts {
+fn json(arguments: &Sweep, swept: &Swept) -> Value {
+    let Swept { total: Tally { seeds, events, faults }, took, .. } = swept;
+    let mut shown = json!({
+        "from": arguments.from,
+        "threads": arguments.threads,
+        "seeds": seeds,
+        "events": events,
+        "faults": faults,
+        "milliseconds": took.as_millis() as u64,
+        "seeds_per_s": size::per_second(*seeds, *took),
+        "events_per_s": size::per_second(*events, *took),
+        "traces": format!("{:032x}", swept.hashes),
+        "scenarios": swept.scenarios,
+        "schedulers": swept.schedulers,
+        "coverage": coverage_json(&swept.coverage),
+    });
+    if let Some(Broken { seed, violation, events, line }) = &swept.broken {
+        let mut broken = violation_json(violation);
+        broken["seed"] = (*seed).into();
+        broken["events"] = (*events).into();
+        broken["line"] = line.as_str().into();
+        shown["broken"] = broken;
+    }
+    shown
+}
+
+fn facts(arguments: &Sweep, swept: &Swept) -> Facts {
     let mut facts = Facts::default();
-    let Shown { from, total: Tally { seeds, events, faults }, .. } = shown;
+    let (from, Swept { total: Tally { seeds, events, faults }, took, .. }) =
+        (arguments.from, swept);
     let last = from.saturating_add(seeds.saturating_sub(1));
     facts.add("swept", format!("{} seeds, {from} to {last}", grouped(*seeds)));
     facts.add("events", format!("{}, {} of them faults", grouped(*events), grouped(*faults)));
-    facts.add("time", format!("{} ms", grouped(u64::try_from(shown.milliseconds).unwrap_or(0))));
-    let (seeds, events) = (grouped(shown.seeds_per_s), grouped(shown.events_per_s));
-    facts.add("rates", format!("{seeds} seeds/s, {events} events/s on {} threads", shown.threads));
+    facts.add("time", format!("{} ms", grouped(took.as_millis() as u64)));
+    let [seeds, events] = [*seeds, *events].map(|count| grouped(size::per_second(count, *took)));
+    let threads = arguments.threads;
+    facts.add("rates", format!("{seeds} seeds/s, {events} events/s on {threads} threads"));
     let list = |tallies: &BTreeMap<String, Tally>| {
         let shown = |(name, tally): (&String, &Tally)| format!("{name} {}", grouped(tally.seeds));
         tallies.iter().map(shown).collect::<Vec<_>>().join(", ")
     };
-    facts.add("scenarios", list(&shown.scenarios));
-    facts.add("schedulers", list(&shown.schedulers));
-    shown.coverage.tell(&mut facts);
-    facts.add("traces", shown.traces.clone());
-    let ending =
-        if shown.broken.is_some() { "an oracle does not hold" } else { "every oracle holds" };
-    facts.add("ending", ending);
+    facts.add("scenarios", list(&swept.scenarios));
+    facts.add("schedulers", list(&swept.schedulers));
+    tell_coverage(&swept.coverage, &mut facts);
+    facts.add("traces", format!("{:032x}", swept.hashes));
+    let is_broken = swept.broken.is_some();
+    facts.add("ending", if is_broken { "an oracle does not hold" } else { "every oracle holds" });
     facts
 }

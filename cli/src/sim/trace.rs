@@ -6,7 +6,7 @@ use crate::{help, output};
 use clap::Args;
 use handfast_sim::{Picture, Window, picture_of_trace};
 use handfast_trace::{Redacted, Replayed, TraceCause, TraceError, TraceReader, redact, replay};
-use serde::Serialize;
+use serde_json::json;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -67,37 +67,23 @@ pub(super) fn open(path: &Path, allow_cut: bool) -> Result<TraceReader<BufReader
     Ok(TraceReader::new(file, allow_cut).map_err(handfast_trace::ReplayError::from)?)
 }
 
-#[derive(Serialize)]
-struct ShownReplay<'a> {
-    file: String,
-    program: &'a str,
-    inputs: u64,
-    outputs: u64,
-    edges: u64,
-    segments: u64,
-    missing: u64,
-    milliseconds: u64,
-    ended: bool,
-    cut: bool,
-}
-
 pub(super) fn replay_file(path: &Path, allow_cut: bool, json: bool) -> Outcome {
     let replayed = replay(open(path, allow_cut)?, &mut |_| {})?;
     let milliseconds = milliseconds(&replayed);
     let Replayed { program, steps, outputs, edges, segments, missing, ended, cut, .. } = &replayed;
     if json {
-        return output::say_json(&ShownReplay {
-            file: path.display().to_string(),
-            program,
-            inputs: *steps,
-            outputs: *outputs,
-            edges: *edges,
-            segments: *segments,
-            missing: *missing,
-            milliseconds,
-            ended: *ended,
-            cut: *cut,
-        });
+        return output::say_json(&json!({
+            "file": path.display().to_string(),
+            "program": program,
+            "inputs": steps,
+            "outputs": outputs,
+            "edges": edges,
+            "segments": segments,
+            "missing": missing,
+            "milliseconds": milliseconds,
+            "ended": ended,
+            "cut": cut,
+        }));
     }
     let mut facts = Facts::default();
     facts.add("replayed", format!("{}, recorded by handfast {program}", path.display()));
