@@ -101,7 +101,7 @@ pub(crate) fn run(project: Project, arguments: &Arguments) -> Result<bool> {
         fs::write(folder.join(name), text).with_context(|| format!("writing {name}"))
     };
     write("bench.json", figures.to_json(&targets)?)?;
-    write("README.md", page::page(&figures, &targets))?;
+    write("README.md", page::page(&figures, &targets)?)?;
     print!("\n{}", page::terminal(&targets));
     println!("\nwritten to {}", folder.display());
     let missed = targets.iter().filter(|target| !target.is_met()).count();

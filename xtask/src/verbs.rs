@@ -32,8 +32,6 @@ const SETUP_MAX: Duration = Duration::from_secs(600);
 /// A cargo command's environment for the feature `verbs`.
 pub(crate) struct VerbsBuild {
     variables: Vec<(&'static str, OsString)>,
-    /// Locations of the headers and libclang, one line each.
-    found: Vec<String>,
 }
 
 /// `cargo xtask setup --verbs`: finds or unpacks everything and prints the command that builds.
@@ -41,9 +39,6 @@ pub(crate) fn setup(project: &Project) -> Result<bool> {
     let build = VerbsBuild::prepare(project, Instant::now() + SETUP_MAX)?;
     let config = build.write(project)?;
     let config = config.strip_prefix(project.root()).unwrap_or(&config);
-    for line in &build.found {
-        anstream::println!("{line}");
-    }
     anstream::println!("ok: cargo --config {} build --release --features verbs", config.display());
     Ok(true)
 }
@@ -54,7 +49,7 @@ impl VerbsBuild {
     /// # Errors
     /// Names the part that cannot be had and the packages that contain it.
     pub(crate) fn prepare(project: &Project, deadline: Instant) -> Result<Self> {
-        let mut build = Self { variables: Vec::new(), found: Vec::new() };
+        let mut build = Self { variables: Vec::new() };
         build.find_headers(project, deadline)?;
         build.find_libclang(project, deadline)?;
         Ok(build)
@@ -81,7 +76,6 @@ impl VerbsBuild {
     fn find_headers(&mut self, project: &Project, deadline: Instant) -> Result<()> {
         let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
         if answers(Command::new(&pkg_config).arg("--exists").args(MODULES)) {
-            self.found.push("headers: those that pkg-config finds".to_owned());
             return Ok(());
         }
         let folder = HEADERS.ensure(project, deadline).context(
@@ -96,7 +90,6 @@ impl VerbsBuild {
         }
         self.variables.push(("PKG_CONFIG_SYSROOT_DIR", folder.clone().into()));
         self.variables.push(("PKG_CONFIG_PATH", libraries.join("pkgconfig").into()));
-        self.found.push(format!("headers: {}", folder.display()));
         Ok(())
     }
 
@@ -105,7 +98,6 @@ impl VerbsBuild {
             Some(given) => PathBuf::from(given),
             None => libclang(project, deadline)?,
         };
-        self.found.push(format!("libclang: {}", library.display()));
         self.variables.push(("LIBCLANG_PATH", library.into()));
         // A libclang from elsewhere has no stddef.h; the compiler's is used.
         let mut includes = vec![compiler_headers()?];

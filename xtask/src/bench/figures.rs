@@ -41,8 +41,8 @@ impl Figures {
         self.0["took_s"] = took.as_secs().into();
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.0["workloads"].as_array().into_iter().flatten().map(Row)
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Value> {
+        self.0["workloads"].as_array().into_iter().flatten()
     }
 
     pub(super) fn row(
@@ -51,8 +51,8 @@ impl Figures {
         size: u64,
         batch: u64,
         threads: u64,
-    ) -> Option<Row<'_>> {
-        self.rows().find(|Row(row)| {
+    ) -> Option<&Value> {
+        self.rows().find(|row| {
             let sizes = row["size"] == size && row["batch"] == batch;
             row["operation"] == operation && sizes && row["threads"] == threads
         })
@@ -63,10 +63,15 @@ impl Figures {
         all.find(|one| one["operation"] == operation && one["size"] == size).unwrap_or(&Value::Null)
     }
 
-    pub(super) fn to_json(&self, targets: &[Target]) -> Result<String> {
+    /// All of it, and the targets.
+    pub(super) fn with(&self, targets: &[Target]) -> Value {
         let mut all = self.0.clone();
         all["targets"] = targets.iter().map(Target::to_json).collect();
-        Ok(serde_json::to_string_pretty(&all)? + "\n")
+        all
+    }
+
+    pub(super) fn to_json(&self, targets: &[Target]) -> Result<String> {
+        Ok(serde_json::to_string_pretty(&self.with(targets))? + "\n")
     }
 }
 
@@ -88,47 +93,21 @@ fn machine() -> Value {
     })
 }
 
-/// The measurements of one workload.
-#[derive(Clone, Copy)]
-pub(super) struct Row<'a>(pub(super) &'a Value);
-
-impl Row<'_> {
-    pub(super) fn number(self, name: &str) -> Option<f64> {
-        self.0[name].as_f64()
-    }
-
-    /// Rates in GiB/s, one a round.
-    pub(super) fn rates(self) -> Vec<f64> {
-        self.numbers("measurements_gib_per_s")
-    }
-
-    /// Of a stream that walks over as much memory as a batch does.
-    pub(super) fn raw(self) -> Vec<f64> {
-        self.numbers("raw_measurements_gib_per_s")
-    }
-
-    fn numbers(self, name: &str) -> Vec<f64> {
-        self.0[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
-    }
-
-    /// To the raw stream of the same block size over the same memory.
-    pub(super) fn ratio(self) -> Option<f64> {
-        median_ratio(&self.rates(), &self.raw())
-    }
-}
-
-/// The median of the ratios of what was measured in the same rounds.
-pub(super) fn median_ratio(rates: &[f64], to: &[f64]) -> Option<f64> {
-    median(rates.iter().zip(to).map(|(rate, to)| rate / to).collect())
-}
-
-pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
+/// The median of the ratios of what was measured in the same rounds: the rates of a workload to those
+/// of the series `name` of another.
+pub(super) fn median_ratio(own: &Value, other: &Value, name: &str) -> Option<f64> {
+    let numbers = |row: &Value, name: &str| -> Vec<f64> {
+        row[name].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+    };
+    let rates = numbers(own, "measurements_gib_per_s");
+    let ratios = rates.iter().zip(numbers(other, name)).map(|(rate, to)| rate / to);
+    let mut ratios: Vec<f64> = ratios.collect();
+    ratios.sort_by(f64::total_cmp);
+    let middle = ratios.len() / 2;
+    match ratios.len() {
         0 => None,
-        count if count % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
+        count if count % 2 == 0 => Some((ratios[middle - 1] + ratios[middle]) / 2.0),
+        _ => Some(ratios[middle]),
     }
 }
 
@@ -183,10 +162,14 @@ pub(super) mod tests {
 
     #[test]
     fn ratio_is_of_the_same_round() {
-        assert_eq!(median_ratio(&[], &[]), None);
+        let ratio = |own: Value, other: Value| {
+            let (own, other) = (json!({ "measurements_gib_per_s": own }), json!({ "raw": other }));
+            median_ratio(&own, &other, "raw")
+        };
+        assert_eq!(ratio(json!([]), json!([])), None);
         let near = |value: Option<f64>, to: f64| (value.unwrap() - to).abs() < 1e-9;
-        assert!(near(median_ratio(&[1.0, 20.0, 3.0], &[1.0, 10.0, 6.0]), 1.0));
-        assert!(near(median_ratio(&[1.0, 4.0], &[1.0, 2.0]), 1.5));
+        assert!(near(ratio(json!([1.0, 20.0, 3.0]), json!([1.0, 10.0, 6.0])), 1.0));
+        assert!(near(ratio(json!([1.0, 4.0]), json!([1.0, 2.0])), 1.5));
     }
 
     #[test]

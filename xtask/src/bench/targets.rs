@@ -1,6 +1,6 @@
 //! Targets of the figures.
 
-use super::figures::{Figures, Row, median, median_ratio};
+use super::figures::{Figures, median_ratio};
 use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
@@ -82,6 +82,7 @@ impl Target {
         json!({
             "what": self.what, "value": self.value, "relation": relation, "bound": bound,
             "unit": self.unit.trim(), "verdict": self.verdict(),
+            "wanted": self.wanted(), "found": self.found(),
         })
     }
 }
@@ -92,16 +93,22 @@ pub(super) fn judge(figures: &Figures) -> Vec<Target> {
     groups.into_iter().flat_map(|group| group(figures)).collect()
 }
 
+/// To the raw stream of the same block size over the same memory.
+fn ratio(row: &Value) -> Option<f64> {
+    row["ratio"].as_f64()
+}
+
 fn rates(figures: &Figures) -> Vec<Target> {
     let row = |operation, size, batch| figures.row(operation, size, batch, 1);
     let mut targets = vec![Target::new(
         "4 KiB, write, 32 at a time: to the raw stream of 4 KiB",
         Bound::AtLeast(0.8),
-        row("write", 4 * KIB, 32).and_then(Row::ratio),
+        row("write", 4 * KIB, 32).and_then(ratio),
     )];
     for operation in ["write", "read"] {
         let both = row(operation, 64 * KIB, 32).zip(row("write", MIB, 1));
-        let ratio = both.and_then(|(own, raw)| median_ratio(&own.rates(), &raw.raw()));
+        let ratio =
+            both.and_then(|(own, raw)| median_ratio(own, raw, "raw_measurements_gib_per_s"));
         let what = format!("64 KiB, {operation}, 32 at a time: to the raw stream of 1 MiB");
         targets.push(Target::new(what, Bound::AtLeast(0.9), ratio));
     }
@@ -113,11 +120,10 @@ fn rates(figures: &Figures) -> Vec<Target> {
                 continue;
             }
             let what = format!("{name}, {operation}, {batch} at a time: to the raw stream");
-            let in_cache = row.and_then(|row| row.number("ratio_in_cache"));
+            let in_cache = row.and_then(|row| row["ratio_in_cache"].as_f64());
             let note =
                 in_cache.map(|ratio| format!("{ratio:.2} of a stream of one block, in the caches"));
-            let ratio = row.and_then(Row::ratio);
-            targets.push(Target::new(what, Bound::AtLeast(0.9), ratio).note(note));
+            targets.push(Target::new(what, Bound::AtLeast(0.9), row.and_then(ratio)).note(note));
         }
     }
     targets
@@ -126,12 +132,11 @@ fn rates(figures: &Figures) -> Vec<Target> {
 /// The workload that gains least from, or loses most by, more threads.
 fn threads(figures: &Figures) -> Vec<Target> {
     let ratios = figures.rows().filter_map(|row| {
-        let Row(four) = row;
-        let (size, batch) = (four["size"].as_u64()?, four["batch"].as_u64()?);
-        let operation = four["operation"].as_str().filter(|_| four["threads"] == 4)?;
+        let (size, batch) = (row["size"].as_u64()?, row["batch"].as_u64()?);
+        let operation = row["operation"].as_str().filter(|_| row["threads"] == 4)?;
         let one = figures.row(operation, size, batch, 1)?;
         let workload = format!("{operation}, {} KiB, {batch} at a time", size / KIB);
-        Some((median_ratio(&row.rates(), &one.rates())?, workload))
+        Some((median_ratio(row, one, "measurements_gib_per_s")?, workload))
     });
     let least = ratios.min_by(|(one, _), (other, _)| one.total_cmp(other));
     let note = least.as_ref().map(|(_, workload)| format!("the least: {workload}"));
@@ -151,7 +156,7 @@ fn waits(figures: &Figures) -> Vec<Target> {
     let latency = figures.latency("write", 4 * KIB);
     let raw = ["raw_blocking_us", "raw_adaptive_us"].map(|way| latency[way]["mean"].as_f64());
     let raw = raw.into_iter().flatten().min_by(f64::total_cmp);
-    let rate = figures.row("write", 4 * KIB, 1, 1).and_then(|row| median(row.rates()));
+    let rate = figures.row("write", 4 * KIB, 1, 1).and_then(|row| row["gib_per_s"].as_f64());
     let us = rate.map(|rate| 4096.0 / (rate * f64::from(1 << 30)) * 1e6);
     let what =
         "4 KiB, write, batches of one from a thread outside the runtime, mean: in raw round trips";
@@ -169,7 +174,7 @@ fn waits(figures: &Figures) -> Vec<Target> {
 fn processor(figures: &Figures) -> Vec<Target> {
     let target = |operation| {
         let row = figures.row(operation, MIB, 32, 1);
-        let number = |name| row.and_then(|row| row.number(name));
+        let number = |name: &str| row.and_then(|row| row[name].as_f64());
         let note = number("processor_s_per_gib").zip(number("raw_processor_s_per_gib"));
         let what = format!("1 MiB, {operation}, 32 at a time: processor seconds per GiB, to raw");
         Target::new(what, Bound::AtMost(1.2), number("processor_ratio"))
