@@ -66,7 +66,10 @@ pub enum ServerError {
         error: io::Error,
     },
     /// The server's file cannot be used.
-    #[error("{path} cannot be used: {error}", path = .path.display())]
+    #[error(
+        "{path} is no table of a metadata server, or is damaged: {error}; name another file",
+        path = .path.display()
+    )]
     File {
         /// The file.
         path: PathBuf,

@@ -90,7 +90,7 @@ fn lost_or_unstartable_metadata_server_is_named() {
     let letter = folder.name("letter");
     fs::write(&letter, "Dear Sir\n").unwrap();
     let damaged = ["metadata", "--listen", "127.0.0.1:0", "--file", &letter];
-    run(&damaged).failed(5, &["line 1 of", "no entry"]);
+    run(&damaged).failed(5, &["letter is no table", "name another file"]);
     let redis = ["get", "h:1", "x", "--metadata", "redis://h:1"];
     assert!(run(&redis).errors.contains("no metadata store that handfast speaks to"));
 }
