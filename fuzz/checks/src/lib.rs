@@ -18,8 +18,6 @@ pub const TARGETS: &[(&str, Check)] = &[
     ("mooncake", mooncake::check),
     ("trace", trace::check),
     ("explain_and_exchange", explain_and_exchange::check),
-    ("frame_and_json", frame_and_json::check),
-    ("mooncake", mooncake::check),
 ];
 
 /// Longest error text: it goes into logs and refusals, so a peer must not choose its length.
