@@ -30,6 +30,7 @@ pub use exchange::{
 pub use facts::{Card, Device, Facts, Gid, Interface, Limits, Listener, Neighbour, Port, Route};
 pub use finding::Finding;
 pub use observed::Observed;
+pub(crate) use observed::said;
 pub use outside::{
     ANSWER_MAX, AskFailure, CONNECT_MAX, Channel, Encrypt, LANE_BYTES, LaneFailure, LaneStep,
     Lanes, Outside, QUESTION_MAX, ThisMachine,
@@ -40,12 +41,14 @@ pub use timed::Timed;
 use crate::problem::{Id, Severity, Side, Text};
 use exchange::Told;
 use probes::PROBES;
+use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// The transport that the user wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Wanted {
     /// TCP alone: what concerns RDMA is left out.
     Tcp,
@@ -69,9 +72,10 @@ pub enum Library {
 }
 
 /// The subject of a run: the options of `serve`, and the peer to compare with.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Request {
     /// The wanted transport.
+    #[serde(rename = "transport")]
     pub wanted: Wanted,
     /// The RDMA device to use; any, if not given.
     pub device: Option<String>,
@@ -90,12 +94,16 @@ pub struct Request {
     /// Bytes that are to be served.
     pub memory_bytes: u64,
     /// The state of the verbs library.
+    #[serde(skip)]
     pub verbs_library: Library,
     /// This host's name.
+    #[serde(skip)]
     pub host: String,
     /// The environment.
+    #[serde(skip)]
     pub environment: BTreeMap<String, String>,
     /// Below which everything is read.
+    #[serde(skip)]
     pub root: PathBuf,
 }
 

@@ -2,7 +2,7 @@
 
 use super::facts::Tree;
 use super::probes::is_foreign;
-use super::{Facts, Outside, Report, Request, Wanted};
+use super::{Facts, Outside, Report, Request};
 use crate::language::Language;
 use redact::Redactor;
 use serde_json::{Map, Value, json};
@@ -57,7 +57,7 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
             "machine": std::env::consts::ARCH,
             "system": std::env::consts::OS,
         },
-        "asked": asked(request),
+        "asked": request,
         "report": report.json(Language::English),
         "facts": told,
         "devices": details(&tree, facts),
@@ -68,24 +68,6 @@ pub fn bundle(report: &Report, facts: &Facts, request: &Request, outside: &dyn O
     let hosts = [Some(report.host.as_str()), report.peer()];
     Redactor::new(hosts.into_iter().flatten()).redact(&mut document);
     document
-}
-
-fn asked(request: &Request) -> Value {
-    json!({
-        "transport": match request.wanted {
-            Wanted::Tcp => "tcp",
-            Wanted::Auto => "auto",
-            Wanted::Rdma => "rdma",
-        },
-        "device": request.device,
-        "gid": request.gid,
-        "listen": request.listen,
-        "advertise": request.advertise,
-        "peer": request.peer,
-        "metadata": request.metadata,
-        "segment": request.segment,
-        "memory_bytes": request.memory_bytes,
-    })
 }
 
 /// The sysfs attributes of each device except its ports.

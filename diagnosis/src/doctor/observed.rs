@@ -14,7 +14,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    pub(super) fn new(en: String, zh: String) -> Self {
+    pub(crate) fn new(en: String, zh: String) -> Self {
         Self { en, zh }
     }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Observed {
 macro_rules! said {
     ($en:literal, $zh:literal $(, $name:ident = $value:expr)* $(,)?) => {{
         $(let $name = $value;)*
-        $crate::doctor::observed::Observed::new(format!($en), format!($zh))
+        $crate::doctor::Observed::new(format!($en), format!($zh))
     }};
 }
-pub(super) use said;
+pub(crate) use said;

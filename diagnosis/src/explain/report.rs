@@ -1,6 +1,7 @@
 //! The explanation, in words.
 
 use super::{Connection, Explanation, Seen};
+use crate::doctor::said;
 use crate::language::Language;
 use crate::page::{Style, body, page_json};
 use crate::problem::{Role, problem};
@@ -34,11 +35,8 @@ impl Explanation {
         let entry = problem(first.id);
         let mut out = format!("{}\n", style.head(entry, entry.severity));
         if self.lines > 1 {
-            let label = match language {
-                Language::English => format!("Line {}", first.line),
-                Language::Chinese => format!("第 {} 行", first.line),
-            };
-            out.push_str(&style.entry(&label, &first.text));
+            let label = said!("Line {line}", "第 {line} 行", line = first.line);
+            out.push_str(&style.entry(label.get(language), &first.text));
         }
         if let Some(from) = self.refined_from {
             let text = language.pick(
@@ -65,18 +63,13 @@ impl Explanation {
             .filter(|seen| seen.line != first.line || Some(seen.id) != self.own(first))
             .collect();
         if self.flushed > 1 || (self.flushed > 0 && first.role != Role::Consequence) {
-            let text = match language {
-                Language::English => format!(
-                    "{} requests failed as a consequence: the first error of a queue pair ends it, and what is queued \
-                     on it is flushed without having been tried.",
-                    self.flushed
-                ),
-                Language::Chinese => format!(
-                    "另有 {} 个请求随之失败:队列对的第一个错误会使其终止,排队的请求未经执行就被冲刷。",
-                    self.flushed
-                ),
-            };
-            out.push_str(&style.entry(language.pick("Flushes", "冲刷"), &text));
+            let text = said!(
+                "{count} requests failed as a consequence: the first error of a queue pair ends it, and what is \
+                 queued on it is flushed without having been tried.",
+                "另有 {count} 个请求随之失败:队列对的第一个错误会使其终止,排队的请求未经执行就被冲刷。",
+                count = self.flushed
+            );
+            out.push_str(&style.entry(language.pick("Flushes", "冲刷"), text.get(language)));
         }
         if !others.is_empty() {
             let _ = writeln!(out, "\n{}", style.bold(language.pick("Also seen", "其他记录")));
@@ -88,16 +81,13 @@ impl Explanation {
                 Role::Consequence => language.pick(", a consequence", ",属于后果"),
             };
             let title = problem(seen.id).title.get(language);
-            let text = match language {
-                Language::English => {
-                    format!("line {}, {}x{role}: {title}", seen.line, seen.count)
-                }
-                Language::Chinese => {
-                    format!("第 {} 行,{} 次{role}:{title}", seen.line, seen.count)
-                }
-            };
+            let Seen { line, count, .. } = seen;
+            let text = said!(
+                "line {line}, {count}x{role}: {title}",
+                "第 {line} 行,{count} 次{role}:{title}"
+            );
             let _ = writeln!(out, "  {}", style.bold(seen.id.as_str()));
-            out.push_str(&style.lines("    ", &text));
+            out.push_str(&style.lines("    ", text.get(language)));
         }
         out + &self.by_connection(style)
     }
@@ -119,21 +109,16 @@ impl Explanation {
             self.connections.iter().take(CONNECTIONS_SHOWN)
         {
             let first = first.map_or(language.pick("only flushes", "只有冲刷"), crate::Id::as_str);
-            let _ = match language {
-                Language::English => {
-                    writeln!(out, "  {name}: {first}, line {line}; then {flushed} flushed")
-                }
-                Language::Chinese => {
-                    writeln!(out, "  {name}:{first},第 {line} 行;随后冲刷 {flushed} 个")
-                }
-            };
+            let text = said!(
+                "{name}: {first}, line {line}; then {flushed} flushed",
+                "{name}:{first},第 {line} 行;随后冲刷 {flushed} 个"
+            );
+            let _ = writeln!(out, "  {}", text.get(language));
         }
         let more = self.connections.len().saturating_sub(CONNECTIONS_SHOWN);
         if more > 0 {
-            let _ = match language {
-                Language::English => writeln!(out, "  and {more} more"),
-                Language::Chinese => writeln!(out, "  还有 {more} 个"),
-            };
+            let text = said!("and {more} more", "还有 {more} 个");
+            let _ = writeln!(out, "  {}", text.get(language));
         }
         out
     }

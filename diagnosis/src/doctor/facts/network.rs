@@ -1,6 +1,7 @@
 //! Interfaces, addresses, routes, neighbours and sockets of this network namespace.
 
 use super::Tree;
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,19 +38,7 @@ pub struct Route {
 
 impl Route {
     fn leads_to(&self, address: IpAddr) -> bool {
-        // The address without its insignificant bits.
-        let kept = |bits: u128, all: u32| {
-            bits.checked_shr(all.saturating_sub(u32::from(self.prefix))).unwrap_or(0)
-        };
-        match (address, self.network) {
-            (IpAddr::V4(one), IpAddr::V4(other)) => {
-                kept(one.to_bits().into(), 32) == kept(other.to_bits().into(), 32)
-            }
-            (IpAddr::V6(one), IpAddr::V6(other)) => {
-                kept(one.to_bits(), 128) == kept(other.to_bits(), 128)
-            }
-            _ => false,
-        }
+        IpNet::new(self.network, self.prefix).is_ok_and(|network| network.contains(&address))
     }
 }
 

@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use handfast_core::address::with_port;
 use handfast_core::mooncake::{Keys, RpcMeta};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
@@ -17,6 +18,9 @@ use std::net::SocketAddr;
 const SHOWN_MAX: usize = 8;
 /// Names that are looked at for the nearest.
 const NAMES_MAX: usize = 4_096;
+/// Bytes of a key that a query has as they are.
+const PLAIN: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 const CLUSTER: &str = "MC_METADATA_CLUSTER_ID";
 
 pub(super) fn segment(context: &mut Context<'_>) -> Vec<Finding> {
@@ -59,7 +63,7 @@ fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option
             let value = answer["kvs"][0]["value"].as_str();
             return Some(value.map(|value| text_of(value).unwrap_or_default()));
         }
-        let path = format!("{}?key={}", service.path, escaped(key));
+        let path = format!("{}?key={}", service.path, utf8_percent_encode(key, PLAIN));
         let answer = service.ask(context, address, host, "GET", &path, "").ok()?;
         let (status, body) = body_of(&answer)?;
         match status {
@@ -72,15 +76,6 @@ fn get(context: &Context<'_>, service: &Service<'_>, key: &str) -> Option<Option
 
 fn text_of(base64: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(base64).ok()?).ok()
-}
-
-/// As part of a URL's query.
-fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
-    let piece = |byte: u8| {
-        if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-    };
-    text.bytes().map(piece).collect()
 }
 
 /// The names of all nodes, where the service lists its keys: an etcd does.
@@ -168,6 +163,9 @@ mod tests {
 
     #[test]
     fn a_key_in_a_query_has_nothing_that_ends_it() {
-        assert_eq!(escaped("mooncake/ram/a:1&b c"), "mooncake/ram/a%3A1%26b%20c");
+        assert_eq!(
+            utf8_percent_encode("mooncake/ram/a:1&b c", PLAIN).to_string(),
+            "mooncake/ram/a%3A1%26b%20c"
+        );
     }
 }
