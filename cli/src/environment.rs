@@ -58,30 +58,8 @@ struct Variable {
     what: &'static str,
 }
 
-const CLUSTER: &str = "MC_METADATA_CLUSTER_ID";
-const BIND: &str = "MC_TCP_BIND_ADDRESS";
-const PROTO: &str = "MC_TCP_PROTO";
-const STATUS: &str = "MC_TCP_STATUS_TIMEOUT_SEC";
-const LANES: &str = "MC_TCP_LANES_PER_PEER";
-const CONNECT: &str = "MC_HANDSHAKE_CONNECT_TIMEOUT";
-const FORCE_TCP: &str = "MC_FORCE_TCP";
-const IB_PORT: &str = "MC_IB_PORT";
-const MATRIX: &str = "MC_CUSTOM_TOPO_JSON";
-const GID_INDEX: &str = "MC_GID_INDEX";
-const MTU: &str = "MC_MTU";
-const TRAFFIC_CLASS: &str = "MC_IB_TC";
-const SERVICE_LEVEL: &str = "MC_IB_SL";
-const SLICE: &str = "MC_SLICE_SIZE";
-const LOG: &str = "MC_LOG_LEVEL";
-const LANES_OLD: &str = "MC_TCP_MAX_CONNECTIONS_PER_PEER";
 const PORT_MIN: &str = "MC_MIN_RPC_PORT";
 const PORT_MAX: &str = "MC_MAX_RPC_PORT";
-/// As older releases have it.
-const PORT_MIN_OLD: &str = "MC_MIN_PRC_PORT";
-const PORT_MAX_OLD: &str = "MC_MAX_PRC_PORT";
-const TRANSFER: &str = "MC_TRANSFER_TIMEOUT";
-const ETCD_USER: &str = "ETCDCTL_USER";
-const ETCD_AUTHORITY: &str = "ETCDCTL_CACERT";
 const ETCD_CERTIFICATE: &str = "ETCDCTL_CERT";
 const ETCD_KEY: &str = "ETCDCTL_KEY";
 
@@ -97,51 +75,51 @@ const SLICE_BYTES_MAX: u64 = handfast::EngineLimits::SLICE_BYTES_MAX as u64;
 
 #[rustfmt::skip]
 const VARIABLES: [Variable; 25] = [
-    Variable { name: CLUSTER, values: Values::Text { bytes_max: 256 }, default: "(none)",
+    Variable { name: "MC_METADATA_CLUSTER_ID", values: Values::Text { bytes_max: 256 }, default: "(none)",
         what: "part of every key in a metadata store" },
-    Variable { name: BIND, values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
+    Variable { name: "MC_TCP_BIND_ADDRESS", values: Values::Text { bytes_max: 255 }, default: "(the host listened at)",
         what: "the advertised host without --advertise" },
-    Variable { name: PROTO, values: Values::Word(&["1", "2"]), default: "2",
+    Variable { name: "MC_TCP_PROTO", values: Values::Word(&["1", "2"]), default: "2",
         what: "highest version of Mooncake's TCP data protocol" },
-    Variable { name: STATUS, values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
+    Variable { name: "MC_TCP_STATUS_TIMEOUT_SEC", values: Values::Number { min: 1, max: 3_600, unit: "s" }, default: "30",
         what: "time limit of a Mooncake node's answer" },
-    Variable { name: LANES, values: Values::Number { min: 1, max: 16, unit: "" }, default: "4",
+    Variable { name: "MC_TCP_LANES_PER_PEER", values: Values::Number { min: 1, max: 16, unit: "" }, default: "4",
         what: "data connections to one Mooncake node" },
-    Variable { name: CONNECT, values: Values::Number { min: 1, max: 3_599, unit: "s" }, default: "5",
+    Variable { name: "MC_HANDSHAKE_CONNECT_TIMEOUT", values: Values::Number { min: 1, max: 3_599, unit: "s" }, default: "5",
         what: "time limit of a call to a peer" },
-    Variable { name: FORCE_TCP, values: Values::Set, default: "(not set)",
+    Variable { name: "MC_FORCE_TCP", values: Values::Set, default: "(not set)",
         what: "TCP for every lane, whatever --transport is" },
-    Variable { name: IB_PORT, values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
+    Variable { name: "MC_IB_PORT", values: Values::Number { min: 1, max: 255, unit: "" }, default: "1",
         what: "port of the RDMA device" },
-    Variable { name: MATRIX, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
+    Variable { name: "MC_CUSTOM_TOPO_JSON", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the machine's)",
         what: "file with the RDMA devices near each memory, for several --device without --nic-priority-matrix" },
-    Variable { name: GID_INDEX, values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
+    Variable { name: "MC_GID_INDEX", values: Values::Number { min: 0, max: 255, unit: "" }, default: "(the best)",
         what: "index of the RDMA port's address in its table, without --gid" },
-    Variable { name: MTU, values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
+    Variable { name: "MC_MTU", values: Values::Word(&["512", "1024", "2048", "4096"]), default: "4096",
         what: "longest payload of an RDMA packet, in bytes; lanes have the least of this, the port's and the peer's" },
-    Variable { name: TRAFFIC_CLASS, values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
+    Variable { name: "MC_IB_TC", values: Values::Number { min: 0, max: 255, unit: "" }, default: "0",
         what: "traffic class of RDMA packets; on Ethernet the DSCP times four" },
-    Variable { name: SERVICE_LEVEL, values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
+    Variable { name: "MC_IB_SL", values: Values::Number { min: 0, max: 15, unit: "" }, default: "0",
         what: "service level of RDMA packets" },
-    Variable { name: SLICE, values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
+    Variable { name: "MC_SLICE_SIZE", values: Values::Number { min: 1, max: SLICE_BYTES_MAX, unit: "bytes" },
         default: "1048576", what: "longest slice of a transfer" },
-    Variable { name: LOG, values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
+    Variable { name: "MC_LOG_LEVEL", values: Values::Word(&["TRACE", "INFO", "WARNING", "ERROR"]),
         default: "ERROR", what: "log level of standard error without -v" },
-    Variable { name: LANES_OLD, values: Values::Number { min: 1, max: 16, unit: "" }, default: "(not set)",
+    Variable { name: "MC_TCP_MAX_CONNECTIONS_PER_PEER", values: Values::Number { min: 1, max: 16, unit: "" }, default: "(not set)",
         what: "older name of MC_TCP_LANES_PER_PEER, which precedes it" },
     Variable { name: PORT_MIN, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(any free port)", what: "first port for port 0 of serve --listen" },
     Variable { name: PORT_MAX, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(any free port)", what: "last port for port 0 of serve --listen" },
-    Variable { name: PORT_MIN_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+    Variable { name: "MC_MIN_PRC_PORT", values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(not set)", what: "older name of MC_MIN_RPC_PORT, which precedes it" },
-    Variable { name: PORT_MAX_OLD, values: Values::Number { min: 1_024, max: 65_535, unit: "" },
+    Variable { name: "MC_MAX_PRC_PORT", values: Values::Number { min: 1_024, max: 65_535, unit: "" },
         default: "(not set)", what: "older name of MC_MAX_RPC_PORT, which precedes it" },
-    Variable { name: TRANSFER, values: Values::Number { min: 5, max: 86_400, unit: "s" },
+    Variable { name: "MC_TRANSFER_TIMEOUT", values: Values::Number { min: 5, max: 86_400, unit: "s" },
         default: "(none)", what: "timeout of a request of put and get without --timeout" },
-    Variable { name: ETCD_USER, values: Values::User, default: "(none)",
+    Variable { name: "ETCDCTL_USER", values: Values::User, default: "(none)",
         what: "name and password for an etcd" },
-    Variable { name: ETCD_AUTHORITY, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the system's)",
+    Variable { name: "ETCDCTL_CACERT", values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(the system's)",
         what: "file with the authorities trusted for an etcd, without --metadata-ca" },
     Variable { name: ETCD_CERTIFICATE, values: Values::Text { bytes_max: PATH_BYTES_MAX }, default: "(none)",
         what: "file with the client certificate for an etcd, without --metadata-cert" },
@@ -258,7 +236,7 @@ impl Environment {
             let port = self.number(name).or_else(|| self.number(old));
             port.and_then(|port| u16::try_from(port).ok())
         };
-        let (min, max) = (port(PORT_MIN, PORT_MIN_OLD), port(PORT_MAX, PORT_MAX_OLD));
+        let (min, max) = (port(PORT_MIN, "MC_MIN_PRC_PORT"), port(PORT_MAX, "MC_MAX_PRC_PORT"));
         if min.is_none() && max.is_none() {
             return Ok(None);
         }
@@ -273,12 +251,12 @@ impl Environment {
 
     /// Timeout of a request.
     pub(crate) fn transfer_timeout(&self) -> Option<Duration> {
-        self.number(TRANSFER).map(Duration::from_secs)
+        self.number("MC_TRANSFER_TIMEOUT").map(Duration::from_secs)
     }
 
     /// Credentials for an etcd.
     pub(crate) fn etcd_credentials(&self) -> Result<Credentials, Failure> {
-        let text = |name| self.set.get(name).map(String::as_str);
+        let text = |name| self.get(name).map(String::as_str);
         let path = |name| text(name).map(PathBuf::from);
         let identity = match (path(ETCD_CERTIFICATE), path(ETCD_KEY)) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -288,10 +266,10 @@ impl Environment {
                 return Err(Failure::Usage(text));
             }
         };
-        let user = text(ETCD_USER).and_then(|user| user.split_once(':'));
+        let user = text("ETCDCTL_USER").and_then(|user| user.split_once(':'));
         Ok(Credentials {
             user: user.map(|(name, password)| (name.to_owned(), password.to_owned())),
-            tls: TlsFiles { authority: path(ETCD_AUTHORITY), identity },
+            tls: TlsFiles { authority: path("ETCDCTL_CACERT"), identity },
         })
     }
 
@@ -310,16 +288,16 @@ impl Environment {
     }
 
     pub(crate) fn forces_tcp(&self) -> bool {
-        self.set.contains_key(FORCE_TCP)
+        self.get("MC_FORCE_TCP").is_some()
     }
 
     /// The advertised host.
     pub(crate) fn advertise(&self) -> Option<&str> {
-        self.set.get(BIND).map(String::as_str)
+        self.get("MC_TCP_BIND_ADDRESS").map(String::as_str)
     }
 
     pub(crate) fn log_level(&self) -> Option<LevelFilter> {
-        Some(match self.set.get(LOG)?.as_str() {
+        Some(match self.get("MC_LOG_LEVEL")?.as_str() {
             "TRACE" => LevelFilter::TRACE,
             "INFO" => LevelFilter::INFO,
             "WARNING" => LevelFilter::WARN,
@@ -329,44 +307,49 @@ impl Environment {
 
     pub(crate) fn mooncake(&self) -> MooncakeOptions {
         let default = MooncakeOptions::default();
-        let lanes = self.number(LANES).or_else(|| self.number(LANES_OLD));
-        let old = self.set.get(PROTO).is_some_and(|version| version == "1");
+        let lanes = self
+            .number("MC_TCP_LANES_PER_PEER")
+            .or_else(|| self.number("MC_TCP_MAX_CONNECTIONS_PER_PEER"));
+        let old = self.get("MC_TCP_PROTO").is_some_and(|version| version == "1");
         default.with(|it| {
             it.version_max = if old { ProtocolVersion::One } else { default.version_max };
-            it.status_timeout =
-                self.number(STATUS).map_or(default.status_timeout, Duration::from_secs);
+            it.status_timeout = self
+                .number("MC_TCP_STATUS_TIMEOUT_SEC")
+                .map_or(default.status_timeout, Duration::from_secs);
             it.lanes_per_peer = lanes.map_or(default.lanes_per_peer, |it| it as usize);
         })
     }
 
     pub(crate) fn metadata(&self, options: MetadataOptions) -> MetadataOptions {
-        let cluster_id = self.set.get(CLUSTER).cloned();
+        let cluster_id = self.get("MC_METADATA_CLUSTER_ID").cloned();
         options.with(|it| it.cluster_id = cluster_id.unwrap_or_default())
     }
 
     pub(crate) fn rdma(&self, options: RdmaOptions) -> RdmaOptions {
         let byte = |name| self.number(name).and_then(|number| u8::try_from(number).ok());
-        let mtu = self.set.get(MTU).and_then(|bytes| bytes.parse().ok());
+        let mtu = self.get("MC_MTU").and_then(|bytes| bytes.parse().ok());
         options.with(|it| {
-            it.port = byte(IB_PORT).unwrap_or(it.port);
-            it.gid_index = byte(GID_INDEX).or(it.gid_index);
+            it.port = byte("MC_IB_PORT").unwrap_or(it.port);
+            it.gid_index = byte("MC_GID_INDEX").or(it.gid_index);
             it.mtu_bytes_max = mtu.unwrap_or(it.mtu_bytes_max);
-            it.traffic_class = byte(TRAFFIC_CLASS).unwrap_or(it.traffic_class);
-            it.service_level = byte(SERVICE_LEVEL).unwrap_or(it.service_level);
+            it.traffic_class = byte("MC_IB_TC").unwrap_or(it.traffic_class);
+            it.service_level = byte("MC_IB_SL").unwrap_or(it.service_level);
         })
     }
 
     /// The file that says which devices are near which memory.
     pub(crate) fn matrix(&self) -> Option<PathBuf> {
-        self.set.get(MATRIX).map(PathBuf::from)
+        self.get("MC_CUSTOM_TOPO_JSON").map(PathBuf::from)
     }
 
     pub(crate) fn bounds(&self, builder: Builder) -> Builder {
         builder.adjust(|limits, timing| {
-            if let Some(seconds) = self.number(CONNECT) {
+            if let Some(seconds) = self.number("MC_HANDSHAKE_CONNECT_TIMEOUT") {
                 timing.call_timeout = Duration::from_secs(seconds);
             }
-            if let Some(bytes) = self.number(SLICE).and_then(|bytes| u32::try_from(bytes).ok()) {
+            if let Some(bytes) =
+                self.number("MC_SLICE_SIZE").and_then(|bytes| u32::try_from(bytes).ok())
+            {
                 limits.slice_bytes_max = bytes;
             }
         })
@@ -374,7 +357,13 @@ impl Environment {
 
     /// A number that was checked.
     fn number(&self, name: &str) -> Option<u64> {
-        self.set.get(name)?.parse().ok()
+        self.get(name)?.parse().ok()
+    }
+
+    /// A value that was checked.
+    fn get(&self, name: &str) -> Option<&String> {
+        debug_assert!(VARIABLES.iter().any(|known| known.name == name), "{name} is not known");
+        self.set.get(name)
     }
 }
 
@@ -427,23 +416,28 @@ mod tests {
     #[test]
     fn ranges_of_values_are_exact_and_named() {
         for (name, good, wrong, range) in [
-            (STATUS, ["1", "3600"], ["0", "3601"], "1 to 3600 s"),
-            (LANES, ["1", "16"], ["0", "17"], "1 to 16"),
-            (LANES_OLD, ["1", "16"], ["0", "17"], "1 to 16"),
+            ("MC_TCP_STATUS_TIMEOUT_SEC", ["1", "3600"], ["0", "3601"], "1 to 3600 s"),
+            ("MC_TCP_LANES_PER_PEER", ["1", "16"], ["0", "17"], "1 to 16"),
+            ("MC_TCP_MAX_CONNECTIONS_PER_PEER", ["1", "16"], ["0", "17"], "1 to 16"),
             (PORT_MIN, ["1024", "17000"], ["1023", "65536"], "1024 to 65535"),
             (PORT_MAX, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
-            (PORT_MAX_OLD, ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
-            (TRANSFER, ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
-            (CONNECT, ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
-            (IB_PORT, ["1", "255"], ["0", "256"], "1 to 255"),
-            (GID_INDEX, ["0", "255"], ["-1", "256"], "0 to 255"),
-            (MTU, ["512", "4096"], ["256", "1500"], "512, 1024, 2048, 4096"),
-            (TRAFFIC_CLASS, ["0", "255"], ["-1", "256"], "0 to 255"),
-            (SERVICE_LEVEL, ["0", "15"], ["-1", "16"], "0 to 15"),
-            (SLICE, ["1", "1048576"], ["0", "-1"], "1 to"),
-            (PROTO, ["1", "2"], ["3", ""], "one of 1, 2"),
-            (LOG, ["TRACE", "ERROR"], ["DEBUG", "info"], "one of TRACE, INFO, WARNING, ERROR"),
-            (CLUSTER, ["a", "b/"], ["", "a\nb"], "a text of 1 to 256 bytes"),
+            ("MC_MAX_PRC_PORT", ["15000", "65535"], ["1023", "65536"], "1024 to 65535"),
+            ("MC_TRANSFER_TIMEOUT", ["5", "86400"], ["4", "86401"], "5 to 86400 s"),
+            ("MC_HANDSHAKE_CONNECT_TIMEOUT", ["1", "3599"], ["0", "3600"], "1 to 3599 s"),
+            ("MC_IB_PORT", ["1", "255"], ["0", "256"], "1 to 255"),
+            ("MC_GID_INDEX", ["0", "255"], ["-1", "256"], "0 to 255"),
+            ("MC_MTU", ["512", "4096"], ["256", "1500"], "512, 1024, 2048, 4096"),
+            ("MC_IB_TC", ["0", "255"], ["-1", "256"], "0 to 255"),
+            ("MC_IB_SL", ["0", "15"], ["-1", "16"], "0 to 15"),
+            ("MC_SLICE_SIZE", ["1", "1048576"], ["0", "-1"], "1 to"),
+            ("MC_TCP_PROTO", ["1", "2"], ["3", ""], "one of 1, 2"),
+            (
+                "MC_LOG_LEVEL",
+                ["TRACE", "ERROR"],
+                ["DEBUG", "info"],
+                "one of TRACE, INFO, WARNING, ERROR",
+            ),
+            ("MC_METADATA_CLUSTER_ID", ["a", "b/"], ["", "a\nb"], "a text of 1 to 256 bytes"),
         ] {
             for value in good {
                 assert!(of(&[(name, value)]).is_ok(), "{name}={value}");
@@ -457,8 +451,13 @@ mod tests {
 
     #[test]
     fn what_is_set_has_its_effect_and_says_where_it_came_from() {
-        let set =
-            of(&[(PROTO, "1"), (STATUS, "7"), (LANES, "2"), (CLUSTER, "east"), (IB_PORT, "2")]);
+        let set = of(&[
+            ("MC_TCP_PROTO", "1"),
+            ("MC_TCP_STATUS_TIMEOUT_SEC", "7"),
+            ("MC_TCP_LANES_PER_PEER", "2"),
+            ("MC_METADATA_CLUSTER_ID", "east"),
+            ("MC_IB_PORT", "2"),
+        ]);
         let set = set.unwrap();
         let mooncake = set.mooncake();
         assert_eq!(mooncake.version_max, ProtocolVersion::One);
@@ -466,7 +465,10 @@ mod tests {
         assert_eq!(set.rdma(RdmaOptions::default()).port, 2);
         let settings = set.settings();
         let source = |name| settings.iter().find(|it| it.name == name).map(|it| it.source);
-        assert_eq!((source(PROTO), source(SLICE)), (Some("environment"), Some("default")));
+        assert_eq!(
+            (source("MC_TCP_PROTO"), source("MC_SLICE_SIZE")),
+            (Some("environment"), Some("default"))
+        );
         assert_eq!(settings.len(), VARIABLES.len());
     }
 
@@ -476,18 +478,24 @@ mod tests {
             VARIABLES.iter().find(|it| it.name == name).map(|it| it.default).unwrap()
         });
         let mooncake = none.mooncake();
-        assert_eq!(shown(STATUS), mooncake.status_timeout.as_secs().to_string());
-        assert_eq!(shown(LANES), mooncake.lanes_per_peer.to_string());
-        assert_eq!(shown(PROTO), "2");
+        assert_eq!(
+            shown("MC_TCP_STATUS_TIMEOUT_SEC"),
+            mooncake.status_timeout.as_secs().to_string()
+        );
+        assert_eq!(shown("MC_TCP_LANES_PER_PEER"), mooncake.lanes_per_peer.to_string());
+        assert_eq!(shown("MC_TCP_PROTO"), "2");
         let limits = handfast::EngineLimits::default();
         let timing = handfast::EngineTiming::default();
-        assert_eq!(shown(SLICE), limits.slice_bytes_max.to_string());
-        assert_eq!(shown(CONNECT), timing.call_timeout.as_secs().to_string());
+        assert_eq!(shown("MC_SLICE_SIZE"), limits.slice_bytes_max.to_string());
+        assert_eq!(
+            shown("MC_HANDSHAKE_CONNECT_TIMEOUT"),
+            timing.call_timeout.as_secs().to_string()
+        );
         let rdma = RdmaOptions::default();
-        assert_eq!(shown(IB_PORT), rdma.port.to_string());
-        assert_eq!(shown(MTU), rdma.mtu_bytes_max.to_string());
-        assert_eq!(shown(TRAFFIC_CLASS), rdma.traffic_class.to_string());
-        assert_eq!(shown(SERVICE_LEVEL), rdma.service_level.to_string());
+        assert_eq!(shown("MC_IB_PORT"), rdma.port.to_string());
+        assert_eq!(shown("MC_MTU"), rdma.mtu_bytes_max.to_string());
+        assert_eq!(shown("MC_IB_TC"), rdma.traffic_class.to_string());
+        assert_eq!(shown("MC_IB_SL"), rdma.service_level.to_string());
     }
 
     #[test]
@@ -535,25 +543,28 @@ mod tests {
         let wrong = ports(&[(PORT_MIN, "20001"), (PORT_MAX, "20000")]).unwrap_err();
         assert!(wrong.contains("MC_MIN_RPC_PORT is 20001 and MC_MAX_RPC_PORT is 20000"), "{wrong}");
         assert!(ports(&[(PORT_MAX, "14999")]).is_err());
-        let older = [(PORT_MIN_OLD, "16000"), (PORT_MAX_OLD, "16001")];
+        let older = [("MC_MIN_PRC_PORT", "16000"), ("MC_MAX_PRC_PORT", "16001")];
         assert_eq!(ports(&older), Ok(Some(16_000..=16_001)));
-        let both = [(PORT_MIN, "15500"), (PORT_MIN_OLD, "16000")];
+        let both = [(PORT_MIN, "15500"), ("MC_MIN_PRC_PORT", "16000")];
         assert_eq!(ports(&both), Ok(Some(15_500..=17_000)), "the newer name goes before");
     }
 
     #[test]
     fn a_password_is_shown_to_nobody_and_certificates_go_with_keys() {
-        let set =
-            of(&[(ETCD_USER, "ann:secret"), (ETCD_AUTHORITY, "/ca"), (ETCD_CERTIFICATE, "/c")]);
+        let set = of(&[
+            ("ETCDCTL_USER", "ann:secret"),
+            ("ETCDCTL_CACERT", "/ca"),
+            (ETCD_CERTIFICATE, "/c"),
+        ]);
         let set = set.unwrap();
         let settings = set.settings();
-        let shown = settings.iter().find(|it| it.name == ETCD_USER).unwrap();
+        let shown = settings.iter().find(|it| it.name == "ETCDCTL_USER").unwrap();
         assert_eq!((&*shown.value, shown.source), ("ann:...", "environment"));
         assert!(set.etcd_credentials().is_err_and(|it| it.to_string().contains("go together")));
-        let wrong = of(&[(ETCD_USER, "secret")]).err().unwrap();
+        let wrong = of(&[("ETCDCTL_USER", "secret")]).err().unwrap();
         assert!(wrong.contains("must be NAME:PASSWORD") && !wrong.contains("secret"), "{wrong}");
         let set =
-            of(&[(ETCD_USER, "ann:a:b"), (ETCD_CERTIFICATE, "/c"), (ETCD_KEY, "/k")]).unwrap();
+            of(&[("ETCDCTL_USER", "ann:a:b"), (ETCD_CERTIFICATE, "/c"), (ETCD_KEY, "/k")]).unwrap();
         let credentials = set.etcd_credentials().unwrap();
         assert_eq!(credentials.user, Some(("ann".into(), "a:b".into())));
         assert_eq!(credentials.tls.identity, Some(("/c".into(), "/k".into())));

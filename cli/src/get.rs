@@ -7,13 +7,13 @@ use crate::progress::CopyProgress;
 use crate::{files, help};
 use clap::Args;
 use handfast::{Engine, Segment};
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use tempfile::NamedTempFile;
+use tokio::io::AsyncWriteExt;
 
 /// Copy a node's memory into a file, and verify it
 ///
@@ -50,7 +50,8 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
         |segment: &Segment| length.unwrap_or_else(|| segment.bytes().saturating_sub(offset).max(1));
     let (segment, bytes) = open(engine, &arguments.node, &arguments.copy, range).await?;
     let partial = target.partial_file()?;
-    let file = Arc::new(partial.reopen().map_err(|error| writing(&arguments.file, error))?);
+    let written = |error| writing(&arguments.file, error);
+    let mut file = tokio::fs::File::from_std(partial.reopen().map_err(written)?);
     let mut progress = CopyProgress::start("get", bytes, arguments.copy.json);
     let mut window = Window::new(engine, arguments.copy.timeout);
     let (mut asked, mut kept, mut sum) = (0, 0, 0);
@@ -68,10 +69,11 @@ async fn once(engine: &Engine, arguments: &Get, target: &Target) -> Result<Copie
         memory.copy_out(0, &mut chunk)?;
         window.recycle(memory);
         sum = crc32c::crc32c_append(sum, &chunk);
-        write(&arguments.file, file.clone(), kept, chunk).await?;
+        file.write_all(&chunk).await.map_err(written)?;
         kept += length as u64;
         progress.add(length as u64);
     }
+    file.flush().await.map_err(written)?;
     let took = progress.finish();
     verify(&segment, offset, bytes, sum, &arguments.copy).await?;
     partial.persist(&target.path).map_err(|error| writing(&arguments.file, error.error))?;
@@ -131,11 +133,4 @@ impl Target {
 
 fn writing(path: &Path, error: std::io::Error) -> Failure {
     Failure::file(path, "writing", error)
-}
-
-/// Writes a chunk off the runtime's threads.
-async fn write(path: &Path, file: Arc<File>, offset: u64, chunk: Vec<u8>) -> Result<(), Failure> {
-    let written = tokio::task::spawn_blocking(move || file.write_all_at(&chunk, offset));
-    let result = written.await.unwrap_or_else(|error| Err(error.into()));
-    result.map_err(|error| writing(path, error))
 }

@@ -9,9 +9,8 @@ use clap::Args;
 use handfast::{Engine, Segment};
 use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 /// Copy a file into a node's memory, and verify it there
 ///
@@ -34,7 +33,6 @@ pub(crate) async fn run(mut arguments: Put) -> Outcome {
         return Err(Failure::Usage(text.into()));
     }
     let (file, bytes) = files::open(&arguments.file, File::options().read(true))?;
-    let file = Arc::new(file);
     let Put { node, copy, .. } = &arguments;
     let once = async |engine: &Engine| once(engine, &arguments, &file, bytes).await;
     copy::run("put", node, copy, once).await
@@ -43,7 +41,7 @@ pub(crate) async fn run(mut arguments: Put) -> Outcome {
 async fn once(
     engine: &Engine,
     arguments: &Put,
-    file: &Arc<File>,
+    file: &File,
     bytes: u64,
 ) -> Result<Copied, Failure> {
     let (segment, _) = open(engine, &arguments.node, &arguments.copy, |_| bytes).await?;
@@ -68,10 +66,16 @@ async fn write_all(
     engine: &Engine,
     segment: &Segment,
     arguments: &Put,
-    file: &Arc<File>,
+    file: &File,
     bytes: u64,
     mut on_moved: impl FnMut(u64),
 ) -> Result<u32, Failure> {
+    let file =
+        file.try_clone().map_err(|error| Failure::file(&arguments.file, "reading", error))?;
+    let mut file = tokio::fs::File::from_std(file);
+    // An earlier attempt may have left off anywhere.
+    let begun = file.rewind().await;
+    begun.map_err(|error| Failure::file(&arguments.file, "reading", error))?;
     let mut window = Window::new(engine, arguments.copy.timeout);
     let (mut sum, mut done) = (0, 0);
     while done < bytes {
@@ -83,7 +87,16 @@ async fn write_all(
         }
         let memory = window.memory().await?;
         let length = (CHUNK_BYTES as u64).min(bytes - done) as usize;
-        let chunk = read(&arguments.file, file.clone(), done, length).await?;
+        let mut chunk = vec![0; length];
+        let read = file.read_exact(&mut chunk).await;
+        read.map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                let whole = done + length as u64;
+                let what = format!("became shorter than {whole} bytes while it was copied");
+                Failure::state(&arguments.file, &what)
+            }
+            _ => Failure::file(&arguments.file, "reading", error),
+        })?;
         sum = crc32c::crc32c_append(sum, &chunk);
         memory.copy_in(0, &chunk)?;
         let span = memory.span(0, length)?;
@@ -96,28 +109,4 @@ async fn write_all(
         window.recycle(memory);
     }
     Ok(sum)
-}
-
-/// Reads a chunk off the runtime's threads.
-async fn read(
-    path: &Path,
-    file: Arc<File>,
-    offset: u64,
-    length: usize,
-) -> Result<Vec<u8>, Failure> {
-    let read = tokio::task::spawn_blocking(move || {
-        let mut chunk = vec![0; length];
-        file.read_exact_at(&mut chunk, offset).map(|()| chunk)
-    });
-    let result = read.await.unwrap_or_else(|error| Err(error.into()));
-    result.map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => Failure::FileState {
-            path: path.to_owned(),
-            what: format!(
-                "became shorter than {} bytes while it was copied",
-                offset + length as u64
-            ),
-        },
-        _ => Failure::file(path, "reading", error),
-    })
 }

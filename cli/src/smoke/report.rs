@@ -1,9 +1,10 @@
 //! The steps of a smoke test, and how each ended.
 
-use super::devices::DeviceFacts;
+use super::devices;
 use crate::failure::{Failure, Outcome};
 use crate::lanes::FallbackReport;
 use crate::output;
+use handfast_diagnosis::doctor::Device;
 use serde::Serialize;
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -38,7 +39,7 @@ struct Step {
 pub(super) struct Report {
     mode: &'static str,
     passed: bool,
-    devices: Vec<DeviceFacts>,
+    devices: Vec<Device>,
     steps: Vec<Step>,
     #[serde(skip)]
     timeout: Duration,
@@ -56,10 +57,10 @@ impl Report {
     }
 
     /// Prints the devices before the first step that uses one.
-    pub(super) fn devices(&mut self, devices: Vec<DeviceFacts>) -> Outcome {
+    pub(super) fn devices(&mut self, devices: Vec<Device>) -> Outcome {
         if !self.json {
             for device in &devices {
-                output::say(format_args!("{device}"))?;
+                output::say(format_args!("{}", devices::words(device)))?;
             }
         }
         self.devices = devices;

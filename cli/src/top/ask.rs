@@ -1,15 +1,16 @@
 //! Asks a node for its state: one HTTP request.
 
 use crate::failure::Failure;
+use handfast_diagnosis::doctor::Timed;
 use serde_json::Value;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// From the connection to the end of the answer.
+/// For the connection, and from there to the end of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer: a thousand peers and four thousand lifecycles are a tenth of it.
-const ANSWER_BYTES_MAX: usize = 32 << 20;
+const ANSWER_BYTES_MAX: u64 = 32 << 20;
 
 /// The state of the node whose metrics are at `address`.
 pub(super) fn state(address: &str) -> std::result::Result<Value, Failure> {
@@ -19,28 +20,15 @@ pub(super) fn state(address: &str) -> std::result::Result<Value, Failure> {
 }
 
 fn ask(address: &str) -> Result<Vec<u8>> {
-    let started = Instant::now();
-    let left = || match TIMEOUT.checked_sub(started.elapsed()) {
-        Some(left) if !left.is_zero() => Ok(left),
-        _ => Err(Error::from(ErrorKind::TimedOut)),
-    };
-    let mut stream = connect(address, left()?)?;
-    stream.set_write_timeout(Some(left()?))?;
+    // A deadline for all of it, not for each piece.
+    let mut stream = Timed::new(connect(address, TIMEOUT)?, TIMEOUT);
     let request = format!("GET /state HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    let mut piece = [0; 16 << 10];
-    loop {
-        // A deadline for all of it, not for each piece.
-        stream.set_read_timeout(Some(left()?))?;
-        match stream.read(&mut piece)? {
-            0 => return Ok(answer),
-            _ if answer.len() > ANSWER_BYTES_MAX => {
-                return Err(Error::other("the answer is longer than any state"));
-            }
-            count => answer.extend_from_slice(&piece[..count]),
-        }
+    if stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)? as u64 == ANSWER_BYTES_MAX {
+        return Err(Error::other("the answer is longer than any state"));
     }
+    Ok(answer)
 }
 
 fn connect(address: &str, timeout: Duration) -> Result<TcpStream> {
