@@ -9,7 +9,7 @@ use crate::record::{RecordArguments, warn_if_incomplete};
 use crate::{output, size};
 use clap::Args;
 use handfast::{Batch, Cause, Engine, EngineTiming, Memory, Prepared, Segment, Transfer};
-use serde::Serialize;
+use serde_json::json;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
@@ -249,58 +249,43 @@ pub(crate) async fn run(
     warnings.print_new(&engine);
     engine.close().await;
     warn_if_incomplete(&engine);
-    let copied = copied?;
-    Report::new(operation, &engine, place, &copied, options).print(copied.took, options.json)
+    report(operation, &engine, place, &copied?, options)
 }
 
-/// The report of a finished copy.
-#[derive(Serialize)]
-struct Report {
-    operation: &'static str,
-    segment: String,
-    offset: u64,
-    bytes: u64,
-    milliseconds: u64,
-    crc32c: String,
-    verified: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    transport: Option<&'static str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    fallbacks: Vec<FallbackReport>,
-}
-
-impl Report {
-    fn new(
-        operation: &'static str,
-        engine: &Engine,
-        place: &Place,
-        Copied { segment, bytes, sum, took }: &Copied,
-        options: &Copy,
-    ) -> Self {
-        Self {
-            operation,
-            segment: format!("{}/{}", segment.address(), segment.name()),
-            offset: place.offset,
-            bytes: *bytes,
-            milliseconds: took.as_millis() as u64,
-            crc32c: format!("{sum:#010x}"),
-            verified: !options.no_verify,
-            transport: transport_kind(segment),
-            fallbacks: FallbackReport::all(engine),
+/// Prints the report of a finished copy.
+fn report(
+    operation: &str,
+    engine: &Engine,
+    place: &Place,
+    Copied { segment, bytes, sum, took }: &Copied,
+    options: &Copy,
+) -> Outcome {
+    let (name, offset) = (format!("{}/{}", segment.address(), segment.name()), place.offset);
+    let (kind, crc32c) = (transport_kind(segment), format!("{sum:#010x}"));
+    if options.json {
+        let mut report = json!({
+            "operation": operation,
+            "segment": name,
+            "offset": offset,
+            "bytes": bytes,
+            "milliseconds": took.as_millis() as u64,
+            "crc32c": crc32c,
+            "verified": !options.no_verify,
+        });
+        if let Some(kind) = kind {
+            report["transport"] = kind.into();
         }
-    }
-
-    fn print(&self, took: Duration, json: bool) -> Result<(), Failure> {
-        if json {
-            return output::say_json(self);
+        let fallbacks = FallbackReport::all(engine);
+        if !fallbacks.is_empty() {
+            report["fallbacks"] = json!(fallbacks);
         }
-        let Self { operation, segment, offset, bytes, crc32c, verified, transport, .. } = self;
-        let over = transport.map(|name| format!(" over {name}")).unwrap_or_default();
-        let verified = if *verified { "verified" } else { "not verified" };
-        let (seconds, rate) = (took.as_secs_f64(), rate(*bytes, took));
-        output::say(format_args!(
-            "{operation} {bytes} bytes{over}, {segment} at offset {offset}, in {seconds:.2} s \
-             ({rate}), crc32c {crc32c} {verified}"
-        ))
+        return output::say_json(&report);
     }
+    let over = kind.map(|kind| format!(" over {kind}")).unwrap_or_default();
+    let verified = if options.no_verify { "not verified" } else { "verified" };
+    let (seconds, rate) = (took.as_secs_f64(), rate(*bytes, *took));
+    output::say(format_args!(
+        "{operation} {bytes} bytes{over}, {name} at offset {offset}, in {seconds:.2} s ({rate}), \
+         crc32c {crc32c} {verified}"
+    ))
 }

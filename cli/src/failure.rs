@@ -146,15 +146,14 @@ impl Failure {
             Self::Overdue { .. } | Self::StepOverdue { .. } => 6,
             Self::HalfWay { failure, .. } => failure.exit_code(),
             Self::Checksum { .. } | Self::Damaged { .. } => 7,
-            Self::Usage(_) => 2,
+            // Of a store nothing was asked yet: the option names none that can be used.
+            Self::Usage(_) | Self::Store(_) | Self::NoDoctor(_) | Self::Line(_) => 2,
             #[cfg(feature = "verbs")]
             Self::Verbs(_) => 1,
-            Self::System { .. } | Self::Device(_) => 1,
-            // Of which this program is the other process, so that its codes are ours.
-            // Nothing was asked of it yet: the option names none that can be used.
-            Self::Store(_) => 2,
+            Self::System { .. } | Self::Device(_) | Self::Unwell(_) => 1,
             Self::MetadataServer(ServerError::Bind { .. }) => 8,
             Self::MetadataServer(ServerError::File { .. }) => 5,
+            // Of which this program is the other process, so that its codes are ours.
             Self::SecondProcess { code } => code.unwrap_or(1),
             Self::Broken { .. } => 10,
             #[cfg(feature = "variants")]
@@ -167,11 +166,9 @@ impl Failure {
             Self::Redact(RedactError::Changed { .. }) => 1,
             Self::Redact(RedactError::Write(_)) => 5,
             Self::Replay(_) | Self::Minimize(MinimizeError::Replay(_)) => 12,
-            Self::Line(_) | Self::Minimize(MinimizeError::Holds) => 2,
+            Self::Minimize(MinimizeError::Holds) => 2,
             Self::Minimize(MinimizeError::Line(_)) => 1,
             Self::NotRecognised | Self::NoState { .. } => 3,
-            Self::Unwell(_) => 1,
-            Self::NoDoctor(_) => 2,
             Self::Interrupted => 130,
             Self::ReaderGone => 141,
             Self::Terminated => 143,

@@ -6,6 +6,7 @@ use handfast_core::node::TRANSITIONS;
 use handfast_diagnosis::wrapped;
 use handfast_sim::Coverage;
 use handfast_transport_sim::Violation;
+use indicatif::HumanCount;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
@@ -52,15 +53,7 @@ impl Facts {
 
 /// `1,234,567`.
 pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number).to_string()
 }
 
 /// A violation as JSON.

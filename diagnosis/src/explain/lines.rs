@@ -1,38 +1,17 @@
 //! Lines as logs have them: colours, records, and records broken over several lines.
 
+use anstream::adapter::strip_str;
+
 /// Longest excerpt of a line that is kept, in characters.
 pub const EXCERPT_CHARS_MAX: usize = 300;
 /// Characters of a line that may hold the mark of a record's begin.
 const MARK_CHARS_MAX: usize = 64;
-const ESCAPE: char = '\u{1b}';
 
 /// A line as text without colours and other orders to a terminal.
 pub(super) fn plain(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
-    let mut plain = String::with_capacity(text.len());
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            ESCAPE => skip_order(&mut chars),
-            '\t' => plain.push(' '),
-            c if c.is_control() => {}
-            c => plain.push(c),
-        }
-    }
-    plain
-}
-
-/// ESC [ … letter, ESC ] … BEL, or ESC and one more.
-fn skip_order(chars: &mut std::str::Chars<'_>) {
-    match chars.next() {
-        Some('[') => {
-            chars.find(|c| ('\u{40}'..='\u{7e}').contains(c));
-        }
-        Some(']') => {
-            chars.find(|c| matches!(c, '\u{7}' | '\\'));
-        }
-        _ => {}
-    }
+    let text = strip_str(&text).to_string().replace('\t', " ");
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 /// The beginning of a line, for people.
