@@ -82,6 +82,10 @@ struct Problem {
     verify: String,
     verify_zh: String,
     #[serde(default)]
+    seen: String,
+    #[serde(default)]
+    seen_zh: String,
+    #[serde(default)]
     refine: Vec<[String; 2]>,
     messages: Vec<String>,
 }
@@ -141,6 +145,7 @@ fn write_problem(
         ("cause", &problem.cause, &problem.cause_zh),
         ("remedy", &problem.remedy, &problem.remedy_zh),
         ("verify", &problem.verify, &problem.verify_zh),
+        ("seen", &problem.seen, &problem.seen_zh),
     ] {
         writeln!(out, "{name}: {},", text(en, zh))?;
     }

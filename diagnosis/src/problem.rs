@@ -154,6 +154,8 @@ pub struct Problem {
     pub command: &'static str,
     /// The check that it is cured.
     pub verify: Text,
+    /// The observation of the doctor, with words in braces for its values; empty where it has several.
+    pub(crate) seen: Text,
     /// Its refinements, by a word for a device in the log.
     pub refine: &'static [(&'static str, Id)],
     /// Its messages as the catalogue has them: `*` is a gap, a name in braces an error number.

@@ -5,6 +5,7 @@ use crate::language::Language;
 use crate::page::filled;
 use crate::problem::{Id, Severity, Side, problem};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,25 @@ impl Finding {
             values: BTreeMap::new(),
             cure: None,
         }
+    }
+
+    /// With the catalogue's observation, in which these values are filled in as in the command.
+    pub(super) fn seen(
+        id: Id,
+        severity: Severity,
+        values: &[(&'static str, &dyn fmt::Display)],
+    ) -> Self {
+        let values: BTreeMap<_, _> =
+            values.iter().map(|(name, value)| (*name, value.to_string())).collect();
+        let text = |template| {
+            filled(template, |name| {
+                debug_assert!(values.contains_key(name), "{id:?} is seen without {name}");
+                values.get(name).cloned()
+            })
+        };
+        let seen = problem(id).seen;
+        let observed = Observed::new(text(seen.en), text(seen.zh));
+        Self { values, ..Self::new(id, severity, observed) }
     }
 
     pub(super) fn of_device(self, name: &str) -> Self {
@@ -87,3 +107,15 @@ impl Finding {
         filled(problem(self.id).command, |name| self.values.get(name).cloned())
     }
 }
+
+/// A [`Finding`] with the catalogue's observation of it: `seen!(ID, severity, name = value)`.
+macro_rules! seen {
+    ($id:ident, $severity:expr $(, $name:ident = $value:expr)* $(,)?) => {
+        $crate::doctor::Finding::seen(
+            $crate::ids::$id,
+            $severity,
+            &[$((stringify!($name), &$value)),*],
+        )
+    };
+}
+pub(super) use seen;

@@ -1,6 +1,7 @@
 //! Ports, addresses and MTU of devices.
 
 use crate::doctor::facts::Gid;
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Device, Finding, Observed, Port};
 use crate::ids;
@@ -12,26 +13,17 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
     for (device, port) in context.ports() {
         findings.extend(not_active(context, device, port));
         if port.is_active() && port.is_infiniband() && port.partition & 0x8000 == 0 {
-            let observed = said!(
-                "{name} port {number}: key {key:#06x}",
-                "{name} 端口 {number}:分区键 {key:#06x}",
-                name = &device.name,
-                number = port.number,
-                key = port.partition
-            );
-            let finding = Finding::new(ids::IB_PKEY, context.without(&device.name), observed);
-            findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
+            let (severity, key) =
+                (context.without(&device.name), format!("{:#06x}", port.partition));
+            let finding =
+                seen!(IB_PKEY, severity, device = device.name, port = port.number, key = key);
+            findings.push(finding.of_device(&device.name));
         }
         if port.errors > 0 {
-            let observed = said!(
-                "{name} port {number}: {errors} errors counted",
-                "{name} 端口 {number}:计数 {errors} 个错误",
-                name = &device.name,
-                number = port.number,
-                errors = port.errors
-            );
-            let finding = Finding::new(ids::LINK_ERRORS, Severity::Risk, observed);
-            findings.push(finding.of_device(&device.name).with("port", port.number.to_string()));
+            let (name, number) = (&device.name, port.number);
+            let (risk, errors) = (Severity::Risk, port.errors);
+            let finding = seen!(LINK_ERRORS, risk, device = name, port = number, errors = errors);
+            findings.push(finding.of_device(name));
         }
     }
     findings.extend(wrong_number(context));
@@ -49,18 +41,13 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
 
 /// A port of RDMA devices is counted from 1: who writes a TCP port there means something else.
 fn wrong_number(context: &Context<'_>) -> Option<Finding> {
-    const VARIABLE: &str = "MC_IB_PORT";
-    let value = context.variable(VARIABLE)?;
+    let value = context.variable("MC_IB_PORT")?;
     let number = value.parse::<u32>().unwrap_or(0);
     let lacks = |device: &&Device| device.ports.iter().all(|port| port.number != number);
     let device = context.devices().find(lacks)?;
-    let observed = said!(
-        "{VARIABLE}={value}; {name} has ports 1 to {last}",
-        "{VARIABLE}={value};{name} 的端口是 1 到 {last}",
-        name = &device.name,
-        last = device.ports.len()
-    );
-    Some(Finding::new(ids::PORT_NUMBER, Severity::Risk, observed).of_device(&device.name))
+    let (name, last) = (&device.name, device.ports.len());
+    let finding = seen!(PORT_NUMBER, Severity::Risk, value = value, device = name, last = last);
+    Some(finding.of_device(name))
 }
 
 fn not_active(context: &Context<'_>, device: &Device, port: &Port) -> Option<Finding> {
@@ -199,15 +186,17 @@ pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
     let fixed = context.variable("MC_MTU").and_then(|value| value.parse::<u32>().ok());
     for (device, port) in ports() {
         if let Some(fixed) = fixed.filter(|fixed| *fixed > port.mtu) {
-            let observed = said!(
-                "MC_MTU={fixed}; {name}: {mtu} over {interface}",
-                "MC_MTU={fixed};{name} 经 {interface} 为 {mtu}",
-                name = &device.name,
-                mtu = port.mtu,
-                interface = &port.interface
+            let (name, mtu, netdev) = (&device.name, port.mtu, &port.interface);
+            let risk = Severity::Risk;
+            let finding = seen!(
+                MTU_OVER_ACTIVE,
+                risk,
+                fixed = fixed,
+                device = name,
+                mtu = mtu,
+                netdev = netdev
             );
-            let finding = Finding::new(ids::MTU_OVER_ACTIVE, Severity::Risk, observed);
-            findings.push(finding.of_device(&device.name).with("netdev", &*port.interface));
+            findings.push(finding.of_device(name));
         }
     }
     let of = |name: &str| context.facts.interface(name).map_or(0, |known| known.mtu);

@@ -1,5 +1,6 @@
 //! From the bus to what programs can open.
 
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Device, Finding, Library, Port};
 use crate::explain::explain;
@@ -51,24 +52,19 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
     }
     for card in cards {
         if card.errors > 0 {
-            let observed = said!(
-                "{address}: {errors} errors",
-                "{address}:{errors} 个错误",
-                address = &card.address,
-                errors = card.errors
-            );
-            let finding = Finding::new(ids::HW_PCI_ERRORS, Severity::Risk, observed);
-            findings.push(finding.with("pci", &*card.address));
+            let (pci, errors) = (&card.address, card.errors);
+            findings.push(seen!(HW_PCI_ERRORS, Severity::Risk, pci = pci, errors = errors));
         }
         let (current, max) = card.lanes;
         if current > 0 && current < max {
-            let observed = said!(
-                "{address}: {current} of {max} lanes",
-                "{address}:{max} 条通道中只用了 {current} 条",
-                address = &card.address
-            );
-            let finding = Finding::new(ids::PCIE_SLOW, Severity::Risk, observed);
-            findings.push(finding.with("pci", &*card.address));
+            let pci = &card.address;
+            findings.push(seen!(
+                PCIE_SLOW,
+                Severity::Risk,
+                pci = pci,
+                current = current,
+                max = max
+            ));
         }
     }
     findings
@@ -85,11 +81,7 @@ fn no_card(context: &Context<'_>) -> Finding {
         return Finding::new(no_resource(context), context.without_rdma(), observed);
     }
     if facts.modules.contains("erdma") {
-        let observed = said!(
-            "the module erdma is loaded, and no function 1ded:107f is on the bus",
-            "模块 erdma 已加载,但总线上没有 1ded:107f"
-        );
-        return Finding::new(ids::ERDMA_UNBOUND, context.without_rdma(), observed);
+        return seen!(ERDMA_UNBOUND, context.without_rdma());
     }
     let wanted = context.request.device.as_deref().unwrap_or_default();
     let soft = SOFT.iter().find(|(start, _)| wanted.starts_with(start));
@@ -175,25 +167,17 @@ pub(super) fn firmware(context: &mut Context<'_>) -> Vec<Finding> {
     }
     let cards = facts.cards.iter().filter(|card| !card.is_gpu && !card.has_rdma);
     let finding = |card: &crate::doctor::Card| {
-        let (id, what) = match card.module() {
-            Some("erdma") => (
-                ids::ERDMA_NETDEV_DOWN,
-                said!("no RDMA device was made of it", "没有据此创建 RDMA 设备"),
-            ),
-            _ => (
-                ids::FW_RDMA_OFF,
-                said!(
-                    "its drivers are loaded, and it has no RDMA device",
-                    "驱动已加载,但没有 RDMA 设备"
-                ),
-            ),
+        let id = match card.module() {
+            Some("erdma") => ids::ERDMA_NETDEV_DOWN,
+            _ => ids::FW_RDMA_OFF,
         };
         let interface = card.interfaces.first().map_or("NETDEV", String::as_str);
-        let (address, driver) = (&card.address, &card.driver);
-        let observed =
-            what.after(&format!("{address} ({driver}): "), &format!("{address}({driver}):"));
-        let finding = Finding::new(id, context.without_rdma(), observed);
-        finding.with("pci", &*card.address).with("netdev", interface)
+        let (pci, driver) = (&card.address, &card.driver);
+        Finding::seen(
+            id,
+            context.without_rdma(),
+            &[("pci", pci), ("driver", driver), ("netdev", &interface)],
+        )
     };
     cards.map(finding).collect()
 }
@@ -230,13 +214,8 @@ pub(super) fn names(context: &mut Context<'_>) -> Vec<Finding> {
 fn unknown_name(context: &Context<'_>, name: &str, from: &str, severity: Severity) -> Finding {
     let devices = &context.facts.devices;
     let known: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-    let observed = said!(
-        "{from} names {name}; there are: {known}",
-        "{from} 指定了 {name};现有:{known}",
-        known = known.join(", ")
-    );
-    let nearest = nearest(name, devices).unwrap_or("DEVICE");
-    Finding::new(ids::DEV_NAME, severity, observed).with("nearest", nearest)
+    let (known, nearest) = (known.join(", "), nearest(name, devices).unwrap_or("DEVICE"));
+    seen!(DEV_NAME, severity, from = from, name = name, known = known, nearest = nearest)
 }
 
 /// The device whose network interface it is, or of nearly the same name, or of the same number.

@@ -1,7 +1,7 @@
 //! Resources for pods of this host.
 
+use crate::doctor::finding::seen;
 use crate::doctor::{Context, Finding};
-use crate::ids;
 use crate::problem::Severity;
 
 /// Parts of the names that sites give to resources of RDMA.
@@ -27,14 +27,11 @@ pub(super) fn plugins(context: &mut Context<'_>) -> Vec<Finding> {
     let missing: Vec<_> =
         MODULES.into_iter().filter(|name| !facts.modules.contains(*name)).collect();
     let list = |words: String| if words.is_empty() { "-".to_owned() } else { words };
-    let observed = crate::doctor::observed::said!(
-        "the host has {devices}; its kubelet was offered: {offered}; modules not loaded: {missing}",
-        "本机有 {devices};kubelet 得到的资源:{offered};没有加载的模块:{missing}",
-        devices = facts.devices.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", "),
-        offered = list(offered.join(", ")),
-        missing = list(missing.join(", "))
-    );
+    let devices = facts.devices.iter().map(|it| it.name.as_str()).collect::<Vec<_>>().join(", ");
+    let [offered, missing] = [offered.join(", "), missing.join(", ")].map(list);
     // Pods may not be meant to have any, unless there is a plugin for it.
     let severity = if of_rdma.is_empty() { Severity::Risk } else { Severity::Degraded };
-    vec![Finding::new(ids::K8S_PLUGIN, severity, observed).alone()]
+    let finding =
+        seen!(K8S_PLUGIN, severity, devices = devices, offered = offered, missing = missing);
+    vec![finding.alone()]
 }

@@ -1,5 +1,6 @@
 //! Limits of this process, and GPUs.
 
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
@@ -40,12 +41,15 @@ pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
         limits.rdma_objects.iter().filter(|(_, used, max)| over_rdma && used >= max)
     {
         let (folder, device) = group.split_once(' ').unwrap_or((group, "DEVICE"));
-        let observed = said!(
-            "/{folder}: {device} has {used} of {max} objects in use",
-            "/{folder}:{device} 已用 {used} 个对象,上限 {max}"
-        );
-        let finding = Finding::new(ids::LIM_CGROUP, context.without_rdma(), observed);
-        findings.push(finding.with("device", device).with("cgroup", format!("/{folder}")));
+        let (cgroup, severity) = (format!("/{folder}"), context.without_rdma());
+        findings.push(seen!(
+            LIM_CGROUP,
+            severity,
+            cgroup = cgroup,
+            device = device,
+            used = used,
+            max = max
+        ));
     }
     if limits.mappings > 0 && limits.mappings < MAPPINGS_MIN {
         let observed = format!("vm.max_map_count = {}", limits.mappings);
@@ -66,20 +70,10 @@ pub(super) fn gpu(context: &mut Context<'_>) -> Vec<Finding> {
     let Some(gpu) = facts.cards.iter().find(|card| card.is_gpu) else { return findings };
     let modules = ["nvidia_peermem", "nv_peer_mem"];
     if !modules.iter().any(|name| facts.modules.contains(*name)) {
-        let observed = said!(
-            "GPU {address}: no module for peer memory is loaded",
-            "GPU {address}:没有加载对等内存模块",
-            address = &gpu.address
-        );
-        findings.push(Finding::new(ids::GPU_NOPEER, Severity::Risk, observed));
+        findings.push(seen!(GPU_NOPEER, Severity::Risk, pci = gpu.address));
     }
     if facts.limits.iommu_translates {
-        let observed = said!(
-            "GPU {address}: the IOMMU translates",
-            "GPU {address}:IOMMU 处于地址转换模式",
-            address = &gpu.address
-        );
-        findings.push(Finding::new(ids::GPU_IOMMU, Severity::Risk, observed));
+        findings.push(seen!(GPU_IOMMU, Severity::Risk, pci = gpu.address));
     }
     findings
 }

@@ -2,6 +2,7 @@
 
 use super::names::addresses_of;
 use super::settings::without_user;
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{AskFailure, Context, Finding, Observed};
 use crate::ids;
@@ -285,12 +286,10 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
     let finding =
         |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     if refused && is_here && on_loopback {
-        let observed = said!(
-            "{address} refuses, and 127.0.0.1:{port} is listened at",
-            "{address} 拒绝连接,而 127.0.0.1:{port} 有监听",
-            port = address.port()
-        );
-        return finding(ids::ETCD_LOOPBACK, observed).at(crate::Side::Local);
+        let port = address.port();
+        let finding =
+            seen!(ETCD_LOOPBACK, Severity::Fatal, address = address, port = port, host = host);
+        return finding.at(crate::Side::Local);
     }
     let words = match failure {
         AskFailure::Connect(0) | AskFailure::Silent => {

@@ -1,6 +1,7 @@
 //! The advertised name, and the port to listen at.
 
 use crate::doctor::facts::{Tree, owner};
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
@@ -180,12 +181,7 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
     let other = SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024));
     let Some(holder) = holder else {
         if PORTS_ERDMA.contains(&address.port()) && facts.modules.contains("erdma") {
-            let observed = said!(
-                "{address}: no process holds it, and the module erdma is loaded",
-                "{address}:没有进程占用,而模块 erdma 已加载"
-            );
-            let finding = Finding::new(ids::PORT_RESERVED_ERDMA, Severity::Fatal, observed);
-            return finding.with("other", other.to_string());
+            return seen!(PORT_RESERVED_ERDMA, Severity::Fatal, address = address, other = other);
         }
         let observed = said!(
             "{address}: no listener is seen; a connection may hold it",

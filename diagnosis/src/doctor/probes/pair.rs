@@ -6,6 +6,7 @@ use crate::doctor::exchange::{
     ExchangeError, FRAME_BYTES_MAX, HEADER_BYTES, Half, encode, read_half,
 };
 use crate::doctor::facts::is_reached;
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{ANSWER_MAX, AskFailure, Context, Device, Finding, Halves, Observed};
 use crate::problem::{Id, Severity, Side};
@@ -45,8 +46,7 @@ pub(super) fn peer(context: &mut Context<'_>) -> Vec<Finding> {
     }
     let own = Half::of(context.facts, &context.request.host, context.outside.unix_s());
     let Ok(request) = encode(&own) else {
-        let why = said!("this machine's report is too long to be sent", "本机的报告过长,无法发送");
-        let finding = Finding::new(ids::ENGINE_LIMIT, Severity::CannotTell, why);
+        let finding = seen!(ENGINE_LIMIT, Severity::CannotTell);
         return vec![finding.at(Side::Local).preventing()];
     };
     let answer = context.outside.ask(address, None, &request, FRAME_BYTES_MAX + HEADER_BYTES);
@@ -208,14 +208,9 @@ fn addresses(
     let joined = own.iter().any(|own| peers.iter().any(|peer| own.is_ipv4() == peer.is_ipv4()));
     let words = |ips: &[IpAddr]| ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");
     if !joined {
-        let observed = said!(
-            "here {own}; at {host} {peers}",
-            "本端 {own};{host} 端 {peers}",
-            own = words(&own),
-            host = &other.host,
-            peers = words(&peers)
-        );
-        return Some(Finding::new(ids::GID_FAMILY, context.without_rdma(), observed));
+        let (own, theirs, host) = (words(&own), words(&peers), &other.host);
+        let severity = context.without_rdma();
+        return Some(seen!(GID_FAMILY, severity, own = own, host = host, theirs = theirs));
     }
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
 }
@@ -238,14 +233,8 @@ fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<F
     });
     let is_own = peers.iter().any(|peer| context.facts.addresses.contains(peer));
     (!reached && !is_own).then(|| {
-        let observed = said!(
-            "no route out of {from} leads to {to}",
-            "没有从 {from} 到 {to} 的路由",
-            from = interfaces.join(", "),
-            to = first.0
-        );
-        let finding = Finding::new(ids::IP_SUBNET, context.without_rdma(), observed);
-        finding.with("peer", first.0.to_string()).with("netdev", first.1)
+        let (all, severity) = (interfaces.join(", "), context.without_rdma());
+        seen!(IP_SUBNET, severity, all = all, peer = first.0, netdev = first.1)
     })
 }
 
@@ -258,14 +247,8 @@ fn neighbours(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Opti
             && is_ours(&neighbour.interface)
             && peers.contains(&IpAddr::V4(neighbour.address))
     })?;
-    let observed = said!(
-        "{address} was asked for on {interface} and has not answered",
-        "在 {interface} 上查询 {address} 没有得到应答",
-        address = silent.address,
-        interface = &silent.interface
-    );
-    let finding = Finding::new(ids::NEIGH_FAILED, Severity::Risk, observed);
-    Some(finding.with("netdev", &*silent.interface).with("peer", silent.address.to_string()))
+    let (peer, netdev) = (silent.address, &silent.interface);
+    Some(seen!(NEIGH_FAILED, Severity::Risk, peer = peer, netdev = netdev))
 }
 
 fn mtus(
