@@ -70,6 +70,7 @@ impl Case {
         self.devices.lay(backend, &mut setup);
         if let Some(entry) = self.variant {
             setup.build = (entry.build)();
+            setup.build_target = entry.target;
             setup.lasting = entry.lasting;
         }
         setup

@@ -3,6 +3,7 @@
 use crate::liveness::next;
 use crate::transfers::{FLEET_NICS, Traffic};
 use handfast_core::node::{Limits, Timing};
+use handfast_core::target::Target;
 use handfast_core::{NicPath, Node};
 use handfast_transport_sim::{
     Action, Choice, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup, Step, World,
@@ -211,6 +212,7 @@ impl Scenario {
             devices: Devices::default(),
             lasting: false,
             build: Arc::new(Node::new),
+            build_target: Target::new,
         }
     }
 

@@ -4,6 +4,7 @@
 //! done takes it down, once the completions of its queue pair are delivered. The target decides, and
 //! the world acts on its outputs.
 
+use crate::breaker::Breakers;
 use crate::fabric::QueuePair;
 use crate::oracle::{Oracle, Violation};
 use crate::setup::{Command, CommandKind};
@@ -16,7 +17,7 @@ use handfast_core::transfer::{
     Affinity, BatchId, BatchReport, Completion, CompletionStatus, Direction, LocalSpan, RemoteSpan,
     Request, Sent, SliceId, TransferLimits, Work,
 };
-use handfast_core::transport::Side;
+use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Event, Incarnation, Input, Instant, Lifecycle, NicPath, Pair};
 use std::sync::Arc;
 
@@ -88,7 +89,7 @@ pub(crate) enum Progress {
 /// One run of one peer as transfers see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
-    peer: usize,
+    pub(crate) peer: usize,
     run: Incarnation,
     /// The key of the peer's window.
     rkey: u32,
@@ -105,6 +106,7 @@ pub(crate) struct SiteData {
     pub(crate) probing: Vec<Lifecycle>,
     /// Lanes that their targets called drained.
     pub(crate) drained: Vec<Lifecycle>,
+    pub(crate) breakers: Breakers,
 }
 
 /// The data of all sites.
@@ -158,8 +160,9 @@ impl World {
         let verbs = &mut self.fabric.verbs;
         let window = verbs.register(site, WINDOW, window, Access::ALL).ok()?;
         let local = verbs.register(site, LOCAL, local, Access::LOCAL).ok()?;
-        let (probing, drained) = (Vec::new(), Vec::new());
-        Some(SiteData { window, local, targets: Vec::new(), probing, drained })
+        let (targets, probing, drained) = (Vec::new(), Vec::new(), Vec::new());
+        let breakers = Breakers::default();
+        Some(SiteData { window, local, targets, probing, drained, breakers })
     }
 
     /// A site restarted: its memory is new, and its submitted transfers are orphaned.
@@ -193,7 +196,7 @@ impl World {
             lane_timeout: LANE_TIMEOUT,
             legacy: false,
         };
-        let machine = target::Target::new(config, NOW);
+        let machine = (self.setup.build_target)(config, NOW);
         let data = self.data_mut()?;
         let rkey = data.sites[peer].window.rkey;
         let targets = &mut data.sites[site].targets;
@@ -202,7 +205,7 @@ impl World {
     }
 
     /// The rails by which an application that looks a peer up reaches it; none with one machine per NIC.
-    fn rails_to(&self, site: usize, peer: usize) -> Vec<RailPlan> {
+    pub(crate) fn rails_to(&self, site: usize, peer: usize) -> Vec<RailPlan> {
         let (own, there) = (self.nics(site), self.nics(peer));
         match self.setup.rails {
             true => plan_rails(&self.sites[peer].path.node, &own, &there),
@@ -226,6 +229,7 @@ impl World {
         let Some(at) = self.target(site, peer, run) else { return };
         let rails = self.rails_to(site, peer);
         let Some(data) = self.data_mut() else { return };
+        data.sites[site].breakers.on_submit(at);
         let target = &mut data.sites[site].targets[at];
         target.machine.set_rails(NOW, &rails, false);
         let offset = (index * LENGTH) as u64;
@@ -363,10 +367,12 @@ impl World {
     pub(crate) fn lane_down(&mut self, site: usize, lane: Lifecycle, step: &mut Step) {
         let backend = self.setup.devices.backend;
         let at = self.target_of(site, lane).filter(|_| !backend.forgets_work());
+        let path = self.peer_of(site, lane).cloned();
         if let Some(data) = self.data_mut() {
-            let SiteData { probing, drained, .. } = &mut data.sites[site];
+            let SiteData { probing, drained, breakers, .. } = &mut data.sites[site];
             probing.retain(|probing| *probing != lane);
             drained.retain(|drained| *drained != lane);
+            breakers.on_down(lane, path.as_ref());
         }
         self.update(site, at, step, |machine| {
             machine.handle_lane_down(NOW, lane);
@@ -374,6 +380,13 @@ impl World {
                 machine.handle_fence(NOW, None);
             }
         });
+        self.failure_handled(site);
+    }
+
+    fn failure_handled(&mut self, site: usize) {
+        if let Some(data) = self.data_mut() {
+            data.sites[site].breakers.on_handled();
+        }
     }
 
     /// A read over a lane is answered if bytes flow, and otherwise the lane fails.
@@ -382,7 +395,11 @@ impl World {
         data.sites[site].probing.retain(|probing| *probing != lane);
         if self.answers_probe(site, lane) {
             let at = self.target_of(site, lane);
-            return self.update(site, at, step, |machine| machine.handle_probed(NOW, lane));
+            if let Some(data) = self.data_mut() {
+                data.sites[site].breakers.on_answered(lane);
+            }
+            self.update(site, at, step, |machine| machine.handle_probed(NOW, lane));
+            return self.check_proven(site, lane, step);
         }
         let error = error(Side::Peer, "simulated probe");
         self.tell(site, Input::LaneFailed { lifecycle: lane, error }, step);
@@ -435,15 +452,22 @@ impl World {
             Event::OpenFailed { peer, failure } => {
                 let cause = failure.to_transport_error();
                 for at in self.runs(site, peer) {
+                    if let Some(data) = self.data_mut() {
+                        data.sites[site].breakers.on_attempt_failed(at, peer, &cause);
+                    }
                     self.update(site, Some(at), step, |machine| {
                         machine.handle_open_failed(NOW, peer, &cause);
                     });
+                    self.failure_handled(site);
                 }
             }
             Event::Ended { lifecycle, failure, .. } => {
                 let failed = matches!(failure, Failure::Transport(_));
                 let (lane, cause) = (*lifecycle, failure.to_transport_error());
                 let at = self.target_of(site, lane);
+                if failed {
+                    self.lane_failed(site, at, lane, &cause);
+                }
                 self.update(site, at, step, |machine| {
                     machine.handle_lane_ending(lane, cause, failed);
                 });
@@ -456,6 +480,22 @@ impl World {
                 });
             }
             _ => {}
+        }
+    }
+
+    /// A lane is about to end by a failure, which counts for its rail if there are rails.
+    fn lane_failed(
+        &mut self,
+        site: usize,
+        at: Option<usize>,
+        lane: Lifecycle,
+        cause: &TransportError,
+    ) {
+        let path = self.peer_of(site, lane).cloned();
+        let Some(((data, at), path)) = self.data_mut().zip(at).zip(path) else { return };
+        let SiteData { targets, breakers, .. } = &mut data.sites[site];
+        if targets[at].machine.rails().is_some() {
+            breakers.on_failed(at, (lane, &path), cause);
         }
     }
 
@@ -554,7 +594,7 @@ impl World {
     fn pump(&mut self, site: usize, at: usize, step: &mut Step) {
         loop {
             let Some(data) = self.data_mut() else { return };
-            let SiteData { targets, probing, drained, .. } = &mut data.sites[site];
+            let SiteData { targets, probing, drained, breakers, .. } = &mut data.sites[site];
             let Some(output) = targets[at].machine.poll_output(NOW) else { return };
             match output {
                 TargetOutput::Post { lane, slice, work } => {
@@ -569,12 +609,18 @@ impl World {
                 TargetOutput::Finished { batch, report } => {
                     self.report(site, at, batch, &report, step);
                 }
-                TargetOutput::Open(path) => self.demand_of(site, at, &path, CommandKind::Open, step),
+                TargetOutput::Open(path) => {
+                    self.check_opened(site, at, &path, step);
+                    self.demand_of(site, at, &path, CommandKind::Open, step);
+                }
                 TargetOutput::Close(path) => {
                     self.demand_of(site, at, &path, CommandKind::Close, step);
                 }
                 TargetOutput::Probe(lane) => probing.push(lane),
                 TargetOutput::Drained(lane) => drained.push(lane),
+                TargetOutput::InUse(lane) => self.on_in_use(site, at, lane, step),
+                TargetOutput::OutOfUse { lane, .. } => breakers.on_out_of_use(lane),
+                TargetOutput::PeerLost(_) => breakers.on_peer_lost(at),
                 TargetOutput::Unresponsive(lifecycle) => {
                     let error = error(Side::Peer, "simulated silence");
                     self.tell(site, Input::LaneFailed { lifecycle, error }, step);
@@ -587,11 +633,8 @@ impl World {
                 TargetOutput::Withdraw { .. }
                 // No lane runs over TCP here, and reports tell the application the rest.
                 | TargetOutput::FallBack(_)
-                | TargetOutput::InUse(_)
-                | TargetOutput::OutOfUse { .. }
                 | TargetOutput::FenceLost { .. }
-                | TargetOutput::DemandFailed(_)
-                | TargetOutput::PeerLost(_) => {}
+                | TargetOutput::DemandFailed(_) => {}
             }
         }
     }

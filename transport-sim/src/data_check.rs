@@ -48,11 +48,12 @@ impl World {
         (0..packets.len()).filter(move |at| (0..*at).all(|earlier| flow(earlier) != flow(*at)))
     }
 
-    /// Queue pairs that wait for an answer, and whether none is on its way.
+    /// Queue pairs that wait for an answer and not for ever, and whether none is on its way.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = (usize, u32, bool)> + '_ {
         let verbs = &self.fabric.verbs;
         (0..self.sites.len()).flat_map(move |site| {
-            verbs.waiting(site).map(move |number| {
+            let waiting = verbs.waiting(site).filter(move |number| verbs.gives_up(site, *number));
+            waiting.map(move |number| {
                 let bond = verbs.queue_pair(site, number).and_then(|qp| qp.bond());
                 let mut packets = verbs.packets().iter();
                 let silent = packets.all(|packet| {
@@ -145,6 +146,7 @@ impl World {
             while self.fabric.verbs.next_event(site).is_some() {}
         }
         self.check_laws(step);
+        self.check_breakers(step);
         arrived.into_iter().for_each(|site| self.check_bytes(site, step));
     }
 

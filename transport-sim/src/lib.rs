@@ -9,6 +9,7 @@
 mod action;
 mod apart;
 mod backend;
+mod breaker;
 mod data;
 mod data_check;
 mod device;
@@ -32,6 +33,8 @@ pub use device::Disturbance;
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};
-pub use setup::{Build, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup};
+pub use setup::{
+    Build, BuildTarget, Command, CommandKind, Devices, Faults, OldPeer, Operations, Setup,
+};
 pub use view::InFlight;
 pub use world::{Demand, Step, World};

@@ -51,6 +51,9 @@ pub enum Oracle {
     /// H13: a lane is usable only if the peer's queue pair is connected to this one. An earlier one
     /// of the same number would take posted packets for duplicates.
     Swallowed,
+    /// A rail that failed pauses while another carries bytes, is tried again afterwards while there are
+    /// transfers, and carries bytes after a probe.
+    Breaker,
     /// The machine left its declared transitions.
     Undeclared,
     /// Equal fingerprints gave unequal outputs.

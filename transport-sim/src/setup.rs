@@ -4,11 +4,15 @@ use crate::backend::Backend;
 use crate::data::TransferSetup;
 use crate::verbs::{Profile, Rebirth, STRICT};
 use handfast_core::node::{Limits, Timing};
-use handfast_core::{NicPath, Node, NodeConfig};
+use handfast_core::target::{Target, TargetConfig};
+use handfast_core::{Instant, NicPath, Node, NodeConfig};
 use std::sync::Arc;
 
 /// Makes the node of a site; the place where an explorer puts a variant of the rules.
 pub type Build = Arc<dyn Fn(NodeConfig) -> Node + Send + Sync>;
+
+/// Makes a target of a site; the same place for the lanes and transfers to a peer.
+pub type BuildTarget = fn(TargetConfig, Instant) -> Target;
 
 /// Requests of an application to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -217,6 +221,8 @@ pub struct Setup {
     pub lasting: bool,
     /// Makes the nodes.
     pub build: Build,
+    /// Makes the targets.
+    pub build_target: BuildTarget,
 }
 
 impl Setup {

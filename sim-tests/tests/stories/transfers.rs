@@ -7,7 +7,7 @@ use handfast_sim::{
     Traffic, next_fair_event,
 };
 use handfast_transport_sim::verbs::{
-    ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, Rebirth, STRICT,
+    ENDLESS, ERDMA_COMPAT, ERDMA_STANDARD, PROFILES, Profile, Rebirth, STRICT,
 };
 use handfast_transport_sim::{Action, Backend, Choice, Faults, Operations, Oracle, Step, World};
 
@@ -267,5 +267,13 @@ fn backends_that_are_wrong_are_found_out() {
         let (oracle, transcript) = found_with(&case, backend);
         assert_eq!(oracle, expected, "{backend:?}: {transcript}");
         assert!(transcript.contains(words), "{backend:?}: {transcript}");
+    }
+}
+
+/// The watchdog alone ends a lane whose packet is lost on a device that never gives up.
+#[test]
+fn watchdog_ends_lanes_of_a_device_that_never_gives_up() {
+    for traffic in [Traffic::Write, Traffic::Read] {
+        holds(&case(traffic, &ENDLESS, Faults { loss: true, lane_error: true, ..Faults::NONE }, 1));
     }
 }

@@ -114,6 +114,30 @@ fn lane_on_another_rail_is_no_fence() {
     shows("H12-1-R");
 }
 
+/// A rail whose breaker does not open is opened in the event in which it failed.
+#[test]
+fn rail_without_a_breaker_is_opened_as_it_fails() {
+    shows("RAIL-1");
+}
+
+/// A write waits for ever on a device that never gives up.
+#[test]
+fn lane_without_a_watchdog_is_waited_for() {
+    shows("WATCH-1");
+}
+
+/// A lane that is fenced before its retire still writes over what the application put there.
+#[test]
+fn fence_before_the_retire_lets_a_write_land() {
+    shows("FENCE-1");
+}
+
+/// A lane that fails while it drains counts as drained with work outstanding.
+#[test]
+fn failed_lane_counts_as_drained_with_work() {
+    shows("DRAIN-2");
+}
+
 /// An unproven lane to a legacy node swallows posted writes.
 #[test]
 fn unproven_legacy_lane_swallows_writes() {
@@ -185,9 +209,9 @@ fn repeated_old_echo_offers_to_an_ended_lifecycle() {
 }
 
 /// The variants explored on every change; all of them are at night, and where figures are rewritten.
-const CLASSICS: [&str; 13] = [
+const CLASSICS: [&str; 18] = [
     "SO-1", "GEN-1", "SO-13", "PEER-18", "SO-4", "SO-5", "GEN-9", "H6-1", "H13-1", "GEN-7", "CQ-1",
-    "BATCH-1", "H12-1",
+    "BATCH-1", "H12-1", "RAIL-1", "RAIL-2", "WATCH-1", "FENCE-1", "DRAIN-1",
 ];
 
 fn is_chosen(id: &str) -> bool {

@@ -73,6 +73,20 @@ pub static STRICT: Profile = Profile {
     port_active_twice: false,
 };
 
+/// The specification, on which no silent peer is ever given up: a lane over it fails by its watchdog
+/// alone. No device, and none of [`PROFILES`].
+pub static ENDLESS: Profile = Profile {
+    name: "endless",
+    // Queue pairs of a world ask for no retry.
+    retry: Retry {
+        infinite_count: Some(0),
+        count_fixed: None,
+        interval_floor_ns: 0,
+        waits_for_receiver: true,
+    },
+    ..STRICT
+};
+
 /// Soft-RoCE. Every field was measured, or is said to come from its source.
 pub static RXE: Profile = Profile {
     name: "rxe",

@@ -177,6 +177,13 @@ impl Fabric {
         self.nic(nic).queue_pairs().filter_map(waits)
     }
 
+    /// The retries of a queue pair have an end.
+    pub fn gives_up(&self, nic: usize, number: u32) -> bool {
+        let retry = self.nic(nic).profile.retry;
+        let qp = self.queue_pair(nic, number);
+        qp.is_some_and(|qp| retry.count(qp.timeout, qp.retry_count).is_some())
+    }
+
     /// The retry timer of a queue pair runs out once: everything without an answer is sent again,
     /// or given up when the tries are used up.
     pub fn expire(&mut self, nic: usize, number: u32) {
