@@ -9,30 +9,44 @@ use handfast_core::NodeName;
 use handfast_core::policy::{FailureClass, RailPlan};
 use handfast_core::transfer::Remote;
 use handfast_core::wire::DeviceDescriptor;
-use handfast_transport::{CompletionStatus, Memory};
+use handfast_transport::{CompletionStatus, Memory, Sent, Step};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Notes what is posted, and on which lane.
-#[derive(Default)]
-struct Notes(Mutex<Vec<(Lifecycle, SliceId)>>);
+/// Notes what is posted, and on which lane; answers as many probes as it has permits.
+struct Notes {
+    posted: Mutex<Vec<(Lifecycle, SliceId)>>,
+    answers: Arc<Semaphore>,
+}
 
 impl DataPath for Notes {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        let mut notes = self.0.lock().unwrap();
+        let mut notes = self.posted.lock().unwrap();
         notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
     }
 
     fn withdraw(&self, _: Lifecycle, _: SliceId) {}
+
+    fn probe_rail(&self, _: Lifecycle) -> Step<()> {
+        let answers = self.answers.clone();
+        Box::pin(async move {
+            answers.acquire_owned().await.unwrap().forget();
+            Ok(())
+        })
+    }
 }
 
 impl Notes {
     fn take(&self) -> Vec<(Lifecycle, SliceId)> {
-        std::mem::take(&mut *self.0.lock().unwrap())
+        std::mem::take(&mut *self.posted.lock().unwrap())
     }
 }
 
 const FIRST: Lifecycle = Lifecycle(1);
 const SECOND: Lifecycle = Lifecycle(2);
+const THIRD: Lifecycle = Lifecycle(3);
+/// Longer than the first pause of a rail.
+const PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
 
 struct Story {
     target: Arc<Target>,
@@ -45,8 +59,14 @@ struct Story {
 impl Story {
     /// With two rails and a lane over each.
     fn new() -> Self {
+        Self::with_lane_timeout(Duration(u64::MAX))
+    }
+
+    fn with_lane_timeout(lane_mute: Duration) -> Self {
         let node = NodeName::new("b:1").unwrap();
-        let (data_path, meters) = (Arc::new(Notes::default()), Arc::new(PeerMeters::default()));
+        let answers = Arc::new(Semaphore::new(0));
+        let data_path = Arc::new(Notes { posted: Mutex::default(), answers });
+        let meters = Arc::new(PeerMeters::default());
         let (sender, commands) = Commands::channel();
         let path = crate::path::nic_path(&node);
         let target = Target::start(TargetParts {
@@ -58,7 +78,7 @@ impl Story {
             clock: Arc::new(TokioClock::new()),
             commands: sender,
             limits: TransferLimits { slice_bytes_max: 10, ..TransferLimits::default() },
-            lane_mute: Duration(u64::MAX),
+            lane_mute,
             trace: None,
             meters: Some(meters.clone()),
         });
@@ -88,12 +108,35 @@ impl Story {
 
     /// Paths over which lanes were asked for.
     fn opened(&mut self) -> Vec<NicPath> {
-        let all = std::iter::from_fn(|| self.commands.try_recv().ok());
-        let paths = all.filter_map(|command| match command {
+        self.commanded(|command| match command {
             Command::Open { path, .. } => Some(path),
             _ => None,
-        });
-        paths.collect()
+        })
+    }
+
+    /// Lanes that were reported as drained.
+    fn drained(&mut self) -> Vec<Lifecycle> {
+        self.commanded(|command| match command {
+            Command::OperationDone { id, outcome: Outcome::Drained } => Some(id.lifecycle),
+            _ => None,
+        })
+    }
+
+    /// Lanes that were reported as failed.
+    fn lanes_failed(&mut self) -> Vec<Lifecycle> {
+        self.commanded(|command| match command {
+            Command::LaneFailed { lifecycle, .. } => Some(lifecycle),
+            _ => None,
+        })
+    }
+
+    /// Takes the commands, and keeps those of one kind.
+    fn commanded<T>(&mut self, kind: impl Fn(Command) -> Option<T>) -> Vec<T> {
+        std::iter::from_fn(|| self.commands.try_recv().ok()).filter_map(kind).collect()
+    }
+
+    fn lanes_in_use(&self) -> u32 {
+        self.target.watch_lanes().borrow().up
     }
 
     fn write(&self, bytes: usize) -> Transfer {
@@ -109,8 +152,11 @@ impl Story {
         self.target.on_completions(&mut ended.collect());
     }
 
-    fn failed(&self, (_, slice): (Lifecycle, SliceId)) {
-        let status = CompletionStatus::Failed(silent());
+    fn failed(&self, posted: (Lifecycle, SliceId)) {
+        self.ended(posted, CompletionStatus::Failed(silent()));
+    }
+
+    fn ended(&self, (_, slice): (Lifecycle, SliceId), status: CompletionStatus) {
         self.target.on_completions(&mut vec![Completion { slice, status }]);
     }
 
@@ -149,6 +195,15 @@ async fn ends(transfer: Transfer) -> Error {
     tokio::time::timeout(patience, transfer).await.expect("it waits for nothing").unwrap_err()
 }
 
+async fn succeeds(transfer: Transfer) {
+    let patience = std::time::Duration::from_secs(5);
+    tokio::time::timeout(patience, transfer).await.expect("it waits for nothing").unwrap();
+}
+
+async fn waits(transfer: &mut Transfer) -> bool {
+    tokio::time::timeout(std::time::Duration::from_millis(20), transfer).await.is_err()
+}
+
 /// A write that moved to another rail succeeds once its first rail reopens.
 #[tokio::test]
 async fn moved_write_succeeds_once_its_rail_reopens() {
@@ -157,8 +212,22 @@ async fn moved_write_succeeds_once_its_rail_reopens() {
     story.down(FIRST, silent());
     assert_eq!(story.opened(), [story.paths[0].clone()], "to prove that nothing lands any more");
     story.target.on_path_fenced(&story.paths[0]);
-    transfer.await.unwrap();
+    succeeds(transfer).await;
     assert_eq!(story.fences_lost(), 0);
+}
+
+/// A write that moved to another rail waits while its first lane ends.
+#[tokio::test]
+async fn moved_write_waits_for_the_end_of_its_lane() {
+    let story = Story::new();
+    let mut transfer = story.write_of_which_a_slice_moved();
+    story.target.on_lane_ending(FIRST, silent(), true);
+    story.done([]);
+    assert!(waits(&mut transfer).await, "packets of the lane may land");
+    story.target.on_lane_down(FIRST);
+    assert!(waits(&mut transfer).await, "the peer may still read them");
+    story.target.on_path_fenced(&story.paths[0]);
+    succeeds(transfer).await;
 }
 
 /// A write whose first rail cannot reopen fails as indeterminate, with the failure's class.
@@ -181,4 +250,74 @@ async fn moved_write_fails_when_its_rail_stays_down() {
     assert!(matches!(posted[..], [(SECOND, _)]), "the other rail goes on: {posted:?}");
     story.done(posted);
     next.await.unwrap();
+}
+
+/// A rail that cannot be opened is tried again after its pause, and not while another carries bytes.
+#[tokio::test(start_paused = true)]
+async fn rail_that_failed_is_tried_after_its_pause() {
+    let mut story = Story::new();
+    story.down(FIRST, silent());
+    let transfer = story.write(10);
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    story.target.on_open_failed(&story.paths[0], &device_gone());
+    assert_eq!(story.opened(), [], "the other rail carries the write");
+    tokio::time::sleep(PAUSE).await;
+    assert_eq!(story.opened(), [story.paths[0].clone()], "the pause is over");
+    story.done(story.data_path.take());
+    succeeds(transfer).await;
+}
+
+/// A lane over a rail that failed carries bytes once its probe is answered.
+#[tokio::test]
+async fn lane_over_a_failed_rail_waits_for_its_probe() {
+    let mut story = Story::new();
+    let _transfer = story.write(10);
+    story.down(FIRST, silent());
+    assert_eq!(story.opened(), [story.paths[0].clone()]);
+    story.up(THIRD, 0);
+    assert_eq!(story.lanes_in_use(), 1, "nothing was answered over the rail");
+    story.data_path.answers.add_permits(1);
+    let mut lanes = story.target.watch_lanes();
+    let both = lanes.wait_for(|status| status.up == 2);
+    let patience = std::time::Duration::from_secs(5);
+    tokio::time::timeout(patience, both).await.expect("the probe was answered").unwrap();
+}
+
+/// Lanes with work and without an answer are reported as failed.
+#[tokio::test(start_paused = true)]
+async fn lanes_without_an_answer_are_reported() {
+    let mut story = Story::with_lane_timeout(Duration::from_millis(300));
+    let _transfer = story.write(10);
+    assert_eq!(story.lanes_failed(), []);
+    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    assert_eq!(story.lanes_failed(), [FIRST, SECOND]);
+}
+
+/// A lane is drained when its last slice has ended, though it fails meanwhile.
+#[tokio::test]
+async fn lane_is_drained_once_its_work_has_ended() {
+    let mut story = Story::new();
+    let _transfer = story.write(20);
+    let mut posted = story.data_path.take();
+    posted.sort_unstable();
+    story.target.on_lane_revoked(FIRST);
+    story.target.drain(FIRST);
+    assert_eq!(story.drained(), []);
+    story.target.on_lane_ending(FIRST, silent(), true);
+    story.done([]);
+    assert_eq!(story.drained(), [], "its slice is outstanding");
+    story.ended(posted[0], CompletionStatus::Flushed);
+    assert_eq!(story.drained(), [FIRST]);
+}
+
+/// The restart of a peer ends a transfer once its slices are back.
+#[tokio::test]
+async fn restart_ends_a_posted_transfer() {
+    let story = Story::new();
+    let transfer = story.write(10);
+    story.target.on_peer_restarted();
+    for posted in story.data_path.take() {
+        story.ended(posted, CompletionStatus::Released(Sent::All));
+    }
+    assert_eq!(ends(transfer).await.cause(), &Cause::PeerRestarted);
 }
