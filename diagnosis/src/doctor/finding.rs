@@ -108,13 +108,16 @@ impl Finding {
     }
 }
 
-/// A [`Finding`] with the catalogue's observation of it: `seen!(ID, severity, name = value)`.
+/// A [`Finding`] with the catalogue's observation of it: `seen!(ID, severity, name = value)`, or the
+/// name alone of a variable with the value.
 macro_rules! seen {
-    ($id:ident, $severity:expr $(, $name:ident = $value:expr)* $(,)?) => {
+    (@value $name:ident) => { $name };
+    (@value $name:ident $value:expr) => { $value };
+    ($id:ident, $severity:expr $(, $name:ident $(= $value:expr)?)* $(,)?) => {
         $crate::doctor::Finding::seen(
             $crate::ids::$id,
             $severity,
-            &[$((stringify!($name), &$value)),*],
+            &[$((stringify!($name), &seen!(@value $name $($value)?))),*],
         )
     };
 }

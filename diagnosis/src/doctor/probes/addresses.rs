@@ -15,14 +15,13 @@ pub(super) fn ports(context: &mut Context<'_>) -> Vec<Finding> {
         if port.is_active() && port.is_infiniband() && port.partition & 0x8000 == 0 {
             let (severity, key) =
                 (context.without(&device.name), format!("{:#06x}", port.partition));
-            let finding =
-                seen!(IB_PKEY, severity, device = device.name, port = port.number, key = key);
+            let finding = seen!(IB_PKEY, severity, device = device.name, port = port.number, key);
             findings.push(finding.of_device(&device.name));
         }
         if port.errors > 0 {
             let (name, number) = (&device.name, port.number);
             let (risk, errors) = (Severity::Risk, port.errors);
-            let finding = seen!(LINK_ERRORS, risk, device = name, port = number, errors = errors);
+            let finding = seen!(LINK_ERRORS, risk, device = name, port = number, errors);
             findings.push(finding.of_device(name));
         }
     }
@@ -46,7 +45,7 @@ fn wrong_number(context: &Context<'_>) -> Option<Finding> {
     let lacks = |device: &&Device| device.ports.iter().all(|port| port.number != number);
     let device = context.devices().find(lacks)?;
     let (name, last) = (&device.name, device.ports.len());
-    let finding = seen!(PORT_NUMBER, Severity::Risk, value = value, device = name, last = last);
+    let finding = seen!(PORT_NUMBER, Severity::Risk, value, device = name, last);
     Some(finding.of_device(name))
 }
 
@@ -188,14 +187,7 @@ pub(super) fn mtu(context: &mut Context<'_>) -> Vec<Finding> {
         if let Some(fixed) = fixed.filter(|fixed| *fixed > port.mtu) {
             let (name, mtu, netdev) = (&device.name, port.mtu, &port.interface);
             let risk = Severity::Risk;
-            let finding = seen!(
-                MTU_OVER_ACTIVE,
-                risk,
-                fixed = fixed,
-                device = name,
-                mtu = mtu,
-                netdev = netdev
-            );
+            let finding = seen!(MTU_OVER_ACTIVE, risk, fixed, device = name, mtu, netdev);
             findings.push(finding.of_device(name));
         }
     }

@@ -6,14 +6,12 @@ use crate::doctor::{Context, Device, Finding, Library, Port};
 use crate::explain::explain;
 use crate::ids;
 use crate::problem::Severity;
+use std::fmt::Display;
 
 pub(super) fn build(context: &mut Context<'_>) -> Vec<Finding> {
     let severity = context.without_rdma();
     match &context.request.verbs_library {
-        Library::NotBuilt => {
-            let observed = said!("this build has no verbs", "此程序构建时没有包含 verbs");
-            vec![Finding::new(ids::BUILD_FEATURE, severity, observed)]
-        }
+        Library::NotBuilt => vec![seen!(BUILD_FEATURE, severity)],
         Library::Missing(detail) => {
             // Most loaders name it themselves.
             let name = if detail.contains("libibverbs") { "" } else { "libibverbs.so.1: " };
@@ -31,16 +29,12 @@ pub(super) fn namespace(context: &mut Context<'_>) -> Vec<Finding> {
     if !facts.devices.is_empty() || nodes.is_empty() {
         return Vec::new();
     }
-    let observed = said!(
-        "/dev/infiniband has {nodes}, /sys/class/infiniband nothing",
-        "/dev/infiniband 中有 {nodes},/sys/class/infiniband 为空",
-        nodes = nodes.join(", ")
-    );
+    let nodes = nodes.join(", ");
     let id = match facts.is_exclusive {
         Some(true) => ids::NETNS_EXCLUSIVE,
         _ => ids::SYSFS_HIDDEN,
     };
-    vec![Finding::new(id, context.without_rdma(), observed)]
+    vec![Finding::seen(id, context.without_rdma(), &[("nodes", &nodes)])]
 }
 
 pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
@@ -53,18 +47,12 @@ pub(super) fn cards(context: &mut Context<'_>) -> Vec<Finding> {
     for card in cards {
         if card.errors > 0 {
             let (pci, errors) = (&card.address, card.errors);
-            findings.push(seen!(HW_PCI_ERRORS, Severity::Risk, pci = pci, errors = errors));
+            findings.push(seen!(HW_PCI_ERRORS, Severity::Risk, pci, errors));
         }
         let (current, max) = card.lanes;
         if current > 0 && current < max {
             let pci = &card.address;
-            findings.push(seen!(
-                PCIE_SLOW,
-                Severity::Risk,
-                pci = pci,
-                current = current,
-                max = max
-            ));
+            findings.push(seen!(PCIE_SLOW, Severity::Risk, pci, current, max));
         }
     }
     findings
@@ -96,19 +84,14 @@ fn no_card(context: &Context<'_>) -> Finding {
     let interfaces: Vec<_> =
         facts.interfaces.iter().filter(|interface| interface.name != "lo").collect();
     let names: Vec<_> = interfaces.iter().map(|interface| interface.name.as_str()).collect();
-    let observed = said!(
-        "network interfaces: {all}; none of an RDMA card",
-        "网络接口:{all};都不属于 RDMA 网卡",
-        all = names.join(", ")
-    );
+    let all = names.join(", ");
     if context.variable("CI").is_some() && context.without_rdma() != Severity::Fatal {
-        return Finding::new(ids::ENV_NO_RDMA_CI, Severity::Info, observed).preventing();
+        return seen!(ENV_NO_RDMA_CI, Severity::Info, all).preventing();
     }
     let mut connected = interfaces.iter().filter(|known| known.is_up && known.has_carrier);
     let first = connected.next().or(interfaces.first()).map_or("NETDEV", |known| &known.name);
     let device = if wanted.starts_with("rxe") { wanted } else { "rxe0" };
-    let finding = Finding::new(ids::HW_PCI_ABSENT, context.without_rdma(), observed);
-    finding.with("device", device).with("netdev", first)
+    seen!(HW_PCI_ABSENT, context.without_rdma(), all, device, netdev = first)
 }
 
 /// Why a pod has no device: it did not ask, or it was given one and the node was not passed in.
@@ -215,7 +198,7 @@ fn unknown_name(context: &Context<'_>, name: &str, from: &str, severity: Severit
     let devices = &context.facts.devices;
     let known: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
     let (known, nearest) = (known.join(", "), nearest(name, devices).unwrap_or("DEVICE"));
-    seen!(DEV_NAME, severity, from = from, name = name, known = known, nearest = nearest)
+    seen!(DEV_NAME, severity, from, name, known, nearest)
 }
 
 /// The device whose network interface it is, or of nearly the same name, or of the same number.
@@ -269,13 +252,9 @@ pub(super) fn kinds(context: &mut Context<'_>) -> Vec<Finding> {
             _ => ids::IWARP_NO_OOB,
         };
         let places = device.ports.first().map_or(0, |port: &Port| port.places);
-        let observed = said!(
-            "{name}: {why}, {places} places for addresses",
-            "{name}:{why},地址表有 {places} 项",
-            name = &device.name,
-            why = &device.recognised_by
-        );
-        Some(Finding::new(id, context.without(&device.name), observed).of_device(&device.name))
+        let (name, why) = (&device.name, &device.recognised_by);
+        let values: [(_, &dyn Display); 3] = [("device", name), ("why", why), ("places", &places)];
+        Some(Finding::seen(id, context.without(name), &values).of_device(name))
     };
     context.devices().filter_map(finding).collect()
 }
@@ -301,14 +280,9 @@ pub(super) fn providers(context: &mut Context<'_>) -> Vec<Finding> {
     let Library::Devices(known) = &context.request.verbs_library else { return Vec::new() };
     let hidden = context.devices().filter(|device| !known.contains(&device.name));
     let finding = |device: &Device| {
-        let observed = said!(
-            "the kernel has {name}, the library lists {listed}",
-            "内核有 {name},库列出的是 {listed}",
-            name = &device.name,
-            listed = if known.is_empty() { "-".to_owned() } else { known.join(", ") }
-        );
-        Finding::new(ids::PROV_MISSING, context.without(&device.name), observed)
-            .of_device(&device.name)
+        let listed = if known.is_empty() { "-".to_owned() } else { known.join(", ") };
+        let name = &device.name;
+        seen!(PROV_MISSING, context.without(name), device = name, listed).of_device(name)
     };
     hidden.map(finding).collect()
 }

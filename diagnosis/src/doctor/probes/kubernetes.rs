@@ -31,7 +31,6 @@ pub(super) fn plugins(context: &mut Context<'_>) -> Vec<Finding> {
     let [offered, missing] = [offered.join(", "), missing.join(", ")].map(list);
     // Pods may not be meant to have any, unless there is a plugin for it.
     let severity = if of_rdma.is_empty() { Severity::Risk } else { Severity::Degraded };
-    let finding =
-        seen!(K8S_PLUGIN, severity, devices = devices, offered = offered, missing = missing);
+    let finding = seen!(K8S_PLUGIN, severity, devices, offered, missing);
     vec![finding.alone()]
 }

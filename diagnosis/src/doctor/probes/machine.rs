@@ -1,7 +1,6 @@
 //! Limits of this process, and GPUs.
 
 use crate::doctor::finding::seen;
-use crate::doctor::observed::said;
 use crate::doctor::{Context, Finding};
 use crate::ids;
 use crate::problem::Severity;
@@ -26,30 +25,18 @@ pub(super) fn limits(context: &mut Context<'_>) -> Vec<Finding> {
         let needed = context.request.memory_bytes.saturating_add(RINGS_BYTES);
         let severity = if bytes < needed { context.without_rdma() } else { Severity::Risk };
         let id = if context.facts.is_pod { ids::K8S_CAPS } else { ids::LIM_MEMLOCK };
-        let observed = said!(
-            "{bytes} bytes may be locked, {needed} are needed; no CAP_IPC_LOCK",
-            "可锁定 {bytes} 字节,需要 {needed} 字节;没有 CAP_IPC_LOCK"
-        );
-        findings.push(Finding::new(id, severity, observed));
+        findings.push(Finding::seen(id, severity, &[("bytes", &bytes), ("needed", &needed)]));
     }
     if let Some(files) = limits.files.filter(|files| *files < FILES_GOOD) {
         let severity = if files < FILES_MIN { Severity::Degraded } else { Severity::Risk };
-        let observed = said!("{files} files at most", "最多打开 {files} 个文件");
-        findings.push(Finding::new(ids::LIM_NOFILE, severity, observed));
+        findings.push(seen!(LIM_NOFILE, severity, files));
     }
     for (group, used, max) in
         limits.rdma_objects.iter().filter(|(_, used, max)| over_rdma && used >= max)
     {
         let (folder, device) = group.split_once(' ').unwrap_or((group, "DEVICE"));
         let (cgroup, severity) = (format!("/{folder}"), context.without_rdma());
-        findings.push(seen!(
-            LIM_CGROUP,
-            severity,
-            cgroup = cgroup,
-            device = device,
-            used = used,
-            max = max
-        ));
+        findings.push(seen!(LIM_CGROUP, severity, cgroup, device, used, max));
     }
     if limits.mappings > 0 && limits.mappings < MAPPINGS_MIN {
         let observed = format!("vm.max_map_count = {}", limits.mappings);

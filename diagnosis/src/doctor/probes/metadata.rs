@@ -256,8 +256,7 @@ fn endpoint(
     }
     let members = body(ask("POST", "v3/cluster/member/list", "{}")).unwrap_or_default();
     let useless = useless_address(&members)?;
-    let observed = said!("{address} advertises {useless}", "{address} 告知客户端 {useless}");
-    Some(Finding::new(ids::ETCD_ADVERTISE, Severity::Degraded, observed).with("host", host))
+    Some(seen!(ETCD_ADVERTISE, Severity::Degraded, address, useless, host))
 }
 
 fn speaks_tls(context: &Context<'_>, address: SocketAddr) -> bool {
@@ -287,8 +286,7 @@ fn silent(context: &Context<'_>, address: SocketAddr, host: &str, failure: &AskF
         |id, observed: Observed| Finding::new(id, Severity::Fatal, observed).with("host", host);
     if refused && is_here && on_loopback {
         let port = address.port();
-        let finding =
-            seen!(ETCD_LOOPBACK, Severity::Fatal, address = address, port = port, host = host);
+        let finding = seen!(ETCD_LOOPBACK, Severity::Fatal, address, port, host);
         return finding.at(crate::Side::Local);
     }
     let words = match failure {

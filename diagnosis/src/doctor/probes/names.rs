@@ -102,10 +102,8 @@ fn reachable_by_peers(
             vec![filled(Finding::new(ids::NET_UNRESOLVED, Severity::Fatal, observed))]
         }
         Ok(found) if found.iter().all(IpAddr::is_loopback) => {
-            let observed =
-                said!("{host} is {found} here", "{host} 在本机是 {found}", found = words(&found));
-            let finding = Finding::new(ids::NET_RESOLVES_LOOPBACK, Severity::Fatal, observed);
-            vec![finding.with("address", &*proposed).with("name", host)]
+            let (fatal, found) = (Severity::Fatal, words(&found));
+            vec![seen!(NET_RESOLVES_LOOPBACK, fatal, name = host, found, address = proposed)]
         }
         Ok(found) if found.len() > 1 => {
             let observed = format!("{host} = {}", words(&found));
@@ -181,7 +179,7 @@ fn in_use(context: &Context<'_>, address: SocketAddr) -> Finding {
     let other = SocketAddr::new(address.ip(), address.port().wrapping_add(16).max(1_024));
     let Some(holder) = holder else {
         if PORTS_ERDMA.contains(&address.port()) && facts.modules.contains("erdma") {
-            return seen!(PORT_RESERVED_ERDMA, Severity::Fatal, address = address, other = other);
+            return seen!(PORT_RESERVED_ERDMA, Severity::Fatal, address, other);
         }
         let observed = said!(
             "{address}: no listener is seen; a connection may hold it",

@@ -136,10 +136,9 @@ pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {
         let observed = told.observed.after(&english, &chinese);
         findings.push(Finding::new(id, Severity::Fatal, observed).at(Side::Remote));
     }
-    let apart_s = context.outside.unix_s().abs_diff(other.unix_s);
-    if apart_s > CLOCKS_APART_S {
-        let observed = said!("the clocks are {apart_s} s apart", "时钟相差 {apart_s} 秒");
-        findings.push(Finding::new(ids::CLOCK_SKEW, Severity::Risk, observed));
+    let apart = context.outside.unix_s().abs_diff(other.unix_s);
+    if apart > CLOCKS_APART_S {
+        findings.push(seen!(CLOCK_SKEW, Severity::Risk, apart));
     }
     if context.request.wanted == crate::doctor::Wanted::Tcp {
         return findings;
@@ -153,8 +152,7 @@ pub(super) fn pair(context: &mut Context<'_>) -> Vec<Finding> {
         } else {
             (Side::Remote, &other.host)
         };
-        let observed = said!("{host} has no device for lanes", "{host} 没有可用的设备");
-        findings.push(Finding::new(ids::DEV_NONE, context.without_rdma(), observed).at(side));
+        findings.push(seen!(DEV_NONE, context.without_rdma(), host).at(side));
         return findings;
     }
     findings.extend(layers(context, &ours, &theirs));
@@ -210,7 +208,7 @@ fn addresses(
     if !joined {
         let (own, theirs, host) = (words(&own), words(&peers), &other.host);
         let severity = context.without_rdma();
-        return Some(seen!(GID_FAMILY, severity, own = own, host = host, theirs = theirs));
+        return Some(seen!(GID_FAMILY, severity, own, host, theirs));
     }
     neighbours(context, ours, &peers).or_else(|| routes(context, ours, &peers))
 }
@@ -234,7 +232,7 @@ fn routes(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Option<F
     let is_own = peers.iter().any(|peer| context.facts.addresses.contains(peer));
     (!reached && !is_own).then(|| {
         let (all, severity) = (interfaces.join(", "), context.without_rdma());
-        seen!(IP_SUBNET, severity, all = all, peer = first.0, netdev = first.1)
+        seen!(IP_SUBNET, severity, all, peer = first.0, netdev = first.1)
     })
 }
 
@@ -248,7 +246,7 @@ fn neighbours(context: &Context<'_>, ours: &[&Device], peers: &[IpAddr]) -> Opti
             && peers.contains(&IpAddr::V4(neighbour.address))
     })?;
     let (peer, netdev) = (silent.address, &silent.interface);
-    Some(seen!(NEIGH_FAILED, Severity::Risk, peer = peer, netdev = netdev))
+    Some(seen!(NEIGH_FAILED, Severity::Risk, peer, netdev))
 }
 
 fn mtus(
@@ -266,15 +264,7 @@ fn mtus(
     (own.mtu != peer.mtu).then(|| {
         let (side, small) =
             if own.mtu < peer.mtu { (Side::Local, &own) } else { (Side::Remote, &peer) };
-        let observed = said!(
-            "here {mtu} over {interface}, at {host} {other_mtu} over {other_interface}",
-            "本端 {interface} 为 {mtu},{host} 端 {other_interface} 为 {other_mtu}",
-            mtu = own.mtu,
-            interface = &own.interface,
-            host = &other.host,
-            other_mtu = peer.mtu,
-            other_interface = &peer.interface
-        );
+        let (near, far, host) = (&own.interface, &peer.interface, &other.host);
         let interface = |half: &[crate::doctor::Interface], name: &str| {
             half.iter().find(|known| known.name == name).map(|known| known.mtu)
         };
@@ -282,7 +272,8 @@ fn mtus(
             Side::Local => interface(&other.interfaces, &peer.interface),
             _ => interface(&context.facts.interfaces, &own.interface),
         };
-        let finding = Finding::new(ids::MTU_MISMATCH, Severity::Degraded, observed).at(side);
+        let (degraded, mtu, theirs) = (Severity::Degraded, own.mtu, peer.mtu);
+        let finding = seen!(MTU_MISMATCH, degraded, own = mtu, near, host, theirs, far).at(side);
         let finding = finding.with("netdev", &*small.interface);
         finding.with("mtu", larger.map_or("MTU".to_owned(), |mtu| mtu.to_string()))
     })

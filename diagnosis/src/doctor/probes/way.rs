@@ -6,6 +6,7 @@ use crate::doctor::bulk::to_mbps;
 use crate::doctor::datagrams::DATAGRAM_BYTES_MIN;
 use crate::doctor::exchange::Half;
 use crate::doctor::facts::way_to;
+use crate::doctor::finding::seen;
 use crate::doctor::observed::said;
 use crate::doctor::{Context, DATAGRAM_BYTES_MAX, Finding, Interface, ROCE_PORT, Wanted};
 use crate::ids;
@@ -153,14 +154,9 @@ fn slow(context: &Context<'_>, there: &Half, address: SocketAddr) -> Option<Find
         );
         return Some(Finding::new(ids::PERF_LOW, Severity::CannotTell, observed).alone());
     }
-    let observed = said!(
-        "{rate_mbps} Mb/s come over TCP; {here} and {far} are links of {speed} Mb/s, and the hosts move {own_mbps} Mb/s and more to themselves",
-        "TCP 只有 {rate_mbps} Mb/s,而 {here} 与 {far} 的链路速率为 {speed} Mb/s,主机对自身不低于 {own_mbps} Mb/s",
-        here = &ours.name,
-        far = &theirs.name,
-        own_mbps = own_mbps[0].min(own_mbps[1])
-    );
+    let (near, far, peer) = (&ours.name, &theirs.name, address.ip());
+    let (degraded, rate, slowest) = (Severity::Degraded, rate_mbps, own_mbps[0].min(own_mbps[1]));
     let device = context.devices().next().map_or("DEVICE", |device| device.name.as_str());
-    let finding = Finding::new(ids::PERF_LOW, Severity::Degraded, observed).alone();
-    Some(finding.with("device", device).with("peer", address.ip().to_string()))
+    let finding = seen!(PERF_LOW, degraded, rate, near, far, speed, slowest, device, peer);
+    Some(finding.alone())
 }
