@@ -5,14 +5,14 @@ mod events;
 mod oracle;
 mod search;
 mod setup;
+#[cfg(feature = "variants")]
 mod variants;
 mod world;
 
 pub use events::TransferEvent;
 pub use oracle::{TransferOracle, TransferViolation};
 pub use search::{Finding, Searched, explore, play};
-pub use setup::{BatchPlan, TransferBuild, TransferFaults, TransferScenario, TransferSetup};
-pub use variants::TransferEntry;
+pub use setup::{BatchPlan, TransferBuild, TransferScenario, TransferSetup};
 #[cfg(feature = "variants")]
-pub use variants::VARIANTS;
+pub use variants::{TransferEntry, VARIANTS};
 pub use world::TransferWorld;

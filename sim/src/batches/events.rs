@@ -46,21 +46,17 @@ impl TransferWorld {
         self.push_commands(&mut events);
         self.push_answers(&mut events);
         self.push_lanes(&mut events);
-        let faults = self.setup.faults;
         let deadlines = self.batches.iter().zip(&self.setup.batches);
         let waits = deadlines.filter(|(batch, plan)| !batch.finished && plan.deadline).count() > 0;
         if self.now < DEADLINE && waits {
-            let price = u32::from(!events.is_empty());
-            if price == 0 || faults.deadline {
-                events.push((TransferEvent::Deadline, price));
-            }
+            events.push((TransferEvent::Deadline, u32::from(!events.is_empty())));
         }
         // The peer is lost only when no further lane comes up.
         let stuck = self.lane_wanted && self.lanes.len() >= self.setup.lanes_max;
         if stuck {
             events.push((TransferEvent::PeerLost, 0));
         }
-        if faults.restart && !self.restarted {
+        if !self.restarted {
             events.push((TransferEvent::PeerRestarted, 1));
         }
         let left = self.setup.faults_max - self.faults_spent;
@@ -84,46 +80,36 @@ impl TransferWorld {
     }
 
     fn push_answers(&self, events: &mut Vec<(TransferEvent, u32)>) {
-        let faults = self.setup.faults;
         for (at, attempt) in self.attempts.iter().enumerate() {
             let ending = self.lanes[attempt.lane].ending;
             match attempt.stage {
                 Stage::Posted { asked_back } => {
                     events.push((TransferEvent::Done(at), 0));
-                    if faults.refusal {
-                        events.push((TransferEvent::Refused(at), 1));
-                    }
-                    if faults.lane && !ending {
-                        events.push((TransferEvent::Failed(at), 1));
-                        events.push((TransferEvent::Released(at, Sent::Partly), 1));
-                    }
+                    events.push((TransferEvent::Refused(at), 1));
                     if ending {
                         events.push((TransferEvent::Flushed(at), 0));
+                    } else {
+                        events.push((TransferEvent::Failed(at), 1));
+                        events.push((TransferEvent::Released(at, Sent::Partly), 1));
                     }
                     if ending || asked_back {
                         events.push((TransferEvent::Released(at, Sent::None), 0));
                         events.push((TransferEvent::Released(at, Sent::All), 0));
                     }
                 }
-                Stage::Late { silent: true } if faults.late_answer => {
-                    events.push((TransferEvent::LateAnswer(at), 1));
-                }
-                Stage::Late { .. } => {}
+                Stage::Late { silent: true } => events.push((TransferEvent::LateAnswer(at), 1)),
+                Stage::Late { silent: false } => {}
             }
         }
     }
 
     fn push_lanes(&self, events: &mut Vec<(TransferEvent, u32)>) {
         for (number, lane) in self.lanes.iter().enumerate() {
-            let price = u32::from(!lane.ending);
-            if !lane.down && (lane.ending || self.setup.faults.lane) {
-                events.push((TransferEvent::LaneDown(number), price));
+            if !lane.down {
+                events.push((TransferEvent::LaneDown(number), u32::from(!lane.ending)));
             }
-            let provable = !lane.fenced && !lane.unprovable;
-            if provable && lane.ending {
+            if !lane.fenced && !lane.unprovable && lane.ending {
                 events.push((TransferEvent::Fenced(number), 0));
-            }
-            if provable && lane.ending && self.setup.faults.fence {
                 events.push((TransferEvent::FenceLost(number), 1));
             }
         }
@@ -285,11 +271,9 @@ impl TransferWorld {
     /// Attempts that cannot affect the future.
     fn forget_landed(&mut self) {
         let lanes = &self.lanes;
-        let answers = self.setup.faults.late_answer;
         self.attempts.retain(|attempt| match attempt.stage {
-            Stage::Posted { .. } => true,
-            Stage::Late { silent: true } if answers => true,
-            Stage::Late { .. } => {
+            Stage::Posted { .. } | Stage::Late { silent: true } => true,
+            Stage::Late { silent: false } => {
                 attempt.direction == Direction::Write && !lanes[attempt.lane].fenced
             }
         });

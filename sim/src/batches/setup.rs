@@ -14,44 +14,6 @@ pub struct BatchPlan {
     pub cancel: bool,
 }
 
-/// The kinds of fault a world of transfers may spend its budget on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransferFaults {
-    /// A lane fails with one of its slices, or with all of them.
-    pub lane: bool,
-    /// The peer refuses a slice.
-    pub refusal: bool,
-    /// An attempt completes once more, after its lane is gone.
-    pub late_answer: bool,
-    /// The deadline passes before another possible event.
-    pub deadline: bool,
-    /// The peer restarts, once.
-    pub restart: bool,
-    /// The fence of a lane is lost without a restart of the peer.
-    pub fence: bool,
-}
-
-impl TransferFaults {
-    /// Every kind.
-    pub const ALL: Self = Self {
-        lane: true,
-        refusal: true,
-        late_answer: true,
-        deadline: true,
-        restart: true,
-        fence: true,
-    };
-    /// None.
-    pub const NONE: Self = Self {
-        lane: false,
-        refusal: false,
-        late_answer: false,
-        deadline: false,
-        restart: false,
-        fence: false,
-    };
-}
-
 /// Makes the machine.
 pub type TransferBuild = Arc<dyn Fn(TransferLimits) -> Transfers + Send + Sync>;
 
@@ -66,8 +28,6 @@ pub struct TransferSetup {
     pub depth: u32,
     /// Number of lanes established before the peer is lost.
     pub lanes_max: usize,
-    /// Kinds of fault.
-    pub faults: TransferFaults,
     /// Faults that may be spent.
     pub faults_max: u32,
     /// Makes the machine.
@@ -121,7 +81,6 @@ impl TransferScenario {
             batches,
             depth,
             lanes_max: 3,
-            faults: TransferFaults::ALL,
             faults_max,
             build: Arc::new(Transfers::new),
         }
