@@ -362,7 +362,7 @@ impl World {
             Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), told(is_told)),
             Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
             Action::Restart(at) => format!("{} crashes and restarts", site(at)),
-            Action::FailStep(at, call) => format!("{} fails at {}", operation(at), call.name()),
+            Action::FailStep(at, call) => format!("{} fails at {call}", operation(at)),
             Action::Disturb(disturbance) => self.describe_disturbance(*disturbance),
             Action::Submit(index) => format!("transfer {index} is submitted"),
             Action::Cancel(index) => format!("transfer {index} is cancelled"),

@@ -209,5 +209,5 @@ fn transport_error(error: &VerbsError, broken: bool) -> TransportError {
         Side::Local
     };
     let detail = error.to_string();
-    TransportError { side, call: error.call.name().into(), code: error.code, detail }
+    TransportError { side, call: error.call.to_string().into(), code: error.code, detail }
 }

@@ -7,7 +7,7 @@ use handfast_diagnosis::{AfterReset, Id, of_call, of_completion};
 use handfast_transport_sim::verbs::*;
 
 fn id_of(error: &VerbsError) -> &'static str {
-    of_call(error.call.name(), error.code, "").map_or("NONE", Id::as_str)
+    of_call(&error.call.to_string(), error.code, "").map_or("NONE", Id::as_str)
 }
 
 fn first_of(log: &str) -> &'static str {

@@ -1,5 +1,6 @@
 //! The operations of a fabric that scenarios are played on.
 
+use handfast_transport_sim::verbs::{Access, Attributes, QpState};
 use std::fmt;
 
 /// One of the two ends. Each is a device with one port, in a network of its own with the other.
@@ -28,64 +29,6 @@ impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
-}
-
-/// The states of a queue pair, in the order in which rdma-core counts them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
-    /// Nothing is accepted.
-    Reset,
-    /// Receives may be posted.
-    Init,
-    /// The responder answers.
-    Rtr,
-    /// Requests go out.
-    Rts,
-    /// The send queue is drained.
-    Sqd,
-    /// The send side is in error; of no use to reliable connections.
-    Sqe,
-    /// Dead both ways.
-    Err,
-}
-
-impl State {
-    /// Every state.
-    pub const ALL: [Self; 7] =
-        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
-    const NAMES: [&str; 7] = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
-
-    /// The state that rdma-core gives a number.
-    pub fn of_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The state of a name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.to_string() == name)
-    }
-}
-
-impl fmt::Display for State {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::NAMES[*self as usize])
-    }
-}
-
-/// Rights, of a queue pair or of a region.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rights {
-    /// The device may write for us.
-    pub local: bool,
-    /// The peer may read.
-    pub read: bool,
-    /// The peer may write.
-    pub write: bool,
-}
-
-impl Rights {
-    /// Everything.
-    pub const ALL: Self = Self { local: true, read: true, write: true };
 }
 
 /// A local address.
@@ -125,62 +68,13 @@ pub struct Address {
     pub is_global: bool,
 }
 
-/// The change of a queue pair. A field that is `Some` has its bit in the mask.
+/// The change of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The state.
-    pub state: State,
-    /// The partition key's index.
-    pub pkey: Option<u16>,
-    /// The port.
-    pub port: Option<u8>,
-    /// Rights of the peer.
-    pub rights: Option<Rights>,
+    /// Every attribute but the address.
+    pub attributes: Attributes,
     /// The address of the peer.
     pub address: Option<Address>,
-    /// Bytes in a packet.
-    pub mtu: Option<u32>,
-    /// The peer's queue pair.
-    pub number: Option<u32>,
-    /// First PSN expected.
-    pub receive_psn: Option<u32>,
-    /// Reads of the peer that may be outstanding.
-    pub max_dest_reads: Option<u8>,
-    /// Code of the pause asked for when no receive is posted.
-    pub rnr_timer: Option<u8>,
-    /// Code of the time until a packet is sent again.
-    pub timeout: Option<u8>,
-    /// Times a packet is sent again.
-    pub retries: Option<u8>,
-    /// Times a send is sent again to a receiver that is not ready.
-    pub rnr_retries: Option<u8>,
-    /// First PSN sent.
-    pub send_psn: Option<u32>,
-    /// Reads that may be outstanding.
-    pub max_reads: Option<u8>,
-}
-
-impl Change {
-    /// Only a state.
-    pub fn to(state: State) -> Self {
-        Self {
-            state,
-            pkey: None,
-            port: None,
-            rights: None,
-            address: None,
-            mtu: None,
-            number: None,
-            receive_psn: None,
-            max_dest_reads: None,
-            rnr_timer: None,
-            timeout: None,
-            retries: None,
-            rnr_retries: None,
-            send_psn: None,
-            max_reads: None,
-        }
-    }
 }
 
 /// The key of a request.
@@ -367,10 +261,10 @@ pub trait VerbsArm {
     fn modify(&mut self, side: Side, pair: &str, change: &Change) -> Outcome<i32>;
 
     /// The state that a query gives.
-    fn state(&mut self, side: Side, pair: &str) -> Outcome<State>;
+    fn state(&mut self, side: Side, pair: &str) -> Outcome<QpState>;
 
     /// Registers memory that is filled with a byte.
-    fn register(&mut self, side: Side, region: &str, fill: u8, rights: Rights) -> Outcome<i32>;
+    fn register(&mut self, side: Side, region: &str, fill: u8, rights: Access) -> Outcome<i32>;
 
     /// Ends the registration.
     fn deregister(&mut self, side: Side, region: &str) -> Outcome<i32>;

@@ -1,8 +1,8 @@
 //! The kernel's soft-RoCE, in a guest of `cargo xtask guest`.
 
 use crate::arm::{
-    ArmError, Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Rights, Side,
-    State, Towards, VerbsArm, Wait,
+    ArmError, Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Side, Towards,
+    VerbsArm, Wait,
 };
 use crate::network::{self, Network};
 use handfast_transport::Memory;
@@ -10,6 +10,7 @@ use handfast_transport_rdma::{
     BareAddress, BareAttributes, BareKind, BareNic, BareQueuePair, BareReceive, BareRegion,
     BareRequest, BareRights,
 };
+use handfast_transport_sim::verbs::{Access, QpState};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::Ipv6Addr;
@@ -166,33 +167,35 @@ impl VerbsArm for Kernel {
                 is_global: address.is_global,
             }),
         };
+        let set = &change.attributes;
         let attributes = BareAttributes {
-            state: change.state as u32,
-            pkey_index: change.pkey,
-            port: change.port,
-            rights: change.rights.map(rights),
+            state: set.state as u32,
+            pkey_index: set.pkey_index,
+            port: set.port,
+            rights: set.access.map(rights),
             address,
-            path_mtu: change.mtu,
-            peer_number: change.number,
-            receive_psn: change.receive_psn,
-            max_dest_rd_atomic: change.max_dest_reads,
-            min_rnr_timer: change.rnr_timer,
-            timeout: change.timeout,
-            retries: change.retries,
-            rnr_retries: change.rnr_retries,
-            send_psn: change.send_psn,
-            max_rd_atomic: change.max_reads,
+            path_mtu: set.path_mtu,
+            peer_number: set.dest_number,
+            receive_psn: set.rq_psn,
+            max_dest_rd_atomic: set.max_dest_rd_atomic,
+            min_rnr_timer: set.min_rnr_timer,
+            timeout: set.timeout,
+            retries: set.retry_count,
+            rnr_retries: set.rnr_retry,
+            send_psn: set.sq_psn,
+            max_rd_atomic: set.max_rd_atomic,
         };
         Ok(self.pair(side, pair)?.modify(&attributes).abs())
     }
 
-    fn state(&mut self, side: Side, pair: &str) -> Outcome<State> {
+    fn state(&mut self, side: Side, pair: &str) -> Outcome<QpState> {
         let number = self.pair(side, pair)?.state();
         let number = number.map_err(|code| failed(format!("a query returned {code}")))?;
-        State::of_number(number).ok_or_else(|| failed(format!("no state is {number}")))
+        let state = QpState::ALL.get(number as usize);
+        state.copied().ok_or_else(|| failed(format!("no state is {number}")))
     }
 
-    fn register(&mut self, side: Side, region: &str, fill: u8, given: Rights) -> Outcome<i32> {
+    fn register(&mut self, side: Side, region: &str, fill: u8, given: Access) -> Outcome<i32> {
         let memory = Memory::zeroed(Self::REGION_BYTES as usize).map_err(failed)?;
         memory.copy_in(0, &vec![fill; Self::REGION_BYTES as usize]).map_err(failed)?;
         let end = self.end(side)?;
@@ -312,9 +315,9 @@ impl VerbsArm for Kernel {
     }
 }
 
-fn rights(rights: Rights) -> BareRights {
-    let Rights { local, read, write } = rights;
-    BareRights { local_write: local, remote_read: read, remote_write: write }
+fn rights(rights: Access) -> BareRights {
+    let Access { local_write, remote_read, remote_write } = rights;
+    BareRights { local_write, remote_read, remote_write }
 }
 
 fn kind(opcode: u32) -> Option<Kind> {

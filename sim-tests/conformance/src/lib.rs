@@ -21,7 +21,7 @@ mod words;
 
 pub use arm::{
     Address, ArmError, Change, Disturbance, Ended, Event, Key, Kind, Outcome, Own, Place, Request,
-    Rights, Side, State, Towards, VerbsArm, Wait,
+    Side, Towards, VerbsArm, Wait,
 };
 pub use differences::{DIFFERENCES_MAX, Deviation, Difference, deviations, differences, findings};
 #[cfg(feature = "verbs")]

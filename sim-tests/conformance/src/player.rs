@@ -1,11 +1,12 @@
 //! Plays scenarios on a fabric and writes down what is observed.
 
 use crate::arm::{
-    Address, ArmError, Change, Disturbance, Ended, Kind, Own, Place, Request, Rights, Side, State,
-    Towards, VerbsArm, Wait,
+    Address, ArmError, Change, Disturbance, Ended, Kind, Own, Place, Request, Side, Towards,
+    VerbsArm, Wait,
 };
 use crate::scenario::Scenario;
 use crate::words::{Words, Wrong, state};
+use handfast_transport_sim::verbs::{Access, Attributes, QpState};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -107,7 +108,7 @@ impl<V: VerbsArm> Player<'_, V> {
             "register" => {
                 let fill = u8::from_str_radix(words.named_or("fill", "cc"), 16);
                 let fill = fill.map_err(|error| error.to_string())?;
-                let rights = words.rights()?.unwrap_or(Rights::ALL);
+                let rights = words.rights()?.unwrap_or(Access::ALL);
                 words.forget_settings();
                 result(self.arm.register(side, words.next()?, fill, rights)?)
             }
@@ -167,7 +168,7 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 
     fn usual_region(&mut self, side: Side) -> Result<(), Wrong> {
-        let code = self.arm.register(side, USUAL_REGION, FILLS[side as usize], Rights::ALL)?;
+        let code = self.arm.register(side, USUAL_REGION, FILLS[side as usize], Access::ALL)?;
         if code == 0 { Ok(()) } else { Err(format!("registering memory returned {code}")) }
     }
 
@@ -188,33 +189,40 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 
     /// All that the step to a state needs.
-    fn full(&mut self, side: Side, state: State, words: &mut Words<'_>) -> Result<Change, Wrong> {
-        let mut change = Change::to(state);
-        match state {
-            State::Init => {
-                (change.pkey, change.port, change.rights) = (Some(0), Some(1), Some(Rights::ALL));
-            }
-            State::Rtr => {
-                change.address =
+    fn full(&mut self, side: Side, state: QpState, words: &mut Words<'_>) -> Result<Change, Wrong> {
+        let mut address = None;
+        let attributes = match state {
+            QpState::Init => Attributes::to_init(Access::ALL),
+            QpState::Rtr => {
+                address =
                     Some(Address { port: 1, own: Own::Ipv4, to: Towards::Peer, is_global: true });
-                change.number = Some(self.destination(side, words)?);
-                change.mtu = Some(1_024);
-                change.receive_psn = Some(PSNS[side.peer() as usize]);
-                (change.max_dest_reads, change.rnr_timer) = (Some(16), Some(12));
+                Attributes {
+                    dest_number: Some(self.destination(side, words)?),
+                    path_mtu: Some(1_024),
+                    rq_psn: Some(PSNS[side.peer() as usize]),
+                    max_dest_rd_atomic: Some(16),
+                    min_rnr_timer: Some(12),
+                    ..Attributes::to(state)
+                }
             }
-            State::Rts => {
-                (change.timeout, change.retries, change.rnr_retries) = (Some(16), Some(6), Some(2));
-                (change.send_psn, change.max_reads) = (Some(PSNS[side as usize]), Some(16));
+            QpState::Rts => {
+                Attributes { timeout: Some(16), ..Attributes::to_rts(PSNS[side as usize]) }
             }
-            State::Reset | State::Sqd | State::Sqe | State::Err => {}
-        }
+            QpState::Reset | QpState::Sqd | QpState::Sqe | QpState::Err => Attributes::to(state),
+        };
+        let mut change = Change { attributes, address };
         words.settings(&mut change)?;
         Ok(change)
     }
 
     /// The change that a step requests: all attributes, or with `bare` the state alone.
-    fn wanted(&mut self, side: Side, state: State, words: &mut Words<'_>) -> Result<Change, Wrong> {
-        let mut change = Change::to(state);
+    fn wanted(
+        &mut self,
+        side: Side,
+        state: QpState,
+        words: &mut Words<'_>,
+    ) -> Result<Change, Wrong> {
+        let mut change = Change { attributes: Attributes::to(state), address: None };
         if words.has("bare") {
             words.settings(&mut change)?;
         } else {
@@ -245,7 +253,7 @@ impl<V: VerbsArm> Player<'_, V> {
         }
         // B first, so that nothing of A's comes too early.
         for side in [Side::B, Side::A] {
-            if let Some(refused) = self.walk(side, USUAL_PAIR, State::Rts, words)? {
+            if let Some(refused) = self.walk(side, USUAL_PAIR, QpState::Rts, words)? {
                 return Ok(Some(format!("{side}: {refused}")));
             }
         }
@@ -258,17 +266,17 @@ impl<V: VerbsArm> Player<'_, V> {
         &mut self,
         side: Side,
         pair: &str,
-        state: State,
+        state: QpState,
         words: &mut Words<'_>,
     ) -> Result<Option<String>, Wrong> {
-        let way: &[State] = match state {
-            State::Reset => &[],
-            State::Init => &[State::Init],
-            State::Rtr => &[State::Init, State::Rtr],
-            State::Rts => &[State::Init, State::Rtr, State::Rts],
-            State::Sqd => &[State::Init, State::Rtr, State::Rts, State::Sqd],
-            State::Err => &[State::Init, State::Err],
-            State::Sqe => return Err("no way leads to SQE".to_owned()),
+        let way: &[QpState] = match state {
+            QpState::Reset => &[],
+            QpState::Init => &[QpState::Init],
+            QpState::Rtr => &[QpState::Init, QpState::Rtr],
+            QpState::Rts => &[QpState::Init, QpState::Rtr, QpState::Rts],
+            QpState::Sqd => &[QpState::Init, QpState::Rtr, QpState::Rts, QpState::Sqd],
+            QpState::Err => &[QpState::Init, QpState::Err],
+            QpState::Sqe => return Err("no way leads to SQE".to_owned()),
         };
         for state in way {
             let change = self.full(side, *state, words)?;
@@ -282,8 +290,8 @@ impl<V: VerbsArm> Player<'_, V> {
     }
 
     /// A send queue is drained a moment after SQD, and some drivers refuse every step until then.
-    fn settle(&mut self, state: State) -> Result<(), Wrong> {
-        if state == State::Sqd { self.wait(Wait::Arrival, |_| Ok(false)) } else { Ok(()) }
+    fn settle(&mut self, state: QpState) -> Result<(), Wrong> {
+        if state == QpState::Sqd { self.wait(Wait::Arrival, |_| Ok(false)) } else { Ok(()) }
     }
 
     fn bring(&mut self, side: Side, words: &mut Words<'_>) -> Observed {

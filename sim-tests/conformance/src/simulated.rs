@@ -2,8 +2,8 @@
 
 use crate::arm::ArmError;
 use crate::arm::{
-    Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Rights, Side, State,
-    Towards, VerbsArm, Wait,
+    Change, Disturbance, Ended, Event, Kind, Outcome, Own, Place, Request, Side, Towards, VerbsArm,
+    Wait,
 };
 use handfast_transport_sim::verbs::{
     Access, AddressVector, AsyncEvent, Attributes, Fabric, Gid, GidKind, Keys, Profile, QpState,
@@ -82,23 +82,7 @@ impl Simulated {
             dgid: gid(side, address.to),
             is_global: address.is_global,
         });
-        Attributes {
-            state: QpState::ALL[change.state as usize],
-            pkey_index: change.pkey,
-            port: change.port,
-            access: change.rights.map(access),
-            address,
-            path_mtu: change.mtu,
-            dest_number: change.number,
-            rq_psn: change.receive_psn,
-            max_dest_rd_atomic: change.max_dest_reads,
-            min_rnr_timer: change.rnr_timer,
-            timeout: change.timeout,
-            retry_count: change.retries,
-            rnr_retry: change.rnr_retries,
-            sq_psn: change.send_psn,
-            max_rd_atomic: change.max_reads,
-        }
+        Attributes { address, ..change.attributes }
     }
 
     /// Everything arrives that is not held back; whether anything did.
@@ -158,18 +142,17 @@ impl VerbsArm for Simulated {
         Ok(code(self.fabric.modify(nic(side), number, &attributes)))
     }
 
-    fn state(&mut self, side: Side, pair: &str) -> Outcome<State> {
+    fn state(&mut self, side: Side, pair: &str) -> Outcome<QpState> {
         let number = self.number(side, pair)?;
         let found = self.fabric.queue_pair(nic(side), number);
-        let state = found.ok_or_else(|| ArmError(format!("{pair} is gone")))?.state();
-        Ok(State::ALL[state as usize])
+        Ok(found.ok_or_else(|| ArmError(format!("{pair} is gone")))?.state())
     }
 
-    fn register(&mut self, side: Side, region: &str, fill: u8, rights: Rights) -> Outcome<i32> {
+    fn register(&mut self, side: Side, region: &str, fill: u8, rights: Access) -> Outcome<i32> {
         let bytes = u64::from(Self::REGION_BYTES);
         let address = FIRST_ADDRESS + self.made[nic(side)] * 2 * bytes;
         let content = vec![fill; Self::REGION_BYTES as usize];
-        Ok(match self.fabric.register(nic(side), address, content, access(rights)) {
+        Ok(match self.fabric.register(nic(side), address, content, rights) {
             Ok(keys) => {
                 self.made[nic(side)] += 1;
                 self.regions.insert((side, region.to_owned()), Region { keys, address });
@@ -315,10 +298,6 @@ fn gid(side: Side, to: Towards) -> Gid {
         Towards::Nobody => (GidKind::Ipv4, NOBODY),
     };
     Gid { kind, host, version: 2 }
-}
-
-fn access(rights: Rights) -> Access {
-    Access { local_write: rights.local, remote_read: rights.read, remote_write: rights.write }
 }
 
 fn code(result: Result<(), VerbsError>) -> i32 {

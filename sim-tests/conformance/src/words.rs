@@ -1,6 +1,7 @@
 //! The words of a step.
 
-use crate::arm::{Address, Change, Key, Own, Rights, State, Towards};
+use crate::arm::{Address, Change, Key, Own, Towards};
+use handfast_transport_sim::verbs::{Access, QpState};
 
 /// The defect of a step.
 pub(crate) type Wrong = String;
@@ -66,15 +67,15 @@ impl<'a> Words<'a> {
     }
 
     /// The rights that are named, which stay to be read again.
-    pub(crate) fn rights(&self) -> Result<Option<Rights>, Wrong> {
+    pub(crate) fn rights(&self) -> Result<Option<Access>, Wrong> {
         let named = self.named.iter().find(|(name, _)| *name == "rights");
         let Some((_, list)) = named else { return Ok(None) };
-        let mut rights = Rights::default();
+        let mut rights = Access::default();
         for word in list.split(',') {
             match word {
-                "local" => rights.local = true,
-                "read" => rights.read = true,
-                "write" => rights.write = true,
+                "local" => rights.local_write = true,
+                "read" => rights.remote_read = true,
+                "write" => rights.remote_write = true,
                 "none" => {}
                 other => return Err(format!("no right is '{other}'")),
             }
@@ -93,39 +94,32 @@ impl<'a> Words<'a> {
 
     /// Puts what is named over the attributes that are given. Of some names `without` may follow.
     pub(crate) fn settings(&mut self, change: &mut Change) -> Result<(), Wrong> {
-        let rights = self.rights()?;
-        over(&mut change.rights, rights);
-        self.over("pkey", &mut change.pkey)?;
-        self.over("port", &mut change.port)?;
-        self.over("mtu", &mut change.mtu)?;
-        self.over("receive_psn", &mut change.receive_psn)?;
-        self.over("max_dest_reads", &mut change.max_dest_reads)?;
-        self.over("rnr_timer", &mut change.rnr_timer)?;
-        self.over("timeout", &mut change.timeout)?;
-        self.over("retries", &mut change.retries)?;
-        self.over("rnr_retries", &mut change.rnr_retries)?;
-        self.over("send_psn", &mut change.send_psn)?;
-        self.over("max_reads", &mut change.max_reads)?;
-        self.address(change)?;
-        for name in self.named("without").into_iter().flat_map(|list| list.split(',')) {
-            match name {
-                "rights" => change.rights = None,
-                "pkey" => change.pkey = None,
-                "port" => change.port = None,
-                "mtu" => change.mtu = None,
-                "address" => change.address = None,
-                "number" => change.number = None,
-                "receive_psn" => change.receive_psn = None,
-                "max_dest_reads" => change.max_dest_reads = None,
-                "rnr_timer" => change.rnr_timer = None,
-                "timeout" => change.timeout = None,
-                "retries" => change.retries = None,
-                "rnr_retries" => change.rnr_retries = None,
-                "send_psn" => change.send_psn = None,
-                "max_reads" => change.max_reads = None,
-                other => return Err(format!("no attribute is '{other}'")),
-            }
+        let attributes = &mut change.attributes;
+        over(&mut attributes.access, self.rights()?);
+        let without: Vec<&str> =
+            self.named("without").into_iter().flat_map(|list| list.split(',')).collect();
+        macro_rules! settings {
+            ($($name:literal $field:ident)*) => {
+                $(self.over($name, &mut attributes.$field)?;)*
+                for name in &without {
+                    match *name {
+                        $($name => attributes.$field = None,)*
+                        "rights" => attributes.access = None,
+                        "number" => attributes.dest_number = None,
+                        "address" => {}
+                        other => return Err(format!("no attribute is '{other}'")),
+                    }
+                }
+            };
         }
+        settings! {
+            "pkey" pkey_index "port" port "mtu" path_mtu "receive_psn" rq_psn
+            "max_dest_reads" max_dest_rd_atomic "rnr_timer" min_rnr_timer "timeout" timeout
+            "retries" retry_count "rnr_retries" rnr_retry "send_psn" sq_psn
+            "max_reads" max_rd_atomic
+        }
+        self.address(change)?;
+        change.address = change.address.filter(|_| !without.contains(&"address"));
         Ok(())
     }
 
@@ -174,25 +168,9 @@ impl<'a> Words<'a> {
 
     /// Forgets the names that [`Words::settings`] reads, once all states of a way have read them.
     pub(crate) fn forget_settings(&mut self) {
-        const SETTINGS: [&str; 16] = [
-            "pkey",
-            "port",
-            "mtu",
-            "receive_psn",
-            "max_dest_reads",
-            "rnr_timer",
-            "timeout",
-            "retries",
-            "rnr_retries",
-            "send_psn",
-            "max_reads",
-            "own",
-            "to",
-            "address_port",
-            "global",
-            "rights",
-        ];
-        self.named.retain(|(name, _)| !SETTINGS.contains(name));
+        const SETTINGS: &str = "pkey port mtu receive_psn max_dest_reads rnr_timer timeout \
+            retries rnr_retries send_psn max_reads own to address_port global rights";
+        self.named.retain(|(name, _)| !SETTINGS.split(' ').any(|setting| setting == *name));
     }
 }
 
@@ -208,6 +186,7 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, Wrong> {
 }
 
 /// A state by its name.
-pub(crate) fn state(name: &str) -> Result<State, Wrong> {
-    State::of_name(name).ok_or_else(|| format!("no state is '{name}'"))
+pub(crate) fn state(name: &str) -> Result<QpState, Wrong> {
+    let mut states = QpState::ALL.into_iter();
+    states.find(|state| state.to_string() == name).ok_or_else(|| format!("no state is '{name}'"))
 }

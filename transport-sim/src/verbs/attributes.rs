@@ -35,7 +35,7 @@ pub struct AddressVector {
 }
 
 /// The attributes of one modify. What is `Some` has its bit in the mask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The state asked for.
     pub state: QpState,
@@ -86,33 +86,17 @@ const MAX_RD: u16 = 1 << 13;
 
 impl Attributes {
     /// Only a state.
-    pub const fn to(state: QpState) -> Self {
-        Self {
-            state,
-            pkey_index: None,
-            port: None,
-            access: None,
-            address: None,
-            path_mtu: None,
-            dest_number: None,
-            rq_psn: None,
-            max_dest_rd_atomic: None,
-            min_rnr_timer: None,
-            timeout: None,
-            retry_count: None,
-            rnr_retry: None,
-            sq_psn: None,
-            max_rd_atomic: None,
-        }
+    pub fn to(state: QpState) -> Self {
+        Self { state, ..Self::default() }
     }
 
     /// INIT with everything it needs, on port 1.
-    pub const fn to_init(access: Access) -> Self {
+    pub fn to_init(access: Access) -> Self {
         Self { pkey_index: Some(0), port: Some(1), access: Some(access), ..Self::to(QpState::Init) }
     }
 
     /// RTR with everything it needs: a path MTU of 1,024 bytes and 16 reads.
-    pub const fn to_rtr(sgid_index: u8, dgid: Gid, dest_number: u32, rq_psn: u32) -> Self {
+    pub fn to_rtr(sgid_index: u8, dgid: Gid, dest_number: u32, rq_psn: u32) -> Self {
         Self {
             address: Some(AddressVector { port: 1, sgid_index, dgid, is_global: true }),
             path_mtu: Some(1_024),
@@ -126,7 +110,7 @@ impl Attributes {
 
     /// RTS with everything it needs: timeout 14, six retries for silence and two for receivers
     /// that are not ready, 16 reads.
-    pub const fn to_rts(sq_psn: u32) -> Self {
+    pub fn to_rts(sq_psn: u32) -> Self {
         Self {
             timeout: Some(14),
             retry_count: Some(6),

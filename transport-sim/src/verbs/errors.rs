@@ -1,6 +1,7 @@
 //! Return values.
 
 use super::states::QpState;
+use std::fmt::{self, Display};
 
 /// Error numbers, with the values that Linux gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,30 +48,24 @@ pub enum Call {
     PostReceive,
 }
 
-impl Call {
-    /// The name in the verbs library, with the state where there is one.
-    pub const fn name(self) -> &'static str {
-        match self {
+/// The name in the verbs library, with the state where there is one.
+impl Display for Call {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
             Self::CreateQueuePair => "ibv_create_qp",
-            Self::Modify(QpState::Reset) => "ibv_modify_qp(RESET)",
-            Self::Modify(QpState::Init) => "ibv_modify_qp(INIT)",
-            Self::Modify(QpState::Rtr) => "ibv_modify_qp(RTR)",
-            Self::Modify(QpState::Rts) => "ibv_modify_qp(RTS)",
-            Self::Modify(QpState::Sqd) => "ibv_modify_qp(SQD)",
-            Self::Modify(QpState::Sqe) => "ibv_modify_qp(SQE)",
-            Self::Modify(QpState::Err) => "ibv_modify_qp(ERR)",
+            Self::Modify(state) => return write!(formatter, "ibv_modify_qp({state})"),
             Self::DestroyQueuePair => "ibv_destroy_qp",
             Self::Register => "ibv_reg_mr",
             Self::Deregister => "ibv_dereg_mr",
             Self::PostSend => "ibv_post_send",
             Self::PostReceive => "ibv_post_recv",
-        }
+        })
     }
 }
 
 /// A call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
-#[error("{} returned {code}", call.name())]
+#[error("{call} returned {code}")]
 pub struct VerbsError {
     /// The failed call.
     pub call: Call,

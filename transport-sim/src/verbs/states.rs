@@ -1,12 +1,14 @@
 //! The states of a queue pair, and tables of what a driver does when asked to change them.
 
 use super::errors::Errno;
+use std::fmt::{self, Display};
 
 /// The states of a queue pair. Drivers with states of their own are mapped to what they do: an
 /// eRDMA queue pair that is idle is `Init`, closing `Sqd`, terminated `Sqe`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QpState {
     /// Nothing is accepted, packets are dropped.
+    #[default]
     Reset,
     /// Receives may be posted.
     Init,
@@ -26,6 +28,12 @@ impl QpState {
     /// Every state, in the order of the tables.
     pub const ALL: [Self; 7] =
         [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
+}
+
+impl Display for QpState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&format!("{self:?}").to_uppercase())
+    }
 }
 
 /// Response of a driver to a requested state.
