@@ -4,10 +4,11 @@
 //! under way, so a silent peer occupies one thread; its other steps wait without one, and peers
 //! take turns.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 /// Most threads of a [`StepPool`].
@@ -90,11 +91,6 @@ pub struct StepPool {
     threads: Vec<JoinHandle<()>>,
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Waiting> {
-    // No holder panics half-way: steps run without the lock.
-    shared.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl StepPool {
     /// Starts the threads. Their number is clamped to the limits.
     ///
@@ -122,7 +118,7 @@ impl StepPool {
         peer: &str,
         step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
     ) -> Result<(), StepRefused> {
-        let waiting = lock(&self.shared);
+        let waiting = self.shared.waiting.lock();
         if waiting.count >= self.limits.waiting_max {
             return Err(StepRefused::Full { limit: self.limits.waiting_max });
         }
@@ -143,7 +139,7 @@ impl StepPool {
         peer: &str,
         step: impl FnOnce(Result<(), StepRefused>) + Send + 'static,
     ) {
-        self.add(lock(&self.shared), peer, Box::new(step));
+        self.add(self.shared.waiting.lock(), peer, Box::new(step));
     }
 
     fn add(&self, mut waiting: MutexGuard<'_, Waiting>, peer: &str, step: Step) {
@@ -159,14 +155,14 @@ impl StepPool {
 
     /// Number of waiting steps.
     pub fn waiting(&self) -> usize {
-        lock(&self.shared).count
+        self.shared.waiting.lock().count
     }
 }
 
 impl Drop for StepPool {
     fn drop(&mut self) {
         let refused = {
-            let mut waiting = lock(&self.shared);
+            let mut waiting = self.shared.waiting.lock();
             waiting.ended = true;
             waiting.turns.clear();
             waiting.count = 0;
@@ -187,22 +183,20 @@ impl Drop for StepPool {
 
 /// Runs steps until the pool ends.
 fn work(shared: &Shared) {
-    let mut waiting = lock(shared);
+    let mut waiting = shared.waiting.lock();
     loop {
         if waiting.ended {
             return;
         }
         let Some(peer) = waiting.turns.pop_front() else {
-            waiting = shared.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+            shared.more.wait(&mut waiting);
             continue;
         };
         let Some(steps) = waiting.peers.get_mut(&peer) else { continue };
         let Some(step) = steps.waiting.pop_front() else { continue };
         steps.under_way = true;
         waiting.count -= 1;
-        drop(waiting);
-        call(step, Ok(()));
-        waiting = lock(shared);
+        MutexGuard::unlocked(&mut waiting, || call(step, Ok(())));
         // Removed if the pool ended meanwhile.
         let Some(steps) = waiting.peers.get_mut(&peer) else { continue };
         steps.under_way = false;

@@ -17,26 +17,13 @@ use handfast_core::{Lifecycle, Pair};
 use handfast_transport::{
     Completion, Direction, LaneSink, Posting, RegionCache, RegionTable, Sent, SliceId, SpinBudget,
 };
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
-
-/// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Like [`lock`], but returns `None` if the lock is held.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
 
 /// Connection state of a lane.
 #[derive(Debug, Default)]
@@ -174,7 +161,7 @@ impl Lane {
 
     /// Registers a call that acts as a lane task; `None` if the lane is retired.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Live> {
-        let connecting = lock(&self.connecting);
+        let connecting = self.connecting.lock();
         (!connecting.retired).then(|| self.live())
     }
 
@@ -187,12 +174,12 @@ impl Lane {
     }
 
     pub(crate) fn depth(&self) -> usize {
-        lock(&self.state).slots.depth()
+        self.state.lock().slots.depth()
     }
 
     /// Starts a task of the lane, unless the lane is retired.
     pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) -> bool {
-        self.spawn_connected(&mut lock(&self.connecting), task)
+        self.spawn_connected(&mut self.connecting.lock(), task)
     }
 
     fn spawn_connected(
@@ -215,7 +202,7 @@ impl Lane {
 
     /// Handles the local Connect, which binds the lane to `remote`.
     pub(crate) fn arm(&self, remote: Pair) -> Result<(), TransportError> {
-        let mut connecting = lock(&self.connecting);
+        let mut connecting = self.connecting.lock();
         if connecting.retired {
             return Err(local_error("wire", "the lane is retired"));
         }
@@ -243,7 +230,7 @@ impl Lane {
         token: u64,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), HelloRefusal> {
-        let mut connecting = lock(&self.connecting);
+        let mut connecting = self.connecting.lock();
         if connecting.retired {
             return Err(HelloRefusal::UnknownLifecycle);
         }
@@ -263,7 +250,7 @@ impl Lane {
 
     /// Consumes the token: this side dials, so no hello is accepted.
     pub(crate) fn claim_for_dialling(&self) -> Result<(), TransportError> {
-        let mut connecting = lock(&self.connecting);
+        let mut connecting = self.connecting.lock();
         if std::mem::replace(&mut connecting.token_used, true) {
             return Err(peer_error("hello", 0, "the peer dialled out of turn".into()));
         }
@@ -273,12 +260,12 @@ impl Lane {
     /// Waits for the local Connect, and checks that it named `sender`.
     pub(crate) async fn wait_armed(&self, sender: Pair) -> Result<(), HelloRefusal> {
         loop {
-            let armed = lock(&self.connecting).armed;
+            let armed = self.connecting.lock().armed;
             match armed {
                 Some(remote) if remote == sender => return Ok(()),
                 Some(_) => {
                     // The hello came from another sender, so the token remains valid.
-                    lock(&self.connecting).token_used = false;
+                    self.connecting.lock().token_used = false;
                     return Err(HelloRefusal::WrongPair);
                 }
                 None => self.armed.notified().await,
@@ -288,7 +275,7 @@ impl Lane {
 
     /// Handles a hello that timed out before the local Connect.
     pub(crate) fn expire(&self) -> bool {
-        let mut connecting = lock(&self.connecting);
+        let mut connecting = self.connecting.lock();
         connecting.expired = connecting.armed.is_none();
         connecting.expired
     }
@@ -296,15 +283,15 @@ impl Lane {
     /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time. `direct` leads to
     /// the connection.
     pub(crate) fn agree(&self, depth: usize, bytes_max: u64, direct: Option<Arc<dyn Direct>>) {
-        let mut outgoing = lock(&self.outgoing);
-        let mut incoming = lock(&self.incoming);
+        let mut outgoing = self.outgoing.lock();
+        let mut incoming = self.incoming.lock();
         if !outgoing.closed {
             outgoing.direct.clone_from(&direct);
             let inbound = Some(Inbound::new(self.region_cache(), depth));
             *incoming = Incoming { inbound, direct };
         }
         drop((incoming, outgoing));
-        lock(&self.state).slots.agree(depth, bytes_max);
+        self.state.lock().slots.agree(depth, bytes_max);
         self.work.notify_one();
         count(&self.counts.lanes_started);
     }
@@ -319,7 +306,7 @@ impl Lane {
     /// Queues postings; those that do not fit complete at once.
     pub(crate) fn post(self: &Arc<Self>, postings: &mut Vec<Posting>) {
         let mut ended = Vec::new();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let dead = state.dead;
         for posting in postings.drain(..) {
             let slice = posting.slice;
@@ -336,9 +323,9 @@ impl Lane {
 
     /// Releases a slice, unless it has completed.
     pub(crate) fn withdraw(&self, slice: SliceId) {
-        let mut outgoing = lock(&self.outgoing);
-        let incoming = lock(&self.incoming);
-        let mut state = lock(&self.state);
+        let mut outgoing = self.outgoing.lock();
+        let incoming = self.incoming.lock();
+        let mut state = self.state.lock();
         let sent = state.slots.withdraw(slice, |slot| outgoing.batch.withdraw(slot));
         drop((state, incoming, outgoing));
         if let Some(sent) = sent {
@@ -352,9 +339,9 @@ impl Lane {
     /// next await. Reports `error` if it is the first.
     pub(crate) fn close(&self, error: Option<TransportError>) {
         let mut ended = Vec::new();
-        let mut outgoing = lock(&self.outgoing);
-        let mut incoming = lock(&self.incoming);
-        let mut state = lock(&self.state);
+        let mut outgoing = self.outgoing.lock();
+        let mut incoming = self.incoming.lock();
+        let mut state = self.state.lock();
         let first = !state.dead;
         state.dead = true;
         state.slots.release_all(|slot| outgoing.batch.sent_of(slot), &mut ended);
@@ -370,14 +357,14 @@ impl Lane {
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
             self.sink.on_lane_failed(self.lifecycle, error);
         }
-        for task in &lock(&self.connecting).tasks {
+        for task in &self.connecting.lock().tasks {
             task.abort();
         }
     }
 
     /// Ends the lane for good; its tasks stop at their next await.
     pub(crate) fn end(&self) {
-        lock(&self.connecting).retired = true;
+        self.connecting.lock().retired = true;
         self.close(None);
     }
 

@@ -5,13 +5,14 @@ use crate::batch::Answer;
 use crate::counters::count;
 use crate::failure::{peer_error, peer_io};
 use crate::frame::{FRAME_HEADER_BYTES, FrameKind, Header, Status};
-use crate::lane::{Incoming, Lane, local_error, lock, try_lock};
+use crate::lane::{Incoming, Lane, local_error};
 use crate::net::{Direct, StreamReader};
 use handfast_core::transport::TransportError;
 use handfast_transport::{Completion, Direction, RegionCache, Span, SpinBudget};
+use parking_lot::MutexGuard;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 
 /// Read-ahead: how much of small frames one system call brings.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -115,7 +116,7 @@ impl<R: StreamReader> Receiver<R> {
         loop {
             let Self { lane, half, completions, .. } = self;
             let mut fill = |target: Option<&Span>, spare: &mut [u8]| half.try_fill(target, spare);
-            let turn = lane.receive(lock(&lane.incoming), &mut fill, completions);
+            let turn = lane.receive(lane.incoming.lock(), &mut fill, completions);
             match turn {
                 // Bytes may come on and on without an await of their own.
                 Ok(Progress::Moved) => tokio::task::consume_budget().await,
@@ -169,7 +170,7 @@ impl<R: StreamReader> Receiver<R> {
             for _ in 0..LOOKS {
                 let mut fill =
                     |target: Option<&Span>, spare: &mut [u8]| direct.fill_now(target, spare);
-                let turn = lane.receive(lock(&lane.incoming), &mut fill, completions)?;
+                let turn = lane.receive(lane.incoming.lock(), &mut fill, completions)?;
                 if turn != Progress::Nothing {
                     if expected { &*requested } else { &*budget }.on_found();
                     (spins, found) = (0, true);
@@ -239,7 +240,7 @@ impl Lane {
             return;
         }
         let Some(_live) = self.enter() else { return };
-        let Some(direct) = lock(&self.incoming).direct.clone() else { return };
+        let Some(direct) = self.incoming.lock().direct.clone() else { return };
         let looking = (Attending::begin(self), Looking::begin(self, &*direct));
         let attended = self.busy_poll_until(&*direct, is_done);
         drop(looking);
@@ -270,7 +271,7 @@ impl Lane {
             if is_done() {
                 return Ok(true);
             }
-            let Some(incoming) = try_lock(&self.incoming) else {
+            let Some(incoming) = self.incoming.try_lock() else {
                 // Somebody else receives, for us too, and may want this processor for it.
                 std::thread::yield_now();
                 busy += 1;
@@ -403,7 +404,7 @@ impl Inbound {
                 }
             }
             Mode::Data { tag, offset, left } => {
-                let state = lock(&lane.state);
+                let state = lane.state.lock();
                 let span = state.slots.target(*tag).map(|span| span.slice(*offset, *left));
                 span.transpose()
                     .map_err(|error| End::Failed(local_error("receive", error.to_string())))
@@ -484,7 +485,7 @@ impl Inbound {
             }
             FrameKind::Data => {
                 self.ahead = ahead_of(left);
-                lock(&lane.state).slots.data(tag, length).map_err(broken)?;
+                lane.state.lock().slots.data(tag, length).map_err(broken)?;
                 self.mode = Mode::Data { tag, offset: 0, left };
                 self.consumed(0);
             }
@@ -515,7 +516,7 @@ impl Inbound {
             return Ok(false);
         }
         let mut result = Ok(());
-        let mut state = lock(&lane.state);
+        let mut state = lane.state.lock();
         lane.served.fetch_add(self.answers.len() as u64, Ordering::Relaxed);
         state.answers.extend(self.answers.drain(..));
         if state.answers.len() > self.depth {

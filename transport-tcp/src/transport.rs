@@ -17,10 +17,11 @@ use handfast_transport::{
     Attempt, Completion, Created, DataPath, Endpoints, LaneSink, LimitReached, NicLimit,
     NotCreated, Posting, RegionTable, Sent, SliceId, Step, TransportKind,
 };
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -111,7 +112,7 @@ struct Inner<N> {
 
 impl<N> Drop for Inner<N> {
     fn drop(&mut self) {
-        let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.get_mut();
         lanes.values().for_each(|lane| lane.end());
     }
 }
@@ -156,7 +157,7 @@ impl<N: Net> TcpTransport<N> {
     /// The lifecycle exists, or [`TcpLimits::lanes_max`] is reached; nothing changed.
     pub fn create(&self, lifecycle: Lifecycle, entropy: u64) -> Result<Body, NotCreated> {
         let inner = &self.inner;
-        let mut lanes = inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = inner.lanes.write();
         if lanes.contains_key(&lifecycle) {
             return Err(local_error("bring_up", "the lifecycle exists").into());
         }
@@ -249,7 +250,7 @@ impl<N: Net> TcpTransport<N> {
     pub async fn retire(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         let Some(lane) = self.lane(lifecycle) else { return Ok(()) };
         lane.retire().await;
-        let mut lanes = self.inner.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.inner.lanes.write();
         if lanes.remove(&lifecycle).is_some() {
             count(&self.inner.counts.lanes_retired);
         }
@@ -340,7 +341,7 @@ impl<N: Net> TcpTransport<N> {
     }
 
     fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
-        let lanes = self.inner.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.inner.lanes.read();
         lanes.get(&lifecycle).cloned()
     }
 }

@@ -2,12 +2,13 @@
 //! socket is full.
 
 use crate::failure::peer_io;
-use crate::lane::{Lane, Outgoing, lock, try_lock};
+use crate::lane::{Lane, Outgoing};
 use crate::net::{Piece, StreamWriter};
 use handfast_core::transport::TransportError;
 use handfast_transport::Completion;
+use parking_lot::MutexGuard;
 use std::io;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 /// Maximum consecutive sends of a posting thread; the lane's task sends the rest.
 const TURNS_MAX: u32 = 4;
@@ -58,7 +59,7 @@ impl<W: StreamWriter> Outbound<W> {
     fn turn(&mut self) -> io::Result<Progress> {
         let Self { lane, half, completions } = self;
         let turn =
-            lane.send_once(&mut lock(&lane.outgoing), |pieces| half.try_send(pieces), completions);
+            lane.send_once(&mut lane.outgoing.lock(), |pieces| half.try_send(pieces), completions);
         lane.report(completions);
         turn
     }
@@ -77,7 +78,7 @@ impl Lane {
             return Ok(Progress::Closed);
         }
         if batch.is_empty() {
-            let state = &mut *lock(&self.state);
+            let state = &mut *self.state.lock();
             batch.refill(&mut state.answers, &mut state.slots);
             if batch.is_empty() {
                 return Ok(Progress::Idle);
@@ -92,7 +93,7 @@ impl Lane {
             Err(error) => return Err(error),
         }
         if !written.is_empty() {
-            let slots = &mut lock(&self.state).slots;
+            let slots = &mut self.state.lock().slots;
             completions.extend(written.drain(..).filter_map(|slot| slots.written(slot)));
         }
         Ok(Progress::Sent)
@@ -105,7 +106,7 @@ impl Lane {
         let Some(_live) = self.enter() else { return };
         let mut completions = Vec::new();
         let sent =
-            try_lock(&self.outgoing).map(|outgoing| self.send_some(outgoing, &mut completions));
+            self.outgoing.try_lock().map(|outgoing| self.send_some(outgoing, &mut completions));
         self.report(&mut completions);
         match sent {
             Some(Ok(true)) => {}

@@ -2,9 +2,10 @@
 
 use crate::block::{Memory, Span};
 use handfast_core::transfer::Direction;
+use parking_lot::RwLock;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 /// Maximum registered regions. Each change copies the table, so this also bounds the copy.
 pub const REGIONS_MAX: usize = 16_384;
@@ -158,14 +159,14 @@ impl RegionTable {
 
     fn snapshot(&self) -> Arc<Snapshot> {
         // A poisoned lock still holds a whole snapshot: the only write replaces the pointer.
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     fn change<T, E>(
         &self,
         edit: impl FnOnce(&mut Vec<Region>, &Snapshot) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let mut regions = current.regions.clone();
         let result = edit(&mut regions, &current)?;
         let version = current.version + 1;

@@ -13,11 +13,12 @@ use handfast_core::transfer::BatchReport;
 use handfast_core::transport::TransportError;
 use handfast_core::wire::{Checksum, NodeDescriptor, RegionDescriptor};
 use handfast_transport::{Access, Direction, Memory, RemoteSpan, Span, TransportKind};
+use parking_lot::Mutex;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Maximum edit distance of a suggested name.
@@ -254,7 +255,7 @@ impl Segment {
     }
 
     fn resolved(&self) -> Resolved {
-        self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.resolved.lock().clone()
     }
 
     /// Present location of the bytes: the cached descriptor, unless its owner was lost or
@@ -288,7 +289,7 @@ impl Segment {
         let region =
             pick(&descriptor, Some(self.name())).map_err(|error| error.at(self.address()))?;
         let fresh = Resolved::new(target, region);
-        *self.inner.resolved.lock().unwrap_or_else(PoisonError::into_inner) = fresh.clone();
+        *self.inner.resolved.lock() = fresh.clone();
         Ok(fresh)
     }
 }

@@ -1,8 +1,8 @@
 //! Notifications of peers, until the application takes them.
 
 use handfast_core::mooncake::Notification;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Received notifications, until the application takes them.
 pub(crate) struct Inbox {
@@ -17,7 +17,7 @@ impl Inbox {
 
     /// Stores a notification. Returns false if the inbox is full.
     pub(crate) fn put(&self, notification: Notification) -> bool {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         if kept.len() >= self.kept_max {
             return false;
         }
@@ -27,10 +27,6 @@ impl Inbox {
 
     /// Removes and returns all notifications, in order.
     pub(crate) fn take(&self) -> Vec<Notification> {
-        self.lock().drain(..).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Notification>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().drain(..).collect()
     }
 }

@@ -1,9 +1,10 @@
 //! Idle connections, kept for further calls.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -40,7 +41,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
 
     /// Keeps a connection to `address`. Within the runtime that drives it.
     pub(super) fn put(self: &Arc<Self>, address: &str, stream: S) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.closed {
             return;
         }
@@ -58,7 +59,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
     pub(super) async fn take(&self, address: &str) -> Option<S> {
         loop {
             let mut spare = {
-                let mut state = self.lock();
+                let mut state = self.0.lock();
                 let place = state.spares.iter().rposition(|spare| spare.address == address)?;
                 state.spares.remove(place)?
             };
@@ -77,18 +78,14 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
 
     /// Closes all connections and keeps no further ones.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.closed = true;
         state.spares.clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Closes what is idle for too long, and says when to look again, if there is anything left.
     fn expire(&self, now: Instant) -> Option<Instant> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         while state.spares.front().is_some_and(|spare| spare.until <= now) {
             state.spares.pop_front();
         }

@@ -2,9 +2,10 @@
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::transport::Side;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::broadcast;
 
 /// Maximum fallbacks kept, also for a slow subscriber; the oldest are dropped.
@@ -102,7 +103,7 @@ impl Fallbacks {
     fn tell_unless(&self, reason: Error, is_known: fn(&Fallback, &Fallback) -> bool) {
         let fallback = Fallback::new(reason);
         {
-            let mut kept = self.lock();
+            let mut kept = self.kept.lock();
             if kept.iter().any(|known| is_known(known, &fallback)) {
                 return;
             }
@@ -119,19 +120,15 @@ impl Fallbacks {
     /// Forgets the fallbacks of a peer that RDMA reaches again, so that the next is reported.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn forget(&self, peer: &str) {
-        self.lock().retain(|known| known.peer() != Some(peer));
+        self.kept.lock().retain(|known| known.peer() != Some(peer));
     }
 
     pub(crate) fn all(&self) -> Vec<Fallback> {
-        self.lock().iter().cloned().collect()
+        self.kept.lock().iter().cloned().collect()
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Fallback> {
         self.told.subscribe()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Fallback>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

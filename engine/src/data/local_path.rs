@@ -5,8 +5,9 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
     Completion, DataPath, Direction, Posting, RegionTable, Sent, SliceId, Span,
 };
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 /// A node's lane to itself. The life cycle numbers lanes from one, so zero is free for it.
@@ -59,7 +60,7 @@ impl LocalPath {
 
 impl DataPath for LocalPath {
     fn post(&self, _lane: Lifecycle, postings: &mut Vec<Posting>) {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         match waiting.stopped {
             false => waiting.postings.extend(postings.drain(..)),
             true => postings.clear(),
@@ -69,7 +70,7 @@ impl DataPath for LocalPath {
     }
 
     fn withdraw(&self, _lane: Lifecycle, slice: SliceId) {
-        let mut waiting = self.queue.lock();
+        let mut waiting = self.queue.waiting.lock();
         let place = waiting.postings.iter().position(|posting| posting.slice == slice);
         if let Some(place) = place {
             waiting.postings.remove(place);
@@ -87,12 +88,8 @@ impl Drop for LocalPath {
 }
 
 impl LocalQueue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn stop(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.stopped = true;
         waiting.postings.clear();
         drop(waiting);
@@ -106,7 +103,7 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
     let mut turn = Vec::with_capacity(COPIES_PER_TURN);
     loop {
         {
-            let mut waiting = queue.lock();
+            let mut waiting = queue.waiting.lock();
             if waiting.stopped {
                 return;
             }

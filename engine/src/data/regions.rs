@@ -8,8 +8,9 @@ use handfast_core::wire::{REGION_NAME_BYTES_MAX, RegionDescriptor};
 use handfast_transport::{
     Access, Direction, Region, RegionError, RegionTable, RegistrationError, Span,
 };
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
@@ -97,7 +98,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.regions.table.unregister(self.region.key());
-        let mut named = self.regions.lock();
+        let mut named = self.regions.named.lock();
         let place = named.iter().position(|named| named.region.key() == self.region.key());
         let gone = place.map(|place| named.remove(place));
         drop(named);
@@ -116,7 +117,7 @@ impl Regions {
 
     /// Regions there are.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.named.lock().len()
     }
 
     pub(crate) fn register(
@@ -138,7 +139,7 @@ impl Regions {
         if span.is_empty() {
             return Err(failed(Cause::Invalid("a segment has at least one byte".into())));
         }
-        let mut named = self.lock();
+        let mut named = self.named.lock();
         if named.iter().any(|known| &*known.name == name) {
             return Err(failed(Cause::Invalid(format!("the segment '{name}' is served already"))));
         }
@@ -180,7 +181,7 @@ impl Regions {
                 writable: region.access().remote_write,
                 location: location.as_ref().map(Location::to_string),
             };
-        self.lock().iter().filter(reached).map(describe).collect()
+        self.named.lock().iter().filter(reached).map(describe).collect()
     }
 
     /// Finds bytes by their address alone, in one region that allows it.
@@ -198,11 +199,8 @@ impl Regions {
                 && (first..first + named.region.bytes()).contains(&address)
                 && end - first <= named.region.bytes()
         };
-        let key = self.lock().iter().find(holds).map(|named| named.region.key()).ok_or(nowhere)?;
+        let key =
+            self.named.lock().iter().find(holds).map(|named| named.region.key()).ok_or(nowhere)?;
         Ok(self.table.lookup(key, address, length, direction)?)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Named>> {
-        self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -13,10 +13,11 @@ use handfast_core::transfer::TransferLimits;
 use handfast_core::wire::{NodeDescriptor, Transports};
 use handfast_core::{Duration, Incarnation, NicPath, NodeName};
 use handfast_transport_tcp::Net;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -69,7 +70,7 @@ impl<N: Net> LinkTable<N> {
     }
 
     fn target(&self, identity: Identity) -> Result<Arc<Target>, Cause> {
-        let mut targets = lock(&self.targets);
+        let mut targets = self.targets.lock();
         if let Some(target) = targets.get(&identity).and_then(Weak::upgrade) {
             return Ok(target);
         }
@@ -96,7 +97,7 @@ impl<N: Net> LinkTable<N> {
 
     fn start(&self, identity: &Identity) -> Result<Arc<Target>, Cause> {
         let (name, call_address, data_address, version) = identity;
-        let (stopped, alive) = match &*lock(&self.stop) {
+        let (stopped, alive) = match &*self.stop.lock() {
             Some((stop, alive)) => (stop.subscribe(), alive.clone()),
             None => return Err(Cause::Closed),
         };
@@ -161,11 +162,11 @@ impl<N: Net> Links for LinkTable<N> {
     }
 
     fn targets(&self) -> Vec<Arc<Target>> {
-        lock(&self.targets).values().filter_map(Weak::upgrade).collect()
+        self.targets.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     fn close<'a>(&'a self) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        drop(lock(&self.stop).take());
+        drop(self.stop.lock().take());
         Box::pin(async {
             // Ends when the last link has dropped its sender.
             let _ = self.running.lock().await.recv().await;
@@ -190,8 +191,4 @@ fn describe(descriptor: &SegmentDescriptor, address: &str) -> Result<NodeDescrip
         data_port: None,
         keep: false,
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

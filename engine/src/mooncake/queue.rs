@@ -2,8 +2,8 @@
 
 use handfast_core::Lifecycle;
 use handfast_transport::{Direction, Posting, SliceId};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 
 /// Postings of one lane. The lane's depth bounds them.
@@ -40,13 +40,13 @@ pub(super) enum Withdrawn {
 
 impl Queue {
     pub(super) fn open(&self, lane: Lifecycle) {
-        self.lock().open = Some(lane);
+        self.state.lock().open = Some(lane);
     }
 
     /// Takes postings, or drops them if their lane has ended: a delayed caller must not execute
     /// twice a posting that was retried on a later lane.
     pub(super) fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.open == Some(lane) {
             state.waiting.extend(postings.drain(..));
         }
@@ -56,7 +56,7 @@ impl Queue {
     }
 
     pub(super) fn withdraw(&self, lane: Lifecycle, slice: SliceId) -> Withdrawn {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.open != Some(lane) {
             return Withdrawn::Asked;
         }
@@ -82,7 +82,7 @@ impl Queue {
     }
 
     fn try_take(&self) -> Option<(Posting, oneshot::Receiver<()>)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let posting = state.waiting.pop_front()?;
         let (cancel, cancelled) = oneshot::channel();
         let direction = posting.direction;
@@ -97,7 +97,7 @@ impl Queue {
     /// A posting could not be begun; false if it was asked back meanwhile, so that its end is to be
     /// reported instead.
     pub(super) fn put_back(&self, posting: Posting) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.active.remove(&posting.slice).is_none() {
             return false;
         }
@@ -109,27 +109,23 @@ impl Queue {
 
     /// A posting has ended, answered or asked back.
     pub(super) fn on_ended(&self, slice: SliceId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.answered |= state.active.remove(&slice).is_some();
     }
 
     /// The peer answered since the last call.
     pub(super) fn take_answered(&self) -> bool {
-        std::mem::take(&mut self.lock().answered)
+        std::mem::take(&mut self.state.lock().answered)
     }
 
     /// Ends the lane: what was not begun, and whether a write was.
     pub(super) fn close(&self) -> (Vec<SliceId>, bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.open = None;
         let unsent = state.waiting.drain(..).map(|posting| posting.slice).collect();
         let writing = state.active.values().any(|active| active.direction == Direction::Write);
         state.active.clear();
         (unsent, writing)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,8 +12,9 @@ use handfast_core::transport::TransportError;
 use handfast_core::{Duration, Incarnation, Lifecycle, NicPath, NodeName};
 use handfast_trace::Trace;
 use handfast_transport::{Completion, DataPath, LaneSink};
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Most incarnations of one peer at once. One is alive; transfers and segments from before a
@@ -35,28 +36,28 @@ impl LaneTable {
     }
 
     pub(crate) fn insert(&self, lane: Lifecycle, target: Arc<Target>) {
-        self.lanes.write().unwrap_or_else(PoisonError::into_inner).insert(lane, target);
+        self.lanes.write().insert(lane, target);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lanes.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.lanes.read().len()
     }
 
     pub(crate) fn contains(&self, lane: Lifecycle) -> bool {
-        self.lanes.read().unwrap_or_else(PoisonError::into_inner).contains_key(&lane)
+        self.lanes.read().contains_key(&lane)
     }
 
     pub(crate) fn get(&self, lane: Lifecycle) -> Option<Arc<Target>> {
-        self.lanes.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+        self.lanes.read().get(&lane).cloned()
     }
 
     pub(crate) fn remove(&self, lane: Lifecycle) -> Option<Arc<Target>> {
-        self.lanes.write().unwrap_or_else(PoisonError::into_inner).remove(&lane)
+        self.lanes.write().remove(&lane)
     }
 
     /// Forgets every lane.
     fn clear(&self) {
-        self.lanes.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lanes.write().clear();
     }
 }
 
@@ -136,7 +137,7 @@ impl Registry {
         incarnation: Incarnation,
         address: &str,
     ) -> Option<Arc<Target>> {
-        let mut targets = self.lock();
+        let mut targets = self.targets.lock();
         if !targets.contains_key(&path.node) && targets.len() >= self.parts.targets_max {
             prune(&mut targets);
             if targets.len() >= self.parts.targets_max {
@@ -177,7 +178,7 @@ impl Registry {
 
     /// Every known run of a peer.
     pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
-        self.lock().get(&path.node).cloned().unwrap_or_default()
+        self.targets.lock().get(&path.node).cloned().unwrap_or_default()
     }
 
     /// The runs that a lane over a path leads to: to a Mooncake node each path has its own.
@@ -189,18 +190,14 @@ impl Registry {
 
     /// Takes every run of a peer but one out of the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
-        let mut targets = self.lock();
+        let mut targets = self.targets.lock();
         let Some(known) = targets.get_mut(&path.node) else { return Vec::new() };
         known.extract_if(.., |target| target.incarnation() != live).collect()
     }
 
     /// Every target there is.
     pub(crate) fn all(&self) -> Vec<Arc<Target>> {
-        self.lock().values().flatten().cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, Vec<Arc<Target>>>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.targets.lock().values().flatten().cloned().collect()
     }
 }
 

@@ -4,8 +4,8 @@ use crate::observe::meters::Meters;
 use handfast_core::node::Counters as LifeCycleCounters;
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::TcpCounters;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// A snapshot of the counters since the engine's start, and of the current lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,7 +203,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     pub(crate) fn set_life_cycle(&self, counters: LifeCycleCounters) {
-        *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+        *self.life_cycle.lock() = counters;
     }
 
     pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters, rdma: NicCounters) -> Counters {
@@ -224,7 +224,7 @@ impl Counts {
             notifications_rejected: read(&self.notifications_rejected),
             publications_failed: read(&self.publications_failed),
             peers_moved: read(&self.peers_moved),
-            life_cycle: *self.life_cycle.lock().unwrap_or_else(PoisonError::into_inner),
+            life_cycle: *self.life_cycle.lock(),
             tcp,
             rdma,
         }

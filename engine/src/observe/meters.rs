@@ -18,9 +18,10 @@ use handfast_core::node::Event;
 use handfast_core::wire::{Message, Op, RefusalReason};
 use handfast_core::{Lifecycle, NicPath};
 use handfast_transport::TransportKind;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Maximum peers with counters of their own; all others share one set.
 pub const METERED_PEERS_MAX: usize = 1_024;
@@ -136,7 +137,7 @@ impl Meters {
     /// The metrics of a peer with a demand or a lane. Past the limit peers share one row, so that a
     /// caller with ever new names fills no memory.
     pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
-        let mut peers = self.lock();
+        let mut peers = self.peers.lock();
         if let Some(known) = peers.get(path) {
             return known.clone();
         }
@@ -148,12 +149,12 @@ impl Meters {
 
     /// The metrics of any sender, known or not.
     fn known(&self, path: &NicPath) -> Arc<PeerMeters> {
-        self.lock().get(path).unwrap_or(&self.other).clone()
+        self.peers.lock().get(path).unwrap_or(&self.other).clone()
     }
 
     /// Yields every peer with its own counters, then the shared set.
     pub(crate) fn all(&self) -> (Vec<(NicPath, Arc<PeerMeters>)>, Arc<PeerMeters>) {
-        let peers = self.lock();
+        let peers = self.peers.lock();
         let each = peers.iter().map(|(path, meters)| (path.clone(), meters.clone()));
         (each.collect(), self.other.clone())
     }
@@ -161,7 +162,7 @@ impl Meters {
     pub(crate) fn on_lane_up(&self, lane: Lifecycle, path: &NicPath) {
         let meters = self.peer(path);
         count(&meters.established);
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         if let Some(end) = lanes.ends.remove(path) {
             count(&meters.repaired[end as usize]);
         }
@@ -176,19 +177,19 @@ impl Meters {
             Event::PeerRestarted { peer, .. } => {
                 count(&self.known(peer).restarts);
                 // The restart is the cause, whatever error its lanes end with.
-                self.lanes().note_end(peer, Cause::PeerRestarted);
+                self.lanes.lock().note_end(peer, Cause::PeerRestarted);
             }
             Event::OpenFailed { peer, .. } => count(&self.known(peer).opens_failed),
             Event::RetireFailed { peer, .. } => count(&self.known(peer).retires_failed),
             Event::RetireOverdue { peer, .. } => count(&self.known(peer).retires_overdue),
             Event::RetireForced { peer, .. } => count(&self.known(peer).retires_forced),
-            Event::PeerForgotten { peer } => drop(self.lanes().ends.remove(peer)),
+            Event::PeerForgotten { peer } => drop(self.lanes.lock().ends.remove(peer)),
             Event::NameConflict { .. } | Event::Undeclared { .. } => {}
         }
     }
 
     fn on_ended(&self, peer: &NicPath, lane: Lifecycle, cause: Cause) {
-        let mut lanes = self.lanes();
+        let mut lanes = self.lanes.lock();
         match lanes.up.remove(&lane) {
             Some(meters) => {
                 count(&meters.lanes_ended[cause as usize]);
@@ -213,14 +214,6 @@ impl Meters {
         if let Some(reason) = refusal(message) {
             count(&self.known(&message.from).refusals_received[reason]);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<NicPath, Arc<PeerMeters>>> {
-        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -30,9 +30,10 @@ use handfast_transport::{
     Completion, DataPath, Direction, Posting, RemoteSpan, SliceId, Span, TransportKind,
 };
 use handfast_transport_rdma::LimitReached;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -200,11 +201,11 @@ impl Target {
 
     /// The peer's last known call address.
     pub(crate) fn address(&self) -> Arc<str> {
-        self.address.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.address.lock().clone()
     }
 
     pub(crate) fn set_address(&self, address: &str) {
-        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address.into();
+        *self.address.lock() = address.into();
     }
 
     /// Whether the descriptor may be out of date: the peer was lost or has restarted.
@@ -452,8 +453,7 @@ impl Target {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing between lock and unlock can panic half way through a change of the outbox.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Acts on what the machine wants, then arms the timer.

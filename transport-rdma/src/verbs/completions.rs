@@ -4,15 +4,15 @@
 //! its queue pairs can complete before they exist, and they are free again only when the poller
 //! has seen the queue empty after they were destroyed: some drivers leave their completions there.
 
-use super::lane::lock;
 use super::objects::{Channel, CompletionQueue};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
 use handfast_transport::{LimitReached, NicLimit};
+use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum completion queues of one NIC. One suffices unless the device's queues are small.
@@ -89,20 +89,18 @@ impl CompletionQueues {
     /// Reserves entries, in a new queue if the existing ones are full.
     pub(super) fn reserve(self: &Arc<Self>, entries: u32) -> Result<Reservation, VerbsError> {
         let deadline = Instant::now() + RECLAIM_WAIT;
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         loop {
             if let Some(number) = self.place(&mut table, entries)? {
                 table.books[number].reserved += entries;
                 let shard = Arc::clone(&table.shards[number]);
                 return Ok(Reservation { queues: Arc::clone(self), shard, entries });
             }
-            let left = deadline.saturating_duration_since(Instant::now());
             let leaving = table.books.iter().any(|books| books.leaving > 0);
-            if !leaving || left.is_zero() {
+            if !leaving || Instant::now() >= deadline {
                 return Err(self.full(&table, entries));
             }
-            let waited = self.reclaimed.wait_timeout(table, left);
-            table = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.reclaimed.wait_until(&mut table, deadline);
         }
     }
 
@@ -144,7 +142,7 @@ impl CompletionQueues {
 
     /// Returns the reserved entries and all entries.
     pub(super) fn load(&self) -> (u64, u64) {
-        let table = lock(&self.table);
+        let table = self.table.lock();
         let reserved = table.books.iter().map(|books| u64::from(books.reserved)).sum();
         (reserved, table.shards.iter().map(|shard| u64::from(shard.entries)).sum())
     }
@@ -152,7 +150,7 @@ impl CompletionQueues {
     /// Brings a list of the queues up to date; none goes before all do.
     pub(super) fn refresh(&self, known: &mut Vec<Arc<Shard>>) {
         if known.len() != self.made.load(Ordering::Acquire) {
-            known.clone_from(&lock(&self.table).shards);
+            known.clone_from(&self.table.lock().shards);
         }
     }
 
@@ -161,12 +159,12 @@ impl CompletionQueues {
         if !self.any_leaving.load(Ordering::Acquire) {
             return 0;
         }
-        lock(&self.table).books[shard.number].leaving
+        self.table.lock().books[shard.number].leaving
     }
 
     /// The queue was seen empty after `entries` were leaving.
     pub(super) fn on_empty(&self, shard: &Shard, entries: u32) {
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         let books = &mut table.books[shard.number];
         books.leaving -= entries;
         books.reserved -= entries;
@@ -184,7 +182,7 @@ impl CompletionQueues {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut table = lock(&self.queues.table);
+        let mut table = self.queues.table.lock();
         table.books[self.shard.number].leaving += self.entries;
         self.queues.any_leaving.store(true, Ordering::Release);
         drop(table);

@@ -3,7 +3,7 @@
 use super::completions::Reservation;
 use super::config::{NicConfig, QUEUE_PAIRS_PER_LANE_MAX};
 use super::context::mtu_number;
-use super::lane::{Announced, Lane, LaneSetup, lock};
+use super::lane::{Announced, Lane, LaneSetup};
 use super::lanes::Refused;
 use super::nic::Nic;
 use super::objects::{Numbers, Patience, QueuePair, Route};
@@ -60,7 +60,7 @@ impl Nic {
     /// connect.
     pub fn note_address(&self, peer: &NicPath, gid: &str, request: Option<Pair>) {
         if let Ok(address) = parse_gid(gid) {
-            lock(&self.book).on_seen(&peer.to_string(), address, request);
+            self.book.lock().on_seen(&peer.to_string(), address, request);
         }
     }
 
@@ -84,7 +84,7 @@ impl Nic {
         let port = context.port_facts(self.config.port)?;
         let chosen = self.announce(peer.as_deref())?;
         tracing::debug!(lane = lifecycle.0, peer, gid = chosen.why, "address announced");
-        let begun = lock(&self.shared.lanes).begin(lifecycle, pairs);
+        let begun = self.shared.lanes.lock().begin(lifecycle, pairs);
         let serial = begun.map_err(|why| match why {
             Refused::Exists => refused("the lifecycle exists".to_owned()),
             Refused::Limit(limit) => {
@@ -106,7 +106,7 @@ impl Nic {
         let entries = u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(self.config.depth);
         let made = self.shared.queues.reserve(entries);
         let made = made.and_then(|reservation| Lane::new(lifecycle, psns, reservation, setup));
-        let mut lanes = lock(&self.shared.lanes);
+        let mut lanes = self.shared.lanes.lock();
         let lane = match made {
             Ok(lane) => lane,
             Err(error) => {
@@ -138,7 +138,7 @@ impl Nic {
     pub(super) fn queue_pair(&self, reservation: &Reservation) -> Result<QueuePair, VerbsError> {
         let queue = Arc::clone(&reservation.shard.queue);
         QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
-            let lanes = lock(&self.shared.lanes);
+            let lanes = self.shared.lanes.lock();
             let queue_pairs = (lanes.queue_pairs(), lanes.queue_pairs_max());
             exhausted(error, queue_pairs, self.shared.queues.load())
         })
@@ -159,7 +159,9 @@ impl Nic {
                 let entry = usable.iter().find(same).unwrap_or(&usable[0]);
                 Ok(explained(*entry, &entries, self.config.gid))
             }
-            Some(peer) => lock(&self.book)
+            Some(peer) => self
+                .book
+                .lock()
                 .announce(peer, &usable, &KernelRoutes)
                 .ok_or_else(|| none("the port has no usable address".to_owned())),
         }
@@ -234,7 +236,7 @@ impl Nic {
         let can_move = own.peer.is_some()
             && others.is_ok_and(|all| all.iter().any(|e| is_one_family(e.address, peer)));
         if let Some(name) = &own.peer {
-            lock(&self.book).on_failed(name, address, peer);
+            self.book.lock().on_failed(name, address, peer);
         }
         let (side, next) = if can_move {
             (Side::Peer, "; the next lane announces another address of ours")
@@ -261,7 +263,7 @@ impl Nic {
         let address = own.gid.address;
         let Err(error) = connected else {
             if let Some(name) = &own.peer {
-                lock(&self.book).on_connected(name, address, peer);
+                self.book.lock().on_connected(name, address, peer);
             }
             return Ok(());
         };
@@ -274,7 +276,7 @@ impl Nic {
             return Err(VerbsError { side: Side::Local, detail, ..error });
         }
         if let Some(name) = &own.peer {
-            lock(&self.book).on_failed(name, address, peer);
+            self.book.lock().on_failed(name, address, peer);
         }
         let words = rank(&own.gid).map_or("", |(_, words)| words);
         let detail = format!("{}; from {}: {words}", error.detail, own.gid);

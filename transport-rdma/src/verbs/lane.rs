@@ -22,17 +22,13 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{
     Completion, CompletionStatus, Direction, Posting, RemoteSpan, Sent, SliceId,
 };
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Interval between checks for remaining users of a retiring lane.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// Locks; what a panicking holder left behind is still whole, for no holder panics half-way.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Queue pairs before their room in a completion queue: they are destroyed in this order.
 struct Objects {
@@ -204,7 +200,7 @@ impl Lane {
     }
 
     fn objects(&self) -> Option<Arc<Objects>> {
-        lock(&self.objects).clone()
+        self.objects.lock().clone()
     }
 
     /// Connects each queue pair to the peer's at its index. Queue pairs beyond those of the peer
@@ -219,7 +215,7 @@ impl Lane {
     ) -> Result<(), VerbsError> {
         let mut route = *route;
         let refused = |detail: &str| self.context().error(Side::Local, "wire", 0, detail);
-        if std::mem::replace(&mut lock(&self.state).connected, true) {
+        if std::mem::replace(&mut self.state.lock().connected, true) {
             return Err(refused("the lane was wired before"));
         }
         let objects = self.objects().ok_or_else(|| refused("the lane is retired"))?;
@@ -234,7 +230,7 @@ impl Lane {
             pair.send_ready(&route, *psn, patience)?;
         }
         // Queue pairs without a counterpart accept no work.
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.outstanding.truncate(peers.len());
         if state.over || self.gate.open().is_none() {
             return Err(refused("the lane is retired"));
@@ -250,7 +246,7 @@ impl Lane {
         patience: Patience,
     ) -> Result<(), VerbsError> {
         let refused = |detail: &str| self.context().error(Side::Local, "reset", 0, detail);
-        let state = lock(&self.state);
+        let state = self.state.lock();
         if !state.connected || state.over || !state.is_idle() {
             return Err(refused("the lane is not wired, has failed, or has work in flight"));
         }
@@ -272,7 +268,7 @@ impl Lane {
         if let Some(ticket) = self.gate.enter()
             && let Some(objects) = self.objects()
         {
-            let mut requests = std::mem::take(&mut *lock(&self.requests));
+            let mut requests = std::mem::take(&mut *self.requests.lock());
             self.admit(postings, &mut requests, &mut ended);
             for (pair, requests) in objects.queue_pairs.iter().zip(&mut requests) {
                 let mut parts = calls(requests, self.call_bytes_max);
@@ -281,7 +277,7 @@ impl Lane {
                 }
             }
             requests.iter_mut().for_each(Vec::clear);
-            *lock(&self.requests) = requests;
+            *self.requests.lock() = requests;
             drop(objects);
             drop(ticket);
         }
@@ -300,7 +296,7 @@ impl Lane {
         requests: &mut Vec<Vec<WorkRequest>>,
         ended: &mut Vec<Completion>,
     ) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let state = &mut *state;
         state.active = true;
         requests.resize_with(state.outstanding.len(), Vec::new);
@@ -365,13 +361,13 @@ impl Lane {
     /// The device has the slice and has not reported its completion.
     pub(super) fn holds(&self, slice: SliceId) -> bool {
         let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
-        lock(&self.state).in_flight.any(is_it)
+        self.state.lock().in_flight.any(is_it)
     }
 
     /// Handles completions of this lane.
     pub(super) fn on_told(&self, told: &[WorkCompletion], scratch: &mut Scratch) {
         let failure = self.account(told, scratch);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.reporting -= 1;
         if state.is_idle() || state.probes == 0 {
             self.idle.notify_all();
@@ -387,7 +383,7 @@ impl Lane {
     fn account(&self, told: &[WorkCompletion], scratch: &mut Scratch) -> Option<VerbsError> {
         let Scratch { ended, released } = scratch;
         let mut failure = None;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.reporting += 1;
         state.active = true;
         for told in told {
@@ -461,7 +457,7 @@ impl Lane {
     /// Marks the lane as failed: stops posting and reports the first failure.
     pub(super) fn fail(&self, error: VerbsError) {
         // First, so that a concurrent Connect does not open the gate again.
-        let first = !std::mem::replace(&mut lock(&self.state).over, true);
+        let first = !std::mem::replace(&mut self.state.lock().over, true);
         self.gate.revoke();
         if first {
             count(&self.counts.lanes_failed);
@@ -480,7 +476,7 @@ impl Lane {
     /// Stops posting.
     pub(super) fn revoke(&self) {
         // First, so that a concurrent Connect does not open the gate again.
-        lock(&self.state).over = true;
+        self.state.lock().over = true;
         self.gate.revoke();
     }
 
@@ -488,7 +484,7 @@ impl Lane {
     /// pairs are gone, unless an error says that the kernel keeps one. `Ok(false)`: somebody still
     /// uses them, as a Wire does that the kernel holds up; to be called again.
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
-        let _one_at_a_time = lock(&self.retiring);
+        let _one_at_a_time = self.retiring.lock();
         self.revoke();
         // Posters inside only hand requests over; what they posted is drained below.
         while !self.gate.is_drained() && Instant::now() < deadline {
@@ -516,27 +512,20 @@ impl Lane {
     }
 
     fn wait(&self, deadline: Instant, enough: impl Fn(&State) -> bool) -> bool {
-        let mut state = lock(&self.state);
-        while !enough(&state) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let waited = self.idle.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let mut state = self.state.lock();
+        self.idle.wait_while_until(&mut state, |state| !enough(state), deadline);
+        enough(&state)
     }
 
     /// Destroys the queue pairs once nobody else uses them, and gives up what was not drained.
     fn destroy(&self, deadline: Instant) -> Result<bool, VerbsError> {
-        let Some(mut shared) = lock(&self.objects).take() else { return Ok(true) };
+        let Some(mut shared) = self.objects.lock().take() else { return Ok(true) };
         let Objects { queue_pairs, reservation } = loop {
             match Arc::try_unwrap(shared) {
                 Ok(objects) => break objects,
                 Err(used) if Instant::now() < deadline => shared = used,
                 Err(used) => {
-                    *lock(&self.objects) = Some(used);
+                    *self.objects.lock() = Some(used);
                     return Ok(false);
                 }
             }
@@ -548,7 +537,7 @@ impl Lane {
             Ok(()) => drop(reservation),
             Err(_) => std::mem::forget(reservation),
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.probes = 0;
         let abandoned = state.in_flight.drain();
         drop(state);

@@ -4,7 +4,7 @@ use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
 use super::context::Context;
 use super::counters::{Counts, NicLoad, count};
-use super::lane::{Lane, Probe, SCRATCH_BYTES, lock};
+use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
 use super::poller::{Poller, waker};
@@ -19,10 +19,11 @@ use handfast_core::Lifecycle;
 use handfast_core::transfer::SliceId;
 use handfast_core::transport::Side;
 use handfast_transport::{Access, Completion, DataPath, Memory, Posting, RemoteSpan, Sent, Span};
+use parking_lot::Mutex;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Most queue pairs made and destroyed by one [`Nic::skip_numbers`].
@@ -46,16 +47,16 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
-        lock(&self.lanes).find(lifecycle)
+        self.lanes.lock().find(lifecycle)
     }
 
     /// The lane of a work request's name.
     pub(super) fn lane_of(&self, serial: u32) -> Option<Arc<Lane>> {
-        lock(&self.lanes).of_serial(serial)
+        self.lanes.lock().of_serial(serial)
     }
 
     pub(super) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        lock(&self.lanes).all()
+        self.lanes.lock().all()
     }
 }
 
@@ -308,7 +309,7 @@ impl Nic {
             let detail = "the lane is in use; it is to be retired again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
-        let mut lanes = lock(&self.shared.lanes);
+        let mut lanes = self.shared.lanes.lock();
         if lanes.remove(&lane) {
             count(&self.shared.counts.lanes_retired);
         }
@@ -318,7 +319,7 @@ impl Nic {
 
     /// Lanes that exist.
     pub fn lanes(&self) -> usize {
-        lock(&self.shared.lanes).len()
+        self.shared.lanes.lock().len()
     }
 
     /// A lane's device holds a slice whose completion it has not reported. Scans all work in flight
@@ -336,7 +337,7 @@ impl Nic {
     pub fn load(&self) -> NicLoad {
         let (completion_entries, completion_entries_made) = self.shared.queues.load();
         let (regions, regions_max) = self.domain.regions();
-        let lanes = lock(&self.shared.lanes);
+        let lanes = self.shared.lanes.lock();
         NicLoad {
             lanes: lanes.len(),
             lanes_max: self.config.lanes_max,
@@ -386,6 +387,6 @@ impl Drop for Nic {
             }
         }
         drop(self.poller.take());
-        lock(&self.shared.lanes).clear();
+        self.shared.lanes.lock().clear();
     }
 }

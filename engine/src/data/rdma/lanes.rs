@@ -21,8 +21,9 @@ use handfast_transport::{
 };
 use handfast_transport_rdma::{LimitReached, Nic, NicCounters, NicLimit, VerbsError, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// Queue pairs of a lane; Mooncake's default.
 pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
@@ -97,12 +98,12 @@ pub(super) fn not_created(error: VerbsError) -> NotCreated {
 
 impl<N: Net> Inner<N> {
     pub(super) fn lane(&self, lane: Lifecycle) -> Option<Lane> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+        self.known.read().get(&lane).cloned()
     }
 
     /// The NIC of a lane that runs over RDMA.
     fn nic_of(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         known
             .get(&lane)
             .filter(|lane| lane.transport_kind == TransportKind::Rdma)
@@ -110,11 +111,11 @@ impl<N: Net> Inner<N> {
     }
 
     pub(super) fn remember(&self, lifecycle: Lifecycle, lane: Lane) {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(lifecycle, lane);
+        self.known.write().insert(lifecycle, lane);
     }
 
     fn change(&self, lane: Lifecycle, change: impl FnOnce(&mut Lane)) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if let Some(lane) = known.get_mut(&lane) {
             change(lane);
         }
@@ -269,7 +270,7 @@ impl<N: Net> Inner<N> {
             tcp.retire(lifecycle).await?;
         }
         self.parts.watch.remove(lifecycle);
-        self.known.write().unwrap_or_else(PoisonError::into_inner).remove(&lifecycle);
+        self.known.write().remove(&lifecycle);
         Ok(())
     }
 

@@ -5,8 +5,9 @@ use crate::topology::Location;
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::{Access, DeviceMemory, Span};
 use handfast_transport_rdma::{Nic, Registration};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 
 /// Registrations at once, those of segments and of transfers together. Devices know some hundred
@@ -45,7 +46,7 @@ struct Known {
 impl LocalRegions {
     /// A registration that covers the bytes.
     pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
-        let known = self.lock();
+        let known = self.0.lock();
         let of_block = known.blocks.get(&span.memory().address())?;
         of_block.iter().filter_map(Weak::upgrade).find(|region| region.memory().covers(span))
     }
@@ -69,7 +70,7 @@ impl LocalRegions {
         let background = (!is_served).then(Handle::try_current).and_then(Result::ok);
         let memory = DeviceMemory::new(span, keys, Registrations { all, background });
         let region = Arc::new(LocalRegion::new(memory, location.unwrap_or_else(found)));
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.entries >= REGISTRATIONS_MAX {
             known.forget_gone();
         }
@@ -85,10 +86,6 @@ impl LocalRegions {
         let after = of_block.len();
         known.entries = known.entries + after - before;
         Ok(region)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,9 +9,10 @@ use handfast_core::transport::{Side, TransportError};
 use handfast_core::{Duration, Lifecycle, NicPath};
 use handfast_transport::{Completion, CompletionStatus, LaneSink, SliceId};
 use handfast_transport_rdma::{DeviceEvent, Nic, NicSink};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
@@ -49,17 +50,17 @@ impl Watch {
 
     /// The decision between RDMA and TCP, locked for one call.
     pub(super) fn fallback(&self) -> MutexGuard<'_, RdmaFallback> {
-        self.fallback.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fallback.lock()
     }
 
     pub(super) fn add(&self, lane: Lifecycle, peer: NicPath) {
         let facts = Facts { peer, answered: AtomicBool::new(false) };
-        let mut known = self.facts.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.facts.write();
         known.insert(lane, Arc::new(facts));
     }
 
     pub(super) fn remove(&self, lane: Lifecycle) {
-        self.facts.write().unwrap_or_else(PoisonError::into_inner).remove(&lane);
+        self.facts.write().remove(&lane);
     }
 
     /// Sees to it that a slice ends soon.
@@ -82,7 +83,7 @@ impl Watch {
     }
 
     fn of(&self, lane: Lifecycle) -> Option<Arc<Facts>> {
-        self.facts.read().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+        self.facts.read().get(&lane).cloned()
     }
 
     /// A lane that never had an answer says something about RDMA; one that had, about the peer.

@@ -2,9 +2,10 @@
 
 use crate::observe::read;
 use handfast_core::transfer::Moved;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Pairs of NICs that are counted one by one for a peer: twice as many as there are rails, for one
 /// that comes back with other NICs. What goes over others is in its counts by carrier alone.
@@ -37,7 +38,7 @@ pub(crate) struct NicPairs(Mutex<BTreeMap<Names, Arc<NicPair>>>);
 impl NicPairs {
     /// Returns the counters of a pair, or `None` past the limit.
     pub(crate) fn of(&self, own: &str, peer: &str) -> Option<Arc<NicPair>> {
-        let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pairs = self.0.lock();
         let names = (own.to_owned(), peer.to_owned());
         let full = pairs.len() >= NIC_PAIRS_METERED_MAX;
         if full && !pairs.contains_key(&names) {
@@ -48,7 +49,7 @@ impl NicPairs {
 
     /// Yields every pair: local NIC, peer's NIC, lanes established, bytes written and read.
     pub(crate) fn all(&self) -> Vec<(Names, [u64; 3])> {
-        let pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pairs = self.0.lock();
         let counts = |pair: &NicPair| [&pair.lanes, &pair.written, &pair.read].map(read);
         pairs.iter().map(|(names, pair)| (names.clone(), counts(pair))).collect()
     }

@@ -21,7 +21,7 @@ struct Notes {
 
 impl DataPath for Notes {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        let mut notes = self.posted.lock().unwrap();
+        let mut notes = self.posted.lock();
         notes.extend(postings.drain(..).map(|posting| (lane, posting.slice)));
     }
 
@@ -38,7 +38,7 @@ impl DataPath for Notes {
 
 impl Notes {
     fn take(&self) -> Vec<(Lifecycle, SliceId)> {
-        std::mem::take(&mut *self.posted.lock().unwrap())
+        std::mem::take(&mut *self.posted.lock())
     }
 }
 

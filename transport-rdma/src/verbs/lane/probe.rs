@@ -1,6 +1,6 @@
 //! Probe requests, which check the peer's liveness and identity and move no user data.
 
-use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, lock, remote_of};
+use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::{ibv_sge, rdma_t};
 use handfast_core::transport::Side;
@@ -41,7 +41,7 @@ impl Lane {
     ) -> Result<(), VerbsError> {
         let refused = |words: &str| self.context().error(Side::Local, "prove", 0, words);
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.probes > 0 {
                 return Err(refused("a probe is under way"));
             }
@@ -54,7 +54,7 @@ impl Lane {
             let words = "the peer's NIC did not answer a read in time";
             return Err(self.context().error(Side::Peer, "prove", 0, words));
         }
-        match lock(&self.state).probe_failed.take() {
+        match self.state.lock().probe_failed.take() {
             Some(error) => Err(VerbsError { call: "prove", ..error }),
             None => Ok(()),
         }
@@ -64,7 +64,7 @@ impl Lane {
     /// neither completes nor fails within `patience` ends the lane.
     pub(in crate::verbs) fn probe_if_idle(&self, scratch: &Registration, patience: Duration) {
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let was_active = std::mem::replace(&mut state.active, false);
             let lost = state.probes > 0 && state.probed.is_some_and(|at| at.elapsed() > patience);
             if lost && !was_active && !state.over {
@@ -82,7 +82,7 @@ impl Lane {
     }
 
     fn connected_pairs(&self) -> usize {
-        lock(&self.state).outstanding.len()
+        self.state.lock().outstanding.len()
     }
 
     /// Posts a probe on each queue pair with free capacity, and returns their number.
@@ -98,7 +98,7 @@ impl Lane {
         for (pair, queue_pair) in
             objects.queue_pairs.iter().take(self.connected_pairs()).enumerate()
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.outstanding[pair] >= self.depth {
                 continue;
             }
