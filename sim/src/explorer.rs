@@ -155,10 +155,10 @@ impl Explorer {
             if let Some(ending) = search.expand(layer, &mut whole, self) {
                 break ending;
             }
-            if search.path_tree.len() == end {
+            if search.path_tree.steps.len() == end {
                 break Ending::Fixpoint;
             }
-            layer = Layer { numbers: end..search.path_tree.len(), whole };
+            layer = Layer { numbers: end..search.path_tree.steps.len(), whole };
             depth += 1;
         };
         let mut longest_free = None;
@@ -208,7 +208,7 @@ impl Search<'_> {
                     return Some(self.violated(parent, Some(choice), violation, Vec::new()));
                 }
                 let (fingerprint, free_fingerprint) = after.fingerprints();
-                let number = self.path_tree.len();
+                let number = self.path_tree.steps.len();
                 let reached = *self.seen.entry(fingerprint).or_insert(number);
                 if let Some(graph) = self.graph.as_mut().filter(|_| choice.cost == 0) {
                     graph.lead_to(reached);
@@ -233,7 +233,7 @@ impl Search<'_> {
                 if self.seen.len() >= bounds.states_max {
                     return Some(Ending::StatesMax);
                 }
-                self.path_tree.add(parent, choice);
+                self.path_tree.steps.add(parent, choice);
                 if whole.len() < bounds.whole_max {
                     whole.push(after);
                 }
@@ -276,7 +276,8 @@ impl Search<'_> {
         let expected = self.samples.get(&fingerprint)?;
         let found = successors(again);
         (*expected != found).then(|| {
-            let way = transcript(self.path_tree.start(), &self.path_tree.schedule(first));
+            let way =
+                transcript(self.path_tree.start(), &self.path_tree.steps.schedule(first, None));
             let counts = format!("{} successors against {}", found.len(), expected.len());
             let detail = format!("{counts} of the same world when it was first reached:\n{way}");
             Violation { oracle: Oracle::Fingerprint, detail }
@@ -297,8 +298,7 @@ impl Search<'_> {
         violation: Violation,
         healing: Vec<Choice>,
     ) -> Ending {
-        let mut schedule = self.path_tree.schedule(parent);
-        schedule.extend(last.cloned());
+        let schedule = self.path_tree.steps.schedule(parent, last);
         let whole: Vec<Choice> = schedule.iter().chain(&healing).cloned().collect();
         let mut words = transcript(self.path_tree.start(), &whole);
         words.push_str(&format!("violated: {:?}: {}\n", violation.oracle, violation.detail));

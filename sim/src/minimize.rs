@@ -4,6 +4,7 @@
 use crate::case::Case;
 use crate::line::{Line, LineError, ReplayError, Schedule, rules};
 use crate::liveness::{Healer, wasteful};
+use crate::path_tree::Steps;
 use crate::play::{Rules, Run, play, play_schedule};
 use crate::transcript::transcript;
 use crate::{Coverage, seen::Memo};
@@ -305,7 +306,7 @@ impl Search {
     fn shorter(&mut self, start: &World, events: usize) -> Option<Vec<Choice>> {
         let mut seen: Memo<()> = Memo::default();
         seen.insert(start.fingerprint(), ());
-        let mut path_tree: Vec<(usize, Option<Choice>)> = vec![(0, None)];
+        let mut steps: Steps<Choice> = Steps::default();
         let mut layer = vec![(0, start.clone())];
         let mut choices = Vec::new();
         for _ in 1..events {
@@ -320,7 +321,7 @@ impl Search {
                     let rules = Rules::new(0, self.asked);
                     match step.violations.iter().find(|found| rules.asks(found.oracle)) {
                         Some(found) if found.oracle == self.oracle => {
-                            return Some(way(&path_tree, *number, choice));
+                            return Some(steps.schedule(*number, Some(choice)));
                         }
                         Some(_) => continue,
                         None => {}
@@ -330,13 +331,12 @@ impl Search {
                     }
                     self.reached += 1;
                     if self.cannot_heal(&after) {
-                        return Some(way(&path_tree, *number, choice));
+                        return Some(steps.schedule(*number, Some(choice)));
                     }
                     if self.reached >= self.worlds_max {
                         return None;
                     }
-                    next.push((path_tree.len(), after));
-                    path_tree.push((*number, Some(choice.clone())));
+                    next.push((steps.add(*number, choice), after));
                 }
             }
             layer = next;
@@ -354,15 +354,4 @@ impl Search {
             Err((violation, _)) => broken(violation),
         }
     }
-}
-
-fn way(path_tree: &[(usize, Option<Choice>)], parent: usize, last: &Choice) -> Vec<Choice> {
-    let mut schedule = vec![last.clone()];
-    let mut at = parent;
-    while let (before, Some(choice)) = &path_tree[at] {
-        schedule.push(choice.clone());
-        at = *before;
-    }
-    schedule.reverse();
-    schedule
 }

@@ -5,7 +5,6 @@ use crate::case::Case;
 use crate::coverage::Coverage;
 use crate::explorer::{Counterexample, Ending, Explorer};
 use crate::play::Rules;
-use crate::scheduler::Scheduler;
 use crate::sweep::Random;
 use crate::variants::{ALL, CANARY, Entry};
 use handfast_transport_sim::Oracle;
@@ -187,7 +186,7 @@ pub fn control(entry: &'static Entry, states: usize) -> Result<(), Escape> {
 fn control_sweep(entry: &'static Entry, schedules: u64) -> Result<(), Escape> {
     let start = entry.control();
     for seed in 0..control_schedules(schedules) {
-        let random = Random { seed, events_max: EVENTS_MAX, scheduler: Scheduler::Uniform };
+        let random = Random::uniform(seed, EVENTS_MAX);
         let rules = Rules::new(EVENTS_MAX, entry.oracles);
         let run = random.run_in(start.clone(), rules, &mut Coverage::default());
         if let Some(found) = run.violation {
@@ -216,7 +215,7 @@ fn shown(oracle: impl Debug, detail: String) -> Escape {
 pub fn sweep(entry: &'static Entry) -> Result<u64, Escape> {
     let case = Case::of_variant(entry);
     first_seed(|seed| {
-        let random = Random { seed, events_max: EVENTS_MAX, scheduler: Scheduler::Uniform };
+        let random = Random::uniform(seed, EVENTS_MAX);
         random.run(&case, &mut Coverage::default()).violation.is_some()
     })
 }

@@ -3,48 +3,60 @@
 
 use handfast_transport_sim::{Choice, Step, World};
 
-/// The tree of shortest ways. World 0 is the start.
+/// The events that lead to worlds, each after another world. World 0 is the start.
+pub(crate) struct Steps<E>(Vec<(u32, E)>);
+
+impl<E> Default for Steps<E> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<E: Clone> Steps<E> {
+    /// Numbers given so far; the next world gets this one.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.0.len() + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Adds a world and returns its number.
+    pub(crate) fn add(&mut self, parent: u32, event: &E) -> u32 {
+        self.0.push((parent, event.clone()));
+        self.len() - 1
+    }
+
+    fn step(&self, world: u32) -> Option<&(u32, E)> {
+        self.0.get((world as usize).checked_sub(1)?)
+    }
+
+    /// Every event from the start to a world, and the one after it.
+    pub(crate) fn schedule(&self, world: u32, last: Option<&E>) -> Vec<E> {
+        let mut schedule: Vec<E> = last.into_iter().cloned().collect();
+        let mut at = world;
+        while let Some((parent, event)) = self.step(at) {
+            schedule.push(event.clone());
+            at = *parent;
+        }
+        schedule.reverse();
+        schedule
+    }
+}
+
+/// The tree of shortest ways.
 pub(crate) struct Ways {
     start: World,
-    /// World `n + 1` results from `steps[n]` on its parent.
-    steps: Vec<(u32, Choice)>,
+    pub(crate) steps: Steps<Choice>,
     /// Worlds on the way to the one made last, by rising number.
     trail: Vec<(u32, World)>,
 }
 
 impl Ways {
     pub(crate) fn new(start: &World) -> Self {
-        Self { start: start.clone(), steps: Vec::new(), trail: Vec::new() }
+        Self { start: start.clone(), steps: Steps::default(), trail: Vec::new() }
     }
 
     /// The world they all begin with.
     pub(crate) fn start(&self) -> &World {
         &self.start
-    }
-
-    /// Numbers given so far; the next world gets this one.
-    pub(crate) fn len(&self) -> u32 {
-        u32::try_from(self.steps.len() + 1).unwrap_or(u32::MAX)
-    }
-
-    pub(crate) fn add(&mut self, parent: u32, choice: &Choice) {
-        self.steps.push((parent, choice.clone()));
-    }
-
-    fn step(&self, world: u32) -> Option<&(u32, Choice)> {
-        self.steps.get((world as usize).checked_sub(1)?)
-    }
-
-    /// Every event from the start to a world.
-    pub(crate) fn schedule(&self, world: u32) -> Vec<Choice> {
-        let mut schedule = Vec::new();
-        let mut at = world;
-        while let Some((parent, choice)) = self.step(at) {
-            schedule.push(choice.clone());
-            at = *parent;
-        }
-        schedule.reverse();
-        schedule
     }
 
     /// Makes a world again. Neighbours in a layer share most of their ways: asked for in rising
@@ -59,12 +71,12 @@ impl Ways {
             if let Some((_, world)) = self.trail.last().filter(|(number, _)| *number == at) {
                 break world.clone();
             }
-            let Some((parent, _)) = self.step(at) else { break self.start.clone() };
+            let Some((parent, _)) = self.steps.step(at) else { break self.start.clone() };
             missing.push(at);
             at = *parent;
         };
         for number in missing.into_iter().rev() {
-            if let Some((_, choice)) = self.step(number) {
+            if let Some((_, choice)) = self.steps.step(number) {
                 world.apply(choice, &mut Step::default());
             }
             if number != wanted {

@@ -25,6 +25,11 @@ pub struct Random {
 }
 
 impl Random {
+    /// A schedule in which every event is alike.
+    pub fn uniform(seed: u64, events_max: u32) -> Self {
+        Self { seed, events_max, scheduler: Scheduler::Uniform }
+    }
+
     /// Plays the schedule and lets the world heal.
     pub fn run(&self, case: &Case, coverage: &mut Coverage) -> Run {
         let rules = Rules::new(self.events_max, case.oracles());
@@ -183,47 +188,6 @@ pub struct Swarmed {
     pub run: Run,
     /// The replay line, if an oracle was violated.
     pub line: Option<Line>,
-}
-
-/// A schedule that a seed names: every kind of fault, every event alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seeded {
-    /// The scenario.
-    pub scenario: Scenario,
-    /// Chooses every event.
-    pub seed: u64,
-    /// Most events before the world is left to heal.
-    pub events_max: u32,
-    /// Most faults.
-    pub faults_max: u32,
-}
-
-impl Seeded {
-    /// The world it starts from.
-    pub fn start(&self) -> World {
-        self.scenario.world(self.faults_max)
-    }
-
-    /// Plays the schedule and lets the world heal.
-    pub fn run(&self, coverage: &mut Coverage) -> Run {
-        self.run_in(self.start(), coverage)
-    }
-
-    /// Plays the schedule in a world of the caller's.
-    pub fn run_in(&self, start: World, coverage: &mut Coverage) -> Run {
-        let rules = Rules::new(self.events_max, &[]);
-        self.random().run_in(start, rules, coverage)
-    }
-
-    fn random(&self) -> Random {
-        let Self { seed, events_max, .. } = *self;
-        Random { seed, events_max, scheduler: Scheduler::Uniform }
-    }
-
-    /// The line that replays it with the shipping rules.
-    pub fn line(&self, run: &Run) -> Line {
-        Line::of_random(Case::shipping(self.scenario, self.faults_max), self.random(), run)
-    }
 }
 
 /// Report of a failed seed: the shortest schedule found, then its line.

@@ -3,8 +3,8 @@
 use crate::nightly;
 use handfast_core::node::{StateKind, TRANSITIONS, TimerKind, Transition, Trigger};
 use handfast_core::wire::RefusalReason;
-use handfast_sim::sweep::Seeded;
-use handfast_sim::{Case, Coverage, Ending, Explorer, Report, Scenario};
+use handfast_sim::sweep::Random;
+use handfast_sim::{Case, Coverage, Ending, Explorer, Line, Report, Scenario};
 use handfast_transport_sim::{Faults, Operations, Setup};
 use sim_tests::{assert_document, assert_snapshot};
 use std::fmt::Write as _;
@@ -257,9 +257,9 @@ fn every_declared_transition_timer_and_refusal_is_reached() {
     let mut reached = Coverage::default();
     for scenario in Scenario::ALL {
         for seed in 0..SEEDS {
-            let seeded = Seeded { scenario, seed, events_max: 300, faults_max: 10 };
-            let run = seeded.run(&mut reached);
-            assert_eq!(run.violation, None, "{}", seeded.line(&run));
+            let (case, random) = (Case::shipping(scenario, 10), Random::uniform(seed, 300));
+            let run = random.run(&case, &mut reached);
+            assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
         }
     }
     // Random schedules seldom close a weak lane while it stands; a small exploration always does.

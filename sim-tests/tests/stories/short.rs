@@ -1,7 +1,7 @@
 //! Explorations and sweeps of a second or two: what every small change to the code is put to.
 
-use handfast_sim::sweep::Seeded;
-use handfast_sim::{Coverage, Ending, Explorer, Scenario};
+use handfast_sim::sweep::Random;
+use handfast_sim::{Case, Coverage, Ending, Explorer, Line, Scenario};
 use handfast_transport_sim::{Operations, Setup};
 
 const SEEDS: u64 = 180;
@@ -18,9 +18,9 @@ fn one_fault_of_any_kind_breaks_nothing() {
 fn a_few_schedules_with_many_faults_break_nothing() {
     for seed in 0..SEEDS {
         let scenario = Scenario::ALL[usize::try_from(seed).unwrap() % Scenario::ALL.len()];
-        let seeded = Seeded { scenario, seed, events_max: 200, faults_max: 8 };
-        let run = seeded.run(&mut Coverage::default());
-        assert_eq!(run.violation, None, "{}", seeded.line(&run));
+        let (case, random) = (Case::shipping(scenario, 8), Random::uniform(seed, 200));
+        let run = random.run(&case, &mut Coverage::default());
+        assert_eq!(run.violation, None, "{}", Line::of_random(case, random, &run));
     }
 }
 

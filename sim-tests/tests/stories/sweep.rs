@@ -1,7 +1,7 @@
 //! Random schedules with more faults than an exploration can afford.
 
-use handfast_sim::sweep::{Seeded, Swarm, failure};
-use handfast_sim::{Case, Coverage, Scenario, next_fair_event};
+use handfast_sim::sweep::{Random, Swarm, failure};
+use handfast_sim::{Case, Coverage, Line, Scenario, next_fair_event};
 use handfast_transport_sim::Step;
 use std::collections::BTreeSet;
 
@@ -31,10 +31,10 @@ fn seeds_break_no_oracle() {
     let mut hashes = 0_u128;
     for seed in 0..SEEDS {
         let scenario = Scenario::ALL[usize::try_from(seed).unwrap() % Scenario::ALL.len()];
-        let seeded = Seeded { scenario, seed, events_max: 400, faults_max: 12 };
-        let run = seeded.run(&mut Coverage::default());
+        let (case, random) = (Case::shipping(scenario, 12), Random::uniform(seed, 400));
+        let run = random.run(&case, &mut Coverage::default());
         if run.violation.is_some() {
-            panic!("{}", failure(&seeded.line(&run)));
+            panic!("{}", failure(&Line::of_random(case, random, &run)));
         }
         hashes = hashes.rotate_left(1) ^ run.trace_hash;
     }
@@ -60,9 +60,9 @@ fn swarm_seeds_break_no_oracle() {
 
 #[test]
 fn seeds_give_the_same_trace_hash_every_time_and_in_every_build() {
-    let seeded =
-        Seeded { scenario: Scenario::SimultaneousOpen, seed: 42, events_max: 400, faults_max: 12 };
-    let hash = || format!("{:032x}\n", seeded.run(&mut Coverage::default()).trace_hash);
+    let case = Case::shipping(Scenario::SimultaneousOpen, 12);
+    let run = || Random::uniform(42, 400).run(&case, &mut Coverage::default());
+    let hash = || format!("{:032x}\n", run().trace_hash);
     assert_eq!(hash(), hash());
     sim_tests::assert_snapshot("trace-hash-of-seed-42", &hash());
     let swarm = Swarm::fleet();

@@ -3,6 +3,7 @@
 use super::events::TransferEvent;
 use super::oracle::{TransferOracle, TransferViolation};
 use super::world::TransferWorld;
+use crate::path_tree::Steps;
 use crate::seen::Memo;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -46,7 +47,7 @@ type Priced = (TransferEvent, u32);
 /// `states_max` worlds.
 pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
     let mut seen: Memo<()> = Memo::default();
-    let mut path_tree: Vec<(u32, Priced)> = Vec::new();
+    let mut steps: Steps<Priced> = Steps::default();
     let mut searched =
         Searched { states: 1, transitions: 0, depth: 0, rests: 0, cut_short: false, finding: None };
     seen.insert(start.fingerprint(), ());
@@ -59,7 +60,7 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
             searched.rests += usize::from(!free);
             let unsettled = if free { None } else { world.unsettled() };
             if let Some(violation) = unsettled {
-                searched.finding = Some(found(start, &path_tree, number, None, violation));
+                searched.finding = Some(found(start, &steps.schedule(number, None), violation));
                 return searched;
             }
             for event in events {
@@ -67,8 +68,8 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
                 after.happen(event);
                 searched.transitions += 1;
                 if let Some(violation) = after.violations.first().cloned() {
-                    searched.finding =
-                        Some(found(start, &path_tree, number, Some(event), violation));
+                    let schedule = steps.schedule(number, Some(&event));
+                    searched.finding = Some(found(start, &schedule, violation));
                     return searched;
                 }
                 if seen.insert(after.fingerprint(), ()).is_some() {
@@ -79,8 +80,7 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
                     searched.cut_short = true;
                     return searched;
                 }
-                path_tree.push((number, event));
-                next.push((path_tree.len() as u32, after));
+                next.push((steps.add(number, &event), after));
             }
         }
         searched.depth += u32::from(!next.is_empty());
@@ -89,23 +89,8 @@ pub fn explore(start: &TransferWorld, states_max: usize) -> Searched {
     searched
 }
 
-fn found(
-    start: &TransferWorld,
-    path_tree: &[(u32, Priced)],
-    world: u32,
-    last: Option<Priced>,
-    violation: TransferViolation,
-) -> Finding {
-    let mut schedule: Vec<Priced> = last.into_iter().collect();
-    let mut at = world;
-    while let Some((parent, event)) =
-        (at as usize).checked_sub(1).and_then(|way| path_tree.get(way))
-    {
-        schedule.push(*event);
-        at = *parent;
-    }
-    schedule.reverse();
-    let transcript = transcript(start, &schedule, &violation);
+fn found(start: &TransferWorld, schedule: &[Priced], violation: TransferViolation) -> Finding {
+    let transcript = transcript(start, schedule, &violation);
     Finding { violation, events: schedule.len(), transcript }
 }
 

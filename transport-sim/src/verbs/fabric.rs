@@ -528,31 +528,12 @@ impl Fabric {
 fn new_queue_pair(profile: &Profile, send_depth: u32, receive_depth: u32) -> QueuePair {
     QueuePair {
         state: profile.fresh,
-        asked: QpState::Reset,
-        port: None,
         access: Access::ALL,
-        bond: None,
         path_mtu: MTU_BYTES,
         send_depth,
         receive_depth,
-        next_psn: 0,
-        expected_psn: 0,
-        timeout: 0,
-        retry_count: 0,
-        rnr_retry: 0,
         max_rd_atomic: 16,
         max_dest_rd_atomic: 16,
-        early: VecDeque::new(),
-        held: VecDeque::new(),
-        sent: VecDeque::new(),
-        receives: VecDeque::new(),
-        arriving: Vec::new(),
-        tries: 0,
-        rnr_tries: 0,
-        rnr_waits: false,
-        ring_broken: false,
-        lost: 0,
-        unsettled: 0,
-        kept: Rare::default(),
+        ..QueuePair::default()
     }
 }

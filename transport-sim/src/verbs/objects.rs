@@ -278,7 +278,7 @@ pub(super) struct Bond {
 }
 
 /// A queue pair.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QueuePair {
     pub(super) state: QpState,
     /// The state that the application asked for last, as the library remembers it.
