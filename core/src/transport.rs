@@ -139,3 +139,10 @@ pub struct TransportError {
     /// Description of the failure.
     pub detail: String,
 }
+
+impl TransportError {
+    /// A failure without a return value.
+    pub fn new(side: Side, call: &'static str, detail: impl Into<String>) -> Self {
+        Self { side, call: call.into(), code: 0, detail: detail.into() }
+    }
+}

@@ -7,7 +7,6 @@ pub(crate) use watching::Watcher;
 
 use crate::control::answer::Answers;
 use crate::error::{Cause, Error, Stage};
-use crate::observe::count;
 use handfast_core::mooncake::{Keys, RpcMeta, RpcMetaError, SegmentDescriptor};
 use handfast_core::wire::{DescriptorError, NodeDescriptor};
 use handfast_metadata::{Changes, Store, StoreError};
@@ -160,7 +159,7 @@ impl Directory {
                 }
                 Err(error) => {
                     warn!(%error, "what this node serves is not published");
-                    count(&alive.counts.publications_failed);
+                    alive.counts.update(|it| it.publications_failed += 1);
                     let wait = pause;
                     pause = (2 * pause).min(RETRY_MAX);
                     wait

@@ -102,11 +102,11 @@ pub mod metrics {
     pub use crate::observe::lifecycles::{
         ByCause, LIFECYCLES_LISTED_MAX, LifecycleState, LifecyclesState,
     };
-    pub use crate::observe::meters::{LATENCY_MAX_NS, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX};
-    pub use crate::status::{
-        EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
-        WayState,
+    pub use crate::observe::meters::{
+        LATENCY_MAX_NS, LatencyState, METERED_PEERS_MAX, NIC_PAIRS_METERED_MAX, NicPairState,
+        PeerState, RailState, WayState,
     };
+    pub use crate::status::{EngineState, NodeState, STATE_SCHEMA};
     pub use handfast_core::node::Counters as LifeCycleCounters;
     pub use handfast_transport_rdma::NicCounters;
     pub use handfast_transport_tcp::{HelloRefusal, TcpCounters};

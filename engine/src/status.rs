@@ -14,8 +14,5 @@ mod state;
 mod view;
 
 pub(crate) use endpoint::MetricsListener;
-pub use state::{
-    EngineState, LatencyState, NicPairState, NodeState, PeerState, RailState, STATE_SCHEMA,
-    WayState,
-};
-pub(crate) use view::{View, ViewParts};
+pub use state::{EngineState, NodeState, STATE_SCHEMA};
+pub(crate) use view::View;

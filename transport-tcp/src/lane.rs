@@ -108,7 +108,7 @@ impl Drop for Live {
 
 /// A local failure without a system call.
 pub(crate) fn local_error(call: &'static str, detail: impl Into<String>) -> TransportError {
-    TransportError { side: Side::Local, call: call.into(), code: 0, detail: detail.into() }
+    TransportError::new(Side::Local, call, detail)
 }
 
 impl Lane {
@@ -210,13 +210,7 @@ impl Lane {
             return Err(local_error("wire", "the lane was wired before"));
         }
         if connecting.expired {
-            let detail = "the peer's hello came and its time ran out".to_owned();
-            return Err(TransportError {
-                side: Side::Local,
-                call: "hello".into(),
-                code: 0,
-                detail,
-            });
+            return Err(local_error("hello", "the peer's hello came and its time ran out"));
         }
         connecting.armed = Some(remote);
         self.armed.notify_one();

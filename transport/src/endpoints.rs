@@ -83,9 +83,8 @@ pub trait Endpoints: DataPath {
 
     /// Probes the peer over each queue pair of a connected endpoint (rule H13).
     fn probe(&self, _lifecycle: Lifecycle) -> Step<()> {
-        let detail = "a lane over TCP never leads to a legacy peer".to_owned();
-        let error =
-            TransportError { side: Side::Configuration, call: "prove".into(), code: 0, detail };
+        let detail = "a lane over TCP never leads to a legacy peer";
+        let error = TransportError::new(Side::Configuration, "prove", detail);
         Box::pin(std::future::ready(Err(error)))
     }
 

@@ -4,8 +4,8 @@ use crate::api::config::{Builder, EngineLimits, advertised};
 use crate::api::engine::{Engine, Shared};
 use crate::api::exposure::Exposure;
 use crate::command::{Command, Commands};
-use crate::control::accept::Listening;
-use crate::control::answer::{Answers, AnswersParts};
+use crate::control::accept::{Listening, bind_at};
+use crate::control::answer::{Answers, CHECKSUMS_MAX, CHECKSUMS_WAITING_MAX};
 use crate::control::inbox::Inbox;
 use crate::control::{Calls, ListenerLimits, serve};
 use crate::data::fallback::Fallbacks;
@@ -24,7 +24,7 @@ use handfast_transport::TransportKind;
 
 use crate::observe::event::Event;
 use crate::peer::target::{LaneUp, Target, TargetParts};
-use crate::status::{MetricsListener, View, ViewParts};
+use crate::status::{MetricsListener, View};
 use crate::time::{Clock, Entropy, OsEntropy, TokioClock, millis};
 use handfast_core::mooncake::RpcMeta;
 use handfast_core::node::{Limits, Node, NodeConfig, Timing};
@@ -39,7 +39,7 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use tokio::runtime::Handle;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
 
 /// Events buffered for a slow subscriber, which learns how many it missed.
@@ -125,13 +125,16 @@ async fn start<N: Net>(
     };
     let fallbacks = rdma.fallbacks.clone();
     let transport = open(builder.transport, &tcp, rdma).await?;
-    let answers = Answers::new(AnswersParts {
+    let answers = Arc::new(Answers {
         name,
         incarnation,
         address,
         offer: transport.offer().clone(),
         regions,
         commands: commands.clone(),
+        checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
+        checksums_waiting: Semaphore::new(CHECKSUMS_WAITING_MAX),
+        counts: Arc::default(),
         checksum_bytes_max: builder.limits.checksum_bytes_max,
         data_port: data.as_ref().map(|data| data.told.clone()),
         is_open: builder.mooncake.is_some() && builder.listen.is_some(),
@@ -148,8 +151,6 @@ async fn start<N: Net>(
         trace: trace.clone(),
         counts: (!builder.uncounted).then(|| answers.counts.clone()),
     });
-    let events = broadcast::Sender::new(EVENTS_KEPT);
-    let registry = Arc::new(registry);
     let parts = Parts {
         builder,
         net,
@@ -160,9 +161,9 @@ async fn start<N: Net>(
         tcp,
         transport,
         fallbacks,
-        registry,
+        registry: Arc::new(registry),
         lanes,
-        events,
+        events: broadcast::Sender::new(EVENTS_KEPT),
         directory,
         trace,
     };
@@ -280,14 +281,14 @@ impl<N: Net> Parts<N> {
     /// Source of the engine's snapshots.
     fn view(&self) -> Arc<View> {
         let tcp = self.tcp.clone();
-        Arc::new(View::new(ViewParts {
+        Arc::new(View {
             answers: self.answers.clone(),
             lanes: self.lanes.clone(),
             transport: self.transport.clone(),
             commands: self.commands.clone(),
             clock: self.clock.clone(),
             tcp_counters: Box::new(move || tcp.counters()),
-        }))
+        })
     }
 
     /// Starts the task that serves metrics.
@@ -417,11 +418,7 @@ async fn bind<N: Net>(
     net: &N,
 ) -> Result<(Option<N::Listener>, String, Option<IpAddr>), Error> {
     let Some(listen) = &builder.listen else { return Ok((None, String::new(), None)) };
-    let failed = |error: std::io::Error| {
-        Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(listen)
-    };
-    let listener = net.bind(listen).await.map_err(failed)?;
-    let bound = net.local_address(&listener).map_err(failed)?;
+    let (listener, bound) = bind_at(net, listen).await?;
     let at = Some(bound.ip()).filter(|at| !at.is_unspecified() && !at.is_loopback());
     Ok((Some(listener), advertised(builder, bound)?, at))
 }
@@ -457,11 +454,7 @@ impl<N: Net> DataListener<N> {
         }
         let host = listen.rsplit_once(':').map_or(&**listen, |(host, _)| host);
         let at = format!("{host}:{}", options.data_port);
-        let failed = |error: std::io::Error| {
-            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(&at)
-        };
-        let listener = net.bind(&at).await.map_err(failed)?;
-        let bound = net.local_address(&listener).map_err(failed)?;
+        let (listener, bound) = bind_at(net, &at).await?;
         let told =
             RpcMeta::of_address(address).map_or_else(String::new, |told| told.ip_or_host_name);
         let told = DataPort { host: told, port: bound.port() };

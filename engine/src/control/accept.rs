@@ -1,14 +1,14 @@
 //! Accepting connections at a port, up to a limit.
 
-use crate::observe::count;
-use crate::observe::counters::Counts;
+use crate::error::{Cause, Error, Stage};
+use crate::observe::counters::{Counters, Counts};
 use handfast_transport_tcp::Net;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -17,6 +17,15 @@ use tracing::{debug, warn};
 
 /// Resolves when its sender is dropped.
 pub(crate) type Stop = oneshot::Receiver<()>;
+
+/// Binds a port; returns it with the address that it has.
+pub(crate) async fn bind_at<N: Net>(net: &N, at: &str) -> Result<(N::Listener, SocketAddr), Error> {
+    let failed =
+        |error: io::Error| Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at);
+    let listener = net.bind(at).await.map_err(failed)?;
+    let bound = net.local_address(&listener).map_err(failed)?;
+    Ok((listener, bound))
+}
 
 /// A port with a serving task.
 pub(crate) struct Listening {
@@ -65,9 +74,9 @@ pub(crate) struct Places {
     pub(crate) accept_pause: Duration,
     pub(crate) counts: Arc<Counts>,
     /// Counts connections closed for newer ones.
-    pub(crate) shed: fn(&Counts) -> &AtomicU64,
+    pub(crate) shed: fn(&mut Counters),
     /// Counts connections refused at the limit.
-    pub(crate) refused: fn(&Counts) -> &AtomicU64,
+    pub(crate) refused: fn(&mut Counters),
 }
 
 struct Connection {
@@ -108,7 +117,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
         open.retain(|_, connection| !connection.task.is_finished());
         if open.len() >= places.connections_max && !places.shed(&mut open) {
             warn!(%from, limit = places.connections_max, "refused: every connection is busy");
-            count((places.refused)(&places.counts));
+            places.counts.update(places.refused);
             continue;
         }
         let (id, quiet) = (next, Arc::new(AtomicBool::new(true)));
@@ -154,7 +163,7 @@ impl Places {
         let oldest = open.iter().find(|(_, connection)| quiet(connection)).map(|(id, _)| *id);
         let Some(connection) = oldest.and_then(|id| open.remove(&id)) else { return false };
         connection.task.abort();
-        count((self.shed)(&self.counts));
+        self.counts.update(self.shed);
         true
     }
 }
@@ -162,6 +171,8 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handfast_transport_rdma::NicCounters;
+    use handfast_transport_tcp::TcpCounters;
     use handfast_transport_tcp::TokioNet;
     use tokio::net::TcpStream;
 
@@ -170,8 +181,8 @@ mod tests {
             connections_max: 8,
             accept_pause: Duration::from_millis(1),
             counts: Arc::default(),
-            shed: |counts| &counts.shed,
-            refused: |counts| &counts.refused,
+            shed: |it| it.connections_shed += 1,
+            refused: |it| it.connections_refused += 1,
         }
     }
 
@@ -222,7 +233,9 @@ mod tests {
                 (0..4).zip(std::iter::repeat_with(quiet)).collect();
             let places = places();
             places.on_refused(&mut open, &io::Error::from_raw_os_error(code)).await;
-            assert_eq!(places.counts.shed.load(Ordering::Relaxed), shed, "{code}");
+            let counters =
+                places.counts.snapshot(0, TcpCounters::default(), NicCounters::default());
+            assert_eq!(counters.connections_shed, shed, "{code}");
             assert_eq!(open.len() as u64, 4 - shed);
         }
     }

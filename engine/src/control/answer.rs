@@ -7,7 +7,6 @@ use super::listener::{Answer, Answerer};
 use crate::command::{Command, Commands};
 use crate::data::regions::{Reach, Regions};
 use crate::data::transport::Offer;
-use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::path::nic_path;
 use handfast_core::mooncake::{Notification, PROBE_ANSWER, SegmentDescriptor};
@@ -18,14 +17,13 @@ use handfast_core::wire::{
 use handfast_core::{Incarnation, NodeName};
 use handfast_transport::Direction;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Semaphore, oneshot};
 use tracing::warn;
 
 /// Checksums computed at once; each occupies a core for as long as it reads its bytes.
-const CHECKSUMS_MAX: usize = 1;
+pub(crate) const CHECKSUMS_MAX: usize = 1;
 /// Checksum questions that wait for a turn; past it they are refused as too many.
-const CHECKSUMS_WAITING_MAX: usize = 32;
+pub(crate) const CHECKSUMS_WAITING_MAX: usize = 32;
 
 pub(crate) struct Answers {
     pub(crate) name: NodeName,
@@ -35,8 +33,9 @@ pub(crate) struct Answers {
     pub(crate) offer: Offer,
     pub(crate) regions: Arc<Regions>,
     pub(crate) commands: Commands,
-    checksums: Arc<Semaphore>,
-    checksums_waiting: AtomicUsize,
+    /// Turns to compute a checksum, and to wait for one.
+    pub(crate) checksums: Arc<Semaphore>,
+    pub(crate) checksums_waiting: Semaphore,
     pub(crate) checksum_bytes_max: u64,
     pub(crate) counts: Arc<Counts>,
     /// The data port for Mooncake nodes.
@@ -47,40 +46,7 @@ pub(crate) struct Answers {
     pub(crate) inbox: Option<Inbox>,
 }
 
-/// Context of answers.
-pub(crate) struct AnswersParts {
-    pub(crate) name: NodeName,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) address: String,
-    pub(crate) offer: Offer,
-    pub(crate) regions: Arc<Regions>,
-    pub(crate) commands: Commands,
-    pub(crate) checksum_bytes_max: u64,
-    pub(crate) data_port: Option<DataPort>,
-    pub(crate) is_open: bool,
-    pub(crate) inbox: Option<Inbox>,
-}
-
 impl Answers {
-    pub(crate) fn new(parts: AnswersParts) -> Arc<Self> {
-        let AnswersParts { name, incarnation, address, offer, regions, commands, .. } = parts;
-        Arc::new(Self {
-            name,
-            incarnation,
-            address,
-            offer,
-            regions,
-            commands,
-            checksums: Arc::new(Semaphore::new(CHECKSUMS_MAX)),
-            checksums_waiting: AtomicUsize::new(0),
-            checksum_bytes_max: parts.checksum_bytes_max,
-            counts: Arc::default(),
-            data_port: parts.data_port,
-            is_open: parts.is_open,
-            inbox: parts.inbox,
-        })
-    }
-
     /// Our segment descriptor.
     pub(crate) fn describe(&self, regions: Vec<RegionDescriptor>) -> NodeDescriptor {
         NodeDescriptor {
@@ -120,19 +86,12 @@ impl Answers {
                 return self.legacy_connection(text).await;
             }
             Err(MessageError::NoKey) => {
-                let reply_msg = "this node speaks the handfast handshake alone";
-                return descriptor_text(Descriptor {
-                    reply_msg: reply_msg.into(),
-                    ..Descriptor::default()
-                });
+                return descriptor_text("this node speaks the handfast handshake alone".into());
             }
             Err(error) => {
                 warn!(%error, "a handshake message is refused");
-                count(&self.counts.messages_refused);
-                return descriptor_text(Descriptor {
-                    reply_msg: error.to_string(),
-                    ..Descriptor::default()
-                });
+                self.counts.update(|it| it.messages_refused += 1);
+                return descriptor_text(error.to_string());
             }
         };
         let (reply, answer) = oneshot::channel();
@@ -146,7 +105,7 @@ impl Answers {
         {
             Ok(received) => received,
             Err(reason) => {
-                count(&self.counts.messages_refused);
+                self.counts.update(|it| it.messages_refused += 1);
                 return Some(PlainMessage::rejection(&reason).encode());
             }
         };
@@ -162,7 +121,7 @@ impl Answers {
         let answer = match kept {
             true => Notification::accepted(),
             false => {
-                count(&self.counts.notifications_rejected);
+                self.counts.update(|it| it.notifications_rejected += 1);
                 Notification::rejected()
             }
         };
@@ -195,8 +154,10 @@ impl Answers {
         let Checksum { key, address, bytes, .. } = *question;
         let span = self.regions.table.lookup(key, address, bytes, Direction::Read);
         let span = span.map_err(|error| error.to_string())?;
-        let waiting = Waiting::enter(&self.checksums_waiting)
-            .ok_or_else(|| format!("{CHECKSUMS_WAITING_MAX} checksums wait already, try later"))?;
+        let waiting = self
+            .checksums_waiting
+            .try_acquire()
+            .map_err(|_| format!("{CHECKSUMS_WAITING_MAX} checksums wait already, try later"))?;
         let turn = self.checksums.clone().acquire_owned().await;
         let turn = turn.map_err(|error| error.to_string())?;
         drop(waiting);
@@ -209,24 +170,8 @@ impl Answers {
     }
 }
 
-/// A place among those who wait for a turn.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn enter(count: &'a AtomicUsize) -> Option<Self> {
-        let place = Self(count);
-        (count.fetch_add(1, Ordering::Relaxed) < CHECKSUMS_WAITING_MAX).then_some(place)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn descriptor_text(descriptor: Descriptor) -> Option<String> {
-    Some(descriptor.encode())
+fn descriptor_text(reply_msg: String) -> Option<String> {
+    Some(Descriptor { reply_msg, ..Descriptor::default() }.encode())
 }
 
 impl Answerer for Answers {
@@ -242,7 +187,7 @@ impl Answerer for Answers {
         };
         if answer.is_none() && matches!(frame.kind, FrameKind::Notify | FrameKind::Untyped) {
             warn!(kind = ?frame.kind, "a frame of this kind is not served");
-            count(&self.counts.frames_refused);
+            self.counts.update(|it| it.frames_refused += 1);
         }
         answer.map(Answer::last)
     }

@@ -2,8 +2,7 @@
 
 use super::frame::{OwnedFrame, ReadError, read_frame, read_header};
 use crate::control::accept::{Places, Stop, accept};
-use crate::observe::count;
-use crate::observe::counters::Counts;
+use crate::observe::counters::{Counters, Counts};
 use handfast_core::wire::{FRAME_BYTES_DEFAULT_MAX, FrameError, encode_frame};
 use handfast_transport_tcp::{LANE_MAGIC, Look, Net, TcpTransport};
 use std::future::Future;
@@ -68,17 +67,18 @@ impl From<io::Error> for ExitReason {
 }
 
 impl ExitReason {
-    fn count(&self, counts: &Counts) {
-        count(match self {
-            Self::Overdue => &counts.overdue,
+    fn count(&self, counters: &mut Counters) {
+        let counter = match self {
+            Self::Overdue => &mut counters.connections_overdue,
             Self::Read(
                 ReadError::Nothing(_)
                 | ReadError::Io(_)
                 | ReadError::Frame(FrameError::Short { .. }),
-            ) => &counts.ended,
-            Self::Read(ReadError::Frame(_)) => &counts.frames_refused,
-            Self::Read(ReadError::Foreign(_)) => &counts.foreign,
-        });
+            ) => &mut counters.connections_ended,
+            Self::Read(ReadError::Frame(_)) => &mut counters.frames_refused,
+            Self::Read(ReadError::Foreign(_)) => &mut counters.connections_foreign,
+        };
+        *counter += 1;
     }
 }
 
@@ -96,8 +96,8 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         connections_max: limits.connections_max,
         accept_pause: limits.accept_pause,
         counts: counts.clone(),
-        shed: |counts| &counts.shed,
-        refused: |counts| &counts.refused,
+        shed: |it| it.connections_shed += 1,
+        refused: |it| it.connections_refused += 1,
     };
     let limit = limits.call_timeout;
     let port = Arc::new(Port { transport, answerer, limit, look: Look::default() });
@@ -107,7 +107,7 @@ pub(crate) async fn serve<N: Net, A: Answerer>(
         async move {
             if let Err(ending) = connection.await {
                 debug!(%from, %ending, "a connection ended without a call");
-                ending.count(&counts);
+                counts.update(|it| ending.count(it));
             }
         }
     })

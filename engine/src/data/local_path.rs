@@ -126,8 +126,7 @@ async fn copy(queue: Arc<LocalQueue>, sink: LocalSink, _running: watch::Sender<(
 fn copy_one(regions: &RegionTable, posting: &Posting) -> Completion {
     let Posting { slice, direction, span, remote, .. } = posting;
     let refused = |detail: String| {
-        let error = TransportError { side: Side::Peer, call: "copy".into(), code: 0, detail };
-        Completion::refused(*slice, error)
+        Completion::refused(*slice, TransportError::new(Side::Peer, "copy", detail))
     };
     let length = span.len() as u64;
     let there: Span = match regions.lookup(remote.key, remote.address, length, *direction) {

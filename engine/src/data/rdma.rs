@@ -10,7 +10,7 @@ mod watch;
 use crate::data::transport::{RdmaParts, Transport};
 use crate::error::Error;
 use handfast_transport_tcp::Net;
-use lanes::{Lanes, LanesParts};
+use lanes::Lanes;
 use std::sync::Arc;
 use steps::Steps;
 use watch::Watch;
@@ -25,23 +25,12 @@ pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transpor
         parts.tcp.is_some().then(|| parts.fallbacks.clone()),
         parts.clock.clone(),
     ));
-    let (sink, options) = (watch.clone(), parts.options);
+    let (sink, options) = (watch.clone(), parts.options.clone());
     let (listens_at, limits) = (parts.listens_at, (parts.lanes_max, parts.lane_depth));
     let opening =
         tokio::task::spawn_blocking(move || device::open(&options, listens_at, limits, &sink));
     let opened = opening.await.unwrap_or_else(|error| Err(device::failed(error.to_string())))?;
     let (nics, matrix) = opened;
     let steps = Steps::start(&nics[0].1)?;
-    Ok(Arc::new(Lanes::new(LanesParts {
-        nics,
-        matrix: matrix.map(Arc::new),
-        watch,
-        steps,
-        tcp: parts.tcp,
-        lanes: parts.lanes,
-        address: parts.address,
-        fallbacks: parts.fallbacks,
-        clock: parts.clock,
-        entropy: parts.entropy,
-    })))
+    Ok(Arc::new(Lanes::new(nics, matrix.map(Arc::new), watch, steps, parts)))
 }

@@ -1,7 +1,6 @@
 //! Changes of peers in a metadata store: another call address, or none.
 
 use super::{Directory, RETRY_MAX, RETRY_MIN};
-use crate::observe::count;
 use crate::observe::counters::Counts;
 use crate::peer::target::Target;
 use handfast_core::mooncake::RpcMeta;
@@ -71,7 +70,7 @@ impl Watcher {
     fn tell(&self, name: &str, at: Option<&RpcMeta>) {
         for target in (self.targets)().iter().filter(|target| target.node() == name) {
             if target.on_published(at) {
-                count(&self.counts.peers_moved);
+                self.counts.update(|it| it.peers_moved += 1);
                 let at = at.map_or_else(|| "nowhere".to_owned(), RpcMeta::address);
                 info!(name, at, "the metadata store says that a node has moved");
             }

@@ -52,8 +52,7 @@ impl From<Stopped> for Failed {
 
 impl From<MemoryError> for Failed {
     fn from(error: MemoryError) -> Self {
-        let (call, detail) = ("memory", error.to_string());
-        Self::Broken(TransportError { side: Side::Local, call: call.into(), code: 0, detail })
+        Self::Broken(TransportError::new(Side::Local, "memory", error.to_string()))
     }
 }
 
@@ -202,17 +201,13 @@ fn early_word(word: io::Result<bool>, frame: [u8; STATUS_BYTES]) -> Failed {
 }
 
 fn refused() -> Failed {
-    let detail = "the bytes named are in no buffer of the peer".to_owned();
-    Failed::Refused(TransportError {
-        side: Side::Peer,
-        call: "data request".into(),
-        code: 1,
-        detail,
-    })
+    let detail = "the bytes named are in no buffer of the peer";
+    let error = TransportError::new(Side::Peer, "data request", detail);
+    Failed::Refused(TransportError { code: 1, ..error })
 }
 
 fn foreign(detail: String) -> Failed {
-    Failed::Broken(TransportError { side: Side::Peer, call: "data status".into(), code: 0, detail })
+    Failed::Broken(TransportError::new(Side::Peer, "data status", detail))
 }
 
 /// The failure that version 1 cannot express.
@@ -241,10 +236,5 @@ fn silent(what: &str, limit_ms: u64) -> Failed {
 }
 
 fn slow(detail: String) -> Failed {
-    Failed::Broken(TransportError {
-        side: Side::Peer,
-        call: "data request".into(),
-        code: 0,
-        detail,
-    })
+    Failed::Broken(TransportError::new(Side::Peer, "data request", detail))
 }

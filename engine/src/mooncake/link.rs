@@ -387,5 +387,5 @@ async fn connect<N: Net>(parts: &LinkParts<N>) -> Result<Connection<N::Stream>, 
 }
 
 fn broken(detail: String) -> TransportError {
-    TransportError { side: Side::Local, call: "data connection".into(), code: 0, detail }
+    TransportError::new(Side::Local, "data connection", detail)
 }

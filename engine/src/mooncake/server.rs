@@ -5,7 +5,7 @@ use super::pipe::{Sink, Source, Stopped, split};
 use crate::control::accept::{Places, Stop, accept};
 use crate::data::regions::{ReachError, Regions};
 use crate::observe::count;
-use crate::observe::counters::Counts;
+use crate::observe::counters::{Counters, Counts};
 use crate::time::millis;
 use handfast_core::mooncake::{DataRequest, DataStatus, ProtocolVersion, REQUEST_BYTES};
 use handfast_transport::{Direction, Span};
@@ -64,8 +64,8 @@ pub(crate) async fn serve<N: Net>(
         connections_max: server.options.connections_max,
         accept_pause: ACCEPT_PAUSE,
         counts: server.counts.clone(),
-        shed: |counts| &counts.data.shed,
-        refused: |counts| &counts.data.crowded_out,
+        shed: |it| it.data_port.shed += 1,
+        refused: |it| it.data_port.crowded_out += 1,
     };
     accept(net, listener, places, stop, |stream, from, quiet| {
         let server = server.clone();
@@ -74,10 +74,10 @@ pub(crate) async fn serve<N: Net>(
             let mut session = Session { server: &server, source, sink };
             if let Err(end) = session.run(&quiet).await {
                 debug!(%from, %end, "a data connection is closed");
-                count(match end {
-                    End::Overdue(_) => &server.counts.data.overdue,
-                    End::Refused(_) => &server.counts.data.refused,
-                    End::Io(_) => &server.counts.data.broken,
+                server.counts.update(|Counters { data_port, .. }| match end {
+                    End::Overdue(_) => data_port.overdue += 1,
+                    End::Refused(_) => data_port.refused += 1,
+                    End::Io(_) => data_port.broken += 1,
                 });
             }
         }
@@ -106,7 +106,7 @@ impl<S: Stream> Session<'_, S> {
                 return Err(End::Io(io::ErrorKind::UnexpectedEof.into()));
             }
             let request = DataRequest::decode(header);
-            count(&self.server.counts.data.requests);
+            count(&self.server.counts.data_requests);
             let allowed_ms = self.server.options.moving_ms(request.bytes);
             let answered = timeout(ms(allowed_ms), self.answer(&request)).await;
             answered.map_err(|_| End::Overdue(allowed_ms))??;

@@ -9,8 +9,8 @@ use crate::node::capacity::Creating;
 use crate::node::legacy::LegacyPeers;
 use crate::node::registry::{LaneTable, Leftovers, Registry};
 use crate::observe::counters::Counts;
+use crate::observe::event;
 use crate::observe::lifecycles::LifecyclesState;
-use crate::observe::{count, event};
 use crate::path::is_legacy;
 use crate::peer::opening::Openings;
 use crate::peer::target::{LaneUp, Target};
@@ -165,7 +165,7 @@ impl<N: Net> Driver<N> {
         }
         let LocalEnd { data_path, target } = &self.parts.local;
         data_path.stop().await;
-        let closed = || failed(Side::Local, "close", "the engine was closed".into());
+        let closed = || TransportError::new(Side::Local, "close", "the engine was closed");
         target.on_lane_ending(LOCAL_LANE, closed(), false);
         target.on_lane_down(LOCAL_LANE);
         target.on_fenced();
@@ -275,7 +275,7 @@ impl<N: Net> Driver<N> {
         }
         let checked = self.parts.quota.check(&self.parts.node, &message.from, QuotaSide::Peer);
         let refusal = checked.err()?.refusal(&self.parts.node, message);
-        count(&self.parts.counts.requests_past_share);
+        self.parts.counts.update(|it| it.requests_past_share += 1);
         self.parts.counts.meters.on_answer_sent(&refusal);
         Some(refusal)
     }
@@ -285,7 +285,7 @@ impl<N: Net> Driver<N> {
         let from = message.from.as_ref().filter(|_| message.ready != Some(true))?;
         let checked = self.parts.quota.check(&self.parts.node, from, QuotaSide::Peer);
         if let Err(exceeded) = checked {
-            count(&self.parts.counts.requests_past_share);
+            self.parts.counts.update(|it| it.requests_past_share += 1);
             return Some(PlainMessage::rejection(&exceeded.to_string()));
         }
         self.note_crossing(from);
@@ -295,7 +295,7 @@ impl<N: Net> Driver<N> {
     /// Records a local demand; returns whether a lane may be opened, and notifies waiters if not.
     fn may_open(&mut self, path: &NicPath, incarnation: Incarnation, address: String) -> bool {
         if self.shutdown.is_some() {
-            let error = failed(Side::Local, "close", "the engine is closing".into());
+            let error = TransportError::new(Side::Local, "close", "the engine is closing");
             self.lose(path, error);
             return false;
         }
@@ -345,7 +345,8 @@ impl<N: Net> Driver<N> {
 
     fn drain(&mut self) {
         // First, so that an observer of an effect sees it counted.
-        self.parts.counts.set_life_cycle(self.parts.node.counters());
+        let life_cycle = self.parts.node.counters();
+        self.parts.counts.update(|it| it.life_cycle = life_cycle);
         while let Some(output) = self.parts.node.poll_output() {
             match output {
                 Output::Call(message) => self.call(message),
@@ -529,7 +530,7 @@ impl<N: Net> Driver<N> {
         let announced = self.announced.get(&(peer.clone(), remote.incarnation));
         let address = known.or(announced).cloned().unwrap_or_default();
         let Some(target) = self.parts.registry.target(peer, remote.incarnation, &address) else {
-            let error = failed(Side::Local, "publish", "the table of targets is full".into());
+            let error = TransportError::new(Side::Local, "publish", "the table of targets is full");
             self.commands.send(Command::LaneFailed { lifecycle: lane, error });
             return;
         };
@@ -596,8 +597,8 @@ impl<N: Net> Driver<N> {
             }
             Event::RetireOverdue { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "a lane is slow to be retired");
-                let text = "the lane does not come to its end".to_owned();
-                self.on_retire_late(*lifecycle, failed(Side::Local, "retire", text));
+                let text = "the lane does not come to its end";
+                self.on_retire_late(*lifecycle, TransportError::new(Side::Local, "retire", text));
             }
             Event::RetireForced { peer, lifecycle } => {
                 warn!(%peer, ?lifecycle, "a lane was retired without the peer's consent");
@@ -644,7 +645,7 @@ impl<N: Net> Driver<N> {
             }
             EvictionChoice::Evict(lane, peer) => {
                 info!(%peer, ?lane, "a lane makes way for another");
-                count(&self.parts.counts.lanes_evicted);
+                self.parts.counts.update(|it| it.lanes_evicted += 1);
                 self.making_way.insert(lane, made);
                 self.parts.node.handle_input(now, Input::Close(peer));
             }
@@ -665,8 +666,8 @@ impl<N: Net> Driver<N> {
         };
         let others: Vec<Lifecycle> = self.parts.node.lifecycles().filter_map(other).collect();
         for lifecycle in others {
-            let text = "the peer answers as another run".to_owned();
-            let error = failed(Side::Peer, "lane", text);
+            let text = "the peer answers as another run";
+            let error = TransportError::new(Side::Peer, "lane", text);
             let input = Input::LaneFailed { lifecycle, error };
             self.parts.node.handle_input(self.parts.clock.now(), input);
         }
@@ -687,7 +688,7 @@ impl<N: Net> Driver<N> {
         let ours = |(peer, crossed): &&mut (NicPath, bool)| peer == from && !*crossed;
         if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
             *crossed = true;
-            count(&self.parts.counts.requests_crossed);
+            self.parts.counts.update(|it| it.requests_crossed += 1);
             debug!(peer = %from, "both sides opened at the same instant");
         }
     }
@@ -759,8 +760,4 @@ async fn sleep(clock: &dyn Clock, until: Option<handfast_core::Instant>) {
 
 fn lanes_of_peer(QuotaExceeded { in_use, max }: QuotaExceeded) -> LimitReached {
     LimitReached { limit: NicLimit::LanesOfPeer, in_use: in_use as u64, max: max as u64 }
-}
-
-fn failed(side: Side, call: &'static str, detail: String) -> TransportError {
-    TransportError { side, call: call.into(), code: 0, detail }
 }

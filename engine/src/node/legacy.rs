@@ -79,7 +79,7 @@ impl LegacyPeers {
         let failed = |detail: String| {
             let detail =
                 format!("{peer} announced no address, and it cannot be looked up: {detail}");
-            TransportError { side: Side::Peer, call: "look-up".into(), code: 0, detail }
+            TransportError::new(Side::Peer, "look-up", detail)
         };
         let descriptor = self.look_up(net, peer.node.as_str()).await.map_err(failed)?;
         let device = descriptor.devices.iter().find(|device| device.name == devices_on(peer).0);

@@ -1,11 +1,12 @@
 //! Counters of an engine.
 
 use crate::observe::meters::Meters;
+use crate::observe::read;
 use handfast_core::node::Counters as LifeCycleCounters;
 use handfast_transport_rdma::NicCounters;
 use handfast_transport_tcp::TcpCounters;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// A snapshot of the counters since the engine's start, and of the current lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,79 +155,24 @@ pub struct DataPortCounters {
     pub crowded_out: u64,
 }
 
-/// Atomic counters of the data port.
-#[derive(Default)]
-pub(crate) struct DataCounts {
-    pub(crate) requests: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) overdue: AtomicU64,
-    pub(crate) broken: AtomicU64,
-    pub(crate) shed: AtomicU64,
-    pub(crate) crowded_out: AtomicU64,
-}
-
-impl DataCounts {
-    fn snapshot(&self) -> DataPortCounters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        DataPortCounters {
-            requests: read(&self.requests),
-            refused: read(&self.refused),
-            overdue: read(&self.overdue),
-            broken: read(&self.broken),
-            shed: read(&self.shed),
-            crowded_out: read(&self.crowded_out),
-        }
-    }
-}
-
 /// The counts that the engine's own parts keep.
 #[derive(Default)]
 pub(crate) struct Counts {
-    pub(crate) shed: AtomicU64,
-    pub(crate) refused: AtomicU64,
-    pub(crate) overdue: AtomicU64,
-    pub(crate) ended: AtomicU64,
-    pub(crate) foreign: AtomicU64,
-    pub(crate) frames_refused: AtomicU64,
-    pub(crate) messages_refused: AtomicU64,
-    pub(crate) requests_crossed: AtomicU64,
-    pub(crate) requests_past_share: AtomicU64,
-    pub(crate) notifications_rejected: AtomicU64,
-    pub(crate) publications_failed: AtomicU64,
-    pub(crate) peers_moved: AtomicU64,
-    pub(crate) data: DataCounts,
-    pub(crate) lanes_evicted: AtomicU64,
+    counters: Mutex<Counters>,
+    /// Requests on the data port. The data path takes no lock to count.
+    pub(crate) data_requests: AtomicU64,
     /// Those of single peers.
     pub(crate) meters: Meters,
-    life_cycle: Mutex<LifeCycleCounters>,
 }
 
 impl Counts {
-    pub(crate) fn set_life_cycle(&self, counters: LifeCycleCounters) {
-        *self.life_cycle.lock() = counters;
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Counters)) {
+        change(&mut self.counters.lock());
     }
 
     pub(crate) fn snapshot(&self, lanes: usize, tcp: TcpCounters, rdma: NicCounters) -> Counters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counters {
-            lanes,
-            lanes_evicted: read(&self.lanes_evicted),
-            connections_shed: read(&self.shed),
-            connections_refused: read(&self.refused),
-            connections_overdue: read(&self.overdue),
-            connections_ended: read(&self.ended),
-            connections_foreign: read(&self.foreign),
-            frames_refused: read(&self.frames_refused),
-            messages_refused: read(&self.messages_refused),
-            requests_crossed: read(&self.requests_crossed),
-            requests_past_share: read(&self.requests_past_share),
-            data_port: self.data.snapshot(),
-            notifications_rejected: read(&self.notifications_rejected),
-            publications_failed: read(&self.publications_failed),
-            peers_moved: read(&self.peers_moved),
-            life_cycle: *self.life_cycle.lock(),
-            tcp,
-            rdma,
-        }
+        let mut counters = Counters { lanes, tcp, rdma, ..*self.counters.lock() };
+        counters.data_port.requests = read(&self.data_requests);
+        counters
     }
 }

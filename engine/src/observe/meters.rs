@@ -6,21 +6,21 @@
 mod cause;
 mod pair;
 mod rail;
+mod state;
 
-pub(crate) use cause::Cause;
 pub use pair::NIC_PAIRS_METERED_MAX;
 pub(crate) use pair::{NicPair, NicPairs};
 pub use rail::LATENCY_MAX_NS;
-pub(crate) use rail::{Rail, Way};
+pub(crate) use rail::Rail;
+pub use state::{LatencyState, NicPairState, PeerState, RailState, WayState};
 
-use super::count;
+use cause::{PEER_RESTARTED, cause, reason};
 use handfast_core::node::Event;
-use handfast_core::wire::{Message, Op, RefusalReason};
+use handfast_core::wire::{Message, Op};
 use handfast_core::{Lifecycle, NicPath};
 use handfast_transport::TransportKind;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 /// Maximum peers with counters of their own; all others share one set.
@@ -28,58 +28,20 @@ pub const METERED_PEERS_MAX: usize = 1_024;
 /// Maximum peers whose last lane's cause of end is remembered.
 const ENDS_MAX: usize = 65_536;
 
-/// The reasons of refusals, in the order of their counts.
-pub(crate) const REASONS: [(RefusalReason, &str); 8] = [
-    (RefusalReason::Gone, "gone"),
-    (RefusalReason::Superseded, "superseded"),
-    (RefusalReason::Busy, "busy"),
-    (RefusalReason::Starting, "starting"),
-    (RefusalReason::Configuration, "configuration"),
-    (RefusalReason::Protection, "protection"),
-    (RefusalReason::NameConflict, "name_conflict"),
-    (RefusalReason::Unproven, "unproven"),
-];
-
-/// Counts by cause.
-pub(crate) type Causes = [AtomicU64; Cause::ALL.len()];
-/// Counts by reason of refusal.
-pub(crate) type Reasons = [AtomicU64; REASONS.len()];
-
 /// Counters of one peer, or of all peers that share a set.
 #[derive(Default)]
 pub(crate) struct PeerMeters {
-    /// Established lanes.
-    pub(crate) established: AtomicU64,
-    /// Lifecycles that ended before a lane came up, by cause.
-    pub(crate) failed: Causes,
-    /// Lanes that ended.
-    pub(crate) lanes_ended: Causes,
-    /// Lanes that replaced an ended lane, by the cause of its end.
-    pub(crate) repaired: Causes,
-    /// Refusals that we gave, and that we were given.
-    pub(crate) refusals_sent: Reasons,
-    pub(crate) refusals_received: Reasons,
-    /// Failed demands for a lane.
-    pub(crate) opens_failed: AtomicU64,
-    /// New incarnations of the peer that have proven themselves.
-    pub(crate) restarts: AtomicU64,
-    /// Lanes whose retirement was slow, failed, or happened without the peer's consent.
-    pub(crate) retires_overdue: AtomicU64,
-    pub(crate) retires_failed: AtomicU64,
-    pub(crate) retires_forced: AtomicU64,
-    /// Batches that ended before any lane came up.
-    pub(crate) batches_without_lane: AtomicU64,
-    /// Lanes that ended with indeterminate writes and will not be fenced.
-    pub(crate) fences_lost: AtomicU64,
+    /// Counts of lanes and refusals.
+    counts: Mutex<PeerState>,
     rails: [OnceLock<Arc<Rail>>; TransportKind::ALL.len()],
     /// Bytes per pair of NICs.
     pub(crate) pairs: NicPairs,
 }
 
 impl PeerMeters {
-    /// Counts a batch that ended without a lane.
-    pub(crate) fn on_unplaced(&self) {
-        count(&self.batches_without_lane);
+    /// Adds one to a count.
+    pub(crate) fn count(&self, counter: impl FnOnce(&mut PeerState) -> &mut u64) {
+        *counter(&mut self.counts.lock()) += 1;
     }
 
     /// Counters of one transport.
@@ -87,10 +49,20 @@ impl PeerMeters {
         self.rails[transport_kind as usize].get_or_init(Arc::default).clone()
     }
 
-    /// Those there are.
-    pub(crate) fn rails(&self) -> impl Iterator<Item = (TransportKind, &Rail)> {
-        let all = TransportKind::ALL.into_iter().zip(&self.rails);
-        all.filter_map(|(transport_kind, rail)| Some((transport_kind, &**rail.get()?)))
+    /// Everything that is counted.
+    pub(crate) fn state(&self) -> PeerState {
+        let rails = TransportKind::ALL.into_iter().zip(&self.rails);
+        let rail = |(transport_kind, rail): (TransportKind, &OnceLock<Arc<Rail>>)| {
+            let rail = rail.get()?;
+            let (write, read) = (WayState::new(&rail.writes), WayState::new(&rail.reads));
+            Some((transport_kind.name(), RailState { write, read }))
+        };
+        let nics = self.pairs.all().into_iter();
+        PeerState {
+            rails: rails.filter_map(rail).collect(),
+            nics: nics.map(|pair| (format!("{}-{}", pair.own, pair.peer), pair)).collect(),
+            ..self.counts.lock().clone()
+        }
     }
 }
 
@@ -100,11 +72,6 @@ pub(crate) struct Meters {
     other: Arc<PeerMeters>,
     peers_max: usize,
     lanes: Mutex<Lanes>,
-    /// Connections to the metrics port that were evicted, and that were refused.
-    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
-    pub(crate) shed: AtomicU64,
-    #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "there is no port"))]
-    pub(crate) refused: AtomicU64,
 }
 
 /// State of the driver's task alone.
@@ -113,7 +80,7 @@ struct Lanes {
     /// Those that are up, or were and have not ended.
     up: BTreeMap<Lifecycle, Arc<PeerMeters>>,
     /// Causes of the last lane's end, for peers without a lane since.
-    ends: BTreeMap<NicPath, Cause>,
+    ends: BTreeMap<NicPath, &'static str>,
 }
 
 impl Default for Meters {
@@ -124,14 +91,7 @@ impl Default for Meters {
 
 impl Meters {
     fn new(peers_max: usize) -> Self {
-        Self {
-            peers: Mutex::default(),
-            other: Arc::default(),
-            peers_max,
-            lanes: Mutex::default(),
-            shed: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }
+        Self { peers: Mutex::default(), other: Arc::default(), peers_max, lanes: Mutex::default() }
     }
 
     /// The metrics of a peer with a demand or a lane. Past the limit peers share one row, so that a
@@ -152,19 +112,19 @@ impl Meters {
         self.peers.lock().get(path).unwrap_or(&self.other).clone()
     }
 
-    /// Yields every peer with its own counters, then the shared set.
-    pub(crate) fn all(&self) -> (Vec<(NicPath, Arc<PeerMeters>)>, Arc<PeerMeters>) {
+    /// The state of every peer with its own counters, and of the shared set.
+    pub(crate) fn all(&self) -> (BTreeMap<String, PeerState>, PeerState) {
         let peers = self.peers.lock();
-        let each = peers.iter().map(|(path, meters)| (path.clone(), meters.clone()));
-        (each.collect(), self.other.clone())
+        let each = peers.iter().map(|(path, meters)| (path.to_string(), meters.state()));
+        (each.collect(), self.other.state())
     }
 
     pub(crate) fn on_lane_up(&self, lane: Lifecycle, path: &NicPath) {
         let meters = self.peer(path);
-        count(&meters.established);
+        meters.count(|it| &mut it.handshakes_established);
         let mut lanes = self.lanes.lock();
         if let Some(end) = lanes.ends.remove(path) {
-            count(&meters.repaired[end as usize]);
+            meters.count(|it| it.repaired.entry(end).or_default());
         }
         lanes.up.insert(lane, meters);
     }
@@ -172,32 +132,34 @@ impl Meters {
     pub(crate) fn on_event(&self, event: &Event) {
         match event {
             Event::Ended { peer, lifecycle, failure } => {
-                self.on_ended(peer, *lifecycle, Cause::of(failure));
+                self.on_ended(peer, *lifecycle, cause(failure));
             }
             Event::PeerRestarted { peer, .. } => {
-                count(&self.known(peer).restarts);
+                self.known(peer).count(|it| &mut it.restarts);
                 // The restart is the cause, whatever error its lanes end with.
-                self.lanes.lock().note_end(peer, Cause::PeerRestarted);
+                self.lanes.lock().note_end(peer, PEER_RESTARTED);
             }
-            Event::OpenFailed { peer, .. } => count(&self.known(peer).opens_failed),
-            Event::RetireFailed { peer, .. } => count(&self.known(peer).retires_failed),
-            Event::RetireOverdue { peer, .. } => count(&self.known(peer).retires_overdue),
-            Event::RetireForced { peer, .. } => count(&self.known(peer).retires_forced),
+            Event::OpenFailed { peer, .. } => self.known(peer).count(|it| &mut it.opens_failed),
+            Event::RetireFailed { peer, .. } => self.known(peer).count(|it| &mut it.retires_failed),
+            Event::RetireOverdue { peer, .. } => {
+                self.known(peer).count(|it| &mut it.retires_overdue)
+            }
+            Event::RetireForced { peer, .. } => self.known(peer).count(|it| &mut it.retires_forced),
             Event::PeerForgotten { peer } => drop(self.lanes.lock().ends.remove(peer)),
             Event::NameConflict { .. } | Event::Undeclared { .. } => {}
         }
     }
 
-    fn on_ended(&self, peer: &NicPath, lane: Lifecycle, cause: Cause) {
+    fn on_ended(&self, peer: &NicPath, lane: Lifecycle, cause: &'static str) {
         let mut lanes = self.lanes.lock();
         match lanes.up.remove(&lane) {
             Some(meters) => {
-                count(&meters.lanes_ended[cause as usize]);
+                meters.count(|it| it.lanes_ended.entry(cause).or_default());
                 lanes.note_end(peer, cause);
             }
             None => {
                 drop(lanes);
-                count(&self.known(peer).failed[cause as usize]);
+                self.known(peer).count(|it| it.handshakes_failed.entry(cause).or_default());
             }
         }
     }
@@ -205,21 +167,22 @@ impl Meters {
     /// This node answered a call.
     pub(crate) fn on_answer_sent(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
-            count(&self.known(&message.to).refusals_sent[reason]);
+            self.known(&message.to).count(|it| it.refusals_sent.entry(reason).or_default());
         }
     }
 
     /// A peer answered a call.
     pub(crate) fn on_answer_received(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
-            count(&self.known(&message.from).refusals_received[reason]);
+            let known = self.known(&message.from);
+            known.count(|it| it.refusals_received.entry(reason).or_default());
         }
     }
 }
 
 impl Lanes {
-    fn note_end(&mut self, peer: &NicPath, cause: Cause) {
-        if self.ends.get(peer) == Some(&Cause::PeerRestarted) {
+    fn note_end(&mut self, peer: &NicPath, cause: &'static str) {
+        if self.ends.get(peer) == Some(&PEER_RESTARTED) {
             return;
         }
         if self.ends.len() >= ENDS_MAX && !self.ends.contains_key(peer) {
@@ -229,17 +192,16 @@ impl Lanes {
     }
 }
 
-fn refusal(message: &Message) -> Option<usize> {
+fn refusal(message: &Message) -> Option<&'static str> {
     let refusal = message.refusal.as_ref().filter(|_| message.op == Op::Refuse)?;
-    REASONS.iter().position(|(reason, _)| *reason == refusal.reason)
+    Some(reason(refusal.reason))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::read;
     use handfast_core::node::Failure;
-    use handfast_core::wire::{Body, Refusal};
+    use handfast_core::wire::{Body, Refusal, RefusalReason};
     use handfast_core::{Incarnation, NodeName, Pair};
 
     fn path(name: &str) -> NicPath {
@@ -258,13 +220,11 @@ mod tests {
         meters.on_event(&ended(&peer, 1, Failure::Quiesced));
         meters.on_event(&ended(&peer, 2, Failure::Silent));
         meters.on_lane_up(Lifecycle(3), &peer);
-        let counts = meters.peer(&peer);
-        assert_eq!(read(&counts.established), 2);
-        assert_eq!(read(&counts.lanes_ended[Cause::Quiesced as usize]), 1);
-        assert_eq!(read(&counts.failed[Cause::Silent as usize]), 1);
-        let repaired: Vec<u64> = counts.repaired.iter().map(read).collect();
-        assert_eq!(repaired.iter().sum::<u64>(), 1);
-        assert_eq!(repaired[Cause::Quiesced as usize], 1);
+        let counts = meters.peer(&peer).state();
+        assert_eq!(counts.handshakes_established, 2);
+        assert_eq!(counts.lanes_ended["quiesced"], 1);
+        assert_eq!(counts.handshakes_failed["silent"], 1);
+        assert_eq!(counts.repaired, BTreeMap::from([("quiesced", 1)]));
     }
 
     #[test]
@@ -275,16 +235,14 @@ mod tests {
         meters.on_event(&Event::PeerRestarted { peer: peer.clone(), old, new });
         meters.on_event(&ended(&peer, 1, Failure::Superseded));
         meters.on_lane_up(Lifecycle(2), &peer);
-        let counts = meters.peer(&peer);
-        assert_eq!(read(&counts.repaired[Cause::PeerRestarted as usize]), 1);
-        assert_eq!(read(&counts.restarts), 1);
+        let counts = meters.peer(&peer).state();
+        assert_eq!((counts.repaired[PEER_RESTARTED], counts.restarts), (1, 1));
     }
 
     /// A refusal counts under its reason on either side; other answers do not.
     #[test]
     fn refusals_are_counted_by_reason() {
         let (meters, peer) = (Meters::default(), path("a"));
-        let counts = meters.peer(&peer);
         let mut message = Message {
             op: Op::Refuse,
             from: peer.clone(),
@@ -294,17 +252,29 @@ mod tests {
             body: Body::default(),
             refusal: None,
         };
-        for (place, (reason, _)) in REASONS.into_iter().enumerate() {
+        let reasons = [
+            (RefusalReason::Gone, "gone"),
+            (RefusalReason::Superseded, "superseded"),
+            (RefusalReason::Busy, "busy"),
+            (RefusalReason::Starting, "starting"),
+            (RefusalReason::Configuration, "configuration"),
+            (RefusalReason::Protection, "protection"),
+            (RefusalReason::NameConflict, "name_conflict"),
+            (RefusalReason::Unproven, "unproven"),
+        ];
+        let metered = meters.peer(&peer);
+        for (reason, name) in reasons {
             message.refusal = Some(Refusal { reason, detail: String::new() });
             meters.on_answer_sent(&message);
             meters.on_answer_received(&message);
             meters.on_answer_received(&message);
-            assert_eq!(read(&counts.refusals_sent[place]), 1, "{reason:?}");
-            assert_eq!(read(&counts.refusals_received[place]), 2, "{reason:?}");
+            let counts = metered.state();
+            assert_eq!(counts.refusals_sent[name], 1, "{reason:?}");
+            assert_eq!(counts.refusals_received[name], 2, "{reason:?}");
         }
         message.op = Op::Reply;
         meters.on_answer_sent(&message);
-        assert_eq!(counts.refusals_sent.iter().map(read).sum::<u64>(), REASONS.len() as u64);
+        assert_eq!(metered.state().refusals_sent.values().sum::<u64>(), reasons.len() as u64);
     }
 
     /// Peers past the limit share a row, and strangers get none.
@@ -317,7 +287,7 @@ mod tests {
         meters.on_event(&Event::OpenFailed { peer: path("e"), failure: Failure::Silent });
         let (each, other) = meters.all();
         assert_eq!(each.len(), 2);
-        assert!(each.iter().all(|(_, meters)| read(&meters.established) == 1));
-        assert_eq!((read(&other.established), read(&other.opens_failed)), (2, 1));
+        assert!(each.values().all(|peer| peer.handshakes_established == 1));
+        assert_eq!((other.handshakes_established, other.opens_failed), (2, 1));
     }
 }

@@ -11,7 +11,6 @@ pub(crate) use lanes::LaneUp;
 use crate::command::{Command, Commands};
 use crate::data::transport::RegionPair;
 use crate::error::Cause;
-use crate::observe::count;
 use crate::observe::meters::{PeerMeters, Rail};
 use crate::peer::edges::Edges;
 use crate::peer::near::Near;
@@ -391,12 +390,7 @@ impl Target {
 
     /// The peer runs anew: nothing can be done on this run any more.
     pub(crate) fn on_peer_restarted(&self) {
-        let cause = TransportError {
-            side: Side::Peer,
-            call: "handshake".into(),
-            code: 0,
-            detail: "the peer restarted".into(),
-        };
+        let cause = TransportError::new(Side::Peer, "handshake", "the peer restarted");
         self.end(Edge::PeerRestarted, cause, |machine, _| machine.handle_peer_restarted());
     }
 
@@ -500,7 +494,7 @@ impl Target {
                 let Some(entry) = state.batches.remove(&batch) else { return };
                 match (&state.rail, &self.parts.meters) {
                     (Some(rail), _) => rail.on_finished(entry.direction, entry.bytes, &report),
-                    (None, Some(meters)) => meters.on_unplaced(),
+                    (None, Some(meters)) => meters.count(|it| &mut it.batches_without_lane),
                     (None, None) => {}
                 }
                 entry.spans.into_iter().for_each(|slot| state.release(slot));
@@ -528,7 +522,9 @@ impl Target {
             }
             TargetOutput::FenceLost { lane, cause } => {
                 tracing::warn!(?lane, %cause, "writes may still land, and nothing will tell");
-                state.meters.iter().for_each(|meters| count(&meters.fences_lost));
+                if let Some(meters) = &state.meters {
+                    meters.count(|it| &mut it.fences_lost);
+                }
             }
             TargetOutput::Refused(error) => {
                 tracing::warn!(%error, "the transfer machine refused an input");
@@ -657,12 +653,7 @@ async fn keep_time(target: std::sync::Weak<Target>, timer: Arc<Notify>) {
 }
 
 fn closed() -> TransportError {
-    TransportError {
-        side: Side::Local,
-        call: "close".into(),
-        code: 0,
-        detail: "the engine was closed".into(),
-    }
+    TransportError::new(Side::Local, "close", "the engine was closed")
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use super::prometheus;
 use super::view::View;
-use crate::control::accept::{Listening, Places, Stop, accept};
-use crate::error::{Cause, Error, Stage};
+use crate::control::accept::{Listening, Places, Stop, accept, bind_at};
+use crate::error::Error;
 use crate::observe::counters::Counts;
 use bytes::Bytes;
 use handfast_transport_tcp::Net;
@@ -38,11 +38,7 @@ impl<N: Net> MetricsListener<N> {
     /// Binds the port, if one is asked for.
     pub(crate) async fn bind(address: Option<&str>, net: &N) -> Result<Option<Self>, Error> {
         let Some(at) = address else { return Ok(None) };
-        let failed = |error: std::io::Error| {
-            Error::local(Stage::Listen, Cause::Bind(error.to_string())).at(at)
-        };
-        let listener = net.bind(at).await.map_err(failed)?;
-        let bound = net.local_address(&listener).map_err(failed)?;
+        let (listener, bound) = bind_at(net, at).await?;
         Ok(Some(Self { listener, bound }))
     }
 
@@ -76,8 +72,8 @@ async fn serve<N: Net>(
         connections_max: CONNECTIONS_MAX,
         accept_pause,
         counts,
-        shed: |counts| &counts.meters.shed,
-        refused: |counts| &counts.meters.refused,
+        shed: |_| {},
+        refused: |_| {},
     };
     accept(net, listener, places, stop, |stream, from, _| {
         let view = view.clone();

@@ -1,7 +1,8 @@
 //! The state of an engine as Prometheus reads it: the text form of OpenMetrics.
 
-use super::state::{EngineState, PeerState, WayState};
+use super::state::EngineState;
 use crate::observe::lifecycles::ByCause;
+use crate::observe::meters::{PeerState, WayState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};

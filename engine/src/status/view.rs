@@ -1,6 +1,6 @@
 //! Puts the state of an engine together.
 
-use super::state::{EngineState, NodeState, PeerState, STATE_SCHEMA};
+use super::state::{EngineState, NodeState, STATE_SCHEMA};
 use crate::command::{Command, Commands};
 use crate::control::answer::Answers;
 use crate::data::transport::Transport;
@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 /// Time for the driver to list its lifecycles. It answers between two commands.
 const LIST_TIMEOUT: Duration = Duration::from_millis(1_000);
 
-/// Sources of the snapshot.
-pub(crate) struct ViewParts {
+/// Source of an engine's snapshots.
+pub(crate) struct View {
     pub(crate) answers: Arc<Answers>,
     pub(crate) lanes: Arc<LaneTable>,
     pub(crate) transport: Arc<dyn Transport>,
@@ -28,31 +28,22 @@ pub(crate) struct ViewParts {
     pub(crate) tcp_counters: Box<dyn Fn() -> TcpCounters + Send + Sync>,
 }
 
-/// Source of an engine's snapshots.
-pub(crate) struct View {
-    parts: ViewParts,
-}
-
 impl View {
-    pub(crate) fn new(parts: ViewParts) -> Self {
-        Self { parts }
-    }
-
     pub(crate) fn counters(&self) -> Counters {
-        let ViewParts { answers, lanes, transport, tcp_counters, .. } = &self.parts;
-        answers.counts.snapshot(lanes.len(), tcp_counters(), transport.nic_counters())
+        let (lanes, rdma) = (self.lanes.len(), self.transport.nic_counters());
+        self.answers.counts.snapshot(lanes, (self.tcp_counters)(), rdma)
     }
 
     /// Transports of its lanes, the preferred one first.
     pub(crate) fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> + use<> {
-        let Transports { tcp, rdma } = self.parts.answers.offer.transports;
+        let Transports { tcp, rdma } = self.answers.offer.transports;
         let all = [(rdma, TransportKind::Rdma), (tcp, TransportKind::Tcp)];
         all.into_iter().filter_map(|(offered, transport_kind)| offered.then_some(transport_kind))
     }
 
     /// Takes at most [`LIST_TIMEOUT`].
     pub(crate) async fn state(&self) -> EngineState {
-        let answers = &self.parts.answers;
+        let answers = &self.answers;
         let lifecycles = self.lifecycles().await;
         let (peers, other) = answers.counts.meters.all();
         let counters = self.counters();
@@ -72,21 +63,18 @@ impl View {
             lanes: counters.lanes,
             counters: named.iter().map(|(name, _, count)| (*name, *count)).collect(),
             lifecycles,
-            peers: peers
-                .into_iter()
-                .map(|(path, meters)| (path.to_string(), PeerState::new(&meters)))
-                .collect(),
-            other: PeerState::new(&other),
+            peers,
+            other,
             named,
         }
     }
 
     async fn lifecycles(&self) -> Option<LifecyclesState> {
         let (reply, listed) = oneshot::channel();
-        if !self.parts.commands.send(Command::ListLifecycles { reply }) {
+        if !self.commands.send(Command::ListLifecycles { reply }) {
             return None;
         }
-        let clock = &self.parts.clock;
+        let clock = &self.clock;
         let late = clock.sleep_until(clock.now() + LIST_TIMEOUT);
         tokio::select! {
             listed = listed => listed.ok(),

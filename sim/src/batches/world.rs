@@ -227,5 +227,5 @@ impl TransferWorld {
 }
 
 pub(super) fn error(side: Side, call: &'static str) -> TransportError {
-    TransportError { side, call: call.into(), code: 0, detail: "injected".into() }
+    TransportError::new(side, call, "injected")
 }

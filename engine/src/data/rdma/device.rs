@@ -130,8 +130,7 @@ pub(super) fn of_device(error: VerbsError) -> Error {
 }
 
 pub(super) fn failed(detail: String) -> Error {
-    let error = TransportError { side: Side::Local, call: "open".into(), code: 0, detail };
-    Error::local(Stage::Device, error)
+    Error::local(Stage::Device, TransportError::new(Side::Local, "open", detail))
 }
 
 /// Sorts devices: those with the address first, then those with an active port.

@@ -4,20 +4,18 @@ use super::device::Opened;
 use super::regions::LocalRegions;
 use super::steps::Steps;
 use super::watch::Watch;
-use crate::data::fallback::Fallbacks;
 use crate::data::local::LocalRegion;
-use crate::data::transport::{Offer, Registered, Transport};
+use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
 use crate::error::{Cause, Error, Stage};
 use crate::path::is_legacy;
-use crate::time::{Clock, Entropy};
 use crate::topology::{Location, PriorityMatrix};
 use handfast_core::policy::{RailPlan, plan_rails};
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::{Body, DeviceDescriptor, Transports};
 use handfast_core::{Lifecycle, NicPath, NodeName, Pair};
 use handfast_transport::{
-    Access, Attempt, Completion, Created, DataPath, Endpoints, LaneSink, NotCreated, Posting, Sent,
-    SliceId, Span, Step, TransportKind,
+    Access, Attempt, Completion, Created, DataPath, Endpoints, NotCreated, Posting, Sent, SliceId,
+    Span, Step, TransportKind,
 };
 use handfast_transport_rdma::{LimitReached, Nic, NicCounters, NicLimit, VerbsError, gid_text};
 use handfast_transport_tcp::{Net, TcpTransport};
@@ -31,21 +29,6 @@ pub(super) const QUEUE_PAIRS_PER_LANE: u32 = 2;
 const PROBE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 /// Bits of a packet sequence number.
 const PSN_BITS: u32 = 24;
-
-pub(super) struct LanesParts<N: Net> {
-    /// Our NICs, at least one, and their names.
-    pub(super) nics: Vec<Opened>,
-    /// NICs near to memory, with several devices.
-    pub(super) matrix: Option<Arc<PriorityMatrix>>,
-    pub(super) watch: Arc<Watch>,
-    pub(super) steps: Steps,
-    pub(super) tcp: Option<TcpTransport<N>>,
-    pub(super) lanes: Arc<dyn LaneSink>,
-    pub(super) address: String,
-    pub(super) fallbacks: Fallbacks,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) entropy: Arc<dyn Entropy>,
-}
 
 /// A lane: its peer, its announcement and its transport.
 #[derive(Clone)]
@@ -63,27 +46,34 @@ pub(super) struct Lanes<N: Net> {
 }
 
 pub(super) struct Inner<N: Net> {
-    pub(super) parts: LanesParts<N>,
+    /// Our NICs, at least one, and their names.
+    nics: Vec<Opened>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) steps: Steps,
+    parts: RdmaParts<N>,
     regions: LocalRegions,
     known: RwLock<BTreeMap<Lifecycle, Lane>>,
 }
 
 impl<N: Net> Lanes<N> {
-    pub(super) fn new(parts: LanesParts<N>) -> Self {
+    /// Lanes over NICs, at least one; with several, the matrix tells those near to memory.
+    pub(super) fn new(
+        nics: Vec<Opened>,
+        matrix: Option<Arc<PriorityMatrix>>,
+        watch: Arc<Watch>,
+        steps: Steps,
+        parts: RdmaParts<N>,
+    ) -> Self {
         let describe = |(nic, name): &Opened| {
             let gid = gid_text(nic.gid().entry.address);
             DeviceDescriptor { gid, lid: 0, name: name.clone() }
         };
-        let devices = parts.nics.iter().map(describe).collect();
+        let devices = nics.iter().map(describe).collect();
         let transports = Transports { tcp: parts.tcp.is_some(), rdma: true };
-        let matrix = parts.matrix.clone();
-        let inner = Inner { parts, regions: LocalRegions::default(), known: RwLock::default() };
+        let (regions, known) = (LocalRegions::default(), RwLock::default());
+        let inner = Inner { nics, watch, steps, parts, regions, known };
         Self { inner: Arc::new(inner), offer: Offer { transports, devices, matrix } }
     }
-}
-
-pub(super) fn failed(side: Side, call: &'static str, detail: impl Into<String>) -> TransportError {
-    TransportError { side, call: call.into(), code: 0, detail: detail.into() }
 }
 
 /// A limit that another lane's end lifts is worth a second attempt.
@@ -123,14 +113,16 @@ impl<N: Net> Inner<N> {
 
     /// The NIC that a lane to `peer` runs over.
     fn nic(&self, peer: &NicPath) -> Result<&Arc<Nic>, TransportError> {
-        let Some((_, ours)) = peer.rail() else { return Ok(&self.parts.nics[0].0) };
-        let found = self.parts.nics.iter().find(|(_, name)| name == ours);
+        self.nic_named(peer.rail().map(|(_, ours)| ours))
+    }
+
+    /// The NIC of a name, or the first.
+    pub(super) fn nic_named(&self, name: Option<&str>) -> Result<&Arc<Nic>, TransportError> {
+        let Some(ours) = name else { return Ok(&self.nics[0].0) };
+        let found = self.nics.iter().find(|(_, name)| name == ours);
         found.map(|(nic, _)| nic).ok_or_else(|| {
-            failed(
-                Side::Configuration,
-                "bring_up",
-                format!("this node does not use a NIC '{ours}'"),
-            )
+            let detail = format!("this node does not use a NIC '{ours}'");
+            TransportError::new(Side::Configuration, "bring_up", detail)
         })
     }
 
@@ -149,7 +141,7 @@ impl<N: Net> Inner<N> {
         if is_legacy(&peer) {
             return self.create_legacy(lifecycle, peer, attempt).await;
         }
-        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let Self { watch, steps, parts: RdmaParts { fallbacks, clock, .. }, .. } = &*self;
         let nic = self.nic(&peer)?.clone();
         let tcp = self.tcp_beside(&peer);
         let plain = match tcp {
@@ -197,7 +189,7 @@ impl<N: Net> Inner<N> {
     ) -> Result<(), TransportError> {
         let lifecycle = local.lifecycle;
         let Some(lane) = self.lane(lifecycle) else {
-            return Err(failed(Side::Local, "wire", "no lane has the lifecycle"));
+            return Err(TransportError::new(Side::Local, "wire", "no lane has the lifecycle"));
         };
         if remote.is_legacy() {
             return self.connect_legacy(lifecycle, lane, body).await;
@@ -211,7 +203,7 @@ impl<N: Net> Inner<N> {
                 true => "the peer announced no queue pair, and ours is for RDMA alone",
                 false => "the peer announced queue pairs alone, and RDMA is given up here for now",
             };
-            return Err(failed(Side::Configuration, "wire", offered));
+            return Err(TransportError::new(Side::Configuration, "wire", offered));
         };
         if lane.has_queue_pairs {
             // A peer that we open to was asked before, and reported by its name then.
@@ -228,7 +220,7 @@ impl<N: Net> Inner<N> {
         Lane { peer, nic, .. }: Lane,
         body: Body,
     ) -> Result<(), TransportError> {
-        let LanesParts { watch, steps, fallbacks, clock, .. } = &self.parts;
+        let Self { watch, steps, parts: RdmaParts { fallbacks, clock, .. }, .. } = self;
         let (peer, tcp) = (&peer, self.tcp_beside(&peer));
         let connected = steps.run(peer, move || nic.connect(lifecycle, &body)).await;
         let connected = connected.map_err(TransportError::from);
@@ -269,7 +261,7 @@ impl<N: Net> Inner<N> {
             // Of a lane over a rail it knows nothing.
             tcp.retire(lifecycle).await?;
         }
-        self.parts.watch.remove(lifecycle);
+        self.watch.remove(lifecycle);
         self.known.write().remove(&lifecycle);
         Ok(())
     }
@@ -280,13 +272,13 @@ impl<N: Net> Inner<N> {
         lane: &Lane,
     ) -> Result<(), TransportError> {
         let nic = lane.nic.clone();
-        Ok(self.parts.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
+        Ok(self.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
     }
 }
 
 impl<N: Net> DataPath for Lanes<N> {
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
-        let LanesParts { tcp, lanes, .. } = &self.inner.parts;
+        let RdmaParts { tcp, lanes, .. } = &self.inner.parts;
         match (self.inner.nic_of(lane), tcp) {
             (Some(nic), _) => nic.post(lane, postings),
             (None, Some(tcp)) => tcp.post(lane, postings),
@@ -311,7 +303,7 @@ impl<N: Net> DataPath for Lanes<N> {
     }
 
     fn withdraw(&self, lane: Lifecycle, slice: SliceId) {
-        let LanesParts { watch, tcp, .. } = &self.inner.parts;
+        let Inner { watch, parts: RdmaParts { tcp, .. }, .. } = &*self.inner;
         match (self.inner.nic_of(lane), tcp) {
             (Some(nic), _) => watch.want_back(&nic, lane, slice),
             (None, Some(tcp)) => tcp.withdraw(lane, slice),
@@ -323,15 +315,15 @@ impl<N: Net> DataPath for Lanes<N> {
         let inner = self.inner.clone();
         Box::pin(async move {
             let Some(Lane { peer, nic, .. }) = inner.lane(lane) else {
-                return Err(failed(Side::Local, "probe", "no lane has the lifecycle"));
+                return Err(TransportError::new(Side::Local, "probe", "no lane has the lifecycle"));
             };
             let probing = move || nic.probe(lane, None, PROBE_PATIENCE);
-            Ok(inner.parts.steps.run(&peer, probing).await?)
+            Ok(inner.steps.run(&peer, probing).await?)
         })
     }
 
     fn note_fallback(&self, peer: &NicPath, reason: TransportError) {
-        let LanesParts { watch, fallbacks, clock, .. } = &self.inner.parts;
+        let Inner { watch, parts: RdmaParts { fallbacks, clock, .. }, .. } = &*self.inner;
         watch.fallback().give_up(peer, clock.now());
         let reason = Error::new(reason.side, Stage::Transfer, Cause::Transport(reason));
         fallbacks.tell(reason.at(peer.node.as_str()));
@@ -384,7 +376,7 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn register(&self, span: &Span, access: Access, location: Option<Location>) -> Registered {
-        let nics = self.inner.parts.nics.iter().map(|(nic, _)| &**nic);
+        let nics = self.inner.nics.iter().map(|(nic, _)| &**nic);
         let registered = self.inner.regions.register(nics, span, access, location);
         registered
             .map(Some)
@@ -398,12 +390,12 @@ impl<N: Net> Transport for Lanes<N> {
     }
 
     fn rails(&self, node: &NodeName, devices: &[DeviceDescriptor]) -> Vec<RailPlan> {
-        let ours: Vec<&str> = self.inner.parts.nics.iter().map(|(_, name)| &**name).collect();
+        let ours: Vec<&str> = self.inner.nics.iter().map(|(_, name)| &**name).collect();
         let theirs: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
         plan_rails(node, &ours, &theirs)
     }
 
     fn nic_counters(&self) -> NicCounters {
-        self.inner.parts.nics.iter().map(|(nic, _)| nic.counters()).sum()
+        self.inner.nics.iter().map(|(nic, _)| nic.counters()).sum()
     }
 }

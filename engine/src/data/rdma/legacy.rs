@@ -1,12 +1,11 @@
 //! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
 
-use super::lanes::{Inner, Lane, LanesParts, QUEUE_PAIRS_PER_LANE, failed, not_created};
+use super::lanes::{Inner, Lane, QUEUE_PAIRS_PER_LANE, not_created};
 use crate::path::devices_on;
 use handfast_core::transport::{Side, TransportError};
 use handfast_core::wire::Body;
 use handfast_core::{Lifecycle, NicPath};
 use handfast_transport::{Attempt, NotCreated, TransportKind};
-use handfast_transport_rdma::Nic;
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +22,6 @@ const RD_ATOMIC: u32 = 16;
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
-    /// The NIC that a lane over a Mooncake node's path runs over.
-    fn nic_on(&self, peer: &NicPath) -> Result<Arc<Nic>, TransportError> {
-        let Some(ours) = devices_on(peer).1 else { return Ok(self.parts.nics[0].0.clone()) };
-        let found = self.parts.nics.iter().find(|(_, name)| name == ours);
-        let unknown = || format!("this node does not use a NIC '{ours}'");
-        found
-            .map(|(nic, _)| nic.clone())
-            .ok_or_else(|| failed(Side::Configuration, "bring_up", unknown()))
-    }
-
     /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
     /// up there.
     pub(super) async fn create_legacy(
@@ -41,8 +30,8 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         attempt: Attempt,
     ) -> Result<Body, NotCreated> {
-        let LanesParts { watch, steps, .. } = &self.parts;
-        let nic = self.nic_on(&peer)?;
+        let Self { watch, steps, .. } = &*self;
+        let nic = self.nic_named(devices_on(&peer).1)?.clone();
         let lane = Lane {
             peer: peer.clone(),
             nic: nic.clone(),
@@ -71,7 +60,7 @@ impl<N: Net> Inner<N> {
         body: Body,
     ) -> Result<(), TransportError> {
         let body = complete(body)?;
-        Ok(self.parts.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?)
+        Ok(self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?)
     }
 
     /// Makes and destroys queue pairs.
@@ -80,8 +69,8 @@ impl<N: Net> Inner<N> {
         peer: NicPath,
         count: u32,
     ) -> Result<(), TransportError> {
-        let nic = self.nic_on(&peer)?;
-        Ok(self.parts.steps.run(&peer, move || nic.skip_numbers(count)).await?)
+        let nic = self.nic_named(devices_on(&peer).1)?.clone();
+        Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 
     /// Reads nothing, which needs no key: the peer's device answers for the queue pair, and where it
@@ -89,10 +78,10 @@ impl<N: Net> Inner<N> {
     /// (`transport-rdma/tests/rdma/hazards.rs`).
     pub(super) async fn probe(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
         let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
-            return Err(failed(Side::Local, "prove", "no lane has the lifecycle"));
+            return Err(TransportError::new(Side::Local, "prove", "no lane has the lifecycle"));
         };
         let probing = move || nic.probe(lifecycle, None, PROOF_MAX);
-        Ok(self.parts.steps.run(&peer, probing).await?)
+        Ok(self.steps.run(&peer, probing).await?)
     }
 }
 
@@ -104,7 +93,7 @@ fn complete(body: Body) -> Result<Body, TransportError> {
             "the Mooncake node has {pairs} queue pairs for each peer, and this one \
              {QUEUE_PAIRS_PER_LANE}: run it with MC_NUM_QP_PER_EP={QUEUE_PAIRS_PER_LANE}"
         );
-        return Err(failed(Side::Configuration, "wire", detail));
+        return Err(TransportError::new(Side::Configuration, "wire", detail));
     }
     Ok(Body { psns: vec![PSN; pairs], mtu: MTU_BYTES, rd_atomic: RD_ATOMIC, ..body })
 }

@@ -76,8 +76,7 @@ impl LocalRegions {
         }
         if known.entries >= REGISTRATIONS_MAX {
             let detail = format!("the limit of {REGISTRATIONS_MAX} registrations is reached");
-            let call = "register".into();
-            return Err(TransportError { side: Side::Local, call, code: 0, detail });
+            return Err(TransportError::new(Side::Local, "register", detail));
         }
         let of_block = known.blocks.entry(block).or_default();
         let before = of_block.len();

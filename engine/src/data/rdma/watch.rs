@@ -75,8 +75,7 @@ impl Watch {
                 let limit_ms = WITHDRAWAL.nanos() / 1_000_000;
                 let detail =
                     format!("a slice that nobody wants any more did not end within {limit_ms} ms");
-                let error =
-                    TransportError { side: Side::Local, call: "withdraw".into(), code: 0, detail };
+                let error = TransportError::new(Side::Local, "withdraw", detail);
                 watch.lanes.on_lane_failed(lane, error);
             }
         });

@@ -1,104 +1,72 @@
-//! Causes of a lifecycle's end, in one word.
+//! Causes of a lifecycle's end and reasons of refusals, in one word.
 
 use handfast_core::node::{CallFailure, Failure};
+use handfast_core::wire::RefusalReason;
 
-/// The causes that are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
-    CallRefused,
-    Unreachable,
-    CallTimedOut,
-    CallBroken,
-    Refused,
-    Transport,
-    Silent,
-    HalfOpen,
-    OperationOverdue,
-    Superseded,
-    Closed,
-    Evicted,
-    Quiesced,
-    DrainOverdue,
-    Limit,
-    PeerRestarted,
+/// The cause of every end after a restart of the peer.
+pub(crate) const PEER_RESTARTED: &str = "peer_restarted";
+
+pub(crate) fn cause(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Call(CallFailure::Refused) => "call_refused",
+        Failure::Call(CallFailure::Unreachable) => "unreachable",
+        Failure::Call(CallFailure::TimedOut) => "call_timed_out",
+        Failure::Call(CallFailure::Broken) => "call_broken",
+        Failure::Refused(_) => "refused",
+        Failure::Transport(_) => "transport",
+        Failure::Silent => "silent",
+        Failure::HalfOpen => "half_open",
+        Failure::OperationOverdue => "operation_overdue",
+        Failure::Superseded => "superseded",
+        Failure::Closed => "closed",
+        Failure::Evicted => "evicted",
+        Failure::Quiesced => "quiesced",
+        Failure::DrainOverdue => "drain_overdue",
+        Failure::Limit(_) => "limit",
+    }
 }
 
-impl Cause {
-    /// All of them, in the order of their counts.
-    pub(crate) const ALL: [Self; 16] = [
-        Self::CallRefused,
-        Self::Unreachable,
-        Self::CallTimedOut,
-        Self::CallBroken,
-        Self::Refused,
-        Self::Transport,
-        Self::Silent,
-        Self::HalfOpen,
-        Self::OperationOverdue,
-        Self::Superseded,
-        Self::Closed,
-        Self::Evicted,
-        Self::Quiesced,
-        Self::DrainOverdue,
-        Self::Limit,
-        Self::PeerRestarted,
-    ];
-
-    pub(crate) fn of(failure: &Failure) -> Self {
-        match failure {
-            Failure::Call(CallFailure::Refused) => Self::CallRefused,
-            Failure::Call(CallFailure::Unreachable) => Self::Unreachable,
-            Failure::Call(CallFailure::TimedOut) => Self::CallTimedOut,
-            Failure::Call(CallFailure::Broken) => Self::CallBroken,
-            Failure::Refused(_) => Self::Refused,
-            Failure::Transport(_) => Self::Transport,
-            Failure::Silent => Self::Silent,
-            Failure::HalfOpen => Self::HalfOpen,
-            Failure::OperationOverdue => Self::OperationOverdue,
-            Failure::Superseded => Self::Superseded,
-            Failure::Closed => Self::Closed,
-            Failure::Evicted => Self::Evicted,
-            Failure::Quiesced => Self::Quiesced,
-            Failure::DrainOverdue => Self::DrainOverdue,
-            Failure::Limit(_) => Self::Limit,
-        }
-    }
-
-    /// As labels name it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CallRefused => "call_refused",
-            Self::Unreachable => "unreachable",
-            Self::CallTimedOut => "call_timed_out",
-            Self::CallBroken => "call_broken",
-            Self::Refused => "refused",
-            Self::Transport => "transport",
-            Self::Silent => "silent",
-            Self::HalfOpen => "half_open",
-            Self::OperationOverdue => "operation_overdue",
-            Self::Superseded => "superseded",
-            Self::Closed => "closed",
-            Self::Evicted => "evicted",
-            Self::Quiesced => "quiesced",
-            Self::DrainOverdue => "drain_overdue",
-            Self::Limit => "limit",
-            Self::PeerRestarted => "peer_restarted",
-        }
+pub(crate) fn reason(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Gone => "gone",
+        RefusalReason::Superseded => "superseded",
+        RefusalReason::Busy => "busy",
+        RefusalReason::Starting => "starting",
+        RefusalReason::Configuration => "configuration",
+        RefusalReason::Protection => "protection",
+        RefusalReason::NameConflict => "name_conflict",
+        RefusalReason::Unproven => "unproven",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Cause;
+    use super::*;
+    use handfast_core::transport::{Side, TransportError};
+    use handfast_core::wire::Refusal;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn every_cause_is_counted_in_a_place_of_its_own() {
-        for (place, cause) in Cause::ALL.into_iter().enumerate() {
-            assert_eq!(cause as usize, place, "{}", cause.name());
-        }
-        let mut names = Cause::ALL.map(Cause::name).to_vec();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), Cause::ALL.len());
+    fn every_cause_is_counted_under_a_name_of_its_own() {
+        let refusal = Refusal { reason: RefusalReason::Gone, detail: String::new() };
+        let failures = [
+            Failure::Call(CallFailure::Refused),
+            Failure::Call(CallFailure::Unreachable),
+            Failure::Call(CallFailure::TimedOut),
+            Failure::Call(CallFailure::Broken),
+            Failure::Refused(refusal),
+            Failure::Transport(TransportError::new(Side::Peer, "lane", "it broke")),
+            Failure::Silent,
+            Failure::HalfOpen,
+            Failure::OperationOverdue,
+            Failure::Superseded,
+            Failure::Closed,
+            Failure::Evicted,
+            Failure::Quiesced,
+            Failure::DrainOverdue,
+            Failure::Limit("peers_max".into()),
+        ];
+        let names: BTreeSet<&str> = failures.iter().map(cause).chain([PEER_RESTARTED]).collect();
+        assert_eq!(names.len(), failures.len() + 1, "{names:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! Counters per pair of NICs, with several of them.
 
+use super::NicPairState;
 use crate::observe::read;
 use handfast_core::transfer::Moved;
 use parking_lot::Mutex;
@@ -47,11 +48,17 @@ impl NicPairs {
         Some(pairs.entry(names).or_default().clone())
     }
 
-    /// Yields every pair: local NIC, peer's NIC, lanes established, bytes written and read.
-    pub(crate) fn all(&self) -> Vec<(Names, [u64; 3])> {
+    /// The metrics of every pair.
+    pub(crate) fn all(&self) -> Vec<NicPairState> {
         let pairs = self.0.lock();
-        let counts = |pair: &NicPair| [&pair.lanes, &pair.written, &pair.read].map(read);
-        pairs.iter().map(|(names, pair)| (names.clone(), counts(pair))).collect()
+        let state = |((own, peer), pair): (&Names, &Arc<NicPair>)| NicPairState {
+            own: own.clone(),
+            peer: peer.clone(),
+            lanes: read(&pair.lanes),
+            written_bytes: read(&pair.written),
+            read_bytes: read(&pair.read),
+        };
+        pairs.iter().map(state).collect()
     }
 }
 
@@ -69,8 +76,9 @@ mod tests {
         let known = pairs.of("a", "b0").expect("it is there");
         known.on_moved(Moved { written: 3, read: 5 });
         known.on_moved(Moved { written: 1, read: 0 });
-        let first = (("a".to_owned(), "b0".to_owned()), [0, 4, 5]);
-        assert_eq!(pairs.all()[0], first);
+        let first = &pairs.all()[0];
+        assert_eq!((&*first.own, &*first.peer), ("a", "b0"));
+        assert_eq!((first.lanes, first.written_bytes, first.read_bytes), (0, 4, 5));
         assert_eq!(pairs.all().len(), NIC_PAIRS_METERED_MAX);
     }
 }

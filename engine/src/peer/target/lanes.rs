@@ -240,12 +240,8 @@ impl Target {
             }
             TargetOutput::Unresponsive(lifecycle) => {
                 let limit_ms = self.parts.lane_mute.nanos() / 1_000_000;
-                let error = TransportError {
-                    side: Side::Peer,
-                    call: "lane".into(),
-                    code: 0,
-                    detail: format!("no answer on the lane for {limit_ms} ms"),
-                };
+                let detail = format!("no answer on the lane for {limit_ms} ms");
+                let error = TransportError::new(Side::Peer, "lane", detail);
                 self.parts.commands.send(Command::LaneFailed { lifecycle, error });
             }
             _ => {}

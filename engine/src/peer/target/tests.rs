@@ -161,7 +161,7 @@ impl Story {
     }
 
     fn fences_lost(&self) -> u64 {
-        self.meters.fences_lost.load(Ordering::Relaxed)
+        self.meters.state().fences_lost
     }
 
     /// A write of two slices, of which the one on the first lane is tried again on the second after
