@@ -88,50 +88,24 @@ impl Case {
     }
 }
 
-/// A kind of fault: its command-line name and its field in [`Faults`].
-struct Kind {
-    name: &'static str,
-    switch: fn(&mut Faults) -> &mut bool,
-}
-
-const KINDS: [Kind; 15] = [
-    Kind { name: "loss", switch: |faults| &mut faults.loss },
-    Kind { name: "duplication", switch: |faults| &mut faults.duplication },
-    Kind { name: "call-failure", switch: |faults| &mut faults.call_failure },
-    Kind { name: "operation-failure", switch: |faults| &mut faults.operation_failure },
-    Kind { name: "operation-stall", switch: |faults| &mut faults.operation_stall },
-    Kind { name: "crash", switch: |faults| &mut faults.crash },
-    Kind { name: "lane-error", switch: |faults| &mut faults.lane_error },
-    Kind { name: "early-timer", switch: |faults| &mut faults.early_timer },
-    Kind { name: "protection", switch: |faults| &mut faults.protection },
-    Kind { name: "step-failure", switch: |faults| &mut faults.step_failure },
-    Kind { name: "port", switch: |faults| &mut faults.port },
-    Kind { name: "address", switch: |faults| &mut faults.address },
-    Kind { name: "partition", switch: |faults| &mut faults.partition },
-    Kind { name: "mute", switch: |faults| &mut faults.mute },
-    Kind { name: "stranger", switch: |faults| &mut faults.stranger },
-];
-
-const _: () = assert!(size_of::<Faults>() == KINDS.len(), "every kind of fault has a bit");
-
 /// Names of all kinds of fault, by bit number.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
-    KINDS.iter().map(|kind| kind.name)
+    Faults::KINDS.iter().map(|(name, _)| *name)
 }
 
 /// Kinds of fault as bits.
 pub fn bits_of(mut faults: Faults) -> u32 {
-    let on = |(bit, kind): (usize, &Kind)| u32::from(*(kind.switch)(&mut faults)) << bit;
-    KINDS.iter().enumerate().map(on).sum()
+    let kinds = Faults::KINDS.iter().enumerate();
+    kinds.map(|(bit, (_, kind))| u32::from(*kind(&mut faults)) << bit).sum()
 }
 
 /// Kinds of fault from bits; `None` for an unknown bit.
 pub fn faults_of(bits: u32) -> Option<Faults> {
     let mut faults = Faults::ALL;
-    for (bit, kind) in KINDS.iter().enumerate() {
-        *(kind.switch)(&mut faults) = bits >> bit & 1 == 1;
+    for (bit, (_, kind)) in Faults::KINDS.iter().enumerate() {
+        *kind(&mut faults) = bits >> bit & 1 == 1;
     }
-    (bits >> KINDS.len() == 0).then_some(faults)
+    (bits >> Faults::KINDS.len() == 0).then_some(faults)
 }
 
 /// Kinds of fault from a list of names.
@@ -146,7 +120,7 @@ pub fn faults_named(names: &str) -> Result<Faults, String> {
             "classic" => bits_of(Faults::CLASSIC),
             "device" => bits_of(Faults::DEVICE),
             "none" => 0,
-            _ => match KINDS.iter().position(|kind| kind.name == name) {
+            _ => match kinds().position(|kind| kind == name) {
                 Some(bit) => 1 << bit,
                 None => return Err(name.to_owned()),
             },
@@ -161,7 +135,7 @@ pub fn names_of(faults: Faults) -> String {
     if bits == bits_of(Faults::ALL) {
         return "all".to_owned();
     }
-    let on = KINDS.iter().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
-    let names: Vec<&str> = on.map(|(_, kind)| kind.name).collect();
+    let on = kinds().enumerate().filter(|(bit, _)| bits >> bit & 1 == 1);
+    let names: Vec<&str> = on.map(|(_, name)| name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(",") }
 }

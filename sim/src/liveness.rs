@@ -147,7 +147,7 @@ pub fn next(world: &World) -> Option<Choice> {
     world.free_actions(&mut choices);
     let quiet = world.quiet();
     let rank = |choice: &Choice| match &choice.action {
-        Action::Disturb(disturbance) if disturbance.is_end() => Some((0, 0)),
+        Action::Disturb(disturbance) if disturbance.is_end => Some((0, 0)),
         Action::Operation(_) | Action::Probe(..) => Some((0, 0)),
         Action::Completion(_) => Some((0, 1)),
         Action::Packet(_) => Some((0, 2)),

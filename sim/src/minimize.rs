@@ -9,7 +9,7 @@ use crate::play::{Rules, Run, play, play_schedule};
 use crate::transcript::transcript;
 use crate::{Coverage, seen::Memo};
 use handfast_transport_sim::{
-    Action, Choice, Disturbance, Faults, Operations, Oracle, Step, Violation, World,
+    Action, Choice, Faults, Operations, Oracle, Step, Subject, Violation, World,
 };
 
 /// Worlds that each search from the start may reach: half a second of an optimised build.
@@ -247,34 +247,35 @@ impl Shrinker {
 
 /// The kinds of fault that a schedule spends its budget on.
 fn kinds_used(schedule: &[Choice]) -> Faults {
-    let paid = || schedule.iter().filter(|choice| choice.cost > 0).map(|choice| &choice.action);
-    let any = |is: fn(&Action) -> bool| paid().any(is);
-    Faults {
-        loss: any(|it| {
-            matches!(
-                it,
-                Action::LoseCall(_, false) | Action::LoseAnswer(_, false) | Action::LosePacket(_)
-            )
-        }),
-        duplication: any(|it| matches!(it, Action::DuplicateCall(..) | Action::DuplicatePacket(_))),
-        call_failure: any(|it| {
-            matches!(it, Action::LoseCall(_, true) | Action::LoseAnswer(_, true))
-        }),
-        operation_failure: any(|it| matches!(it, Action::FailOperation(_))),
-        operation_stall: any(|it| matches!(it, Action::StallOperation(_))),
-        crash: any(|it| matches!(it, Action::Restart(_))),
-        lane_error: any(|it| matches!(it, Action::LaneError(..))),
-        early_timer: any(|it| {
-            matches!(it, Action::Timer(..) | Action::Exhaust(..) | Action::TargetTimer(..))
-        }),
-        step_failure: any(|it| matches!(it, Action::FailStep(..))),
-        port: any(|it| matches!(it, Action::Disturb(Disturbance::PortDown(_)))),
-        address: any(|it| matches!(it, Action::Disturb(Disturbance::AddressGone(_)))),
-        partition: any(|it| matches!(it, Action::Disturb(Disturbance::Cut(..)))),
-        mute: any(|it| matches!(it, Action::Disturb(Disturbance::Mute(_)))),
-        stranger: any(|it| matches!(it, Action::Disturb(Disturbance::StrangerComes(_)))),
-        protection: any(|it| matches!(it, Action::ProtectionError(..))),
+    let mut faults = Faults::NONE;
+    for choice in schedule.iter().filter(|choice| choice.cost > 0) {
+        let kind = match &choice.action {
+            Action::LoseCall(_, false) | Action::LoseAnswer(_, false) | Action::LosePacket(_) => {
+                &mut faults.loss
+            }
+            Action::DuplicateCall(..) | Action::DuplicatePacket(_) => &mut faults.duplication,
+            Action::LoseCall(_, true) | Action::LoseAnswer(_, true) => &mut faults.call_failure,
+            Action::FailOperation(_) => &mut faults.operation_failure,
+            Action::StallOperation(_) => &mut faults.operation_stall,
+            Action::Restart(_) => &mut faults.crash,
+            Action::LaneError(..) => &mut faults.lane_error,
+            Action::Timer(..) | Action::Exhaust(..) | Action::TargetTimer(..) => {
+                &mut faults.early_timer
+            }
+            Action::FailStep(..) => &mut faults.step_failure,
+            Action::ProtectionError(..) => &mut faults.protection,
+            Action::Disturb(disturbance) => match disturbance.subject {
+                Subject::Port => &mut faults.port,
+                Subject::Address => &mut faults.address,
+                Subject::Path(_) => &mut faults.partition,
+                Subject::Process => &mut faults.mute,
+                Subject::Listener => &mut faults.stranger,
+            },
+            _ => continue,
+        };
+        *kind = true;
     }
+    faults
 }
 
 /// A breadth-first search for a schedule that breaks one oracle.

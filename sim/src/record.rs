@@ -105,7 +105,7 @@ impl Record {
         let run = line.play()?;
         let mut world = line.case.start();
         let site =
-            |at: usize| format!("{} ({})", world.name_of_site(at), line.case.setup().sites[at]);
+            |at: usize| format!("{} ({})", world.describe_site(at), line.case.setup().sites[at]);
         let picture = Picture {
             sites: (0..world.sites()).map(site).collect(),
             violation: run.violation.clone(),
@@ -198,7 +198,7 @@ impl Record {
         });
         let known = |it: &InFlight| before.iter().any(|old| Arc::ptr_eq(&old.message, &it.message));
         for sent in after.iter().filter(|it| !known(it)) {
-            let words = world.words_of(&sent.message);
+            let words = world.describe_message(&sent.message);
             let to = sent.to.first().copied().unwrap_or(sent.from);
             let fate = Fate::OnItsWay;
             let passage = Passage { words, from: sent.from, to, sent: row, ended: row, fate };
@@ -231,15 +231,15 @@ fn state_of(world: &World, site: usize) -> SiteState {
             Demand::Wanted => "wants a lane",
             Demand::Reported => "was told that there is no lane",
         };
-        state.details.push(format!("{demand}: to {}", world.name_of_site(peer)));
+        state.details.push(format!("{demand}: to {}", world.describe_site(peer)));
     }
     for (lifecycle, kind, _, remote) in world.node(site).lifecycles() {
-        let name = world.name_of_pair(world.pair_of(site, lifecycle));
-        let towards = remote.map(|remote| format!(" towards {}", world.name_of_pair(remote)));
+        let name = world.describe_pair(world.pair(site, lifecycle));
+        let towards = remote.map(|remote| format!(" towards {}", world.describe_pair(remote)));
         let qp = world.queue_pairs().iter().find(|qp| qp.host == site && qp.lifecycle == lifecycle);
         let qp = qp.map(|qp| {
             let connected = qp.target.map(|target| {
-                let peer = world.name_of_site(target.site);
+                let peer = world.describe_site(target.site);
                 format!(" connected to {} of {peer}", target.number)
             });
             let marks =

@@ -117,9 +117,9 @@ impl World {
         self.push_timers(paid && faults.early_timer, choices);
         if paid {
             self.push_faults(choices);
-            self.push_disturbances(choices);
+            self.push_disturbances(false, choices);
         }
-        self.push_ends(choices);
+        self.push_disturbances(true, choices);
         self.push_data(paid, choices);
         if !self.mute.is_empty() {
             choices.retain(|choice| !self.stopped(&choice.action));

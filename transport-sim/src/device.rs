@@ -6,57 +6,28 @@ use crate::world::World;
 
 /// Start or end of a disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disturbance {
-    /// The port of a site goes down.
-    PortDown(usize),
-    /// The port comes up.
-    PortUp(usize),
-    /// The address of a site's NIC is removed.
-    AddressGone(usize),
-    /// The address returns, if the table has a free entry.
-    AddressBack(usize),
-    /// Packets from one site to another are lost.
-    Cut(usize, usize),
-    /// Packets arrive again.
-    Mended(usize, usize),
-    /// The process of a site is stopped: it accepts calls and never answers.
-    Mute(usize),
-    /// The process continues.
-    GoesOn(usize),
-    /// A client that says nothing holds the listener of a site, an existing Mooncake node.
-    StrangerComes(usize),
-    /// The client disconnects.
-    StrangerLeaves(usize),
+pub struct Disturbance {
+    /// The disturbed subject.
+    pub subject: Subject,
+    /// The site where it occurs.
+    pub site: usize,
+    /// The disturbance ends, which costs no fault.
+    pub is_end: bool,
 }
 
-impl Disturbance {
-    /// Whether it ends a disturbance, which costs no fault.
-    pub const fn is_end(self) -> bool {
-        matches!(
-            self,
-            Self::PortUp(_)
-                | Self::AddressBack(_)
-                | Self::Mended(..)
-                | Self::GoesOn(_)
-                | Self::StrangerLeaves(_)
-        )
-    }
-
-    /// The site where it occurs.
-    pub const fn site(self) -> usize {
-        match self {
-            Self::PortDown(site)
-            | Self::PortUp(site)
-            | Self::AddressGone(site)
-            | Self::AddressBack(site)
-            | Self::Cut(site, _)
-            | Self::Mended(site, _)
-            | Self::Mute(site)
-            | Self::GoesOn(site)
-            | Self::StrangerComes(site)
-            | Self::StrangerLeaves(site) => site,
-        }
-    }
+/// The subject of a disturbance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The process is stopped: it accepts calls and never answers.
+    Process,
+    /// A client that says nothing holds the listener of an existing Mooncake node.
+    Listener,
+    /// The port is down.
+    Port,
+    /// The address is removed; it returns if the table has a free entry.
+    Address,
+    /// Packets to this site are lost.
+    Path(usize),
 }
 
 impl World {
@@ -72,59 +43,47 @@ impl World {
         self.fabric.verbs.nic(site).gids()[self.address_index()].is_some()
     }
 
-    fn is_cut(&self, from: usize, to: usize) -> bool {
-        self.fabric.verbs.is_cut(from, to)
+    /// Everything at a site that the setup disturbs, in the order of choices.
+    fn subjects(&self) -> impl Iterator<Item = Subject> + use<> {
+        let faults = self.setup.faults;
+        let paths = (0..self.sites.len()).map(move |to| (faults.partition, Subject::Path(to)));
+        let of_site = [
+            (faults.mute, Subject::Process),
+            (faults.stranger, Subject::Listener),
+            (faults.port, Subject::Port),
+            (faults.address, Subject::Address),
+        ];
+        of_site.into_iter().chain(paths).filter_map(|(on, subject)| on.then_some(subject))
     }
 
-    /// Disturbances that may end.
-    pub(crate) fn push_ends(&self, choices: &mut Vec<Choice>) {
-        let mut free = |disturbance| {
-            choices.push(Choice { action: Action::Disturb(disturbance), cost: 0 });
-        };
-        let faults = self.setup.faults;
-        for site in 0..self.sites.len() {
-            if faults.mute && self.mute.contains(&site) {
-                free(Disturbance::GoesOn(site));
-            }
-            if faults.stranger && self.has_stranger(site) {
-                free(Disturbance::StrangerLeaves(site));
-            }
-            if faults.port && !self.port_is_up(site) {
-                free(Disturbance::PortUp(site));
-            }
-            if faults.address && !self.has_address(site) {
-                free(Disturbance::AddressBack(site));
-            }
-            for to in (0..self.sites.len()).filter(|_| faults.partition) {
-                if self.is_cut(site, to) {
-                    free(Disturbance::Mended(site, to));
-                }
-            }
+    fn is_disturbed(&self, site: usize, subject: Subject) -> bool {
+        match subject {
+            Subject::Process => self.mute.contains(&site),
+            Subject::Listener => self.has_stranger(site),
+            Subject::Port => !self.port_is_up(site),
+            Subject::Address => !self.has_address(site),
+            Subject::Path(to) => self.fabric.verbs.is_cut(site, to),
         }
     }
 
-    /// Disturbances that may begin.
-    pub(crate) fn push_disturbances(&self, choices: &mut Vec<Choice>) {
-        let mut charged = |disturbance| {
-            choices.push(Choice { action: Action::Disturb(disturbance), cost: 1 });
-        };
-        let faults = self.setup.faults;
+    fn has_subject(&self, site: usize, subject: Subject) -> bool {
+        match subject {
+            Subject::Process => self.host(site) == site,
+            Subject::Listener => self.is_old(site),
+            Subject::Port | Subject::Address => true,
+            Subject::Path(to) => to != site && self.are_joined(site, to),
+        }
+    }
+
+    /// Offers every disturbance, or the end of each.
+    pub(crate) fn push_disturbances(&self, is_end: bool, choices: &mut Vec<Choice>) {
         for site in 0..self.sites.len() {
-            if faults.mute && !self.mute.contains(&site) && self.host(site) == site {
-                charged(Disturbance::Mute(site));
-            }
-            if faults.stranger && self.is_old(site) && !self.has_stranger(site) {
-                charged(Disturbance::StrangerComes(site));
-            }
-            if faults.port && self.port_is_up(site) {
-                charged(Disturbance::PortDown(site));
-            }
-            if faults.address && self.has_address(site) {
-                charged(Disturbance::AddressGone(site));
-            }
-            for to in (0..self.sites.len()).filter(|to| faults.partition && *to != site) {
-                if !self.is_cut(site, to) && self.are_joined(site, to) {
-                    charged(Disturbance::Cut(site, to));
+            for subject in self.subjects() {
+                if self.is_disturbed(site, subject) == is_end
+                    && (is_end || self.has_subject(site, subject))
+                {
+                    let action = Action::Disturb(Disturbance { subject, site, is_end });
+                    choices.push(Choice { action, cost: u32::from(!is_end) });
                 }
             }
         }
@@ -153,21 +112,20 @@ impl World {
     }
 
     pub(crate) fn disturb(&mut self, disturbance: Disturbance) {
+        let Disturbance { subject, site, is_end } = disturbance;
         let verbs = &mut self.fabric.verbs;
-        match disturbance {
-            Disturbance::PortDown(site) => verbs.set_port(site, false),
-            Disturbance::PortUp(site) => verbs.set_port(site, true),
-            Disturbance::AddressGone(site) => {
+        match subject {
+            Subject::Process if is_end => self.mute.retain(|mute| *mute != site),
+            Subject::Process => self.mute.push(site),
+            Subject::Listener => self.set_stranger(site, !is_end),
+            Subject::Port => verbs.set_port(site, is_end),
+            Subject::Address if is_end => self.return_address(site),
+            Subject::Address => {
                 let index = self.address_index();
                 self.fabric.verbs.remove_gid(site, index);
             }
-            Disturbance::AddressBack(site) => self.return_address(site),
-            Disturbance::Cut(from, to) => verbs.cut(from, to),
-            Disturbance::Mended(from, to) => verbs.mend(from, to),
-            Disturbance::Mute(site) => self.mute.push(site),
-            Disturbance::GoesOn(site) => self.mute.retain(|mute| *mute != site),
-            Disturbance::StrangerComes(site) => self.set_stranger(site, true),
-            Disturbance::StrangerLeaves(site) => self.set_stranger(site, false),
+            Subject::Path(to) if is_end => verbs.mend(site, to),
+            Subject::Path(to) => verbs.cut(site, to),
         }
         self.mute.sort_unstable();
         for site in 0..self.sites.len() {
@@ -184,25 +142,23 @@ impl World {
     }
 
     pub(crate) fn describe_disturbance(&self, disturbance: Disturbance) -> String {
-        let name = |site: usize| self.describe_site(site);
-        match disturbance {
-            Disturbance::PortDown(site) => format!("the port of {} goes down", name(site)),
-            Disturbance::PortUp(site) => format!("the port of {} comes up", name(site)),
-            Disturbance::AddressGone(site) => format!("{} loses its address", name(site)),
-            Disturbance::AddressBack(site) => format!("{} has its address again", name(site)),
-            Disturbance::Cut(from, to) => {
-                format!("what {} sends {} is lost from now on", name(from), name(to))
+        let name = self.describe_site(disturbance.site);
+        match (disturbance.subject, disturbance.is_end) {
+            (Subject::Port, false) => format!("the port of {name} goes down"),
+            (Subject::Port, true) => format!("the port of {name} comes up"),
+            (Subject::Address, false) => format!("{name} loses its address"),
+            (Subject::Address, true) => format!("{name} has its address again"),
+            (Subject::Path(to), is_end) => {
+                let end = if is_end { "arrives again" } else { "is lost from now on" };
+                format!("what {name} sends {} {end}", self.describe_site(to))
             }
-            Disturbance::Mended(from, to) => {
-                format!("what {} sends {} arrives again", name(from), name(to))
+            (Subject::Process, false) => format!("the process of {name} is stopped"),
+            (Subject::Process, true) => format!("the process of {name} goes on"),
+            (Subject::Listener, false) => {
+                format!("a client that says nothing holds the listener of {name}")
             }
-            Disturbance::Mute(site) => format!("the process of {} is stopped", name(site)),
-            Disturbance::GoesOn(site) => format!("the process of {} goes on", name(site)),
-            Disturbance::StrangerComes(site) => {
-                format!("a client that says nothing holds the listener of {}", name(site))
-            }
-            Disturbance::StrangerLeaves(site) => {
-                format!("the client that said nothing to {} is gone", name(site))
+            (Subject::Listener, true) => {
+                format!("the client that said nothing to {name} is gone")
             }
         }
     }

@@ -29,7 +29,7 @@ mod world;
 pub use action::{Action, Choice};
 pub use backend::Backend;
 pub use data::{Transfer, TransferSetup};
-pub use device::Disturbance;
+pub use device::{Disturbance, Subject};
 pub use fabric::{QueuePair, Target};
 pub use fingerprint::Encoder;
 pub use oracle::{Oracle, Violation};

@@ -38,61 +38,59 @@ pub struct Command {
     pub kind: CommandKind,
 }
 
-/// The kinds of fault a world may spend its budget on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Faults {
+macro_rules! faults {
+    ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
+        /// The kinds of fault a world may spend its budget on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Faults {
+            $($(#[$doc])* pub $kind: bool,)*
+        }
+
+        impl Faults {
+            /// None.
+            pub const NONE: Self = Self { $($kind: false,)* };
+            /// Every kind by its command-line name, in the order of their bits.
+            pub const KINDS: &[(&str, fn(&mut Self) -> &mut bool)] =
+                &[$(($name, |faults| &mut faults.$kind)),*];
+        }
+    };
+}
+
+faults! {
     /// A call or an answer is lost without a word.
-    pub loss: bool,
+    loss "loss",
     /// A call is delivered and stays in flight.
-    pub duplication: bool,
+    duplication "duplication",
     /// A caller receives an error for a call that may have taken effect.
-    pub call_failure: bool,
+    call_failure "call-failure",
     /// An operation fails.
-    pub operation_failure: bool,
+    operation_failure "operation-failure",
     /// An operation never ends.
-    pub operation_stall: bool,
+    operation_stall "operation-stall",
     /// A node crashes and restarts under its name.
-    pub crash: bool,
+    crash "crash",
     /// A queue pair goes to error without a cause in the fabric.
-    pub lane_error: bool,
+    lane_error "lane-error",
     /// A timer fires while what it waits for is still under way.
-    pub early_timer: bool,
-    /// One verbs step of an operation fails, which is finer than `operation_failure`.
-    pub step_failure: bool,
-    /// A port goes down; it comes up again for nothing.
-    pub port: bool,
-    /// The address of a NIC is gone; it comes back for nothing.
-    pub address: bool,
-    /// The way from one NIC to another is cut, one way; it is mended for nothing.
-    pub partition: bool,
-    /// A process is stopped: it accepts calls and never answers, and goes on for nothing.
-    pub mute: bool,
+    early_timer "early-timer",
     /// An access that is not allowed ends a published queue pair.
-    pub protection: bool,
+    protection "protection",
+    /// One verbs step of an operation fails, which is finer than `operation_failure`.
+    step_failure "step-failure",
+    /// A port goes down; it comes up again for nothing.
+    port "port",
+    /// The address of a NIC is gone; it comes back for nothing.
+    address "address",
+    /// The way from one NIC to another is cut, one way; it is mended for nothing.
+    partition "partition",
+    /// A process is stopped: it accepts calls and never answers, and goes on for nothing.
+    mute "mute",
     /// A client connects to an existing Mooncake node and says nothing. Its listener serves one
     /// connection at a time, and takes no call until that client is gone, which costs nothing.
-    pub stranger: bool,
+    stranger "stranger",
 }
 
 impl Faults {
-    /// None.
-    pub const NONE: Self = Self {
-        loss: false,
-        duplication: false,
-        call_failure: false,
-        operation_failure: false,
-        operation_stall: false,
-        crash: false,
-        lane_error: false,
-        early_timer: false,
-        protection: false,
-        step_failure: false,
-        port: false,
-        address: false,
-        partition: false,
-        mute: false,
-        stranger: false,
-    };
     /// Every kind that needs no device; those of [`Faults::DEVICE`] come on top where they are
     /// wanted.
     pub const ALL: Self = Self {

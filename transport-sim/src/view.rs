@@ -56,7 +56,7 @@ impl World {
             | Action::FailOperation(at)
             | Action::StallOperation(at)
             | Action::FailStep(at, _) => self.operations[*at].site,
-            Action::Disturb(disturbance) => disturbance.site(),
+            Action::Disturb(disturbance) => disturbance.site,
             Action::Submit(index) | Action::Cancel(index) | Action::Deadline(index) => {
                 self.transfer_setup().map_or(0, |setup| setup.transfers[*index].site)
             }
@@ -78,29 +78,9 @@ impl World {
         }
     }
 
-    /// Name of a site: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
-    pub fn name_of_site(&self, site: usize) -> String {
-        self.describe_site(site)
-    }
-
-    /// Name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
-    pub fn name_of_pair(&self, pair: Pair) -> String {
-        self.describe_pair(pair)
-    }
-
     /// Name of a queue pair's lifecycle.
     pub fn name_of(&self, qp: &QueuePair) -> String {
         self.describe_own(qp.host, qp.lifecycle)
-    }
-
-    /// Pair of a site's lifecycle in its current incarnation.
-    pub fn pair_of(&self, site: usize, lifecycle: Lifecycle) -> Pair {
-        self.pair(site, lifecycle)
-    }
-
-    /// Description of a message.
-    pub fn words_of(&self, message: &Message) -> String {
-        self.describe_message(message)
     }
 
     /// Descriptions of pending operations, with their sites.
@@ -145,7 +125,7 @@ impl World {
     }
 
     /// Name of a lifecycle: `B'#2` is lifecycle 2 of the second incarnation of site B.
-    pub(crate) fn describe_pair(&self, pair: Pair) -> String {
+    pub fn describe_pair(&self, pair: Pair) -> String {
         if pair.is_legacy() {
             // Only its list of queue pairs identifies it; this much of the digest separates two.
             return format!("plain~{:04x}", pair.lifecycle.0 & 0xffff);
@@ -158,8 +138,8 @@ impl World {
         format!("{site}{}#{}", "'".repeat(runs), pair.lifecycle.0 % NUMBERS_PER_NIC)
     }
 
-    /// Name of a site: `A`, or `B/2` for the second NIC of site B's process.
-    pub(crate) fn describe_site(&self, site: usize) -> String {
+    /// Name of a site: `A`, `B`, …; `B/2` is the second NIC of the process of site B.
+    pub fn describe_site(&self, site: usize) -> String {
         let process = self.sites[site].process;
         let before = self.sites[..site].iter().filter(|other| other.process == process).count();
         let letter = char::from(b'A'.saturating_add(u8::try_from(process).unwrap_or(0)));
@@ -180,7 +160,8 @@ impl World {
         }
     }
 
-    pub(crate) fn describe_message(&self, message: &Message) -> String {
+    /// Description of a message.
+    pub fn describe_message(&self, message: &Message) -> String {
         let sender = self.describe_pair(message.sender);
         let echo = message.echo.map(|echo| format!(" echoing {}", self.describe_pair(echo)));
         let op = match (&message.op, &message.refusal) {

@@ -203,7 +203,8 @@ impl World {
         self.answers.is_empty() && self.calls.iter().all(|call| self.waits_outside(call))
     }
 
-    pub(crate) fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
+    /// Pair of a site's lifecycle in its current incarnation.
+    pub fn pair(&self, site: usize, lifecycle: Lifecycle) -> Pair {
         Pair { incarnation: self.sites[site].incarnation, lifecycle }
     }
 
