@@ -1,6 +1,7 @@
 //! Counters of connections.
 
 use crate::hello::HelloRefusal;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A snapshot of what happened so far.
@@ -33,41 +34,31 @@ impl TcpCounters {
     }
 }
 
+/// Live counters.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) hellos_accepted: AtomicU64,
-    hellos_refused: [AtomicU64; HelloRefusal::ALL.len()],
-    pub(crate) hellos_truncated: AtomicU64,
-    pub(crate) hellos_overdue: AtomicU64,
-    pub(crate) lanes_started: AtomicU64,
-    pub(crate) lanes_failed: AtomicU64,
-    pub(crate) lanes_retired: AtomicU64,
+    counters: Mutex<TcpCounters>,
+    /// The data path takes no lock to count.
     pub(crate) looks: AtomicU64,
     pub(crate) looks_in_vain: AtomicU64,
 }
 
-/// Adds one to a count.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Counts {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut TcpCounters)) {
+        change(&mut self.counters.lock());
+    }
+
     pub(crate) fn refused(&self, reason: HelloRefusal) {
-        count(&self.hellos_refused[reason as usize - 1]);
+        self.update(|it| it.hellos_refused[reason as usize - 1] += 1);
     }
 
     pub(crate) fn snapshot(&self) -> TcpCounters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        TcpCounters {
-            hellos_accepted: read(&self.hellos_accepted),
-            hellos_refused: std::array::from_fn(|index| read(&self.hellos_refused[index])),
-            hellos_truncated: read(&self.hellos_truncated),
-            hellos_overdue: read(&self.hellos_overdue),
-            lanes_started: read(&self.lanes_started),
-            lanes_failed: read(&self.lanes_failed),
-            lanes_retired: read(&self.lanes_retired),
-            looks: read(&self.looks),
-            looks_in_vain: read(&self.looks_in_vain),
-        }
+        let looks = self.looks.load(Ordering::Relaxed);
+        let looks_in_vain = self.looks_in_vain.load(Ordering::Relaxed);
+        TcpCounters { looks, looks_in_vain, ..*self.counters.lock() }
     }
 }

@@ -5,7 +5,7 @@
 //! sink is called with none of them held.
 
 use crate::batch::{Answer, Batch};
-use crate::counters::{Counts, count};
+use crate::counters::Counts;
 use crate::failure::peer_error;
 use crate::frame::SLICE_BYTES_MAX;
 use crate::hello::HelloRefusal;
@@ -287,7 +287,7 @@ impl Lane {
         drop((incoming, outgoing));
         self.state.lock().slots.agree(depth, bytes_max);
         self.work.notify_one();
-        count(&self.counts.lanes_started);
+        self.counts.update(|it| it.lanes_started += 1);
     }
 
     pub(crate) fn report(&self, completions: &mut Vec<Completion>) {
@@ -347,7 +347,7 @@ impl Lane {
         drop((state, incoming, outgoing));
         self.report(&mut ended);
         if let Some(error) = error.filter(|_| first) {
-            count(&self.counts.lanes_failed);
+            self.counts.update(|it| it.lanes_failed += 1);
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
             self.sink.on_lane_failed(self.lifecycle, error);
         }

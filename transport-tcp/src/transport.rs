@@ -1,6 +1,6 @@
 //! Slots, hellos and the table of lanes.
 
-use crate::counters::{Counts, TcpCounters, count};
+use crate::counters::{Counts, TcpCounters};
 use crate::failure::{io_error, peer_error};
 use crate::hello::{
     ACK_BYTES, AckError, HELLO_REST_BYTES, Hello, HelloRefusal, LANE_MAGIC, decode_ack, encode_ack,
@@ -252,7 +252,7 @@ impl<N: Net> TcpTransport<N> {
         lane.retire().await;
         let mut lanes = self.inner.lanes.write();
         if lanes.remove(&lifecycle).is_some() {
-            count(&self.inner.counts.lanes_retired);
+            self.inner.counts.update(|it| it.lanes_retired += 1);
         }
         Ok(())
     }
@@ -275,8 +275,8 @@ impl<N: Net> TcpTransport<N> {
         let mut rest = [0; HELLO_REST_BYTES];
         match timeout(inner.config.timing.hello, stream.read_exact(&mut rest)).await {
             Ok(Ok(_)) => {}
-            Ok(Err(_)) => return count(&inner.counts.hellos_truncated),
-            Err(_) => return count(&inner.counts.hellos_overdue),
+            Ok(Err(_)) => return inner.counts.update(|it| it.hellos_truncated += 1),
+            Err(_) => return inner.counts.update(|it| it.hellos_overdue += 1),
         }
         drop(pending);
         if let Err((stream, refusal)) = self.claim(stream, &rest) {
@@ -477,7 +477,7 @@ impl<N: Net> Inner<N> {
             lane.close(Some(io_error("hello", "", &error)));
             return None;
         }
-        count(&lane.counts().hellos_accepted);
+        lane.counts().update(|it| it.hellos_accepted += 1);
         let armed = timeout(self.config.timing.hello, lane.wait_armed(hello.sender)).await;
         let refusal = match armed {
             Ok(Ok(())) => None,

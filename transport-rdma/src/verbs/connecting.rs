@@ -180,9 +180,9 @@ impl Nic {
     pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
         let lane = self.known(lifecycle, "wire")?;
         let (route, numbers, patience) = self.route_to(&lane, peer)?;
-        let place = || self.place(&lane.announced.gid);
+        let place = || self.place(&lane.setup.announced.gid);
         let connected = lane.connect(&route, &numbers, patience, place);
-        self.learn(&lane.announced, route.peer_gid, connected)
+        self.learn(&lane.setup.announced, route.peer_gid, connected)
     }
 
     /// Destination of a lane's queue pairs, from the peer's announcement.
@@ -207,11 +207,11 @@ impl Nic {
         }
         let peer_lid = u16::try_from(peer.lid).map_err(|_| unusable("LIDs have 16 bits".into()))?;
         if port.is_ethernet {
-            self.check_family(&lane.announced, peer_gid)?;
+            self.check_family(&lane.setup.announced, peer_gid)?;
         }
         let route = Route {
             port: self.config.port,
-            own_gid_index: self.place(&lane.announced.gid)?,
+            own_gid_index: self.place(&lane.setup.announced.gid)?,
             peer_gid,
             peer_lid,
             is_global: port.is_ethernet || peer.lid == 0,

@@ -1,7 +1,7 @@
 //! Counters of a NIC.
 
 use crate::counters::NicCounters;
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
 
 /// Use of each limit by a NIC of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,32 +25,5 @@ pub struct NicLoad {
     pub regions_max: u64,
 }
 
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) lanes_failed: AtomicU64,
-    pub(super) lanes_retired: AtomicU64,
-    pub(super) slices_flushed: AtomicU64,
-    pub(super) slices_abandoned: AtomicU64,
-    pub(super) completions_stale: AtomicU64,
-    pub(super) events: AtomicU64,
-    pub(super) probes: AtomicU64,
-}
-
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
-
-impl Counts {
-    pub(super) fn snapshot(&self) -> NicCounters {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        NicCounters {
-            lanes_failed: read(&self.lanes_failed),
-            lanes_retired: read(&self.lanes_retired),
-            slices_flushed: read(&self.slices_flushed),
-            slices_abandoned: read(&self.slices_abandoned),
-            completions_stale: read(&self.completions_stale),
-            events: read(&self.events),
-            probes: read(&self.probes),
-        }
-    }
-}
+/// The counters of a NIC. Nothing counts per slice that succeeds.
+pub(super) type Counts = Mutex<NicCounters>;

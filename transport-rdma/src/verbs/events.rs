@@ -3,7 +3,6 @@
 
 use super::binding::{RawEvent, ibv_cq, ibv_qp};
 use super::context::{Context, errno};
-use super::counters::count;
 use super::nic::Shared;
 use super::sink::DeviceEvent;
 use crate::error::VerbsError;
@@ -82,7 +81,7 @@ pub(super) fn take_event(shared: &Shared) -> Result<Heard, i32> {
     };
     // Before any lock: the destroyer of the object holds one and waits for this.
     acknowledge(context, event);
-    count(&shared.counts.events);
+    shared.counts.lock().events += 1;
     Ok(heard)
 }
 

@@ -7,7 +7,7 @@ pub(super) use probe::{Probe, SCRATCH_BYTES};
 use super::binding::{ibv_sge, rdma_t};
 use super::completions::Reservation;
 use super::context::Context;
-use super::counters::{Counts, count};
+use super::counters::Counts;
 use super::in_flight::InFlight;
 use super::objects::{Domain, Numbers, Patience, QueuePair, Route};
 use super::registration::Registration;
@@ -86,22 +86,11 @@ impl State {
 
 pub(super) struct Lane {
     pub(super) lifecycle: Lifecycle,
-    /// Lane number in work request ids.
-    pub(super) serial: u32,
     /// Index of the completion queue.
     pub(super) shard: usize,
     /// The numbers of its queue pairs.
     pub(super) numbers: Vec<u32>,
-    /// The announcement, and its receiver if known.
-    pub(super) announced: Announced,
     psns: Vec<u32>,
-    domain: Arc<Domain>,
-    sink: Arc<dyn NicSink>,
-    counts: Arc<Counts>,
-    depth: u32,
-    message_max: u32,
-    /// [`crate::DeviceProfile::call_bytes_max`].
-    call_bytes_max: Option<u32>,
     /// Open from RTS to the first error or the retirement.
     gate: LaneGate,
     objects: Mutex<Option<Arc<Objects>>>,
@@ -112,6 +101,7 @@ pub(super) struct Lane {
     requests: Mutex<Vec<Vec<WorkRequest>>>,
     /// Held by the thread that retires the lane.
     retiring: Mutex<()>,
+    pub(super) setup: LaneSetup,
 }
 
 /// Bytes of a peer's as requests name them; `None` if the key is longer than a device's.
@@ -156,15 +146,14 @@ impl Lane {
         reservation: Reservation,
         setup: LaneSetup,
     ) -> Result<Self, VerbsError> {
-        let LaneSetup { serial, announced, domain, sink, counts, depth, port, .. } = setup;
-        let LaneSetup { message_max, call_bytes_max, .. } = setup;
+        let LaneSetup { serial, domain, depth, port, .. } = &setup;
         let queue = &reservation.shard.queue;
-        let make = |_| QueuePair::new(Arc::clone(&domain), Arc::clone(queue), depth, port);
+        let make = |_| QueuePair::new(Arc::clone(domain), Arc::clone(queue), *depth, *port);
         let queue_pairs: Vec<_> = psns.iter().map(make).collect::<Result<_, _>>()?;
         let state = State {
             connected: false,
             over: false,
-            in_flight: InFlight::new(serial),
+            in_flight: InFlight::new(*serial),
             outstanding: vec![0; psns.len()],
             broken: vec![false; psns.len()],
             reporting: 0,
@@ -175,28 +164,21 @@ impl Lane {
         };
         Ok(Self {
             lifecycle,
-            serial,
             shard: reservation.shard.number,
             numbers: queue_pairs.iter().map(QueuePair::number).collect(),
-            announced,
             psns: psns.to_vec(),
-            domain,
-            sink,
-            counts,
-            depth,
-            message_max,
-            call_bytes_max,
             gate: LaneGate::new(),
             objects: Mutex::new(Some(Arc::new(Objects { queue_pairs, reservation }))),
             state: Mutex::new(state),
             idle: Condvar::new(),
             requests: Mutex::default(),
             retiring: Mutex::new(()),
+            setup,
         })
     }
 
     fn context(&self) -> &Context {
-        &self.domain.context
+        &self.setup.domain.context
     }
 
     fn objects(&self) -> Option<Arc<Objects>> {
@@ -271,7 +253,7 @@ impl Lane {
             let mut requests = std::mem::take(&mut *self.requests.lock());
             self.admit(postings, &mut requests, &mut ended);
             for (pair, requests) in objects.queue_pairs.iter().zip(&mut requests) {
-                let mut parts = calls(requests, self.call_bytes_max);
+                let mut parts = calls(requests, self.setup.call_bytes_max);
                 if let Err(error) = parts.try_for_each(|part| pair.post(part)) {
                     failure.get_or_insert(error);
                 }
@@ -310,7 +292,8 @@ impl Lane {
                 }
             };
             let least = (0..state.outstanding.len()).min_by_key(|pair| state.outstanding[*pair]);
-            let Some(pair) = least.filter(|pair| state.outstanding[*pair] < self.depth) else {
+            let Some(pair) = least.filter(|pair| state.outstanding[*pair] < self.setup.depth)
+            else {
                 ended.push(Completion::released(slice, Sent::None));
                 continue;
             };
@@ -332,16 +315,16 @@ impl Lane {
         let Some(memory) = memory else {
             return Err(self.context().error(Side::Configuration, "post", 0, unknown));
         };
-        let Some(local_key) = memory.local_key(self.domain.id) else {
+        let Some(local_key) = memory.local_key(self.setup.domain.id) else {
             return Err(self.refusal("the memory is registered with another NIC".to_owned()));
         };
         if *direction == Direction::Read && !span.is_writable() {
             return Err(self.refusal("the local memory of a read is read-only".to_owned()));
         }
         let length = span.len();
-        let fits = u32::try_from(length).ok().filter(|n| (1..=self.message_max).contains(n));
+        let fits = u32::try_from(length).ok().filter(|n| (1..=self.setup.message_max).contains(n));
         let Some(length) = fits else {
-            let max = self.message_max;
+            let max = self.setup.message_max;
             return Err(self.refusal(format!("a request moves 1 to {max} bytes, not {length}")));
         };
         if !memory.covers(span) {
@@ -389,7 +372,7 @@ impl Lane {
         for told in told {
             // An id that is not in flight belongs to an earlier use of the slot.
             let Some(held) = state.in_flight.remove(told.name) else {
-                count(&self.counts.completions_stale);
+                self.setup.counts.lock().completions_stale += 1;
                 continue;
             };
             let pair = held.pair;
@@ -414,7 +397,7 @@ impl Lane {
                 CompletionKind::Done => CompletionStatus::Done,
                 CompletionKind::FirstError => self.first_error(told),
                 CompletionKind::FirstFlush | CompletionKind::Consequence => {
-                    count(&self.counts.slices_flushed);
+                    self.setup.counts.lock().slices_flushed += 1;
                     CompletionStatus::Flushed
                 }
             };
@@ -460,15 +443,15 @@ impl Lane {
         let first = !std::mem::replace(&mut self.state.lock().over, true);
         self.gate.revoke();
         if first {
-            count(&self.counts.lanes_failed);
+            self.setup.counts.lock().lanes_failed += 1;
             tracing::debug!(lane = self.lifecycle.0, %error, "lane failed");
-            self.sink.on_lane_failed(self.lifecycle, error.into());
+            self.setup.sink.on_lane_failed(self.lifecycle, error.into());
         }
     }
 
     fn report(&self, ended: &mut Vec<Completion>) {
         if !ended.is_empty() {
-            self.sink.on_completions(self.lifecycle, ended);
+            self.setup.sink.on_completions(self.lifecycle, ended);
             ended.clear();
         }
     }
@@ -544,7 +527,7 @@ impl Lane {
         let abandon = |held: &Held| match &held.purpose {
             Purpose::Probe => None,
             Purpose::Slice(posting) => {
-                count(&self.counts.slices_abandoned);
+                self.setup.counts.lock().slices_abandoned += 1;
                 Some(Completion { slice: posting.slice, status: CompletionStatus::Flushed })
             }
         };

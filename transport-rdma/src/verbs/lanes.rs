@@ -75,13 +75,13 @@ impl Lanes {
     /// Inserts the created lane.
     pub(super) fn insert(&mut self, lane: Arc<Lane>) {
         self.making.remove(&lane.lifecycle.0);
-        self.by_serial.insert(lane.serial, Arc::clone(&lane));
+        self.by_serial.insert(lane.setup.serial, Arc::clone(&lane));
         self.by_lifecycle.insert(lane.lifecycle.0, lane);
     }
 
     /// Removes a lane. Returns false if it was already removed.
     pub(super) fn remove(&mut self, lane: &Lane) -> bool {
-        if self.by_serial.remove(&lane.serial).is_none() {
+        if self.by_serial.remove(&lane.setup.serial).is_none() {
             return false;
         }
         self.by_lifecycle.remove(&lane.lifecycle.0);

@@ -3,7 +3,7 @@
 use super::completions::{CompletionQueues, QueueLimits};
 use super::config::NicConfig;
 use super::context::Context;
-use super::counters::{Counts, NicLoad, count};
+use super::counters::{Counts, NicLoad};
 use super::lane::{Lane, Probe, SCRATCH_BYTES};
 use super::lanes::Lanes;
 use super::objects::{Channel, Domain};
@@ -311,7 +311,7 @@ impl Nic {
         }
         let mut lanes = self.shared.lanes.lock();
         if lanes.remove(&lane) {
-            count(&self.shared.counts.lanes_retired);
+            self.shared.counts.lock().lanes_retired += 1;
         }
         self.shared.has_lanes.store(!lanes.is_empty(), Ordering::Relaxed);
         gone.map(|_| ())
@@ -330,7 +330,7 @@ impl Nic {
 
     /// Counters since the NIC was opened.
     pub fn counters(&self) -> NicCounters {
-        self.shared.counts.snapshot()
+        *self.shared.counts.lock()
     }
 
     /// Use of each limit, for the decision to create a lane or to evict one.

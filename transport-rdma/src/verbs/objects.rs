@@ -30,13 +30,13 @@ const RECEIVER_NOT_READY_RETRIES: u8 = 6;
 
 /// Destroys what `$field` points to when its owner is dropped.
 macro_rules! destroyed_by {
-    ($object:ty, $call:ident, $context:ident) => {
+    ($object:ty, $call:ident, $($context:ident).+) => {
         impl Drop for $object {
             fn drop(&mut self) {
                 if self.raw.is_null() {
                     return;
                 }
-                let context = $context(self);
+                let context = &self.$($context).+;
                 // SAFETY: made by the matching call, destroyed here alone, and everything made from
                 // it held it and is gone.
                 let returned = unsafe { (context.verbs.$call)(self.raw) };
@@ -111,11 +111,7 @@ impl Domain {
         VerbsError { limit, ..error }
     }
 }
-
-fn context_of_domain(domain: &Domain) -> &Context {
-    &domain.context
-}
-destroyed_by!(Domain, ibv_dealloc_pd, context_of_domain);
+destroyed_by!(Domain, ibv_dealloc_pd, context);
 pub(super) use destroyed_by;
 
 /// Guard that counts a region until dropped.
@@ -141,11 +137,7 @@ pub(super) struct Channel {
 unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
-
-fn context_of_channel(channel: &Channel) -> &Context {
-    &channel.context
-}
-destroyed_by!(Channel, ibv_destroy_comp_channel, context_of_channel);
+destroyed_by!(Channel, ibv_destroy_comp_channel, context);
 
 impl Channel {
     pub(super) fn new(context: Arc<Context>) -> Result<Self, VerbsError> {
@@ -193,11 +185,7 @@ pub(super) struct CompletionQueue {
 unsafe impl Send for CompletionQueue {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueue {}
-
-fn context_of_queue(queue: &CompletionQueue) -> &Context {
-    &queue.channel.context
-}
-destroyed_by!(CompletionQueue, ibv_destroy_cq, context_of_queue);
+destroyed_by!(CompletionQueue, ibv_destroy_cq, channel.context);
 
 impl CompletionQueue {
     /// Makes a queue with room for `entries`, whose events carry `name`.
@@ -259,11 +247,7 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
-
-fn context_of_pair(pair: &QueuePair) -> &Context {
-    &pair.domain.context
-}
-destroyed_by!(QueuePair, ibv_destroy_qp, context_of_pair);
+destroyed_by!(QueuePair, ibv_destroy_qp, domain.context);
 
 /// Destination of a queue pair.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,6 @@
 
 use super::completions::Shard;
 use super::context::errno;
-use super::counters::count;
 use super::events::{fail_all, on_event, take_event};
 use super::in_flight::lane_of;
 use super::lane::{Lane, Scratch, WorkCompletion};
@@ -340,7 +339,7 @@ impl Finder<'_> {
             match lane {
                 Some(lane) => lane.on_told(of_lane, scratch),
                 // Completions of a retired lane are stale.
-                None => of_lane.iter().for_each(|_| count(&self.shared.counts.completions_stale)),
+                None => self.shared.counts.lock().completions_stale += of_lane.len() as u64,
             }
         }
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::binding::{ibv_access_flags, ibv_mr};
-use super::context::{Context, errno};
+use super::context::errno;
 use super::objects::{Counted, Domain, destroyed_by};
 use crate::error::VerbsError;
 use handfast_core::transport::Side;
@@ -46,11 +46,7 @@ struct Region {
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
-
-fn context_of_region(region: &Region) -> &Context {
-    &region.domain.context
-}
-destroyed_by!(Region, ibv_dereg_mr, context_of_region);
+destroyed_by!(Region, ibv_dereg_mr, domain.context);
 
 impl Region {
     /// Deregisters before the drop; returns false if the call failed.

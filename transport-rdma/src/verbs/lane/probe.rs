@@ -1,6 +1,6 @@
 //! Probe requests, which check the peer's liveness and identity and move no user data.
 
-use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, count, remote_of};
+use super::{Held, Lane, Purpose, Registration, RemoteSpan, WorkRequest, remote_of};
 use crate::error::VerbsError;
 use crate::verbs::binding::{ibv_sge, rdma_t};
 use handfast_core::transport::Side;
@@ -99,7 +99,7 @@ impl Lane {
             objects.queue_pairs.iter().take(self.connected_pairs()).enumerate()
         {
             let mut state = self.state.lock();
-            if state.outstanding[pair] >= self.depth {
+            if state.outstanding[pair] >= self.setup.depth {
                 continue;
             }
             let Ok(name) = state.in_flight.insert(Held { purpose: Purpose::Probe, pair }) else {
@@ -109,7 +109,7 @@ impl Lane {
             state.probes += 1;
             state.probed = Some(Instant::now());
             drop(state);
-            count(&self.counts.probes);
+            self.setup.counts.lock().probes += 1;
             // Counts as posted even if refused: the driver may hold it.
             requests[0].request.wr_id = name;
             queue_pair.post(&mut requests)?;
