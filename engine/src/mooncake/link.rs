@@ -32,11 +32,25 @@ pub(super) struct LinkParts<N> {
     pub(super) options: MooncakeOptions,
     pub(super) connect_timeout_ms: u64,
     pub(super) lane_depth: u32,
+    pub(super) queue: Arc<Queue>,
+    pub(super) target: Weak<Target>,
+}
+
+impl<N> LinkParts<N> {
+    fn tell(&self, what: impl FnOnce(&Arc<Target>)) {
+        if let Some(target) = self.target.upgrade() {
+            what(&target);
+        }
+    }
+
+    fn complete(&self, completion: Completion) {
+        self.tell(|target| target.on_completions(&mut vec![completion]));
+    }
 }
 
 /// The plane of a Mooncake node's target.
 pub(super) struct LinkPath {
-    queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue>,
     target: Arc<OnceLock<Weak<Target>>>,
 }
 
@@ -69,8 +83,6 @@ impl DataPath for LinkPath {
 /// The task behind a link.
 pub(super) struct Link<N: Net> {
     parts: Arc<LinkParts<N>>,
-    queue: Arc<Queue>,
-    target: Weak<Target>,
 }
 
 /// Lanes in a row that may end without one answer before the peer is given up.
@@ -101,15 +113,14 @@ enum End {
 /// Runs on every exit of the task, including the end of its runtime, so no waiter is left behind.
 impl<N: Net> Drop for Link<N> {
     fn drop(&mut self) {
-        self.queue.close();
-        self.tell(|target| target.abandon());
+        self.parts.queue.close();
+        self.parts.tell(|target| target.abandon());
     }
 }
 
 impl<N: Net> Link<N> {
-    pub(super) fn new(parts: LinkParts<N>, data_path: &LinkPath, target: &Arc<Target>) -> Self {
-        let target = Arc::downgrade(target);
-        Self { parts: Arc::new(parts), queue: data_path.queue.clone(), target }
+    pub(super) fn new(parts: LinkParts<N>) -> Self {
+        Self { parts: Arc::new(parts) }
     }
 
     /// Runs until the target is gone or the engine closes, which drops the sender of `stop`.
@@ -141,24 +152,24 @@ impl<N: Net> Link<N> {
                 }
                 Err(error) => {
                     info!(peer = %self.parts.address, %error, "no data connection");
-                    self.tell(|target| target.on_peer_lost(error));
+                    self.parts.tell(|target| target.on_peer_lost(error));
                     continue;
                 }
             };
             match end {
                 End::Unwanted => return,
                 End::Stopped => break,
-                End::Broken(_) if self.queue.take_answered() => unanswered = 0,
+                End::Broken(_) if self.parts.queue.take_answered() => unanswered = 0,
                 End::Broken(error) => {
                     unanswered += 1;
                     if unanswered >= LANES_UNANSWERED_MAX {
                         unanswered = 0;
-                        self.tell(|target| target.on_peer_lost(error));
+                        self.parts.tell(|target| target.on_peer_lost(error));
                     }
                 }
             }
         }
-        self.tell(|target| target.on_closed());
+        self.parts.tell(|target| target.on_closed());
     }
 
     /// One lane, from its first connection to its end.
@@ -170,10 +181,10 @@ impl<N: Net> Link<N> {
         stop: &mut watch::Receiver<()>,
     ) -> End {
         info!(peer = %self.parts.address, ?lane, "a lane to a Mooncake node is up");
-        self.queue.open(lane);
+        self.parts.queue.open(lane);
         let mut workers = Workers::new(self, first);
         let depth = self.parts.lane_depth;
-        self.tell(|target| {
+        self.parts.tell(|target| {
             let (path, transport_kind) = (target.path().clone(), TransportKind::Tcp);
             target.on_lane_up(lane, LaneUp { path, depth, transport_kind, opening: None });
         });
@@ -197,7 +208,7 @@ impl<N: Net> Link<N> {
     async fn end(&self, lane: Lifecycle, mut workers: Workers<N>, end: &End) {
         // Once no worker runs, nothing touches local memory.
         workers.tasks.shutdown().await;
-        let (unsent, writing) = self.queue.close();
+        let (unsent, writing) = self.parts.queue.close();
         let cause = match end {
             End::Broken(error) => error.clone(),
             End::Unwanted | End::Stopped => broken("the engine was closed".into()),
@@ -205,7 +216,7 @@ impl<N: Net> Link<N> {
         debug!(peer = %self.parts.address, ?lane, %cause, writing, "a lane ends");
         let release = |slice| Completion::released(slice, Sent::None);
         let mut released: Vec<_> = unsent.into_iter().map(release).collect();
-        self.tell(|target| {
+        self.parts.tell(|target| {
             target.on_lane_revoked(lane);
             target.on_completions(&mut released);
             target.on_lane_ending(lane, cause.clone(), true);
@@ -217,19 +228,11 @@ impl<N: Net> Link<N> {
             }
         });
     }
-
-    fn tell(&self, what: impl FnOnce(&Arc<Target>)) {
-        if let Some(target) = self.target.upgrade() {
-            what(&target);
-        }
-    }
 }
 
 /// The workers of one lane.
 struct Workers<N: Net> {
     parts: Arc<LinkParts<N>>,
-    queue: Arc<Queue>,
-    target: Weak<Target>,
     tasks: JoinSet<WorkerEnd>,
     /// Those that could not connect and are not replaced yet.
     missing: usize,
@@ -240,9 +243,9 @@ struct Workers<N: Net> {
 
 impl<N: Net> Workers<N> {
     fn new(link: &Link<N>, first: Connection<N::Stream>) -> Self {
-        let (parts, queue, target) = (link.parts.clone(), link.queue.clone(), link.target.clone());
-        let (tasks, missing, pause, retry_at) = (JoinSet::new(), 0, RECONNECT_PAUSE_MIN, None);
-        let mut workers = Self { parts, queue, target, tasks, missing, pause, retry_at };
+        let (parts, tasks) = (link.parts.clone(), JoinSet::new());
+        let pause = RECONNECT_PAUSE_MIN;
+        let mut workers = Self { parts, tasks, missing: 0, pause, retry_at: None };
         workers.spawn(Some(first));
         for _ in 1..workers.parts.options.lanes_per_peer {
             workers.spawn(None);
@@ -251,8 +254,7 @@ impl<N: Net> Workers<N> {
     }
 
     fn spawn(&mut self, connection: Option<Connection<N::Stream>>) {
-        let (parts, queue) = (self.parts.clone(), self.queue.clone());
-        self.tasks.spawn(work(parts, queue, self.target.clone(), connection));
+        self.tasks.spawn(work(self.parts.clone(), connection));
     }
 
     /// Waits until the lane is broken: under a request, or because no worker can connect. While
@@ -301,10 +303,9 @@ async fn pause_until(at: Option<Instant>) {
 /// between two is replaced for the next.
 async fn work<N: Net>(
     parts: Arc<LinkParts<N>>,
-    queue: Arc<Queue>,
-    target: Weak<Target>,
     mut connection: Option<Connection<N::Stream>>,
 ) -> WorkerEnd {
+    let queue = &parts.queue;
     loop {
         let (posting, mut cancelled) = match &mut connection {
             Some(open) => tokio::select! {
@@ -327,14 +328,14 @@ async fn work<N: Net>(
                     biased;
                     // An error means that the lane is ending, and this task with it.
                     _ = &mut cancelled => {
-                        tell(&target, unsent());
+                        parts.complete(unsent());
                         continue;
                     }
                     connected = connect(&parts) => match connected {
                         Ok(open) => open,
                         Err(error) => {
                             if !queue.put_back(posting) {
-                                tell(&target, unsent());
+                                parts.complete(unsent());
                             }
                             return WorkerEnd::Unconnected(error);
                         }
@@ -357,18 +358,12 @@ async fn work<N: Net>(
             Some(Err(Failed::Refused(error))) => Completion::refused(slice, error),
             None => released,
             Some(Err(Failed::Broken(error))) => {
-                tell(&target, released);
+                parts.complete(released);
                 return WorkerEnd::Broken(error);
             }
         };
         queue.on_ended(slice);
-        tell(&target, completion);
-    }
-}
-
-fn tell(target: &Weak<Target>, completion: Completion) {
-    if let Some(target) = target.upgrade() {
-        target.on_completions(&mut vec![completion]);
+        parts.complete(completion);
     }
 }
 

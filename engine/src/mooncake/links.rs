@@ -127,8 +127,10 @@ impl<N: Net> LinkTable<N> {
             options: parts.options,
             connect_timeout_ms: parts.connect_timeout_ms,
             lane_depth: parts.limits.slices_per_lane_max,
+            queue: data_path.queue.clone(),
+            target: Arc::downgrade(&target),
         };
-        let link = Link::new(link, &data_path, &target);
+        let link = Link::new(link);
         parts.runtime.spawn(async move {
             link.run(receiver, stopped).await;
             drop(alive);

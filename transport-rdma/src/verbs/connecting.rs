@@ -111,7 +111,7 @@ impl Nic {
             Ok(lane) => lane,
             Err(error) => {
                 lanes.give_up(lifecycle, pairs);
-                let queue_pairs = (lanes.queue_pairs(), lanes.queue_pairs_max());
+                let queue_pairs = lanes.queue_pairs();
                 return Err(exhausted(error, queue_pairs, self.shared.queues.load()));
             }
         };
@@ -139,7 +139,7 @@ impl Nic {
         let queue = Arc::clone(&reservation.shard.queue);
         QueuePair::new(Arc::clone(&self.domain), queue, 1, self.config.port).map_err(|error| {
             let lanes = self.shared.lanes.lock();
-            let queue_pairs = (lanes.queue_pairs(), lanes.queue_pairs_max());
+            let queue_pairs = lanes.queue_pairs();
             exhausted(error, queue_pairs, self.shared.queues.load())
         })
     }

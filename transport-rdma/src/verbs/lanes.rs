@@ -17,8 +17,8 @@ pub(super) enum Refused {
 pub(super) struct Lanes {
     lanes_max: usize,
     queue_pairs_max: u32,
-    by_lifecycle: BTreeMap<u64, Arc<Lane>>,
-    by_serial: BTreeMap<u32, Arc<Lane>>,
+    pub(super) by_lifecycle: BTreeMap<u64, Arc<Lane>>,
+    pub(super) by_serial: BTreeMap<u32, Arc<Lane>>,
     /// Their queue pairs are counted already.
     making: BTreeSet<u64>,
     queue_pairs: u64,
@@ -89,32 +89,13 @@ impl Lanes {
         true
     }
 
-    pub(super) fn find(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
-        self.by_lifecycle.get(&lifecycle.0).cloned()
-    }
-
-    pub(super) fn of_serial(&self, serial: u32) -> Option<Arc<Lane>> {
-        self.by_serial.get(&serial).cloned()
-    }
-
-    pub(super) fn all(&self) -> Vec<Arc<Lane>> {
-        self.by_lifecycle.values().cloned().collect()
-    }
-
     pub(super) fn len(&self) -> usize {
         self.by_lifecycle.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_lifecycle.is_empty()
-    }
-
-    pub(super) fn queue_pairs(&self) -> u64 {
-        self.queue_pairs
-    }
-
-    pub(super) fn queue_pairs_max(&self) -> u64 {
-        u64::from(self.queue_pairs_max)
+    /// Queue pairs of all lanes, and the limit.
+    pub(super) fn queue_pairs(&self) -> (u64, u64) {
+        (self.queue_pairs, u64::from(self.queue_pairs_max))
     }
 
     pub(super) fn clear(&mut self) {

@@ -47,16 +47,16 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn lane(&self, lifecycle: Lifecycle) -> Option<Arc<Lane>> {
-        self.lanes.lock().find(lifecycle)
+        self.lanes.lock().by_lifecycle.get(&lifecycle.0).cloned()
     }
 
     /// The lane of a work request's name.
     pub(super) fn lane_of(&self, serial: u32) -> Option<Arc<Lane>> {
-        self.lanes.lock().of_serial(serial)
+        self.lanes.lock().by_serial.get(&serial).cloned()
     }
 
     pub(super) fn all_lanes(&self) -> Vec<Arc<Lane>> {
-        self.lanes.lock().all()
+        self.lanes.lock().by_lifecycle.values().cloned().collect()
     }
 }
 
@@ -313,7 +313,7 @@ impl Nic {
         if lanes.remove(&lane) {
             self.shared.counts.lock().lanes_retired += 1;
         }
-        self.shared.has_lanes.store(!lanes.is_empty(), Ordering::Relaxed);
+        self.shared.has_lanes.store(lanes.len() > 0, Ordering::Relaxed);
         gone.map(|_| ())
     }
 
@@ -338,11 +338,12 @@ impl Nic {
         let (completion_entries, completion_entries_made) = self.shared.queues.load();
         let (regions, regions_max) = self.domain.regions();
         let lanes = self.shared.lanes.lock();
+        let (queue_pairs, queue_pairs_max) = lanes.queue_pairs();
         NicLoad {
             lanes: lanes.len(),
             lanes_max: self.config.lanes_max,
-            queue_pairs: lanes.queue_pairs(),
-            queue_pairs_max: lanes.queue_pairs_max(),
+            queue_pairs,
+            queue_pairs_max,
             completion_entries,
             completion_entries_made,
             regions,

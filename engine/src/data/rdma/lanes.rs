@@ -2,7 +2,7 @@
 
 use super::device::Opened;
 use super::regions::LocalRegions;
-use super::steps::Steps;
+use super::steps::{Place, Steps};
 use super::watch::Watch;
 use crate::data::local::LocalRegion;
 use crate::data::transport::{Offer, RdmaParts, Registered, Transport};
@@ -272,7 +272,7 @@ impl<N: Net> Inner<N> {
         lane: &Lane,
     ) -> Result<(), TransportError> {
         let nic = lane.nic.clone();
-        Ok(self.steps.run_owed(&lane.peer, move || nic.retire(lifecycle)).await?)
+        Ok(self.steps.run_at(Place::Owed, &lane.peer, move || nic.retire(lifecycle)).await?)
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Steps {
 
 /// Whether a step may be refused at the limit of waiting steps.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Bounded by the limits of the pool.
     Asked,
     /// Bounded by the number of lanes.
@@ -41,16 +41,8 @@ impl Steps {
         self.run_at(Place::Asked, peer, work).await
     }
 
-    /// Like [`Steps::run`], but never refused: for the retirement of a lane.
-    pub(super) async fn run_owed<T: Send + 'static>(
-        &self,
-        peer: &NicPath,
-        work: impl FnOnce() -> Result<T, VerbsError> + Send + 'static,
-    ) -> Result<T, VerbsError> {
-        self.run_at(Place::Owed, peer, work).await
-    }
-
-    async fn run_at<T: Send + 'static>(
+    /// Like [`Steps::run`]; in the place of an owed step never refused.
+    pub(super) async fn run_at<T: Send + 'static>(
         &self,
         place: Place,
         peer: &NicPath,
@@ -112,7 +104,7 @@ mod tests {
         let (let_go, held) = channel::<()>();
         let peer_held = peer("silent");
         let silent = steps.run(&peer_held, move || Ok(held.recv().is_err()));
-        let behind = steps.run_owed(&peer_held, || Ok(true));
+        let behind = steps.run_at(Place::Owed, &peer_held, || Ok(true));
         let others = async {
             for name in ["a", "b", "c"] {
                 assert_eq!(steps.run(&peer(name), move || Ok(name)).await, Ok(name));
