@@ -6,7 +6,7 @@ mod packages;
 mod siw;
 mod start;
 
-pub(crate) use packages::Packages;
+pub(crate) use packages::{Packages, files_of};
 
 use crate::features::Features;
 use crate::fleet;

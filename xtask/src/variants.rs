@@ -138,8 +138,21 @@ fn workspace(project: &Project) -> Result<PathBuf> {
             _ => {}
         }
     }
-    sync(&folder.join("applied").join(CORE), &folder.join(CORE))?;
+    let applied = folder.join("applied").join(CORE);
+    set_version(&applied.join("Cargo.toml"))?;
+    sync(&applied, &folder.join(CORE))?;
     Ok(folder)
+}
+
+/// Gives the copy a version of its own. Without it cargo names the files of both cores alike, and a test
+/// of the shipping core could link the copy.
+fn set_version(manifest: &Path) -> Result<()> {
+    let text = fs::read_to_string(manifest).with_context(|| manifest.display().to_string())?;
+    let inherited = "version.workspace = true";
+    ensure!(text.contains(inherited), "{}: no `{inherited}`", manifest.display());
+    let version = concat!("version = \"", env!("CARGO_PKG_VERSION"), "+variants\"");
+    fs::write(manifest, text.replacen(inherited, version, 1))?;
+    Ok(())
 }
 
 fn folder(project: &Project) -> PathBuf {

@@ -2,7 +2,7 @@
 //! binding generator of `rdma-sys` accepts.
 
 use crate::command::answers;
-use crate::guest::Packages;
+use crate::guest::{Packages, files_of};
 use crate::project::Project;
 use crate::wheel::Wheel;
 use anyhow::{Context, Result, ensure};
@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// The headers, and the program that finds them.
 pub(crate) const HEADERS: Packages =
     Packages::of_system("headers", &["pkg-config", "libibverbs-dev", "librdmacm-dev"]);
+const LIBCLANG: Packages = Packages::of_system("libclang", &["libclang1-14"]);
+/// Versions that the generator takes, the best tried first. From 16 on it panics.
+const VERSIONS: [u32; 3] = [14, 15, 13];
 const WHEEL: Wheel = Wheel {
     release: "libclang==14.0.6",
     checksums: [
@@ -117,13 +120,55 @@ fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", env::consts::ARCH)
 }
 
-/// The pinned libclang: one that the system has may be too new for the generator.
+/// The system's libclang, else that of Debian packages, else that of the Python wheel.
 fn libclang(project: &Project, deadline: Instant) -> Result<PathBuf> {
-    let unpacked = WHEEL.ensure(project, deadline).context(
-        "no libclang 13 to 15, which the bindings of rdma-sys need; install python3-pip and run this \
-         again, or set LIBCLANG_PATH",
+    if let Some(library) = libclang_in(Path::new("/")) {
+        return Ok(library);
+    }
+    let wheel = WHEEL.folder(project).join("clang/native/libclang.so");
+    if wheel.is_file() {
+        return Ok(wheel);
+    }
+    let packages = LIBCLANG.ensure(project, deadline);
+    if let Some(library) = packages.ok().and_then(|folder| libclang_in(&folder)) {
+        return Ok(library);
+    }
+    WHEEL.ensure(project, deadline).context(
+        "no libclang 13 to 15, which the bindings of rdma-sys need; install libclang1-14 \
+         or python3-pip, and run this again",
     )?;
-    Ok(unpacked.join("clang/native/libclang.so"))
+    ensure!(wheel.is_file(), "the Python wheel of libclang has no {}", wheel.display());
+    Ok(wheel)
+}
+
+/// A libclang below `root` of a version that the generator takes, and that loads.
+fn libclang_in(root: &Path) -> Option<PathBuf> {
+    VERSIONS.iter().find_map(|version| {
+        let own = [
+            format!("usr/lib/llvm-{version}/lib"),
+            format!("usr/lib64/llvm{version}/lib64"),
+            format!("usr/lib64/llvm{version}/lib"),
+        ];
+        let own = own.map(|folder| (folder, "libclang.so".to_owned()));
+        let shared = (libraries(), format!("libclang-{version}.so"));
+        let mut candidates = own.into_iter().chain([shared]).flat_map(|(folder, prefix)| {
+            let mut found = files_of(&root.join(folder), "").unwrap_or_default();
+            found.retain(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                name.starts_with(&prefix) && path.is_file()
+            });
+            found
+        });
+        candidates.find(|path| loads(path))
+    })
+}
+
+/// The loader finds all dependencies of a library.
+fn loads(library: &Path) -> bool {
+    let output = Command::new("ldd").env("LC_ALL", "C").arg(library).output();
+    output.is_ok_and(|output| {
+        output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("not found")
+    })
 }
 
 /// Debian 12 and later have a pkg-config that loads a library of its own.
@@ -188,5 +233,29 @@ mod tests {
         link_installed(&unpacked, &installed).unwrap();
         assert_eq!(fs::read_to_string(unpacked.join("libibverbs.so")).unwrap(), "installed");
         assert_eq!(fs::read_to_string(unpacked.join("librdmacm.so")).unwrap(), "unpacked");
+    }
+
+    /// A library that loads stands in for libclang: the search goes by name and by what loads.
+    #[test]
+    fn libclang_of_accepted_version_is_found() {
+        let scratch = tempfile::tempdir().unwrap();
+        let root = scratch.path();
+        let libc = Command::new("cc").arg("-print-file-name=libc.so.6").output().unwrap();
+        let libc = String::from_utf8(libc.stdout).unwrap();
+        let place = |path: String| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::copy(libc.trim(), &path).unwrap();
+            path
+        };
+        place("usr/lib/llvm-16/lib/libclang.so.1".to_owned());
+        place(format!("{}/libclang-19.so.19", libraries()));
+        assert_eq!(libclang_in(root), None);
+        let fifteen = place(format!("{}/libclang-15.so.1", libraries()));
+        assert_eq!(libclang_in(root), Some(fifteen));
+        let fourteen = place("usr/lib/llvm-14/lib/libclang.so.1".to_owned());
+        assert_eq!(libclang_in(root), Some(fourteen.clone()));
+        fs::write(fourteen, "no library").unwrap();
+        assert!(libclang_in(root).unwrap().ends_with("libclang-15.so.1"));
     }
 }

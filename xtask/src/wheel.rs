@@ -1,11 +1,15 @@
 //! Python wheels that are unpacked below cargo's target folder, each checked against its checksums.
 
+use crate::command::answers;
+use crate::guest::Packages;
 use crate::project::Project;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
+
+const PIP: Packages = Packages::of_system("pip", &["python3-pip"]);
 
 /// A wheel of PyPI.
 pub(crate) struct Wheel {
@@ -30,6 +34,7 @@ impl Wheel {
         if folder.is_dir() {
             return Ok(folder);
         }
+        let mut install = pip(project, deadline)?;
         let wheels = project.scratch().join("wheels");
         let fresh = wheels.join("new");
         if fresh.exists() {
@@ -40,12 +45,30 @@ impl Wheel {
         let [one, other] = self.checksums;
         let text = format!("{} --hash=sha256:{one} --hash=sha256:{other}\n", self.release);
         fs::write(&requirements, text)?;
-        let mut install = Command::new("python3");
-        install.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]);
+        install.args(["install", "--quiet", "--no-deps", "--require-hashes"]);
         install.args(["--only-binary", ":all:", "--target"]).arg(&fresh);
         install.arg("--requirement").arg(requirements).env("PIP_DISABLE_PIP_VERSION_CHECK", "1");
         project.run(install, "wheel", deadline).with_context(|| self.release)?;
         fs::rename(&fresh, &folder)?;
         Ok(folder)
     }
+}
+
+/// The system's pip or uv, else Debian's pip, unpacked.
+fn pip(project: &Project, deadline: Instant) -> Result<Command> {
+    let known: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["uv", "pip"]];
+    let command = |words: &[&str]| {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command
+    };
+    let help = |words: &&&[&str]| answers(command(words).args(["install", "--help"]));
+    if let Some(words) = known.iter().find(help) {
+        return Ok(command(words));
+    }
+    ensure!(answers(Command::new("python3").arg("--version")), "python3 is missing");
+    let modules = PIP.ensure(project, deadline)?.join("usr/lib/python3/dist-packages");
+    let mut pip = command(known[0]);
+    pip.env("PYTHONPATH", modules);
+    Ok(pip)
 }
