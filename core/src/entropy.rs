@@ -12,7 +12,7 @@ pub(crate) enum Purpose {
     FreshNumbers = 3,
 }
 
-/// The number that belongs to (seed, lifecycle, purpose, attempt). ChaCha8, one block.
+/// Derives the number of (seed, lifecycle, purpose, attempt). ChaCha8, one block.
 pub(crate) fn derive(seed: u64, lifecycle: Lifecycle, purpose: Purpose, attempt: u32) -> u64 {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());

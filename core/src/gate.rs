@@ -14,7 +14,7 @@ const GENERATION_SHIFT: u32 = POSTERS_BITS + 1;
 
 /// A word of generation (47 bits), revoked (1 bit) and posters inside (16 bits).
 ///
-/// A gate belongs to a place in a table that lanes occupy one after the other: each opening is a
+/// A gate belongs to a slot of a table, which lanes occupy in turn: each opening starts a
 /// new generation. Nothing here blocks.
 ///
 /// ```
@@ -36,16 +36,16 @@ pub struct LaneGate {
 }
 
 impl LaneGate {
-    /// Most posters inside at a time.
+    /// Maximum posters inside at a time.
     pub const POSTERS_MAX: u32 = POSTERS_MASK as u32;
 
-    /// A gate closed until [`LaneGate::open`].
+    /// Creates a gate that is closed until [`LaneGate::open`].
     pub fn new() -> Self {
         Self { word: AtomicU64::new(REVOKED) }
     }
 
-    /// Lets posters in, and returns the new generation, the first being 1; `None` unless the gate
-    /// is drained. A generation comes round again after 2^47 openings.
+    /// Opens the gate and returns the new generation, starting at 1; `None` unless the gate
+    /// is drained. Generations wrap around after 2^47 openings.
     pub fn open(&self) -> Option<u64> {
         let word = self.word.load(Ordering::Relaxed);
         if !is_drained(word) {
@@ -95,7 +95,7 @@ impl LaneGate {
         self.word.fetch_or(REVOKED, Ordering::Acquire) & POSTERS_MASK == 0
     }
 
-    /// The gate is revoked and empty. Stays true until it is opened, and everything that posters
+    /// Returns whether the gate is revoked and empty. Stays true until it is opened, and all that posters
     /// did inside happened before.
     pub fn is_drained(&self) -> bool {
         // Acquire pairs with the Release of every exit: what changed the word after an exit was a

@@ -63,7 +63,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// Errors of a text as a node or NIC name.
+/// Errors of parsing a node or NIC name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// The text is empty.
@@ -75,7 +75,7 @@ pub enum NameError {
         /// Length of the rejected text.
         bytes: usize,
     },
-    /// `@` separates node and NIC; control characters have no place in a name.
+    /// `@` separates node and NIC; control characters are not allowed.
     #[error("a name must not contain '@' or control characters")]
     ForbiddenCharacter,
     /// A NIC path without `@`.
@@ -83,7 +83,7 @@ pub enum NameError {
     NoSeparator,
 }
 
-/// Between the two NICs of a rail.
+/// Separator of the two NICs of a rail.
 const BETWEEN_NICS: char = '~';
 
 /// One NIC of one node, written `node@nic` on the wire.
@@ -120,12 +120,12 @@ impl NicPath {
         Ok(Self { node: node.clone(), nic })
     }
 
-    /// The two NICs if this is the path over a rail: that of the node, and that of the other side.
+    /// Returns the NICs of a path over a rail: that of the node, and that of the other side.
     pub fn rail(&self) -> Option<(&str, &str)> {
         self.nic.as_str().split_once(BETWEEN_NICS)
     }
 
-    /// The path by which the node at this path names the one at `own`.
+    /// Returns the path of `own` in the form that the node at this path uses.
     pub fn seen_from(&self, own: &NicPath) -> Self {
         let rail = self.rail().map(|(theirs, ours)| Self::over_rail(&own.node, ours, theirs));
         rail.and_then(Result::ok).unwrap_or_else(|| own.clone())
@@ -192,7 +192,7 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// The number of one set of queue pairs, never reused within an incarnation.
+/// The number of an endpoint, never reused within an incarnation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lifecycle(pub u64);
 
@@ -205,9 +205,9 @@ impl fmt::Debug for Lifecycle {
 /// A lifecycle of a known incarnation: one half of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pair {
-    /// The run of the node.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// The set of queue pairs within that run.
+    /// The lifecycle within that incarnation.
     pub lifecycle: Lifecycle,
 }
 
@@ -222,7 +222,7 @@ impl Pair {
         Self { incarnation: Incarnation::UNKNOWN, lifecycle: Lifecycle(digest) }
     }
 
-    /// Identifies a legacy node. Both PSNs of such a pair are 0, and path MTU and outstanding reads
+    /// Returns whether this is a legacy node's pair. Both its PSNs are 0, and path MTU and outstanding reads
     /// are the transport's defaults.
     pub fn is_legacy(self) -> bool {
         self.incarnation == Incarnation::UNKNOWN

@@ -31,16 +31,16 @@ pub use store::{CLUSTER_ID_BYTES_MAX, Keys, KeysError, RpcMeta, RpcMetaError};
 use alloc::string::String;
 use serde::Serialize;
 
-/// Answer of a node with nothing to say yet or to this caller: it is starting, or its descriptor is
+/// Answer of a node without a descriptor for the caller: it is starting, or its descriptor is
 /// in a metadata store.
 pub const NULL_ANSWER: &str = "null\n";
 
-/// A node answered that it has nothing to say.
+/// Returns whether a node's answer is [`NULL_ANSWER`].
 pub fn is_null(text: &str) -> bool {
     text.trim() == "null"
 }
 
-/// Compact JSON with its keys in the order of the fields, one line feed at its end.
+/// Encodes compact JSON with keys in field order and a final line feed.
 fn to_line<T: Serialize>(value: &T) -> String {
     let mut text = serde_json::to_string(value)
         .expect("a value of strings and numbers has no fallible serializer");

@@ -13,20 +13,20 @@ use serde::{Deserialize, Serialize};
 /// Identifies an operation. Each kind occurs at most once in a lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId {
-    /// The set of queue pairs operated on.
+    /// The endpoint of the operation.
     pub lifecycle: Lifecycle,
     /// The step.
     pub kind: OperationKind,
 }
 
-/// The steps in the life of a set of queue pairs.
+/// The steps in the life of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OperationKind {
     /// Create, and move to INIT.
     Create,
     /// Move to RTR and RTS towards named queue pairs of the peer.
     Connect,
-    /// See a read answered by the peer over each queue pair.
+    /// Have the peer answer a read over each queue pair.
     Probe,
     /// Wait until nothing that was posted here is outstanding.
     Drain,
@@ -41,7 +41,7 @@ pub enum Operation {
     Create {
         /// The new lifecycle.
         lifecycle: Lifecycle,
-        /// The NIC it is for.
+        /// The peer's NIC.
         peer: NicPath,
         /// Queue pairs to create and destroy first, so that the numbers are not those that an
         /// earlier incarnation announced (rule H13); 0 towards handfast nodes.
@@ -58,9 +58,9 @@ pub enum Operation {
         /// The peer's announcement of its queue pairs.
         body: Body,
     },
-    /// Have a read answered, of one byte of the peer's or of none, over each queue pair of
-    /// `lifecycle`, which is connected towards a node without our key. The peer may still be wiring, so
-    /// it is tried for as long as the device tries. Fails unless all are answered: a peer that still
+    /// Have the peer answer a read of one byte or of none over each queue pair of
+    /// `lifecycle`, which is connected to a legacy peer. The peer may still be connecting, so
+    /// the device retries the read up to its limit. Fails unless all are answered: a peer that still
     /// holds an earlier pairing of the same numbers would take what is posted for duplicates, and
     /// report success (rule H13).
     Probe {
@@ -81,7 +81,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation's name.
+    /// Returns the operation's id.
     pub fn id(&self) -> OperationId {
         let (lifecycle, kind) = match self {
             Self::Create { lifecycle, .. } => (*lifecycle, OperationKind::Create),
@@ -124,7 +124,7 @@ pub enum Side {
     Protection,
 }
 
-/// A failure as a transport saw it.
+/// A failure that a transport reports.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error, Serialize, Deserialize,
 )]

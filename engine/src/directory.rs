@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 /// Shortest pause after publishing or watching failed.
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(100);
-/// Longest.
+/// Longest pause after publishing or watching failed.
 pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// A metadata store, and the cluster of its entries.
@@ -27,14 +27,14 @@ pub(crate) const RETRY_MAX: Duration = Duration::from_secs(5);
 pub struct MetadataOptions {
     /// The store.
     pub store: Arc<dyn Store>,
-    /// Part of every key, as `MC_METADATA_CLUSTER_ID` is; empty for none.
+    /// Cluster id in every key, like `MC_METADATA_CLUSTER_ID`; empty for none.
     pub cluster_id: String,
     /// Interval between publications, so that a store that lost the entry regains it.
     pub publish_interval: Duration,
 }
 
 impl MetadataOptions {
-    /// A store without a cluster id, published to every ten seconds.
+    /// Options of a store without a cluster id, with a publication every ten seconds.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, cluster_id: String::new(), publish_interval: Duration::from_secs(10) }
     }
@@ -56,16 +56,16 @@ impl fmt::Debug for MetadataOptions {
 pub(crate) enum Found {
     /// Call address of a handfast node, which is asked for its descriptor.
     Ours(String),
-    /// A Mooncake node, and where it takes calls.
+    /// A Mooncake node, and its call address.
     LegacyPeers(Box<SegmentDescriptor>, String),
 }
 
-/// Our view of a store.
+/// A metadata store as this node uses it.
 pub(crate) struct Directory {
     store: Arc<dyn Store>,
     keys: Keys,
     interval: Duration,
-    /// One publication at a time, and none once our entries were taken back.
+    /// Serializes publications; true once the entries are withdrawn.
     withdrawn: tokio::sync::Mutex<bool>,
 }
 
@@ -112,12 +112,12 @@ impl Directory {
         Ok(text.as_deref().map(RpcMeta::decode))
     }
 
-    /// Follows where nodes take calls, if the store can tell.
+    /// Watches the call addresses of nodes, if the store supports it.
     pub(crate) fn watch(&self) -> Option<Box<dyn Changes>> {
         self.store.watch(&self.keys.rpc_meta(""))
     }
 
-    /// The node of which an entry says where it takes calls.
+    /// Returns the node whose call address is stored under `key`.
     pub(crate) fn name_of<'a>(&self, key: &'a str) -> Option<&'a str> {
         key.strip_prefix(&self.keys.rpc_meta(""))
     }
@@ -129,7 +129,7 @@ impl Directory {
         }
     }
 
-    /// Publishes once.
+    /// Publishes this node's entries once.
     pub(crate) async fn publish(&self, answers: &Answers) -> Result<(), Error> {
         let failed = |error: StoreError| Error::local(Stage::Metadata, Cause::Store(error));
         let withdrawn = self.withdrawn.lock().await;
@@ -172,7 +172,7 @@ impl Directory {
         }
     }
 
-    /// Takes our entries back.
+    /// Removes this node's entries.
     pub(crate) async fn withdraw(&self, answers: &Answers) {
         let mut withdrawn = self.withdrawn.lock().await;
         *withdrawn = true;

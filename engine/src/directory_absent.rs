@@ -43,7 +43,7 @@ impl Directory {
     }
 }
 
-/// The task that follows a store.
+/// The task that watches a store.
 #[allow(dead_code, reason = "runs with a store alone")]
 pub(crate) struct Watcher {
     pub(crate) directory: Arc<Directory>,

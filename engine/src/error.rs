@@ -105,22 +105,22 @@ pub enum Cause {
     /// The answer is not a valid segment descriptor.
     #[error(transparent)]
     Descriptor(#[from] DescriptorError),
-    /// The run cannot be recorded.
+    /// The recording failed.
     #[error(transparent)]
     Recording(#[from] RecordError),
-    /// There are no lanes over RDMA in this process.
+    /// RDMA is unavailable in this process.
     #[error("{0}")]
     RdmaUnavailable(RdmaUnavailable),
-    /// The peer's lanes run over TCP alone, or RDMA is given up there.
+    /// The peer offers only TCP, or has given up RDMA.
     #[error("the peer offers no lane over RDMA")]
     RdmaNotOffered,
-    /// The peer's lanes run over RDMA alone, and ours over TCP alone.
+    /// The peer offers only RDMA, and this node only TCP.
     #[error("the peer offers lanes over RDMA alone, and ours run over TCP alone")]
     TcpNotOffered,
     /// The peer is a Mooncake node without TCP.
     #[error("the Mooncake node offers no TCP data port: its lanes run over RDMA alone")]
     NoDataPort,
-    /// The answer is no segment descriptor of a Mooncake node either.
+    /// The answer is not a valid Mooncake segment descriptor either.
     #[error(transparent)]
     MooncakeDescriptor(#[from] SegmentError),
     /// An operation on the metadata store failed.
@@ -198,7 +198,7 @@ pub enum Cause {
     PeerLost(Arc<TransportError>),
     /// A lane limit is reached, and no idle lane can be evicted.
     #[error(
-        "no lane can be made: {} of {} {} are in use by this process, and none could make way",
+        "no lane can be made: {} of {} {} are in use by this process, and none could be evicted",
         .0.in_use, .0.max, .0.limit
     )]
     NoCapacity(LimitReached),
@@ -299,12 +299,12 @@ impl Error {
         self.0.side
     }
 
-    /// The stage.
+    /// Returns the stage of the failure.
     pub fn stage(&self) -> Stage {
         self.0.stage
     }
 
-    /// The peer, by the address it was asked for, if one was involved.
+    /// Returns the address of the peer as requested, if one was involved.
     pub fn peer_address(&self) -> Option<&str> {
         self.0.peer.as_deref()
     }
@@ -334,7 +334,7 @@ impl Error {
         WithoutHint(self)
     }
 
-    /// The cure, in one sentence.
+    /// Returns the remedy, in one sentence.
     pub fn hint(&self) -> Option<&'static str> {
         hint(self.0.stage, &self.0.cause)
     }

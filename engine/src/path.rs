@@ -3,9 +3,9 @@
 use handfast_core::wire::DeviceDescriptor;
 use handfast_core::{NicPath, NodeName};
 
-/// The NIC part of a node's path. A node has one life cycle whatever its lanes run over, so that one
-/// that comes back with another transport is seen to be the same node; the word is that of the
-/// first transport there was.
+/// The NIC part of a node's path. A node has one life cycle for all its transports, so a node
+/// that returns with another transport keeps its path; the word is the name of the
+/// first supported transport.
 const NIC: &str = "tcp";
 /// Separates a device of a Mooncake node from a local one other than the first.
 const BETWEEN_DEVICES: char = '>';
@@ -16,12 +16,12 @@ pub(crate) fn nic_path(name: &NodeName) -> NicPath {
     NicPath { node: name.clone(), nic }
 }
 
-/// The path is a Mooncake node's, which names a device.
+/// Returns whether the path is a Mooncake node's, which names a device.
 pub(crate) fn is_legacy(path: &NicPath) -> bool {
     path.nic.as_str() != NIC && path.rail().is_none()
 }
 
-/// The devices that a path of a Mooncake node names: theirs, and ours where that is not our first.
+/// Returns the devices in a Mooncake node's path: the peer's, and the local one unless it is the first.
 pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
     match path.nic.as_str().split_once(BETWEEN_DEVICES) {
         Some((theirs, ours)) => (theirs, Some(ours)),
@@ -29,13 +29,13 @@ pub(crate) fn devices_on(path: &NicPath) -> (&str, Option<&str>) {
     }
 }
 
-/// The same path as the Mooncake node knows it.
+/// Converts the path to the form that the Mooncake node uses.
 pub(crate) fn known_there(path: &NicPath) -> NicPath {
     let nic = NodeName::new(devices_on(path).0).unwrap_or_else(|_| path.nic.clone());
     NicPath { nic, ..path.clone() }
 }
 
-/// A Mooncake node's path over one of our devices, by its place. `None` if a name makes that
+/// Returns a Mooncake node's path over the local device at index `place`. `None` if a name makes that
 /// impossible.
 pub(crate) fn over(path: &NicPath, devices: &[DeviceDescriptor], place: usize) -> Option<NicPath> {
     if path.nic.as_str().contains(BETWEEN_DEVICES) {

@@ -33,7 +33,7 @@ impl fmt::Display for StoreOperation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsFailure {
     /// No trusted authority signed its certificate.
-    #[error("nobody whom we trust vouches for its certificate")]
+    #[error("no trusted authority signed its certificate")]
     UnknownAuthority,
     /// Its certificate names other hosts.
     #[error("its certificate is for another name")]
@@ -54,7 +54,7 @@ pub enum TlsFailure {
     #[error("it does not speak TLS there")]
     NotSpoken,
     /// The two sides share no TLS version or cipher.
-    #[error("it has no way to encrypt in common with us")]
+    #[error("it shares no TLS version or cipher with this side")]
     NothingInCommon,
 }
 

@@ -116,12 +116,12 @@ impl HttpServer {
         Ok(Self { listener, address: bound, shared: Arc::new(shared) })
     }
 
-    /// The address that it listens at.
+    /// Returns the bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of entries.
+    /// Returns the number of entries.
     pub fn entries(&self) -> u64 {
         self.shared.entries().unwrap_or(0)
     }
@@ -281,7 +281,7 @@ fn broken(error: &dyn std::error::Error) -> Answer {
     say(StatusCode::INTERNAL_SERVER_ERROR, &format!("not on disk: {error}"))
 }
 
-/// The value of `key` in a query, without its escapes.
+/// Returns the percent-decoded value of `key` in a query.
 fn key_of(query: &str) -> Option<String> {
     let key = query.split('&').find_map(|pair| pair.strip_prefix("key="))?;
     let plain = percent_decode_str(key).decode_utf8().ok()?;

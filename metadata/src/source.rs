@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// The place where a node looks up others.
+/// The source in which a node looks up others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The nodes themselves: `P2PHANDSHAKE`, or `p2p`.
@@ -20,7 +20,7 @@ pub enum Source {
 
 /// The prefix of an endpoint of an etcd with TLS.
 const ENCRYPTED: &str = "https://";
-/// The optional prefix of one without.
+/// The optional prefix of an endpoint without TLS.
 const PLAIN: &str = "http://";
 
 /// Credentials for a store.
@@ -49,7 +49,7 @@ pub struct TlsFiles {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// The error of a text that names no store.
+/// The error of parsing a source.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The kind of store is not supported.

@@ -55,7 +55,7 @@ pub enum Change {
 
 /// The changes of a store, in order.
 pub trait Changes: Send {
-    /// The next change. The first is [`Change::Missed`], and so is the first after an error and a
+    /// Returns the next change. The first is [`Change::Missed`], and so is the first after an error and a
     /// reconnection. Cancel-safe: no change is lost.
     fn next(&mut self) -> Pending<'_, Change>;
 }

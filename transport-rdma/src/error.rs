@@ -3,7 +3,7 @@
 use handfast_core::transport::{Side, TransportError};
 use handfast_transport::LimitReached;
 
-/// Reasons for having no lanes over RDMA in this process.
+/// Reasons for the unavailability of RDMA in this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaUnavailable {
     /// The program was built without the cargo feature `verbs`.

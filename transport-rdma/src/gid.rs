@@ -35,7 +35,7 @@ pub struct GidEntry {
     pub interface: u32,
 }
 
-/// The operator's choice.
+/// The configured choice of a GID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GidWanted {
     /// The best usable entry.

@@ -1,7 +1,7 @@
 //! The RDMA devices of a machine, and lanes over them.
 //!
 //! [`discover`] lists devices and recognises their kind, and works everywhere. Lanes need the cargo
-//! feature `verbs`; [`availability`] says in either build whether they can be had here. With the
+//! feature `verbs`; [`availability`] reports in either build whether they are available here. With the
 //! feature, a `Nic` is one port of one device: it registers memory, creates, connects and retires
 //! queue pairs, and moves slices with one-sided reads and writes. It decides nothing about a peer:
 //! it reports, and the caller retries, evicts or gives up. [`StepPool`] runs calls that may wait in

@@ -1,6 +1,6 @@
 //! Choice of the local address to announce to a peer.
 //!
-//! A message has room for one GID, and a queue pair takes packets only from the announced one. The
+//! A message carries one GID, and a queue pair takes packets only from the announced one. The
 //! address of a lane is therefore fixed by its announcement; a mismatch shows at the connect, and
 //! the next lane to that peer uses another address.
 
@@ -140,7 +140,7 @@ impl AddressBook {
         Some(chosen)
     }
 
-    /// The peer announced an address before any connect: the next announcement to it fits that. A
+    /// Records a peer's announced address before any connect; the next announcement to it fits that. A
     /// peer that answers our announcement with a new `request` from the other family has no fitting
     /// address or sees no failure itself, which counts as a failure of the pair. A repeated
     /// request, or an address from another source, says nothing new.
@@ -156,7 +156,7 @@ impl AddressBook {
         }
     }
 
-    /// A pair failed for its addresses: there is no way between them, as far as this side sees.
+    /// Records a pair that failed because no route connects its addresses, as far as this side sees.
     pub fn on_failed(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);
         known.peer = Some(theirs);
@@ -171,7 +171,7 @@ impl AddressBook {
         known.failed.push(Failed { own, peer: theirs, times: 1 });
     }
 
-    /// A pair connected, which clears its earlier failures.
+    /// Records a connected pair, which clears its earlier failures.
     pub fn on_connected(&mut self, peer: &str, own: Ipv6Addr, theirs: Ipv6Addr) {
         let known = self.known(peer);
         (known.own, known.peer) = (Some(own), Some(theirs));

@@ -60,19 +60,19 @@ pub struct DeviceProfile {
     pub retries_infinite: Option<u8>,
     /// Fixed number of retries of the device, regardless of the queue pair's attributes.
     pub retries_fixed: Option<u8>,
-    /// Packet sequence numbers are those that were announced. Where they are not, they keep no late
+    /// Uses the announced packet sequence numbers. A device with other numbers keeps no late
     /// packet out, and the handshake's identities are the only guard.
     pub honours_psns: bool,
     /// Supports link-local addresses.
     pub takes_link_local: bool,
     /// Supports IPv6 addresses.
     pub takes_ipv6: bool,
-    /// A read with a stale sequence number is not answered. Where it is, a one-byte read proves
+    /// Does not answer a read with a stale sequence number. Otherwise a one-byte read proves
     /// nothing about an earlier pairing.
     pub drops_stale_reads: bool,
     /// Side charged with a queue pair's fatal event.
     pub fatal_event: Side,
-    /// Most bytes per call of `ibv_post_send`, where more are slower; a longer request has its own
+    /// Maximum bytes per call of `ibv_post_send`, if more are slower; a longer request has its own
     /// call.
     pub call_bytes_max: Option<u32>,
 }

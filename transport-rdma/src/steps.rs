@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Most threads of a [`StepPool`].
+/// Maximum threads of a [`StepPool`].
 pub const STEP_THREADS_MAX: usize = 64;
 
 /// The limits of a [`StepPool`].
@@ -82,8 +82,8 @@ struct Shared {
     more: Condvar,
 }
 
-/// Threads for queue-pair steps. Each step is called exactly once, on one of them, with `Ok` when
-/// it is its turn. Dropping the pool waits for the steps under way and calls the waiting ones with
+/// A thread pool for queue-pair steps. Each step is called exactly once, on a pool thread, with `Ok` in
+/// its turn. Dropping the pool waits for the running steps and calls the waiting ones with
 /// [`StepRefused::Ended`].
 pub struct StepPool {
     shared: Arc<Shared>,
@@ -131,8 +131,8 @@ impl StepPool {
         Ok(())
     }
 
-    /// Like [`StepPool::submit`], but without limits: for steps whose number is bounded by what
-    /// exists, as the ends of lanes are. A lane whose retire was refused would
+    /// Like [`StepPool::submit`], but without limits: for steps whose number is bounded by that of
+    /// existing objects, such as the retirement of lanes. A lane whose retire was refused would
     /// hold the capacity that the waiting steps need.
     pub fn submit_owed(
         &self,

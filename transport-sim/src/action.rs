@@ -336,7 +336,8 @@ impl World {
             format!("{:?} of {of}", id.kind)
         };
         let lane = |site: &usize, lifecycle: &Lifecycle| self.describe_own(*site, *lifecycle);
-        let told = |told: &bool| if *told { "the caller is told" } else { "nobody is told" };
+        let noticed =
+            |noticed: &bool| if *noticed { "the caller notices" } else { "nobody notices" };
         match action {
             Action::Command(at) => self.describe_command(self.commands[*at]),
             Action::Ask(command) => self.describe_command(*command),
@@ -359,8 +360,10 @@ impl World {
             Action::ProtectionError(at, lifecycle) => {
                 format!("{} was used for an access that is not allowed", lane(at, lifecycle))
             }
-            Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), told(is_told)),
-            Action::LoseAnswer(at, is_told) => format!("{} is lost, {}", answer(at), told(is_told)),
+            Action::LoseCall(at, is_told) => format!("{} is lost, {}", call(at), noticed(is_told)),
+            Action::LoseAnswer(at, is_told) => {
+                format!("{} is lost, {}", answer(at), noticed(is_told))
+            }
             Action::Restart(at) => format!("{} crashes and restarts", site(at)),
             Action::FailStep(at, call) => format!("{} fails at {call}", operation(at)),
             Action::Disturb(disturbance) => self.describe_disturbance(*disturbance),

@@ -409,7 +409,7 @@ impl World {
         self.tell(site, Input::OperationDone { id, outcome }, step);
         let gone = step.refusals[before..].contains(&RefusalReason::Gone);
         if gone && !succeeds && id.kind == OperationKind::Create {
-            let detail = format!("site {site} failed, and told its peer that it is gone");
+            let detail = format!("site {site} failed, and answered its peer that it is gone");
             step.violations.push(Violation::new(Oracle::PeerBlamed, detail));
         }
     }

@@ -7,11 +7,11 @@ use handfast_transport::{Direction, RegionCache, Sent, Span};
 use std::collections::VecDeque;
 use std::io;
 
-/// No frame joins a batch that has this many bytes, so that an answer waits for little.
+/// Size at which a batch accepts no more frames, which bounds the delay of an answer.
 const BATCH_BYTES: usize = 1 << 20;
-/// Most pieces that one frame adds: a read's answer is a header, its bytes, and another header.
+/// Maximum pieces that one frame adds: a read's answer is a header, its bytes, and another header.
 const ANSWER_PIECES: usize = 3;
-/// Most pieces of one part: a write is its header and its bytes.
+/// Maximum pieces of one part: a write is its header and its bytes.
 const PART_PIECES: usize = 2;
 /// Replaces bytes of a region that is unregistered in the middle of a frame.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -90,7 +90,7 @@ impl Batch {
         }
     }
 
-    /// Drops everything.
+    /// Drops all frames.
     pub(crate) fn clear(&mut self) {
         self.headers.clear();
         self.parts.clear();
@@ -176,8 +176,8 @@ impl Batch {
         }
     }
 
-    /// Finds the memory of every region in the batch. One that went away is replaced by zeros, and
-    /// its answer says so.
+    /// Finds the memory of every region in the batch. A removed region is replaced by zeros, and
+    /// its answer reports it.
     fn look_up(&mut self) {
         for index in self.head..self.parts.len() {
             let Part::Region { key, address, length, done } = self.parts[index] else { continue };
@@ -193,7 +193,7 @@ impl Batch {
         }
     }
 
-    /// Sends once, by `try_send`. The slots of writes that are out whole are added to `written`.
+    /// Sends once, by `try_send`. The slots of completely sent writes are added to `written`.
     ///
     /// # Errors
     /// As [`StreamWriter::try_send`](crate::StreamWriter::try_send).

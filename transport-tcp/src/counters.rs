@@ -4,7 +4,7 @@ use crate::hello::HelloRefusal;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A snapshot of what happened so far.
+/// A snapshot of the counters since the transport's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpCounters {
     /// Hellos accepted.

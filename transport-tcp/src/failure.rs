@@ -1,14 +1,14 @@
-//! Failures of system calls in the core's terms.
+//! Conversion of system errors to transport errors.
 
 use handfast_core::transport::{Side, TransportError};
 use std::io;
 
-/// A failure of a call on a lane's connection.
+/// Converts the failure of a call on a lane's connection.
 pub(crate) fn peer_io(call: &'static str, error: &io::Error) -> TransportError {
     io_error(call, "", error)
 }
 
-/// A failure of `call` towards `address`. What only our own host can lack is charged to it.
+/// Converts a failure of `call` towards `address`. A lack of local resources is charged to this side.
 pub(crate) fn io_error(call: &'static str, address: &str, error: &io::Error) -> TransportError {
     const LOCAL: [i32; 8] = [
         libc::EMFILE,

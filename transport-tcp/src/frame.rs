@@ -10,7 +10,7 @@ pub const FRAME_HEADER_BYTES: usize = 32;
 pub const SLICE_BYTES_MAX: usize = 16 << 20;
 /// Offset of the status in a header.
 pub(crate) const STATUS_OFFSET: usize = 1;
-/// In every header, so that a reader that lost its place notices.
+/// Marker in every header, by which a reader detects a loss of framing.
 const MARKER: u16 = 0xF5A6;
 
 /// Kind of a frame.
@@ -72,13 +72,13 @@ pub(crate) struct Header {
     pub(crate) status: Status,
     /// Payload bytes; for a read, bytes asked for.
     pub(crate) length: u32,
-    /// The initiator's name for the slice, echoed.
+    /// The initiator's id of the slice, echoed by the target.
     pub(crate) tag: u64,
     pub(crate) key: u64,
     pub(crate) address: u64,
 }
 
-/// Errors of a header's bytes.
+/// Errors of decoding a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("the marker of a frame is missing")]

@@ -28,7 +28,7 @@ pub enum HelloRefusal {
     /// No slot has the lifecycle: it was retired, or never created.
     #[error("no lane has the lifecycle, or no longer")]
     UnknownLifecycle = 3,
-    /// The addressed or sending pair is not the one the lane is for.
+    /// The addressed or sending pair is not the lane's.
     #[error("the lane is for another pair")]
     WrongPair = 4,
     /// The token is not the one announced.
@@ -37,14 +37,14 @@ pub enum HelloRefusal {
     /// The token was presented before.
     #[error("the token was used before")]
     TokenUsed = 6,
-    /// As many hellos as allowed are being read.
+    /// The maximum number of hellos is being read.
     #[error("too many connections say hello at once")]
     Busy = 7,
     /// The accepting side did not connect the lane in time.
-    #[error("the lane was not wired in time")]
+    #[error("the lane was not connected in time")]
     NotConnected = 8,
     /// A depth of 0.
-    #[error("a lane that holds no slice is no lane")]
+    #[error("the depth of the lane is 0")]
     NoDepth = 9,
 }
 
@@ -66,7 +66,7 @@ impl HelloRefusal {
 /// Hello of the dialling side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// Slices it wants outstanding at most, each way.
+    /// Maximum outstanding slices that it requests, each way.
     pub(crate) depth: u32,
     pub(crate) token: u64,
     pub(crate) sender: Pair,
@@ -120,7 +120,7 @@ impl Hello {
         bytes
     }
 
-    /// Decodes what follows the magic.
+    /// Decodes the bytes after the magic.
     pub(crate) fn decode(rest: &[u8; HELLO_REST_BYTES]) -> Result<Self, HelloRefusal> {
         let mut fields = Fields(rest);
         if fields.u16() != LANE_VERSION {
@@ -138,7 +138,7 @@ impl Hello {
     }
 }
 
-/// The answer to a hello: the depth agreed on, or the reason of a refusal.
+/// Encodes the answer to a hello: the depth agreed on, or the reason of a refusal.
 pub(crate) fn encode_ack(answer: Result<u32, HelloRefusal>) -> [u8; ACK_BYTES] {
     let (status, depth) = match answer {
         Ok(depth) => (0, depth),
@@ -151,10 +151,10 @@ pub(crate) fn encode_ack(answer: Result<u32, HelloRefusal>) -> [u8; ACK_BYTES] {
     bytes
 }
 
-/// Errors of the answer to a hello.
+/// Errors of decoding the answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AckError {
-    #[error("the answer to the hello is none")]
+    #[error("the answer to the hello is invalid")]
     Malformed,
     #[error("the peer refused the hello: {0}")]
     Refused(HelloRefusal),

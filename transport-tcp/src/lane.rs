@@ -50,7 +50,7 @@ pub(crate) struct Outgoing {
 /// State of receiving, under one lock.
 #[derive(Default)]
 pub(crate) struct Incoming {
-    /// There from when the lane's tasks start, until the lane is closed.
+    /// Present from the start of the lane's tasks until the lane is closed.
     pub(crate) inbound: Option<Inbound>,
     pub(crate) direct: Option<Arc<dyn Direct>>,
 }
@@ -207,10 +207,13 @@ impl Lane {
             return Err(local_error("wire", "the lane is retired"));
         }
         if connecting.armed.is_some() {
-            return Err(local_error("wire", "the lane was wired before"));
+            return Err(local_error("wire", "the lane was connected before"));
         }
         if connecting.expired {
-            return Err(local_error("hello", "the peer's hello came and its time ran out"));
+            return Err(local_error(
+                "hello",
+                "the peer's hello timed out before the local connect",
+            ));
         }
         connecting.armed = Some(remote);
         self.armed.notify_one();
@@ -274,7 +277,7 @@ impl Lane {
         connecting.expired
     }
 
-    /// Both sides agreed: slices may be sent, `bytes_max` of their bytes at a time. `direct` leads to
+    /// Applies the agreed `depth`: slices may be sent, `bytes_max` bytes at a time. `direct` accesses
     /// the connection.
     pub(crate) fn agree(&self, depth: usize, bytes_max: u64, direct: Option<Arc<dyn Direct>>) {
         let mut outgoing = self.outgoing.lock();

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Most pieces handed to one [`StreamWriter::try_send`]: sixty-four vectors keep the array on the
+/// Maximum pieces of one [`StreamWriter::try_send`]: sixty-four vectors keep the array on the
 /// stack and are far below the kernel's limit (`UIO_MAXIOV`, 1024).
 pub const PIECES_MAX: usize = 64;
 
@@ -22,7 +22,7 @@ pub trait Net: Clone + Send + Sync + 'static {
     /// Listens at `address`, `host:port`; port 0 asks for any free one.
     fn bind(&self, address: &str) -> impl Future<Output = io::Result<Self::Listener>> + Send;
 
-    /// Takes the next connection. Cancel-safe: no connection is lost.
+    /// Accepts the next connection. Cancel-safe: no connection is lost.
     fn accept(
         &self,
         listener: &Self::Listener,
@@ -45,7 +45,7 @@ pub trait Net: Clone + Send + Sync + 'static {
 pub struct ResolveError(pub io::Error);
 
 impl ResolveError {
-    /// Wraps what the resolver reported.
+    /// Wraps a resolver's error.
     pub fn wrap(error: io::Error) -> io::Error {
         io::Error::new(error.kind(), Self(error))
     }
@@ -59,8 +59,8 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
     /// The sending half.
     type Writer: StreamWriter;
 
-    /// Both ends are on one machine, as far as known. Such a connection fills nothing but memory,
-    /// so few bytes in flight are enough, and stay in the caches.
+    /// Returns whether both ends are on one machine, as far as known. Such a connection needs
+    /// few bytes in flight, which stay in the caches.
     fn stays_on_machine(&self) -> bool {
         false
     }
@@ -81,16 +81,16 @@ pub trait StreamReader: Send + 'static {
         self.readable()
     }
 
-    /// Moves what has arrived into `target` and, when that is full, into `spare`, and returns how
+    /// Moves received bytes into `target` and, when that is full, into `spare`, and returns how
     /// many bytes in all; 0 is the end of the stream. At least one of the two has room.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when nothing is there; nothing was touched. Otherwise what the
-    /// system reports.
+    /// [`io::ErrorKind::WouldBlock`] when no bytes are available; nothing was touched. Otherwise the
+    /// system's error.
     fn try_fill(&mut self, target: Option<&Span>, spare: &mut [u8]) -> io::Result<usize>;
 }
 
-/// One piece of what to send.
+/// A piece of data to send.
 #[derive(Clone, Copy)]
 pub enum Piece<'a> {
     /// Private bytes.
@@ -106,7 +106,7 @@ pub enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Bytes to send.
+    /// Returns the number of bytes to send.
     pub fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -114,7 +114,7 @@ impl Piece<'_> {
         }
     }
 
-    /// Nothing to send.
+    /// Returns true if there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -142,24 +142,24 @@ pub trait Direct: Send + Sync + 'static {
 
 /// The sending half of a [`Stream`].
 pub trait StreamWriter: Send + 'static {
-    /// The direct way to the connection, where there is one.
+    /// Returns direct access to the connection, if available.
     fn direct(&self) -> Option<Arc<dyn Direct>> {
         None
     }
 
-    /// Waits until bytes may be taken, sending those it holds itself. Touches no registered
+    /// Waits until bytes may be accepted, and sends buffered ones. Touches no registered
     /// memory. Cancel-safe.
     fn writable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Waits until every byte taken was handed to the system. Touches no registered memory.
+    /// Waits until every accepted byte was handed to the system. Touches no registered memory.
     /// Cancel-safe.
     fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Takes bytes of `pieces`, at most [`PIECES_MAX`] of them and at least one byte in all, in
-    /// order, and returns how many. Taken bytes need their memory no more.
+    /// Accepts bytes of `pieces`, at most [`PIECES_MAX`] of them and at least one byte in all, in
+    /// order, and returns how many. Accepted bytes no longer need their memory.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when none can be taken now; nothing was touched. Otherwise
-    /// what the system reports.
+    /// [`io::ErrorKind::WouldBlock`] when none can be accepted now; nothing was touched. Otherwise
+    /// the system's error.
     fn try_send(&mut self, pieces: &[Piece<'_>]) -> io::Result<usize>;
 }

@@ -1,4 +1,4 @@
-//! Receiving on a lane: by its task, and by threads that wait for completions and look for them
+//! Receiving on a lane: by its task, and by threads that wait for completions and poll for them
 //! themselves.
 
 use crate::batch::Answer;
@@ -14,13 +14,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Read-ahead: how much of small frames one system call brings.
+/// Size of the read-ahead buffer: the most bytes of small frames per system call.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Its size before it was ever full: a node has thousands of lanes, and most of them never fill it.
 const BUFFER_FIRST_BYTES: usize = 4 << 10;
-/// Payloads from this size on are worth a system call of their own, straight into place.
+/// Minimum payload size for a separate system call directly into the destination.
 const DIRECT_BYTES: usize = 32 << 10;
-/// Read-ahead behind such a payload: the next header, and little that would be copied twice.
+/// Read-ahead behind such a payload: the next header, and few bytes to copy twice.
 const BUFFER_SHORT_BYTES: usize = 1 << 10;
 
 /// Meaning of the next bytes.
@@ -47,38 +47,38 @@ enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     Nothing,
-    /// All there was, most likely.
+    /// All available bytes were read, most likely.
     Drained,
-    /// Bytes, and perhaps more of them.
+    /// Bytes were read, and more may be available.
     Moved,
 }
 
-/// Why a turn of the loop is the last.
+/// Reasons to leave the loop.
 enum End {
     Closed,
     Failed(TransportError),
 }
 
-/// Looks in a row at a socket, a fifth of a microsecond each, before others have their turn.
+/// Consecutive polls of a socket, 0.2 µs each, before the task yields.
 const LOOKS: u32 = 8;
-/// Times a reader gives others their turn and looks again before it sleeps. Waking a processor that
+/// Maximum yields of a polling reader before it sleeps. Waking a processor that
 /// went idle costs more than that: with both ends on processors of their own, 1 MiB at a time went
 /// from 0.74 of the raw stream to more than all of it.
 const SPINS_MAX: u32 = 48;
-/// Looks in a row in vain before a thread that waits gives up and sleeps, about as long as a reader
-/// looks.
+/// Consecutive empty polls before a waiting thread sleeps, about as long as a reader
+/// polls.
 const ATTENDED_LOOKS_MAX: u32 = 400;
-/// Times in a row that such a thread finds another one receiving before it leaves that to it.
+/// Consecutive times that such a thread finds another one receiving before it stops polling.
 const BUSY_MAX: u32 = 32;
-/// Looks in all before it does, whatever it found: who waits on the same thread for other things is to
-/// have a turn as well.
+/// Maximum polls of such a thread, empty or not, so that other futures on the same thread
+/// make progress.
 const ATTENDED_TURNS_MAX: u32 = 4096;
-/// As many of them counts a turn that moved bytes, which takes 5 to 50 microseconds.
+/// Number of polls that a turn with bytes counts for, as it takes 5 to 50 microseconds.
 const ATTENDED_TURN_LOOKS: u32 = 32;
-/// Sleeps of a reader without a look before, at most, after looking was in vain time and again.
+/// Maximum consecutive sleeps of a reader without polling after repeated empty polls.
 const REST_MAX: u32 = 64;
-/// The same of threads that wait. They keep a whole thread from other things, which the other end may
-/// be among.
+/// The same maximum for waiting threads. Each occupies a whole thread, on which the other end may
+/// depend.
 const ATTENDED_REST_MAX: u32 = 128;
 
 /// The receiving task.
@@ -86,9 +86,9 @@ pub(crate) struct Receiver<R> {
     lane: Arc<Lane>,
     half: R,
     direct: Option<Arc<dyn Direct>>,
-    /// Of polls after bytes.
+    /// Budget of polls after bytes.
     budget: SpinBudget,
-    /// Of polls that a waiting task requests.
+    /// Budget of polls that a waiting task requests.
     requested: SpinBudget,
     completions: Vec<Completion>,
 }
@@ -105,7 +105,7 @@ impl<R: StreamReader> Receiver<R> {
         }
     }
 
-    /// Receives until the lane ends, and tells it when receiving is what fails.
+    /// Receives until the lane ends, and fails the lane if receiving fails.
     pub(crate) async fn run(mut self) {
         if let End::Failed(error) = self.receive_all().await {
             self.lane.close(Some(error));
@@ -137,7 +137,7 @@ impl<R: StreamReader> Receiver<R> {
         }
     }
 
-    /// Until something may have come, or was looked for because a task waits for it.
+    /// Sleeps until bytes may have arrived, or were polled for because a task waits for them.
     async fn sleep(&mut self) -> Result<(), End> {
         let Self { lane, half, .. } = self;
         tokio::select! {
@@ -149,11 +149,11 @@ impl<R: StreamReader> Receiver<R> {
         if self.requested.is_due() { self.spin(true).await } else { Ok(()) }
     }
 
-    /// Receives what comes, around the runtime, until for a while nothing has; other tasks run
-    /// meanwhile. `expected`: for an answer that a task waits for, and what comes after it only if
-    /// looking after bytes is due. The thread keeps its processor: given away on a busy machine, it is back a time
-    /// slice later, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
-    /// something, the runtime has to find out that there is nothing.
+    /// Polls and receives outside the runtime until no bytes arrive for a while; other tasks run
+    /// meanwhile. `expected`: polls for an answer that a task waits for, and for later bytes only if
+    /// polling after bytes is due. The thread keeps its processor: a yield on a busy machine costs a time
+    /// slice, and a write of 20 microseconds took 20 milliseconds. Before it may wait for
+    /// bytes, the runtime must observe that there are none.
     async fn spin(&mut self, mut expected: bool) -> Result<(), End> {
         let Self { lane, direct, budget, requested, completions, .. } = self;
         let Some(direct) = direct else { return Ok(()) };
@@ -191,7 +191,7 @@ impl<R: StreamReader> Receiver<R> {
     }
 }
 
-/// Counts somebody who looks for bytes. While there is one, the runtime need not be told of them.
+/// Guard that counts a poller. While one exists, bytes need not wake the runtime.
 struct Looking<'a> {
     lane: &'a Lane,
     direct: &'a dyn Direct,
@@ -215,7 +215,7 @@ impl Drop for Looking<'_> {
     }
 }
 
-/// Counts a thread that looks for itself. While there is one, the task need not.
+/// Guard that counts a polling thread. While one exists, the lane's task need not poll.
 struct Attending<'a>(&'a Lane);
 
 impl<'a> Attending<'a> {
@@ -234,7 +234,7 @@ impl Drop for Attending<'_> {
 type Fill<'a> = &'a mut dyn FnMut(Option<&Span>, &mut [u8]) -> io::Result<usize>;
 
 impl Lane {
-    /// Receives until `is_done`, for a while.
+    /// Receives until `is_done`, for a bounded time.
     pub(crate) fn busy_poll(self: &Arc<Self>, is_done: &mut dyn FnMut() -> bool) {
         if !self.budget.is_due() {
             return;
@@ -252,7 +252,7 @@ impl Lane {
         }
     }
 
-    /// A task waits for an answer and is about to give way.
+    /// Requests a poll for an answer, from a task that is about to yield.
     pub(crate) fn request_poll(&self) {
         if self.looking.load(Ordering::Relaxed) == 0 {
             self.expected.notify_one();
@@ -291,7 +291,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Moves what has arrived, once, and passes on what it was.
+    /// Receives available bytes once, and dispatches the result.
     fn receive(
         self: &Arc<Self>,
         mut incoming: MutexGuard<'_, Incoming>,
@@ -320,7 +320,7 @@ pub(crate) struct Inbound {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Most bytes to read ahead.
+    /// Maximum bytes to read ahead.
     ahead: usize,
     mode: Mode,
     answers: Vec<Answer>,
@@ -342,7 +342,7 @@ impl Inbound {
         }
     }
 
-    /// Moves what has arrived, once.
+    /// Receives available bytes once.
     fn turn(&mut self, lane: &Lane, fill: Fill<'_>) -> Result<Progress, End> {
         let target = self.target(lane)?;
         self.buffer.copy_within(self.start..self.end, 0);
@@ -372,7 +372,7 @@ impl Inbound {
         Ok(if count < room { Progress::Drained } else { Progress::Moved })
     }
 
-    /// The buffer was filled once, so that more of it is of use.
+    /// Enlarges the buffer, after it was full once.
     fn grow(&mut self) {
         if self.buffer.len() < BUFFER_BYTES {
             let mut longer = vec![0; BUFFER_BYTES].into_boxed_slice();
@@ -412,7 +412,7 @@ impl Inbound {
         }
     }
 
-    /// `count` bytes of the payload under way are where they belong.
+    /// Records that `count` bytes of the current payload have been received.
     fn consumed(&mut self, count: usize) {
         let finished = match &mut self.mode {
             Mode::Header => return,
@@ -509,8 +509,8 @@ impl Inbound {
         End::Failed(peer_error("frame", 0, detail))
     }
 
-    /// Passes on what a turn brought: answers are queued, completions added to the list. Returns
-    /// whether there is something to send.
+    /// Dispatches the results of a turn: queues answers, adds completions to the list. Returns
+    /// whether there are bytes to send.
     fn flush(&mut self, lane: &Lane, completions: &mut Vec<Completion>) -> Result<bool, End> {
         if self.answers.is_empty() && self.dones.is_empty() {
             return Ok(false);

@@ -10,13 +10,13 @@ enum Stage {
     Free,
     /// Waits to be sent.
     Queued,
-    /// The writer has it. Holds the peer's answer, should it come before the writer says so.
+    /// The writer has it. Holds the peer's answer, if it arrives before the writer's report.
     Sending(Option<Status>),
     /// Sent completely, unanswered.
     Sent,
 }
 
-/// A slice, or the memory that one was withdrawn and its answer is still to come.
+/// A slice, or the record of a withdrawn one whose answer is outstanding.
 #[derive(Debug)]
 struct Slot {
     generation: u32,
@@ -58,7 +58,7 @@ pub(crate) enum AnswerError {
     Data,
 }
 
-/// The slots of one lane. A withdrawn slice makes room for another of the caller's at once, but
+/// The slots of one lane. A withdrawn slice frees capacity for another of the caller's at once, but
 /// keeps its slot until the peer answers, so the peer never sees more than the agreed depth.
 #[derive(Debug)]
 pub(crate) struct Slots {
@@ -71,7 +71,7 @@ pub(crate) struct Slots {
     /// Maximum slices sent and unanswered; 0 until agreed.
     agreed: usize,
     on_wire: usize,
-    /// Most bytes of slices sent and unanswered, unless one slice alone has more.
+    /// Maximum bytes of slices sent and unanswered, unless one slice alone has more.
     bytes_max: u64,
     bytes_on_wire: u64,
 }
@@ -249,7 +249,7 @@ impl Slots {
     }
 
     /// Releases a slice, asking `sent_of` about one that the writer has. The caller keeps reader
-    /// and writer from copying meanwhile, and takes an unsent slice out of the writer's hands.
+    /// and writer from copying meanwhile, and removes an unsent slice from the writer's batch.
     pub(crate) fn withdraw(
         &mut self,
         slice: SliceId,

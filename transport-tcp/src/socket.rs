@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 
 const NOTHING: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 
-/// Does `call`, which moves at most `room` bytes. A shorter count means that the socket is drained
-/// or full, so it is taken for not ready until the system says otherwise: that spares the call
-/// that would find out, and small bites while the other side is busy.
+/// Performs `call`, which moves at most `room` bytes. A shorter count means that the socket is drained
+/// or full, so it counts as not ready until the system reports otherwise: this saves a failing call
+/// and small transfers while the other side is busy.
 fn move_bytes(
     stream: &TcpStream,
     interest: Interest,
@@ -28,7 +28,7 @@ fn move_bytes(
     if moved > 0 { Ok(moved) } else { result.map(|()| 0) }
 }
 
-/// One `readv` into `target` and then `spare`, if the runtime knows of bytes. 0 is the end of the
+/// One `readv` into `target` and then `spare`, if the runtime reports readiness. 0 is the end of the
 /// stream.
 pub(crate) fn try_fill(
     stream: &TcpStream,

@@ -29,17 +29,17 @@ use tokio::time::timeout;
 
 /// Sockets per lane.
 pub const SOCKETS_PER_LANE: usize = 1;
-/// Most slices a lane may be configured to hold, each way. It bounds the table of slots and the
+/// Maximum configurable slices of a lane, each way. It bounds the table of slots and the
 /// queue of answers.
 pub const DEPTH_MAX: u32 = 4096;
-/// Most bytes of slices outstanding on a lane whose two ends are on one machine; one slice may be
+/// Maximum bytes of slices outstanding on a lane whose two ends are on one machine; one slice may be
 /// longer. There is no distance to fill, and more than this falls out of the caches: both ends on
 /// one processor, four readers of 1 MiB went from 0.8 of the raw stream to 1.5 of it, and a reader
 /// of 64 KiB slices from 1.3 to 1.9. Half as much slowed 64 KiB slices, twice as much gained
 /// nothing.
 pub const BYTES_ON_MACHINE_MAX: u64 = 1 << 20;
 
-/// The bounds of a transport.
+/// Limits of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpLimits {
     /// Lanes that exist at once, from `create` to the end of `retire`.
@@ -60,9 +60,9 @@ impl Default for TcpLimits {
 /// Timeouts of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpTiming {
-    /// Resolving and connecting.
+    /// Timeout of resolving and connecting.
     pub dial: Duration,
-    /// From the first byte of a hello to its answer, each side for itself; a hello that comes
+    /// Timeout from the first byte of a hello to its answer, on each side; a hello that comes
     /// before the local `connect` waits as long for it.
     pub hello: Duration,
 }
@@ -106,7 +106,7 @@ struct Inner<N> {
     lanes: RwLock<BTreeMap<Lifecycle, Arc<Lane>>>,
     counts: Arc<Counts>,
     hellos_pending: AtomicUsize,
-    /// For answers to hellos of ours.
+    /// Polling for answers to outgoing hellos.
     look: Look,
 }
 
@@ -117,7 +117,7 @@ impl<N> Drop for Inner<N> {
     }
 }
 
-/// Holds one of the places for hellos being read.
+/// Guard that counts a hello being read.
 struct Pending<'a>(&'a AtomicUsize);
 
 impl Drop for Pending<'_> {
@@ -127,7 +127,7 @@ impl Drop for Pending<'_> {
 }
 
 impl<N: Net> TcpTransport<N> {
-    /// Makes a transport without lanes. Peers may access `regions`; `sink` receives
+    /// Creates a transport without lanes. Peers may access `regions`; `sink` receives
     /// completions and lane failures.
     pub fn new(
         config: TcpConfig,
@@ -284,7 +284,7 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
-    /// Hands the stream to the lane that the hello names, or gives it back.
+    /// Hands the stream to the lane that the hello names, or returns it.
     fn claim(
         &self,
         stream: N::Stream,
@@ -323,13 +323,13 @@ impl<N: Net> TcpTransport<N> {
         }
     }
 
-    /// Slices the lane holds at a time: what both sides agreed on, before that our own limit.
+    /// Returns the maximum slices of a lane: the agreed number, or before the agreement the local limit.
     /// `None` for a lane that does not exist.
     pub fn depth(&self, lane: Lifecycle) -> Option<u32> {
         self.lane(lane).map(|lane| lane.depth() as u32)
     }
 
-    /// Requests of the peer that came whole over the lane, refused ones included; 0 for a lane that
+    /// Returns the number of complete requests of the peer, refused ones included; 0 for a lane that
     /// does not exist. A slice is one request.
     pub fn served(&self, lane: Lifecycle) -> u64 {
         self.lane(lane).map_or(0, |lane| lane.served.load(Ordering::Relaxed))
@@ -347,7 +347,7 @@ impl<N: Net> TcpTransport<N> {
 }
 
 impl<N: Net> DataPath for TcpTransport<N> {
-    /// Posts slices on a lane and leaves `postings` empty. Never blocks. What cannot be taken ends
+    /// Posts slices on a lane and leaves `postings` empty. Never blocks. A rejected slice ends
     /// at once, reported through the sink before this returns: `Released` with [`Sent::None`] when
     /// the lane is gone, broken or full, `Refused` when it could never be sent.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
@@ -361,7 +361,7 @@ impl<N: Net> DataPath for TcpTransport<N> {
         }
     }
 
-    /// Asks for a slice back. When this returns it has ended, with its completion or as
+    /// Withdraws a slice. When this returns it has ended, with its completion or as
     /// `Released`, and its local memory is free. One that has ended already is left alone. Waits
     /// for a copy under way, which the sizes of socket buffers bound. Another slice may be posted in
     /// its place at once, and is sent when the peer has answered for as many as the depth asks.
@@ -382,7 +382,7 @@ impl<N: Net> DataPath for TcpTransport<N> {
     }
 
     /// Has the lane's task poll for an answer for a bounded time before it sleeps. For a
-    /// task that waits for it and is about to give way: until it does, the lane's task may be queued
+    /// task that waits for it and is about to yield: until it does, the lane's task may be queued
     /// behind it. Backs off like [`TcpTransport::busy_poll`].
     fn request_poll(&self, lane: Lifecycle) {
         if let Some(lane) = self.lane(lane) {
@@ -459,12 +459,12 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// First part of the lane's task on the accepting side: answers, then waits for the local Wire.
+    /// First part of the lane's task on the accepting side: answers, then waits for the local Connect.
     /// Returns the receiving loop.
     ///
-    /// The answer does not wait for the local Wire: that may wait for the ready message that the
-    /// peer sends once its own Wire, this hello included, has succeeded. Nothing is received before
-    /// the local Wire.
+    /// The answer does not wait for the local Connect, which may wait for the ready message that the
+    /// peer sends once its own Connect, this hello included, has succeeded. Nothing is received before
+    /// the local Connect.
     async fn answer(
         &self,
         lane: Arc<Lane>,
@@ -493,7 +493,7 @@ impl<N: Net> Inner<N> {
         start(&lane, stream, depth)
     }
 
-    /// Says why, as far as the peer listens, and closes.
+    /// Sends the reason of a refusal, if possible, and closes the connection.
     async fn refuse(&self, mut stream: N::Stream, refusal: HelloRefusal) {
         self.counts.refused(refusal);
         tracing::debug!(reason = %refusal, "hello refused");

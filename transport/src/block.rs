@@ -30,7 +30,7 @@ struct Block {
 }
 
 enum Backing {
-    /// Mapped by us, shared with a file or anonymous.
+    /// Mapped by this crate, shared with a file or anonymous.
     /// A file is also read and written by calls: touching a mapping whose file was cut short is
     /// fatal, a call reports it.
     Mapped { file: Option<File> },

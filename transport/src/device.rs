@@ -36,7 +36,7 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The bytes of `span`, which each device of `keys` knows while `registrations` are held. They
+    /// Creates the registration of `span` with each device of `keys`, held by `registrations`. They
     /// keep the memory mapped, and are dropped with this.
     pub fn new(
         span: &Span,

@@ -11,7 +11,7 @@ use std::pin::Pin;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransportKind {
-    /// A copy: the segment is our own.
+    /// A copy within the process, for a local segment.
     Copy,
     /// TCP.
     Tcp,
@@ -23,7 +23,7 @@ impl TransportKind {
     /// All transports, in order of declaration.
     pub const ALL: [Self; 3] = [Self::Copy, Self::Tcp, Self::Rdma];
 
-    /// Name in reports, a single word.
+    /// Returns the name in reports, a single word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
@@ -38,7 +38,7 @@ impl TransportKind {
 pub enum Attempt {
     /// First attempt: at a limit it leaves nothing behind.
     First,
-    /// After capacity was asked for. Unavailable optional parts are left out.
+    /// Second attempt, after a request for capacity. Unavailable optional parts are left out.
     Last,
 }
 
@@ -94,9 +94,9 @@ pub trait Endpoints: DataPath {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Transport of a connected endpoint.
+    /// Returns the transport of a connected endpoint.
     fn transport_kind(&self, lane: Lifecycle) -> TransportKind;
 
-    /// Number of the peer's requests on the endpoint. Queue pairs do not expose it.
+    /// Returns the number of the peer's requests on the endpoint. Queue pairs do not expose it.
     fn served(&self, lane: Lifecycle) -> u64;
 }

@@ -1,5 +1,5 @@
-//! Shared types of the data path: memory, regions, postings and completions, as every transport
-//! shares it.
+//! Types of the data path that all transports share: memory, regions, postings and
+//! completions.
 //!
 //! A peer may write a registered block at any time, so [`Memory`] is never exposed as a slice:
 //! bytes are copied in and out, or named by raw pointer through a [`Span`]. Blocks are counted;

@@ -6,14 +6,14 @@ use handfast_core::transport::TransportError;
 use handfast_core::{Lifecycle, NicPath};
 use std::pin::Pin;
 
-/// An operation of a transport, which may take as long as a kernel or a network likes.
+/// An operation of a transport, of unbounded duration.
 pub type Step<T> = Pin<Box<dyn Future<Output = Result<T, TransportError>> + Send>>;
 
 /// Lanes that carry postings. `post` and `withdraw` return at once; completions go to the
 /// [`LaneSink`](crate::LaneSink).
 pub trait DataPath: Send + Sync + 'static {
-    /// Posts slices on a lane, in order, and leaves `postings` empty. A slice that cannot be taken
-    /// ends before this returns.
+    /// Posts slices on a lane, in order, and leaves `postings` empty. A slice that is not accepted
+    /// completes before this returns.
     fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>);
 
     /// Requests the release of a posted slice. A transport that cannot release it lets it complete.

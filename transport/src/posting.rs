@@ -28,10 +28,10 @@ pub struct Posting {
 /// within its calls, always without a lock of the transport held. It must not block or retire a
 /// lane, and may post.
 pub trait LaneSink: Send + Sync + 'static {
-    /// Slices ended. One call per wake of the lane, not per slice; the callee may drain, and what it
-    /// leaves is dropped.
+    /// Reports completions, with one call per wake of the lane; the callee may drain the list, and the
+    /// rest is dropped.
     fn on_completions(&self, lane: Lifecycle, completions: &mut Vec<Completion>);
 
-    /// The lane failed: reports its first error, once. It takes no more slices and must be retired.
+    /// The lane failed: reports its first error, once. It accepts no more slices and must be retired.
     fn on_lane_failed(&self, lane: Lifecycle, error: TransportError);
 }

@@ -232,7 +232,7 @@ impl RegionTable {
         self.len() == 0
     }
 
-    /// Checks that a peer may move `length` bytes at `address` under `key`, and names the bytes.
+    /// Checks that a peer may move `length` bytes at `address` under `key`, and returns the bytes.
     /// Takes the lock for a moment; a lane uses a [`RegionCache`].
     ///
     /// # Errors

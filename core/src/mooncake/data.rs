@@ -35,13 +35,13 @@ pub struct DataRequest {
     pub version: ProtocolVersion,
     /// Length in bytes; a receiver refuses zero.
     pub bytes: u64,
-    /// First byte, in the addresses of who is asked.
+    /// First byte, in the receiver's addresses.
     pub address: u64,
 }
 
 impl DataRequest {
-    /// Decodes a header. Any bytes are one: an unknown opcode is a read, and padding is ignored,
-    /// as released nodes have it.
+    /// Decodes a header. Every byte sequence is valid: an unknown opcode is a read, and padding is ignored,
+    /// as in released nodes.
     pub fn decode(header: [u8; REQUEST_BYTES]) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -76,14 +76,14 @@ impl DataRequest {
 pub enum DataStatus {
     /// A read is accepted and its bytes follow; a write is in memory.
     Done,
-    /// The bytes named are not in a buffer that may be reached. The connection is closed after it.
+    /// The requested bytes are not in an accessible buffer. The connection is closed after it.
     Refused,
 }
 
 /// Errors of a status frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DataStatusError {
-    /// The high half is another: the peer streams data at once, as version 1 does.
+    /// The high half differs: the peer streams data at once, as version 1 does.
     #[error("a status frame begins with {0:#010x}: the peer speaks version 1")]
     Magic(u32),
     /// A code of a later release.
@@ -95,7 +95,7 @@ impl DataStatus {
     /// Decodes a frame.
     ///
     /// # Errors
-    /// [`DataStatusError`]; the connection is of no use any more.
+    /// [`DataStatusError`]; the connection is unusable afterwards.
     pub fn decode(frame: [u8; STATUS_BYTES]) -> Result<Self, DataStatusError> {
         let word = u64::from_le_bytes(frame);
         let (magic, code) = ((word >> 32) as u32, word as u32);

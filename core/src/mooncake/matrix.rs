@@ -11,36 +11,36 @@ use serde_json::Value;
 /// and it is never published (Mooncake's `src/topology.cpp`).
 pub const WILDCARD: &str = "*";
 
-/// Longest text that is read as a matrix.
+/// Maximum length of a matrix's text, in bytes.
 pub const MATRIX_BYTES_MAX: usize = 1 << 20;
 
-/// Most locations of a matrix: a node has a few dozen processors and accelerators.
+/// Maximum locations of a matrix: a node has a few dozen processors and accelerators.
 pub const MATRIX_LOCATIONS_MAX: usize = 1_024;
 
-/// Most NICs that a location may list.
+/// Maximum NICs of a location.
 pub const MATRIX_NICS_MAX: usize = 256;
 
 /// The NICs of a location, best first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nics {
-    /// Near ones, any of which will do.
+    /// Near NICs, all equally suitable.
     pub preferred: Vec<String>,
-    /// The others, for when no near one works.
+    /// Other NICs, used if no near one works.
     pub available: Vec<String>,
 }
 
 impl Nics {
-    /// All of them, preferred ones first.
+    /// Iterates over all NICs, preferred ones first.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.preferred.iter().chain(&self.available).map(String::as_str)
     }
 
-    /// Number of locations.
+    /// Returns the number of NICs.
     pub fn len(&self) -> usize {
         self.preferred.len() + self.available.len()
     }
 
-    /// There is none.
+    /// Returns true if there is no NIC.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -62,11 +62,11 @@ impl<'de> Deserialize<'de> for Nics {
 /// Distance of a NIC from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Nearness {
-    /// It is to be preferred.
+    /// The NIC is preferred.
     Preferred,
-    /// It is for when none of those works.
+    /// The NIC is used if no preferred one works.
     Available,
-    /// It is not listed, and for when nothing else is left.
+    /// The NIC is not listed, and is used last.
     Unlisted,
 }
 
@@ -78,7 +78,7 @@ pub struct PriorityMatrix {
     locations: BTreeMap<String, Nics>,
 }
 
-/// A text that is no matrix.
+/// Errors of parsing a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatrixError {
     /// It is longer than [`MATRIX_BYTES_MAX`].
@@ -135,12 +135,12 @@ impl PriorityMatrix {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Says which NICs a location has.
+    /// Sets the NICs of a location.
     pub fn insert(&mut self, location: &str, nics: Nics) {
         self.locations.insert(location.to_owned(), nics);
     }
 
-    /// The NICs of a location; those of [`WILDCARD`] where it is not listed.
+    /// Returns the NICs of a location, or those of [`WILDCARD`] if it is not listed.
     pub fn nics(&self, location: &str) -> Nics {
         self.locations.get(location).cloned().unwrap_or_else(|| self.all())
     }
@@ -158,12 +158,12 @@ impl PriorityMatrix {
         }
     }
 
-    /// The NICs of every location, those of several more than once.
+    /// Iterates over the NICs of every location, with repetitions.
     fn names(&self) -> impl Iterator<Item = &str> {
         self.locations.values().flat_map(Nics::iter)
     }
 
-    /// The same with these NICs alone. A location that is left without any is as one that is not
+    /// Returns the matrix restricted to these NICs. A location without any of them is no longer
     /// listed.
     pub fn of_nics(&self, names: &[String]) -> Self {
         let known = |list: &[String]| -> Vec<String> {

@@ -16,7 +16,7 @@ pub const PROBE_ANSWER: &str = "{\"status\":\"success\"}\n";
 /// The message of an answer that accepts.
 const ACCEPTED: &str = "success";
 
-/// A word of one application to another, of no meaning to the engine.
+/// A message from one application to another, opaque to the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notification {
     /// Its name.
@@ -76,17 +76,17 @@ impl Notification {
         to_line(self)
     }
 
-    /// The answer to one that was taken.
+    /// Returns the answer to an accepted notification.
     pub fn accepted() -> Self {
         Self { name: String::new(), message: ACCEPTED.into() }
     }
 
-    /// The answer to one that was not: released nodes take an empty message for that.
+    /// Returns the answer to a rejected notification: an empty message, as in released nodes.
     pub fn rejected() -> Self {
         Self::default()
     }
 
-    /// The answer accepts.
+    /// Returns whether the answer accepts the notification.
     pub fn is_accepted(&self) -> bool {
         !self.message.is_empty()
     }

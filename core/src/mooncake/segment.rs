@@ -1,4 +1,4 @@
-//! The segment descriptor of a node without our key.
+//! The segment descriptor of a Mooncake node.
 
 use super::matrix::{MATRIX_LOCATIONS_MAX, Nics, PriorityMatrix};
 use super::store::host_port;
@@ -8,7 +8,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Most buffers of one descriptor: what fits into a frame of 1 MiB at 64 bytes each.
+/// Maximum buffers of one descriptor: a frame of 1 MiB fits them at 64 bytes each.
 pub const BUFFERS_MAX: usize = 16_384;
 /// Longest name in a descriptor, in bytes.
 pub const TEXT_BYTES_MAX: usize = 512;
@@ -23,21 +23,21 @@ const RDMA: &str = "rdma";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Protocols {
-    /// One.
+    /// One protocol.
     One(String),
-    /// Several.
+    /// Several protocols.
     Several(Vec<String>),
 }
 
 impl Default for Protocols {
-    /// Nothing said.
+    /// Returns no protocol, as in a descriptor without the key.
     fn default() -> Self {
         Self::One(String::new())
     }
 }
 
 impl Protocols {
-    /// The protocol is one of them.
+    /// Returns whether the protocol is one of them.
     pub fn has(&self, name: &str) -> bool {
         match self {
             Self::One(protocol) => protocol == name,
@@ -91,7 +91,7 @@ pub struct BufferDescriptor {
     /// The owner's own keys, one for each device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lkey: Vec<u32>,
-    /// Over RDMA where the memory is, over TCP the owner's name.
+    /// Over RDMA the location of the memory, over TCP the owner's name.
     #[serde(default)]
     pub name: String,
     /// Protocol of the buffer, on a node with several.
@@ -102,10 +102,10 @@ pub struct BufferDescriptor {
     pub rkey: Vec<u32>,
 }
 
-/// Errors of a text as a Mooncake node's segment descriptor.
+/// Errors of decoding a Mooncake node's segment descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SegmentError {
-    /// The node has nothing to say: it is starting, or publishes to a metadata store alone.
+    /// The node has no descriptor: it is starting, or publishes to a metadata store alone.
     #[error("the node has no descriptor yet: it is starting, or keeps it in a metadata store")]
     Null,
     /// Not JSON, a key missing or of the wrong type.
@@ -135,12 +135,12 @@ impl SegmentDescriptor {
         to_line(self)
     }
 
-    /// Its memory is reachable over TCP.
+    /// Returns whether its memory is reachable over TCP.
     pub fn offers_tcp(&self) -> bool {
         self.protocol.has(TCP) && self.tcp_data_port != 0
     }
 
-    /// Its memory is reachable over RDMA.
+    /// Returns whether its memory is reachable over RDMA.
     pub fn offers_rdma(&self) -> bool {
         self.protocol.has(RDMA)
     }
@@ -201,7 +201,7 @@ impl SegmentDescriptor {
     }
 }
 
-/// A descriptor's matrix is within its limits.
+/// Returns whether a descriptor's matrix is within its limits.
 pub(crate) fn is_bounded(matrix: &PriorityMatrix) -> bool {
     let row = |(location, nics): (&str, &Nics)| {
         location.len() <= TEXT_BYTES_MAX
@@ -211,7 +211,7 @@ pub(crate) fn is_bounded(matrix: &PriorityMatrix) -> bool {
     matrix.locations().count() <= MATRIX_LOCATIONS_MAX && matrix.locations().all(row)
 }
 
-/// A matrix of another shape is none.
+/// Decodes a matrix; a malformed one counts as absent.
 pub(crate) fn matrix<'de, D: Deserializer<'de>>(
     text: D,
 ) -> Result<Option<PriorityMatrix>, D::Error> {

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 /// Longest cluster id, in bytes (`MC_METADATA_CLUSTER_ID`).
 pub const CLUSTER_ID_BYTES_MAX: usize = 256;
 
-/// The keys of one fleet.
+/// The keys of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     prefix: String,
 }
 
-/// Errors of a text as a part of a key.
+/// Errors of validating a cluster id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// It is too long.
@@ -68,7 +68,7 @@ pub struct RpcMeta {
     pub rpc_port: u16,
 }
 
-/// Errors of a text as a call address entry.
+/// Errors of decoding a call address entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcMetaError {
     /// Not JSON, a key missing or of the wrong type.

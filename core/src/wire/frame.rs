@@ -45,7 +45,7 @@ pub struct Frame<'a> {
     pub text: &'a str,
 }
 
-/// Errors of a frame's bytes.
+/// Errors of decoding a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length field is zero.

@@ -7,19 +7,19 @@ use alloc::vec::Vec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Version of our key. A higher version is answered; a required bit we do not know is refused.
+/// Version of the handfast key. A higher version is answered; an unknown required bit is refused.
 pub const WIRE_VERSION: u32 = 1;
-/// Most queue pairs one lifecycle may have. Mooncake's default is 2; 64 bounds a hostile list.
+/// Maximum queue pairs of one lifecycle. Mooncake's default is 2; 64 bounds a hostile list.
 pub const QUEUE_PAIRS_MAX: usize = 64;
 /// Longest GID or token, in bytes: a GID has 47 and a token 16.
 pub(super) const SHORT_TEXT_BYTES_MAX: usize = 64;
-/// Longest text kept of what a peer wrote, in bytes: a refusal's detail, or what a parse error quotes.
+/// Maximum length of a peer's text that is kept, in bytes: a refusal's detail, or what a parse error quotes.
 pub(super) const DETAIL_BYTES_MAX: usize = 512;
 
 /// Mooncake's connection descriptor, keys in the sorted order its writer uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Descriptor {
-    /// Our key; absent from Mooncake nodes, ignored by them.
+    /// The handfast key; absent from Mooncake nodes, ignored by them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handfast: Option<Key>,
     /// GID of the sender's NIC as sixteen hexadecimal bytes joined by colons; may be empty.
@@ -48,7 +48,7 @@ pub struct Descriptor {
     pub reply_msg: String,
 }
 
-/// The complete schema of our key.
+/// The complete schema of the handfast key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,15 +115,15 @@ pub enum Op {
 pub enum RefusalReason {
     /// The echoed lifecycle no longer exists.
     Gone,
-    /// A newer lifecycle or incarnation has taken its place.
+    /// A newer lifecycle or incarnation has replaced it.
     Superseded,
     /// A table is full; the same lifecycle may try later.
     Busy,
     /// The node is not ready yet; the same lifecycle may try later.
     Starting,
-    /// The two nodes are configured so that they cannot connect.
+    /// The configurations of the two nodes are incompatible.
     Configuration,
-    /// The peer may not do this.
+    /// The peer lacks the permission.
     Protection,
     /// Two live processes share a name.
     NameConflict,
@@ -131,7 +131,7 @@ pub enum RefusalReason {
     Unproven,
 }
 
-/// A refusal with words for people.
+/// A refusal with a human-readable detail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Refusal {
     /// The machine-readable reason.
@@ -140,7 +140,7 @@ pub struct Refusal {
     pub detail: String,
 }
 
-/// Everything a side must know to wire towards the other's queue pairs.
+/// Everything a side needs to connect to the other's queue pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Body {
     /// Queue-pair numbers in lane order.
@@ -181,7 +181,7 @@ pub struct Message {
     pub refusal: Option<Refusal>,
 }
 
-/// Errors of a connection descriptor as a handfast message.
+/// Errors of decoding a handfast message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// Not JSON, or a key of the wrong type; what was found, at most 512 bytes of it.
@@ -196,7 +196,7 @@ pub enum MessageError {
     /// The peer requires features this version lacks.
     #[error("the peer requires feature bits {0:#x} that this version does not know")]
     Required(u64),
-    /// A NIC path is not one.
+    /// A NIC path is invalid.
     #[error("the descriptor's '{key}' is unusable: {error}")]
     Path {
         /// The key.
@@ -204,7 +204,7 @@ pub enum MessageError {
         /// The error.
         error: NameError,
     },
-    /// A field of our key is out of range or missing for its op.
+    /// A field of the handfast key is out of range or missing for its op.
     #[error("the descriptor's '{0}' is missing, out of range or contradicts its op")]
     Field(&'static str),
 }
@@ -313,7 +313,7 @@ impl Message {
 }
 
 impl Descriptor {
-    /// Decodes the JSON text of a connection frame; what is in it is not looked at.
+    /// Decodes the JSON text of a connection frame without checking its fields.
     ///
     /// # Errors
     /// [`MessageError::Null`] and [`MessageError::Malformed`].

@@ -10,14 +10,14 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// A connection descriptor without our key.
+/// A connection descriptor without the handfast key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PlainMessage {
     /// The sending NIC; absent from the answer to a ready, and from a node that speaks TCP only.
     pub from: Option<NicPath>,
     /// The NIC it is addressed to, absent likewise.
     pub to: Option<NicPath>,
-    /// Queue pairs, GID and LID; the GID is empty before Mooncake 0.3.11. Nothing else is said.
+    /// Queue pairs, GID and LID; the GID is empty before Mooncake 0.3.11. Other attributes are absent.
     pub body: Body,
     /// Absent: the sender does not know the ready phase. True: this is the ready message.
     pub ready: Option<bool>,
@@ -26,7 +26,7 @@ pub struct PlainMessage {
 }
 
 impl PlainMessage {
-    /// Decodes the JSON text of a connection frame, whether or not it has our key.
+    /// Decodes the JSON text of a connection frame, with or without the handfast key.
     pub fn decode(text: &str) -> Result<Self, MessageError> {
         let descriptor = Descriptor::decode(text)?;
         if descriptor.qp_num.len() > QUEUE_PAIRS_MAX {
@@ -73,12 +73,12 @@ impl PlainMessage {
         descriptor.encode()
     }
 
-    /// The answer to a ready, as a Mooncake node gives it.
+    /// Returns the answer to a ready, in a Mooncake node's form.
     pub fn ack() -> Self {
         Self::default()
     }
 
-    /// A rejection with words for people.
+    /// Returns a rejection with a human-readable reason.
     pub fn rejection(detail: &str) -> Self {
         let rejected = Some(truncated(detail.to_string(), DETAIL_BYTES_MAX));
         Self { rejected, ..Self::default() }

@@ -7,13 +7,13 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Most regions one descriptor names. At about 150 bytes each they fit into a frame of 1 MiB.
+/// Maximum regions of one descriptor. At about 150 bytes each they fit into a frame of 1 MiB.
 pub const REGIONS_PUBLISHED_MAX: usize = 4_096;
 /// Longest name of a region, in bytes.
 pub const REGION_NAME_BYTES_MAX: usize = 64;
-/// Longest name of the place of a region's memory, in bytes.
+/// Longest location of a region's memory, in bytes.
 pub const REGION_LOCATION_BYTES_MAX: usize = 64;
-/// Most RDMA devices one descriptor names. Machines of today have at most 16 ports.
+/// Maximum RDMA devices of one descriptor. Current machines have at most 16 ports.
 pub const DEVICES_PUBLISHED_MAX: usize = 64;
 /// Longest name of a device, in bytes; the kernel allows 63.
 pub const DEVICE_NAME_BYTES_MAX: usize = 64;
@@ -35,12 +35,12 @@ pub struct NodeDescriptor {
     pub matrix: Option<PriorityMatrix>,
     /// Its regions, in the order of their registration.
     pub regions: Vec<RegionDescriptor>,
-    /// A question about the bytes of a region, or its answer.
+    /// A checksum request for bytes of a region, or its answer.
     pub checksum: Option<Checksum>,
     /// Data port for Mooncake nodes, if any.
     pub data_port: Option<DataPort>,
-    /// In a question: more calls may follow over the same connection. In the answer to such a one:
-    /// they are taken.
+    /// In a request: more calls may follow over the same connection. In the answer to such a request:
+    /// they are accepted.
     pub keep: bool,
 }
 
@@ -56,14 +56,14 @@ pub struct DataPort {
 /// Transports of a node's lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transports {
-    /// Over TCP.
+    /// Whether lanes may run over TCP.
     pub tcp: bool,
-    /// Over queue pairs.
+    /// Whether lanes may run over queue pairs.
     pub rdma: bool,
 }
 
 impl Default for Transports {
-    /// TCP alone: what a node offers that says nothing.
+    /// TCP alone, the offer of a node that announces none.
     fn default() -> Self {
         Self { tcp: true, rdma: false }
     }
@@ -82,7 +82,7 @@ pub struct DeviceDescriptor {
     pub name: String,
 }
 
-/// Asks for the CRC-32C of bytes in a region of the answering node.
+/// A request for the CRC-32C of bytes in a region of the answering node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checksum {
     /// The region's key.
@@ -91,7 +91,7 @@ pub struct Checksum {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Absent in the question; the checksum, or why there is none.
+    /// Absent in the request; the checksum, or the reason of a refusal.
     pub answer: Option<Result<u32, String>>,
 }
 
@@ -109,18 +109,18 @@ pub struct RegionDescriptor {
     pub address: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Peers may read it.
+    /// Whether peers may read it.
     pub readable: bool,
-    /// Peers may write it.
+    /// Whether peers may write it.
     pub writable: bool,
     /// Location of its memory, such as `cpu:0`, in the names of the matrix; absent if unknown.
     pub location: Option<String>,
 }
 
-/// Errors of a text as a handfast segment descriptor.
+/// Errors of decoding a handfast segment descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptorError {
-    /// `null`: the node has nothing to say yet.
+    /// `null`: the node has no descriptor yet.
     #[error("the node has no descriptor yet: it is starting, or keeps it in a metadata store")]
     Null,
     /// Not JSON, or a key of the wrong type.
@@ -137,11 +137,11 @@ pub enum DescriptorError {
     Field(&'static str),
 }
 
-/// Names of transports, as Mooncake's `protocol` has them.
+/// Names of transports in Mooncake's `protocol`.
 const TCP: &str = "tcp";
 const RDMA: &str = "rdma";
 
-/// Mooncake's segment descriptor with our key; only what both need.
+/// Mooncake's segment descriptor with the handfast key; only the fields that both need.
 #[derive(Serialize, Deserialize)]
 struct Wire {
     #[serde(default)]
@@ -175,7 +175,7 @@ const DATA_PROTOCOL_VERSION: u32 = 2;
 struct WireBuffer {
     addr: u64,
     length: u64,
-    /// Of no use to a peer; Mooncake wants as many as there are in `rkey`.
+    /// Unused by peers; Mooncake expects as many as there are in `rkey`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lkey: Vec<u32>,
     #[serde(default)]
@@ -217,7 +217,7 @@ struct WireChecksum {
     refusal: Option<String>,
 }
 
-/// The part of a region that `buffers` does not tell; the two lists have one order.
+/// The part of a region that `buffers` lacks; the two lists have the same order.
 #[derive(Serialize, Deserialize)]
 struct WireRegion {
     key: String,
@@ -374,7 +374,7 @@ fn checksum(wire: WireChecksum) -> Result<Checksum, DescriptorError> {
     Ok(Checksum { key, address: wire.address, bytes: wire.bytes, answer })
 }
 
-/// The part of a peer's text that an error may quote.
+/// Truncates a peer's text for an error.
 fn short(text: String) -> String {
     truncated(text, DETAIL_BYTES_MAX)
 }

@@ -10,7 +10,7 @@ use handfast_core::address::{AddressError, host_and_port};
 use handfast_trace::RecordOptions;
 use std::time::Duration;
 
-/// Limits of an engine. Past a limit a call fails with a typed error, or an old connection closes.
+/// Limits of an engine. Past a limit a call fails with a typed error, or an older connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineLimits {
@@ -23,19 +23,19 @@ pub struct EngineLimits {
     /// Maximum number of known peers.
     pub peers_max: usize,
     /// Maximum number of lanes, opening and closing ones included. At the limit an idle lane is
-    /// evicted, a quarter of a second after it came up or was last used at the earliest; one that
-    /// is in steady use later than others. Over RDMA a node cannot see a peer's use of a lane, so
+    /// evicted, at the earliest 250 ms after it was established or last used; a lane in
+    /// steady use is evicted later. Over RDMA a node cannot see a peer's use of a lane, so
     /// a node that only serves needs capacity for all its concurrent clients.
     pub lanes_max: usize,
     /// Maximum lanes with one peer, opening and closing ones included: two for each pair of NICs
     /// and a few more. Over RDMA a lane is two queue pairs. Past it a peer's request is refused
-    /// as busy; half-open lanes are gone after five seconds.
+    /// as busy; half-open lanes expire after five seconds.
     pub lanes_per_peer_max: usize,
     /// Maximum outstanding slices on one lane; at most
     /// [`DEPTH_MAX`](handfast_transport_tcp::DEPTH_MAX).
     pub lane_depth: u32,
-    /// Longest slice, in bytes. A request is cut into slices; those of engines whose lanes may run
-    /// over RDMA have 256 KiB at most.
+    /// Maximum length of a slice, in bytes. Requests are cut into slices; engines with RDMA limit
+    /// them to 256 KiB.
     pub slice_bytes_max: u32,
     /// Maximum unfinished batches per peer.
     pub batches_max: u32,
@@ -79,7 +79,7 @@ impl Default for EngineLimits {
 pub struct EngineTiming {
     /// Time limit of a call to a peer's control channel.
     pub call_timeout: Duration,
-    /// Timeout of a lane with work but without any answer. Idle time does not count; time of
+    /// Timeout of a lane with outstanding work and no answer. Idle time does not count; time of
     /// work that a deadline or a cancel withdrew does. A lane to a Mooncake node gets the time of
     /// its slowest request, if that is more
     /// ([`MooncakeOptions`](crate::mooncake::MooncakeOptions)).
@@ -146,7 +146,7 @@ impl Builder {
         self
     }
 
-    /// The host, or `host:port`, under which peers reach us. Needed when listening at every
+    /// Advertises this `host` or `host:port` to peers. Required when listening at every
     /// address of the machine.
     pub fn advertise(mut self, host: &str) -> Self {
         self.advertise = Some(host.to_owned());
@@ -183,10 +183,10 @@ impl Builder {
         self
     }
 
-    /// Records the run of the node's life cycle into a file, to be replayed by
-    /// `handfast sim replay FILE`. Default: nothing is recorded. The engine writes it
-    /// itself, so a file system that stalls holds up the life cycle of lanes, and where lanes come,
-    /// fail and go their peer's transfers.
+    /// Records the node's life cycle to a file that replays with
+    /// `handfast sim replay FILE`. Default: no recording. The engine writes the file
+    /// itself, so a stalled file system delays the life cycle of lanes, and transfers to peers whose
+    /// lanes open, fail or close meanwhile.
     pub fn record(mut self, options: RecordOptions) -> Self {
         self.record = Some(options);
         self
@@ -195,7 +195,7 @@ impl Builder {
     /// Enables nodes of the Mooncake Transfer Engine as peers: the engine opens them, takes their
     /// notifications and, if it listens, serves them the segments registered with
     /// [`Register::mooncake`](crate::Register::mooncake), over RDMA if its lanes may use RDMA, and,
-    /// unless they must, over their TCP data protocol at a separate port. Every client of that port
+    /// unless they require RDMA, over their TCP data protocol at a separate port. Every client of that port
     /// reaches those segments, so a port beyond loopback appears as an
     /// [`Exposure`](crate::Exposure).
     pub fn mooncake(mut self, options: MooncakeOptions) -> Self {
@@ -273,7 +273,7 @@ pub(crate) fn advertised(builder: &Builder, bound: std::net::SocketAddr) -> Resu
     let port = bound.port();
     if let Some(advertise) = &builder.advertise {
         let invalid = |error: AddressError| {
-            let text = format!("no address to tell peers: {error}");
+            let text = format!("no address to announce to peers: {error}");
             Error::local(Stage::Configuration, Cause::Invalid(text))
         };
         return match host_and_port(advertise).map_err(invalid)? {

@@ -93,7 +93,7 @@ pub(crate) trait Caller: Send + Sync {
         text: String,
     ) -> Pin<Box<dyn Future<Output = Result<Answered, CallError>> + Send + 'a>>;
 
-    /// Whether the connection of a question may be kept.
+    /// Whether the connection of a request may be kept.
     fn may_keep(&self) -> bool;
 }
 
@@ -162,7 +162,7 @@ impl Engine {
         self.shared.answers.offer.devices.iter().map(|device| device.name.as_str())
     }
 
-    /// Transports of this engine's lanes, the preferred one first.
+    /// Returns the transports of this engine's lanes, the preferred one first.
     pub fn transport_kinds(&self) -> impl Iterator<Item = TransportKind> {
         self.shared.view.transport_kinds()
     }
@@ -274,7 +274,7 @@ impl Engine {
         self.shared.events.subscribe()
     }
 
-    /// Data address for Mooncake nodes, `host:port`, if there is one.
+    /// Returns the data address for Mooncake nodes, `host:port`, if any.
     pub fn data_address(&self) -> Option<String> {
         let port = self.shared.answers.data_port.as_ref()?;
         Some(RpcMeta { ip_or_host_name: port.host.clone(), rpc_port: port.port }.address())
@@ -341,7 +341,7 @@ impl Engine {
         asked.map(drop).map_err(|error| error.into_error(Stage::Connect).at(node))
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
         self.shared.view.counters()
     }
@@ -402,7 +402,7 @@ impl Engine {
         self.shared.clock.sleep_until(at).await;
     }
 
-    /// Asks a node for its descriptor, with a question about bytes if there is one.
+    /// Requests a node's descriptor, with an optional checksum request.
     pub(crate) async fn ask(
         &self,
         address: &str,
@@ -539,7 +539,7 @@ impl Engine {
         Ok(target)
     }
 
-    /// Whether the two nodes share a transport.
+    /// Checks that the two nodes share a transport.
     fn agree(&self, descriptor: &NodeDescriptor) -> Result<(), Error> {
         let (own, peer) = (self.shared.answers.offer.transports, descriptor.transports);
         let not_offered = |cause| Error::peer(Stage::Handshake, cause);

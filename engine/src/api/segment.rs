@@ -42,9 +42,9 @@ struct Inner {
     address: String,
     name: String,
     resolved: Mutex<Resolved>,
-    /// Serializes refreshes; concurrent callers wait and share its failure.
+    /// Serializes refreshes; concurrent callers wait and share a failure.
     refresh: tokio::sync::Mutex<Option<Error>>,
-    /// Refreshes that failed.
+    /// Number of failed refreshes.
     failures: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ struct Resolved {
     region: Arc<RegionDescriptor>,
     /// The region with its RDMA keys.
     remote: Arc<RemoteRegion>,
-    /// The owner refused an access that the descriptor permits.
+    /// Whether the owner refused an access that the descriptor permits.
     outdated: Arc<AtomicBool>,
 }
 
@@ -258,7 +258,7 @@ impl Segment {
         self.inner.resolved.lock().clone()
     }
 
-    /// Present location of the bytes: the cached descriptor, unless its owner was lost or
+    /// Resolves the segment: returns the cached descriptor, unless its owner was lost or
     /// restarted.
     async fn resolve(&self) -> Result<Resolved, Error> {
         let cached = self.resolved();
@@ -326,7 +326,7 @@ fn pick(descriptor: &NodeDescriptor, name: Option<&str>) -> Result<RegionDescrip
     Err(Error::peer(Stage::Metadata, cause))
 }
 
-/// Widens the span of the same block so that it covers this one too.
+/// Extends the entry of the same block to cover `span`, or adds one.
 fn include(spans: &mut Vec<Span>, span: &Span) -> Result<(), Error> {
     let same = |known: &&mut Span| known.memory().same_block(span.memory());
     let Some(known) = spans.iter_mut().find(same) else {
@@ -343,7 +343,7 @@ fn first_names(regions: &[RegionDescriptor]) -> Vec<String> {
     regions.iter().take(NAMES_SHOWN_MAX).map(|region| region.name.clone()).collect()
 }
 
-/// The owner's address of `length` bytes at `offset`.
+/// Returns the owner's address of `length` bytes at `offset`.
 fn place(region: &RegionDescriptor, offset: u64, length: u64) -> Result<u64, Error> {
     match offset.checked_add(length) {
         Some(end) if end <= region.bytes => Ok(region.address + offset),

@@ -297,7 +297,7 @@ impl<N: Net> Parts<N> {
         metrics.serve(self.net.clone(), view, self.answers.counts.clone(), accept_pause)
     }
 
-    /// Mooncake nodes as peers.
+    /// Creates the table of links to Mooncake nodes.
     fn links(&self, options: MooncakeOptions) -> Arc<dyn Links> {
         Arc::new(LinkTable::new(LinksParts {
             net: self.net.clone(),
@@ -312,7 +312,7 @@ impl<N: Net> Parts<N> {
         }))
     }
 
-    /// Mooncake nodes as peers over RDMA.
+    /// Creates the context of RDMA handshakes with Mooncake nodes.
     fn theirs(&self) -> LegacyPeers {
         let descriptor = NodeDescriptor { regions: Vec::new(), ..self.answers.describe_openly() };
         let timeout_ms = millis(self.builder.timing.call_timeout);
@@ -392,7 +392,7 @@ impl<N: Net> Parts<N> {
     }
 }
 
-/// The chosen transport, or TCP as an allowed fallback.
+/// Opens the chosen transport, or TCP as an allowed fallback.
 async fn open<N: Net>(
     choice: TransportChoice,
     tcp: &TcpTransport<N>,
@@ -411,8 +411,8 @@ async fn open<N: Net>(
     }
 }
 
-/// The listening port, its announcement, and its address if it is a single one that other
-/// machines can reach.
+/// Binds the listening port. Returns it, its announcement, and its address if other
+/// machines can reach that single address.
 async fn bind<N: Net>(
     builder: &Builder,
     net: &N,
@@ -423,7 +423,7 @@ async fn bind<N: Net>(
     Ok((Some(listener), advertised(builder, bound)?, at))
 }
 
-/// The optional ports.
+/// Binds the optional ports.
 async fn bind_others<N: Net>(
     builder: &Builder,
     net: &N,
@@ -437,13 +437,13 @@ async fn bind_others<N: Net>(
 struct DataListener<N: Net> {
     listener: N::Listener,
     bound: SocketAddr,
-    /// Its announcement.
+    /// The announced data port.
     told: DataPort,
     options: MooncakeOptions,
 }
 
 impl<N: Net> DataListener<N> {
-    /// Binds it at the listening host, if Mooncake nodes are enabled over TCP and this node
+    /// Binds the data port at the listening host, if Mooncake nodes are enabled over TCP and this node
     /// listens.
     async fn bind(builder: &Builder, net: &N, address: &str) -> Result<Option<Self>, Error> {
         let (Some(options), Some(listen)) = (builder.mooncake, &builder.listen) else {
@@ -510,7 +510,7 @@ fn transfer_limits(limits: &EngineLimits, offer: &Offer) -> TransferLimits {
     }
 }
 
-/// A timeout on the engine's clock.
+/// Converts a timeout to the engine's time unit.
 fn nanos(timeout: std::time::Duration) -> Duration {
     Duration(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
 }

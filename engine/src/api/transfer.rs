@@ -54,8 +54,8 @@ impl Transfer {
     }
 
     /// A thread that waits outside the runtime's tasks would park and be woken by a task, which
-    /// costs more than most waits, so it busy-polls for a while. Before that it starts whatever
-    /// else it waits for. `None`: waits as usual.
+    /// costs more than most waits, so it busy-polls for a while. Before that it yields once, so
+    /// that its other futures make progress. `None`: waits as usual.
     fn busy_poll(&mut self, context: &Context<'_>) -> Option<Poll<Result<BatchReport, Gone>>> {
         if tokio::task::try_id().is_some() {
             return None;
@@ -83,7 +83,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the outcome, if it has been reported.
+    /// Returns the outcome, if reported.
     fn found(&mut self) -> Option<Result<BatchReport, Gone>> {
         match self.report.try_recv() {
             Ok(report) => Some(Ok(report)),

@@ -84,7 +84,7 @@ struct Connection {
     quiet: Arc<AtomicBool>,
 }
 
-/// Accepts until stopped, and returns when every connection has ended; if dropped, each ends soon.
+/// Accepts connections until stopped, and returns when all have ended; if dropped, each ends soon.
 /// A connection is quiet until `handle` says otherwise.
 pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     net: N,
@@ -133,7 +133,7 @@ pub(crate) async fn accept<N: Net, F: Future<Output = ()> + Send + 'static>(
     tasks.shutdown().await;
 }
 
-/// Whether closing another connection would help.
+/// Returns whether the error is a shortage that closing a connection relieves.
 fn is_shortage(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     code.is_some_and(|code| {
@@ -142,14 +142,14 @@ fn is_shortage(error: &io::Error) -> bool {
 }
 
 impl Places {
-    /// No connection could be accepted. Where descriptors or memory ran out a quarter of those that
-    /// say nothing make room at once, and only where none does is there time to wait for.
+    /// Handles a failed accept. If descriptors or memory ran out, it closes a quarter of the quiet
+    /// connections at once; without any to close, it pauses.
     async fn on_refused(&self, open: &mut BTreeMap<u64, Connection>, error: &io::Error) {
         debug!(%error, "no connection can be accepted");
         let most = if is_shortage(error) { open.len() / 4 + 1 } else { 0 };
         let room = (0..most).take_while(|_| self.shed(open)).count();
         if room == 0 {
-            warn!(%error, "no connection can be accepted, and none makes room");
+            warn!(%error, "no connection can be accepted, and none can be closed");
             sleep(self.accept_pause).await;
         } else {
             // The closed ones are gone once their tasks have run.

@@ -20,9 +20,9 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
 use tracing::warn;
 
-/// Checksums computed at once; each occupies a core for as long as it reads its bytes.
+/// Maximum concurrent checksums; each occupies a core while it reads its bytes.
 pub(crate) const CHECKSUMS_MAX: usize = 1;
-/// Checksum questions that wait for a turn; past it they are refused as too many.
+/// Maximum waiting checksum requests; further ones are refused.
 pub(crate) const CHECKSUMS_WAITING_MAX: usize = 32;
 
 pub(crate) struct Answers {
@@ -40,14 +40,14 @@ pub(crate) struct Answers {
     pub(crate) counts: Arc<Counts>,
     /// The data port for Mooncake nodes.
     pub(crate) data_port: Option<DataPort>,
-    /// Mooncake nodes can reach memory, over that port or over RDMA.
+    /// Whether Mooncake nodes can reach memory, over that port or over RDMA.
     pub(crate) is_open: bool,
     /// Notifications of Mooncake nodes; absent without compatibility.
     pub(crate) inbox: Option<Inbox>,
 }
 
 impl Answers {
-    /// Our segment descriptor.
+    /// Returns the segment descriptor of this node.
     pub(crate) fn describe(&self, regions: Vec<RegionDescriptor>) -> NodeDescriptor {
         NodeDescriptor {
             name: self.name.clone(),
@@ -63,14 +63,14 @@ impl Answers {
         }
     }
 
-    /// The descriptor for callers that do not speak the handfast protocol. Where Mooncake nodes are
-    /// served, they would take each of its regions for one reached by address.
+    /// Returns the descriptor for callers that do not speak the handfast protocol. Where Mooncake nodes are
+    /// served, it lists only the regions reachable by address.
     pub(crate) fn describe_openly(&self) -> NodeDescriptor {
         let reach = if self.is_open { Reach::ByAddress } else { Reach::ByKey };
         self.describe(self.regions.describe(reach))
     }
 
-    /// The descriptor for a Mooncake node: of both transports the one that it has.
+    /// Returns the descriptor for a Mooncake node, for the transport that it supports.
     fn describe_to(&self, asking: Option<SegmentDescriptor>) -> NodeDescriptor {
         let mut descriptor = self.describe_openly();
         if self.offer.transports.rdma && asking.is_some_and(|asking| asking.offers_rdma()) {
@@ -99,7 +99,7 @@ impl Answers {
         Some(answer.await.ok()?.encode())
     }
 
-    /// The handshake of a Mooncake node over RDMA.
+    /// Answers the RDMA handshake of a Mooncake node.
     async fn legacy_connection(&self, text: &str) -> Option<String> {
         let (message, addressed) = match received(text, &nic_path(&self.name), &self.offer.devices)
         {
@@ -114,7 +114,7 @@ impl Answers {
         Some(answered(answer.await.ok()?, addressed).encode())
     }
 
-    /// Keeps a notification if the inbox exists and has room.
+    /// Keeps a notification if the inbox exists and is not full.
     fn notification(&self, text: &str) -> Option<String> {
         let inbox = self.inbox.as_ref()?;
         let kept = Notification::decode(text).is_ok_and(|notification| inbox.put(notification));

@@ -86,20 +86,20 @@ pub(crate) struct Calls<N: Net> {
 /// A received answer.
 pub(crate) struct Answered {
     pub(crate) text: String,
-    /// Keeps the connection that it came over for further calls, if the peer said that it takes them;
-    /// dropped, it closes the connection.
+    /// Keeps the connection for further calls, if the peer accepts them;
+    /// dropping it closes the connection.
     pub(crate) keep: Box<dyn FnOnce() + Send>,
 }
 
 impl<N: Net> Calls<N> {
-    /// Calls on `net` of at most `timeout_ms` each. Within the runtime of the engine.
+    /// Creates calls on `net` of at most `timeout_ms` each. Call within the engine's runtime.
     pub(crate) fn new(net: N, timeout_ms: u64) -> Arc<Self> {
         let (runtime, kept) = (Handle::current(), Kept::new());
         Arc::new(Self { net, timeout_ms, runtime, kept, look: Look::default() })
     }
 
-    /// A new connection can be kept: one of another runtime ends with that runtime and moves only
-    /// while it runs.
+    /// Whether a new connection can be kept: one of another runtime ends with it and progresses only
+    /// while that runtime runs.
     pub(crate) fn may_keep(&self) -> bool {
         Handle::try_current().is_ok_and(|current| current.id() == self.runtime.id())
     }

@@ -1,6 +1,6 @@
-//! Names the protocols that are found at a wrong port, by their first bytes.
+//! Recognition of foreign protocols by their first bytes.
 
-/// Name of the well-known protocol that begins with these bytes.
+/// Returns the name of the well-known protocol that begins with these bytes.
 pub(super) fn recognise(first: &[u8]) -> Option<&'static str> {
     const HTTP: [&[u8]; 8] =
         [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PRI * H", b"HTTP/"];

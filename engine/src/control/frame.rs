@@ -1,4 +1,4 @@
-//! Frames of the control channel, as they are read.
+//! Reading of control-channel frames.
 
 use super::foreign;
 use handfast_core::wire::{FRAME_HEADER_BYTES, FrameError, FrameKind, decode_frame, frame_length};
@@ -6,7 +6,7 @@ use handfast_transport_tcp::Look;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Room for a frame before more of it has arrived: a handshake message, or the descriptor of a node
+/// Initial buffer of a frame: it fits a handshake message, or the descriptor of a node
 /// with a dozen regions, in one system call.
 const FRAME_BYTES_AT_ONCE: usize = 4 << 10;
 
@@ -31,7 +31,7 @@ pub(crate) enum ReadError {
     Foreign(&'static str),
 }
 
-/// Reads the first bytes of a frame. Another protocol is recognised even when it says less, as a
+/// Reads the first bytes of a frame. Another protocol is recognised even if it sends fewer bytes, as a
 /// TLS alert does.
 pub(super) async fn read_header<R: AsyncRead + Unpin>(
     stream: &mut R,

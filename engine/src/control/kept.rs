@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 pub(super) const KEPT_MAX: usize = 64;
 /// Longest idle time of a kept connection. A handshake with work follows its look-up at once;
 /// otherwise the connection soon costs more than it saves. Far below the peer's limit
-/// ([`super::listener::KEPT_TIMEOUT`]), so that a call does not meet its end.
+/// ([`super::listener::KEPT_TIMEOUT`]), so that no call finds the connection closed.
 pub(super) const KEPT_IDLE: Duration = Duration::from_secs(1);
 
 struct Spare<S> {
@@ -23,10 +23,10 @@ struct Spare<S> {
     until: Instant,
 }
 
-/// The oldest first.
+/// Kept connections, the oldest first.
 struct State<S> {
     spares: VecDeque<Spare<S>>,
-    /// A task closes idle connections.
+    /// Whether a task closes idle connections.
     tended: bool,
     closed: bool,
 }
@@ -39,7 +39,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
         Arc::new(Self(Mutex::new(state)))
     }
 
-    /// Keeps a connection to `address`. Within the runtime that drives it.
+    /// Keeps a connection to `address`. Call within the runtime that drives it.
     pub(super) fn put(self: &Arc<Self>, address: &str, stream: S) {
         let mut state = self.0.lock();
         if state.closed {
@@ -83,7 +83,7 @@ impl<S: AsyncRead + Send + Unpin + 'static> Kept<S> {
         state.spares.clear();
     }
 
-    /// Closes what is idle for too long, and says when to look again, if there is anything left.
+    /// Closes connections past their idle time; returns the next expiry, if any connection is left.
     fn expire(&self, now: Instant) -> Option<Instant> {
         let mut state = self.0.lock();
         while state.spares.front().is_some_and(|spare| spare.until <= now) {

@@ -11,7 +11,7 @@ use handfast_core::wire::{DeviceDescriptor, PlainMessage};
 /// Rejection of a call that never enters the life cycle.
 const NOT_OURS: &str = "Invalid argument: peer nic path inconsistency";
 
-/// A Mooncake node's call in the terms of the life cycle, and the path that it addressed.
+/// Converts a Mooncake node's call for the life cycle; returns the addressed path as well.
 ///
 /// # Errors
 /// The reason for a rejection.
@@ -34,13 +34,13 @@ pub(crate) fn received(
     }
 }
 
-/// An answer as the Mooncake node that called `addressed` reads it.
+/// Converts an answer for the Mooncake node that called `addressed`.
 pub(crate) fn answered(answer: PlainMessage, addressed: NicPath) -> PlainMessage {
     let to = answer.to.as_ref().map(known_there);
     PlainMessage { from: answer.from.map(|_| addressed), to, ..answer }
 }
 
-/// Index of the local device that a path names.
+/// Returns the index of the local device in a path.
 fn place_of(path: &NicPath, own: &NicPath, devices: &[DeviceDescriptor]) -> Option<usize> {
     let named = |device: &DeviceDescriptor| device.name == path.nic.as_str();
     devices.iter().position(named).filter(|_| path.node == own.node)

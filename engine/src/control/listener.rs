@@ -14,11 +14,11 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// Bounds of the port.
+/// Limits of the port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ListenerLimits {
-    /// Connections that are not lanes yet, at once. The oldest that has said nothing whole
-    /// makes room.
+    /// Maximum concurrent connections before they are lanes. Past it the oldest one without a
+    /// complete frame is closed.
     pub(crate) connections_max: usize,
     /// Timeout of a connection to send its request and to read its answer.
     pub(crate) call_timeout: Duration,
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// One that changes nothing about the connection.
+    /// Creates an answer after which the connection is not kept.
     pub(crate) fn last(text: String) -> Self {
         Self { text, keep: false }
     }
@@ -47,7 +47,7 @@ impl Answer {
 
 /// Answers the frames of control calls.
 pub(crate) trait Answerer: Send + Sync + 'static {
-    /// The answer to a frame; `None` closes the connection.
+    /// Returns the answer to a frame; `None` closes the connection.
     fn answer(&self, frame: OwnedFrame) -> impl Future<Output = Option<Answer>> + Send;
 }
 
@@ -82,7 +82,7 @@ impl ExitReason {
     }
 }
 
-/// Accepts until stopped.
+/// Accepts connections until stopped.
 pub(crate) async fn serve<N: Net, A: Answerer>(
     net: N,
     listener: N::Listener,

@@ -1,4 +1,4 @@
-//! Lanes that run over TCP although RDMA was preferred, and why.
+//! Fallbacks from RDMA to TCP, with their reasons.
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::transport::Side;
@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 /// Maximum fallbacks kept, also for a slow subscriber; the oldest are dropped.
 pub const FALLBACKS_KEPT: usize = 64;
 
-/// Lanes run over TCP although [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers
+/// A use of TCP although [`TransportChoice::Auto`](crate::TransportChoice::Auto) prefers
 /// RDMA: side, stage, peer, cause and remedy.
 #[derive(Clone, Debug)]
 pub struct Fallback(Error);
@@ -41,7 +41,7 @@ impl Fallback {
         self.0.cause()
     }
 
-    /// The remedy, in one sentence.
+    /// Returns the remedy, in one sentence.
     pub fn cure(&self) -> &'static str {
         self.0.hint().unwrap_or("choose TCP if TCP is meant")
     }
@@ -52,7 +52,7 @@ impl Fallback {
         self.0.diagnosis_id()
     }
 
-    /// The error of RDMA.
+    /// Returns the RDMA error.
     pub fn reason(&self) -> &Error {
         &self.0
     }
@@ -93,7 +93,7 @@ impl Fallbacks {
         self.tell_unless(reason, Fallback::is_same);
     }
 
-    /// As [`Fallbacks::tell`], unless it is known of any peer already: callers may be many, each
+    /// Like [`Fallbacks::tell`], but once for all peers: there may be many callers, each
     /// with a name used once.
     #[cfg_attr(not(feature = "verbs"), allow(dead_code, reason = "of use with RDMA alone"))]
     pub(crate) fn tell_of_one(&self, reason: Error) {

@@ -1,12 +1,12 @@
-//! Local memory that RDMA devices know.
+//! Local memory registered with RDMA devices.
 
 use crate::topology::Location;
 use handfast_transport::{DeviceMemory, Span};
 use std::sync::Arc;
 
-/// Memory that devices of this node know for as long as this is held.
+/// Memory registered with this node's devices for as long as this is held.
 pub(crate) struct LocalRegion {
-    /// With a key for each device.
+    /// The memory, with a key for each device.
     memory: Arc<DeviceMemory>,
     /// Location of the memory.
     location: Location,

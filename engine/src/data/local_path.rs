@@ -12,13 +12,13 @@ use tokio::sync::{Notify, watch};
 
 /// A node's lane to itself. The life cycle numbers lanes from one, so zero is free for it.
 pub(crate) const LOCAL_LANE: Lifecycle = Lifecycle(0);
-/// Postings copied before the task lets others run.
+/// Maximum postings copied before the task yields.
 const COPIES_PER_TURN: usize = 8;
 
-/// Takes the ends of local copies.
+/// Receives the completions of local copies.
 pub(crate) type LocalSink = Box<dyn Fn(&mut Vec<Completion>) + Send + Sync>;
 
-/// Copies within this process, by the same rules as a lane: bounds, permissions, one end each.
+/// Copies within this process, by the same rules as a lane: bounds, permissions, one completion each.
 pub(crate) struct LocalPath {
     queue: Arc<LocalQueue>,
     /// Whether the copying task runs.
@@ -49,8 +49,8 @@ impl LocalPath {
         path
     }
 
-    /// Ends copying. When it returns nothing is copied any more; what was not copied is to be
-    /// released by the end of the lane. Cancel-safe.
+    /// Stops copying. On return no copy runs; the end of the lane releases the postings that were
+    /// not copied. Cancel-safe.
     pub(crate) async fn stop(&self) {
         self.queue.stop();
         // Fails when the task is gone, which is what we wait for.

@@ -1,4 +1,4 @@
-//! Lanes over RDMA, with TCP beside where that is allowed.
+//! Lanes over RDMA, with TCP as an optional fallback.
 
 mod device;
 mod lanes;
@@ -18,7 +18,7 @@ use watch::Watch;
 /// Opens the devices.
 ///
 /// # Errors
-/// Why none can be used.
+/// No device is usable; the error states the reason.
 pub(crate) async fn open<N: Net>(parts: RdmaParts<N>) -> Result<Arc<dyn Transport>, Error> {
     let watch = Arc::new(Watch::new(
         parts.lanes.clone(),

@@ -6,7 +6,7 @@ use handfast_transport_rdma::RdmaUnavailable;
 use handfast_transport_tcp::Net;
 use std::sync::Arc;
 
-/// Fails: there are no lanes over RDMA in this program.
+/// Fails: this program is built without RDMA.
 pub(crate) async fn open<N: Net>(_parts: RdmaParts<N>) -> Result<Arc<dyn Transport>, Error> {
     Err(Error::local(Stage::Device, Cause::RdmaUnavailable(RdmaUnavailable::NotBuilt)))
 }

@@ -1,4 +1,4 @@
-//! The regions we serve, by name.
+//! Served regions, by name.
 
 use crate::data::local::LocalRegion;
 use crate::error::{Cause, Error, Stage};
@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Draws of a key before registration fails: even two collisions in a row do not happen by chance.
+/// Maximum draws of a key before registration fails: even two collisions in a row do not happen by chance.
 const KEY_DRAWS_MAX: usize = 4;
 
 pub(crate) struct Regions {
@@ -24,11 +24,11 @@ pub(crate) struct Regions {
     pub(crate) changed: Arc<Notify>,
 }
 
-/// A region that is served.
+/// A served region.
 struct Named {
     name: Arc<str>,
     region: Region,
-    /// As the RDMA device knows it.
+    /// Its registration with the RDMA devices.
     registered: Option<Arc<LocalRegion>>,
     reach: Reach,
     /// Location of its memory, if known.
@@ -39,7 +39,7 @@ struct Named {
 pub(crate) struct ServedRegion {
     pub(crate) span: Span,
     pub(crate) access: Access,
-    /// As the RDMA device knows it.
+    /// Its registration with the RDMA devices.
     pub(crate) registered: Option<Arc<LocalRegion>>,
     pub(crate) reach: Reach,
     /// Location of its memory, if the user gave one.
@@ -51,7 +51,7 @@ pub(crate) struct ServedRegion {
 pub(crate) enum Reach {
     /// Its key.
     ByKey,
-    /// Its address alone, as Mooncake's TCP data protocol has it.
+    /// Its address alone, as in Mooncake's TCP data protocol.
     ByAddress,
 }
 
@@ -84,12 +84,12 @@ impl fmt::Debug for Registration {
 }
 
 impl Registration {
-    /// The name peers ask for.
+    /// Returns the name of the segment.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The memory.
+    /// Returns the registered memory.
     pub fn span(&self) -> &Span {
         self.region.span()
     }
@@ -115,7 +115,7 @@ impl Regions {
         Arc::new(Self { table, named: Mutex::default(), regions_max, changed })
     }
 
-    /// Regions there are.
+    /// Returns the number of served regions.
     pub(crate) fn len(&self) -> usize {
         self.named.lock().len()
     }
@@ -167,7 +167,7 @@ impl Regions {
         Ok(Registration { regions: self.clone(), name, region })
     }
 
-    /// The regions that can be reached with what `reach` says; who knows keys reaches all.
+    /// Describes the regions that `reach` permits; access by key reaches all.
     pub(crate) fn describe(&self, reach: Reach) -> Vec<RegionDescriptor> {
         let reached = |named: &&Named| reach == Reach::ByKey || named.reach == reach;
         let describe =

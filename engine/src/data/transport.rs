@@ -50,7 +50,7 @@ pub struct RdmaOptions {
     /// Alternative to `address`: index in the GID table of each device's port. `address` takes
     /// precedence. Default: the best usable entry.
     pub gid_index: Option<u8>,
-    /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
+    /// Maximum payload of a packet in bytes: 256, 512, 1024, 2048 or 4096. Lanes have the least of
     /// this, the port's, and the peer's. Default: 4096.
     pub mtu_bytes_max: u32,
     /// Traffic class of our packets: on Ethernet the byte of the IP header whose upper six bits, the
@@ -93,7 +93,7 @@ pub(crate) const RDMA_SLICE_BYTES_MAX: u32 = 256 << 10;
 pub(crate) struct Offer {
     pub(crate) transports: Transports,
     pub(crate) devices: Vec<DeviceDescriptor>,
-    /// NICs near to memory, with several devices.
+    /// The NIC priority matrix, if there are several devices.
     pub(crate) matrix: Option<Arc<PriorityMatrix>>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// An invalid location counts as unknown, which only costs speed.
+    /// Converts a descriptor; an invalid location counts as unknown, which only costs speed.
     pub(crate) fn of(region: &RegionDescriptor) -> Self {
         let location = region.location.as_ref().and_then(|text| text.parse().ok());
         Self {
@@ -125,7 +125,7 @@ impl RemoteRegion {
         }
     }
 
-    /// Location of the byte at `offset`.
+    /// Returns the location of the byte at `offset`.
     pub(crate) fn place(&self, offset: u64) -> Location {
         self.location.at(offset, self.bytes)
     }
@@ -137,7 +137,7 @@ pub(crate) struct RdmaParts<N: Net> {
     pub(crate) options: RdmaOptions,
     /// The listening address, if there is a single one.
     pub(crate) listens_at: Option<IpAddr>,
-    /// Its announcement.
+    /// The announced address.
     pub(crate) address: String,
     pub(crate) lanes_max: usize,
     pub(crate) lane_depth: u32,

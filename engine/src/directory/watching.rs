@@ -10,17 +10,17 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-/// Follows a store for as long as there is an engine.
+/// Watches a store for the lifetime of the engine.
 pub(crate) struct Watcher {
     pub(crate) directory: Arc<Directory>,
-    /// Every peer that is known.
+    /// Returns every known peer.
     pub(crate) targets: Box<dyn Fn() -> Vec<Arc<Target>> + Send + Sync>,
     pub(crate) counts: Arc<Counts>,
 }
 
 impl Watcher {
-    /// Marks what was learned of a node as out of date when the store says so, so that the next
-    /// transfer looks it up again. Ends at once where the store cannot be watched.
+    /// Marks a node as stale when its entry changes, so that the next
+    /// transfer looks it up again. Returns at once if the store cannot be watched.
     pub(crate) async fn run(self) {
         let Some(mut changes) = self.directory.watch() else { return };
         let (mut pause, mut unsure) = (RETRY_MIN, false);
@@ -36,7 +36,7 @@ impl Watcher {
             match heard {
                 Ok(()) => pause = RETRY_MIN,
                 Err(error) => {
-                    debug!(%error, "what happens in the metadata store is not told now");
+                    debug!(%error, "the watch on the metadata store failed");
                     sleep(pause).await;
                     pause = (2 * pause).min(RETRY_MAX);
                 }
@@ -44,7 +44,7 @@ impl Watcher {
         }
     }
 
-    /// Asks for every node that is known, since changes may have been missed.
+    /// Looks up every known node, since changes may have been missed.
     async fn look_at_all(&self) -> Result<(), StoreError> {
         let names: BTreeSet<String> =
             (self.targets)().iter().map(|it| it.node().to_owned()).collect();

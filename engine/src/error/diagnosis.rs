@@ -1,4 +1,4 @@
-//! Pages of the catalogue, by error.
+//! Diagnosis of errors by the catalogue.
 
 use crate::error::{Cause, Error, Stage};
 use handfast_core::mooncake::{NotificationError, SegmentError};
@@ -10,11 +10,11 @@ use handfast_diagnosis::{Id, ids, of_call};
 use handfast_metadata::StoreCause;
 use handfast_transport_rdma::{NicLimit, RdmaUnavailable};
 
-/// Begins what a peer that refused a handshake is given up with, [`Failure::Refused`] in words.
+/// Prefix of the message of [`Failure::Refused`], with which a peer is given up.
 const REFUSAL: &str = "the peer refused";
 
 impl Error {
-    /// The problem's name in the catalogue: `handfast explain ID` says what cures it.
+    /// Returns the problem's id in the catalogue; `handfast explain ID` describes the remedy.
     pub fn diagnosis_id(&self) -> Id {
         of_cause(self.stage(), self.cause())
     }
@@ -105,7 +105,7 @@ fn of_unavailable(unavailable: &RdmaUnavailable) -> Id {
     }
 }
 
-/// The page of a failed bind, by the system's message.
+/// Returns the id for a failed bind, by the system's message.
 fn of_bind(text: &str) -> Id {
     of_call("bind", 0, &format!("bind: {text}")).unwrap_or(ids::PORT_IN_USE)
 }
@@ -137,7 +137,7 @@ fn of_failure(failure: &Failure) -> Id {
     }
 }
 
-/// By the call, then by the stage and the side.
+/// Returns the id for a transport error, by its call, then by stage and side.
 fn of_transport(stage: Stage, error: &TransportError) -> Id {
     let by_call = of_call(&error.call, error.code, &error.detail);
     by_call.unwrap_or(match (stage, error.side) {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 /// Name of the connection in errors.
 const CONNECTION: &str = "data connection";
-/// Time for a late status that explains a broken send.
+/// Timeout for a late status that explains a failed send.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Failures of a request.
@@ -24,7 +24,7 @@ const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) enum Failed {
     /// The peer refused the bytes named; it closes the connection.
     Refused(TransportError),
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     Broken(TransportError),
 }
 
@@ -70,12 +70,12 @@ impl<S: Stream> Connection<S> {
         Self { source, sink, version, options: *options }
     }
 
-    /// Nothing of the next request is sent yet.
+    /// Resets the count of sent bytes for the next request.
     pub(super) fn start(&mut self) {
         self.sink.start();
     }
 
-    /// Part of the last request that was handed to the system.
+    /// Returns the part of the last request that was handed to the system.
     pub(super) fn sent(&self, posting: &Posting) -> Sent {
         let body = if posting.direction == Direction::Write { posting.span.len() } else { 0 };
         match self.sink.taken {
@@ -85,7 +85,7 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// Moves what `posting` names. Dropped halfway, the connection is of no use any more.
+    /// Performs `posting`. Dropping the future halfway makes the connection unusable.
     pub(super) async fn exchange(&mut self, posting: &Posting) -> Result<(), Failed> {
         match (posting.direction, self.version) {
             (Direction::Read, ProtocolVersion::Two) => self.read(posting).await,
@@ -108,7 +108,7 @@ impl<S: Stream> Connection<S> {
         within(self.options.moving_ms(bytes), self.source.fill(bytes, rest)).await
     }
 
-    /// The status may come while the body is being sent, to refuse it.
+    /// Performs a write; a status that arrives during the body refuses it.
     async fn write(&mut self, posting: &Posting) -> Result<(), Failed> {
         let span = &posting.span;
         let head = self.header(Direction::Write, posting.remote.address, span.len() as u64);
@@ -137,8 +137,8 @@ impl<S: Stream> Connection<S> {
         }
     }
 
-    /// Version 1 never says that a write is in memory. Its connections serve one request after the
-    /// other, so that the answer to a read of the last byte written says it.
+    /// Writes over version 1, which acknowledges no write. A connection serves requests in order, so
+    /// the answer to a read of the last written byte confirms the write.
     async fn write_and_prove(&mut self, posting: &Posting) -> Result<(), Failed> {
         let span = &posting.span;
         let bytes = span.len() as u64;
@@ -210,7 +210,7 @@ fn foreign(detail: String) -> Failed {
     Failed::Broken(TransportError::new(Side::Peer, "data status", detail))
 }
 
-/// The failure that version 1 cannot express.
+/// Adds the possible refusal to a failure, since version 1 refuses by closing.
 fn unsaid(failed: Failed) -> Failed {
     match failed {
         Failed::Broken(mut error) if error.call == CONNECTION => {
@@ -222,7 +222,7 @@ fn unsaid(failed: Failed) -> Failed {
     }
 }
 
-/// Bounds how long bytes may take in all.
+/// Limits the total time of moving bytes.
 async fn within(
     limit_ms: u64,
     moving: impl Future<Output = Result<(), Failed>>,

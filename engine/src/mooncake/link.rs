@@ -48,7 +48,7 @@ impl<N> LinkParts<N> {
     }
 }
 
-/// The plane of a Mooncake node's target.
+/// The data path of a Mooncake node's target.
 pub(super) struct LinkPath {
     pub(super) queue: Arc<Queue>,
     target: Arc<OnceLock<Weak<Target>>>,
@@ -59,7 +59,7 @@ impl LinkPath {
         Self { queue: Arc::default(), target: Arc::default() }
     }
 
-    /// Says whose plane it is.
+    /// Sets the target of the data path.
     pub(super) fn belong_to(&self, target: &Arc<Target>) {
         // Said once, before anything can be posted.
         let _ = self.target.set(Arc::downgrade(target));
@@ -85,7 +85,7 @@ pub(super) struct Link<N: Net> {
     parts: Arc<LinkParts<N>>,
 }
 
-/// Lanes in a row that may end without one answer before the peer is given up.
+/// Maximum consecutive lanes without an answer before the peer is given up.
 const LANES_UNANSWERED_MAX: u32 = 3;
 /// Pause of a worker after a failed connect, while others of its lane go on. It doubles each time,
 /// for the life of the lane.
@@ -95,9 +95,9 @@ const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Reasons for a worker to exit.
 enum WorkerEnd {
-    /// Its connection broke under a request.
+    /// The worker's connection broke during a request.
     Broken(TransportError),
-    /// It had none and could make none; others may have one.
+    /// The worker could not connect; others may be connected.
     Unconnected(TransportError),
 }
 
@@ -172,7 +172,7 @@ impl<N: Net> Link<N> {
         self.parts.tell(|target| target.on_closed());
     }
 
-    /// One lane, from its first connection to its end.
+    /// Serves one lane, from its first connection to its end.
     async fn serve(
         &self,
         lane: Lifecycle,
@@ -234,10 +234,10 @@ impl<N: Net> Link<N> {
 struct Workers<N: Net> {
     parts: Arc<LinkParts<N>>,
     tasks: JoinSet<WorkerEnd>,
-    /// Those that could not connect and are not replaced yet.
+    /// Workers that could not connect and are not replaced yet.
     missing: usize,
     pause: Duration,
-    /// Time to replace the next of them.
+    /// Time of the next replacement.
     retry_at: Option<Instant>,
 }
 
@@ -257,8 +257,8 @@ impl<N: Net> Workers<N> {
         self.tasks.spawn(work(self.parts.clone(), connection));
     }
 
-    /// Waits until the lane is broken: under a request, or because no worker can connect. While
-    /// others can, those that could not try again after a pause. Cancel-safe.
+    /// Waits until the lane breaks: during a request, or because no worker can connect. While other
+    /// workers are connected, the failed ones retry after a pause. Cancel-safe.
     async fn broken(&mut self) -> TransportError {
         loop {
             let retry_at = self.retry_at;
@@ -300,7 +300,7 @@ async fn pause_until(at: Option<Instant>) {
 }
 
 /// Serves postings on one connection until it breaks during one of them. A connection that ends
-/// between two is replaced for the next.
+/// between two postings is replaced for the next.
 async fn work<N: Net>(
     parts: Arc<LinkParts<N>>,
     mut connection: Option<Connection<N::Stream>>,

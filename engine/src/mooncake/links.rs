@@ -1,4 +1,4 @@
-//! The links to Mooncake nodes over TCP, one for each run of a node.
+//! The links to Mooncake nodes over TCP, one for each incarnation of a node.
 
 use super::link::{Link, LinkParts, LinkPath};
 use super::options::MooncakeOptions;
@@ -23,14 +23,14 @@ use tokio::sync::{mpsc, watch};
 
 /// The links of an engine without the network's type.
 pub(crate) trait Links: Send + Sync {
-    /// The target for what a Mooncake node publishes.
+    /// Returns the target for a Mooncake node's descriptor.
     fn link(
         &self,
         descriptor: &SegmentDescriptor,
         call_address: &str,
     ) -> Result<(NodeDescriptor, Arc<Target>), Error>;
 
-    /// Every target still referenced.
+    /// Returns every target still referenced.
     fn targets(&self) -> Vec<Arc<Target>>;
 
     /// Ends every link and waits until none touches memory.
@@ -53,7 +53,7 @@ pub(crate) struct LinksParts<N> {
 /// Identity of a Mooncake node's incarnation: name, call address, data address, version.
 type Identity = (String, String, String, ProtocolVersion);
 
-/// The links there are. When this is dropped they end.
+/// The table of links. Dropping it ends them.
 pub(crate) struct LinkTable<N> {
     parts: LinksParts<N>,
     targets: Mutex<BTreeMap<Identity, Weak<Target>>>,
@@ -86,7 +86,7 @@ impl<N: Net> LinkTable<N> {
         Ok(target)
     }
 
-    /// Longest time of a link without an answer: that of every lane, and enough for the slowest
+    /// Timeout of a link without an answer: at least that of every lane, and enough for the slowest
     /// pending request from its connection to its answer.
     fn lane_mute(&self) -> Duration {
         let LinksParts { options, limits, connect_timeout_ms, lane_mute, .. } = &self.parts;
@@ -176,7 +176,7 @@ impl<N: Net> Links for LinkTable<N> {
     }
 }
 
-/// A Mooncake node in our terms: its buffers are segments, named by their places.
+/// Converts a Mooncake node's descriptor: its buffers are segments, named by their indices.
 fn describe(descriptor: &SegmentDescriptor, address: &str) -> Result<NodeDescriptor, Cause> {
     let region = |(place, buffer): (usize, &handfast_core::mooncake::BufferDescriptor)| {
         region(format!("{BUFFER}{place}"), buffer.addr, buffer.length)

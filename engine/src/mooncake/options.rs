@@ -5,11 +5,11 @@ use crate::time::millis;
 use handfast_core::mooncake::ProtocolVersion;
 use std::time::Duration;
 
-/// Most data connections to one peer (`MC_TCP_LANES_PER_PEER`).
+/// Maximum data connections to one peer (`MC_TCP_LANES_PER_PEER`).
 pub const LANES_PER_PEER_MAX: usize = 16;
 
-/// Slowest peer that is waited for: a request of so many bytes may take a millisecond longer than
-/// the wait for progress.
+/// Minimum throughput of a peer, in bytes per millisecond; it extends the time limit of a request
+/// beyond the progress timeout.
 const BYTES_PER_MS_MIN: u64 = 64;
 
 /// Options for nodes of the Mooncake Transfer Engine. Without them the node accepts no such peers
@@ -20,13 +20,13 @@ const BYTES_PER_MS_MIN: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MooncakeOptions {
-    /// The port that takes data, at the host that is listened at; 0 takes any free one.
+    /// The data port at the listening host; 0 selects any free port.
     pub data_port: u16,
-    /// Data connections to that port at once; the oldest that is between requests makes room.
+    /// Maximum data connections to that port; past it the oldest one between requests is closed.
     pub connections_max: usize,
     /// Data connections to one peer; at most [`LANES_PER_PEER_MAX`].
     pub lanes_per_peer: usize,
-    /// Highest version of the data protocol to ask a peer for.
+    /// Highest version of the data protocol to request of a peer.
     pub version_max: ProtocolVersion,
     /// Time for the answer to a completely sent request.
     pub status_timeout: Duration,

@@ -7,7 +7,7 @@ use std::io;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// A wait longer than any: thirty years. Clocks have no room for much more.
+/// Upper bound of a wait, thirty years: clocks cannot represent much more.
 const PROGRESS_MS_MAX: u64 = 1_000_000_000_000;
 
 /// Errors of moving a request's bytes.
@@ -24,7 +24,7 @@ pub(super) enum Stopped {
 struct Patience(Duration);
 
 impl Patience {
-    /// Until when the next piece is waited for.
+    /// Returns the deadline of the next piece.
     fn until(self) -> Instant {
         Instant::now() + self.0
     }
@@ -50,11 +50,11 @@ pub(super) struct Source<S: Stream> {
 pub(super) struct Sink<S: Stream> {
     half: S::Writer,
     patience: Patience,
-    /// Bytes taken since [`Sink::start`].
+    /// Bytes accepted since [`Sink::start`].
     pub(super) taken: u64,
 }
 
-/// Both halves; while bytes of a request move, none may keep the next waiting for longer than
+/// Splits a stream into both halves; a request fails if its next bytes stall for longer than
 /// `progress_ms`.
 pub(super) fn split<S: Stream>(stream: S, progress_ms: u64) -> (Source<S>, Sink<S>) {
     let (reader, writer) = stream.split();
@@ -77,8 +77,8 @@ impl<S: Stream> Source<S> {
         Ok(true)
     }
 
-    /// Receives `length` bytes into memory. `place` names the memory for what follows the bytes
-    /// received so far, and is asked again before each of them is touched.
+    /// Receives `length` bytes into memory. `place` returns the memory for the bytes after those
+    /// received so far, and is called again before each piece is touched.
     pub(super) async fn fill<E: From<Stopped>>(
         &mut self,
         length: u64,
@@ -101,13 +101,13 @@ impl<S: Stream> Source<S> {
         Ok(())
     }
 
-    /// Waits until the stream has ended, broken, or says something unasked.
+    /// Waits until the stream ends, breaks, or delivers unrequested bytes.
     pub(super) async fn ended(&mut self) {
         // Unsolicited bytes end the connection too.
         let _ = self.some(None, &mut [0]).await;
     }
 
-    /// Receives and forgets until the stream ends or `limit` bytes were received.
+    /// Receives and discards bytes until the stream ends or `limit` bytes were received.
     pub(super) async fn discard(&mut self, limit: usize) {
         let mut chunk = vec![0; 16 << 10];
         let mut seen = 0;
@@ -131,12 +131,12 @@ impl<S: Stream> Source<S> {
 }
 
 impl<S: Stream> Sink<S> {
-    /// Counts from here what is taken.
+    /// Resets the count of accepted bytes.
     pub(super) fn start(&mut self) {
         self.taken = 0;
     }
 
-    /// Sends `head`, then `length` bytes of memory that `place` names as in [`Source::fill`].
+    /// Sends `head`, then `length` bytes of memory from `place`, as in [`Source::fill`].
     pub(super) async fn send<E: From<Stopped>>(
         &mut self,
         head: &[u8],

@@ -15,9 +15,9 @@ pub(super) struct Queue {
 
 #[derive(Default)]
 struct State {
-    /// The lane that is up.
+    /// The established lane, if any.
     open: Option<Lifecycle>,
-    /// The peer has answered a request on it.
+    /// Whether the peer has answered a request on it.
     answered: bool,
     waiting: VecDeque<Posting>,
     active: BTreeMap<SliceId, Active>,
@@ -26,7 +26,7 @@ struct State {
 /// A posting on a connection.
 struct Active {
     direction: Direction,
-    /// Asks for it back.
+    /// Requests its withdrawal.
     cancel: oneshot::Sender<()>,
 }
 
@@ -34,7 +34,7 @@ struct Active {
 pub(super) enum Withdrawn {
     /// Nothing of it was sent, and nothing will be.
     Unsent,
-    /// Its connection reports its end, or has; or its lane has ended, and gave it back.
+    /// Its connection reports its completion, or its lane has ended and released it.
     Asked,
 }
 
@@ -94,8 +94,8 @@ impl Queue {
         Some((posting, cancelled))
     }
 
-    /// A posting could not be begun; false if it was asked back meanwhile, so that its end is to be
-    /// reported instead.
+    /// Requeues a posting that could not start; false if it was withdrawn meanwhile, and its completion
+    /// must be reported.
     pub(super) fn put_back(&self, posting: Posting) -> bool {
         let mut state = self.state.lock();
         if state.active.remove(&posting.slice).is_none() {
@@ -107,18 +107,18 @@ impl Queue {
         true
     }
 
-    /// A posting has ended, answered or asked back.
+    /// Removes a posting that was answered or withdrawn.
     pub(super) fn on_ended(&self, slice: SliceId) {
         let mut state = self.state.lock();
         state.answered |= state.active.remove(&slice).is_some();
     }
 
-    /// The peer answered since the last call.
+    /// Returns whether the peer answered since the last call.
     pub(super) fn take_answered(&self) -> bool {
         std::mem::take(&mut self.state.lock().answered)
     }
 
-    /// Ends the lane: what was not begun, and whether a write was.
+    /// Ends the lane; returns the postings not started, and whether a write was started.
     pub(super) fn close(&self) -> (Vec<SliceId>, bool) {
         let mut state = self.state.lock();
         state.open = None;

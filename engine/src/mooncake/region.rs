@@ -8,7 +8,7 @@ pub const ABSOLUTE: &str = "absolute";
 /// Prefix of the name of a Mooncake node's buffer, before its index in the descriptor.
 pub(crate) const BUFFER: &str = "buffer-";
 
-/// The whole address space of a Mooncake node: it alone knows what of it may be reached.
+/// Describes the whole address space of a Mooncake node, which alone knows its accessible parts.
 pub(crate) fn absolute() -> RegionDescriptor {
     region(ABSOLUTE.to_owned(), 0, u64::MAX)
 }

@@ -6,11 +6,11 @@ use handfast_core::mooncake::{BufferDescriptor, Nearness, PriorityMatrix, Segmen
 use handfast_core::wire::{NodeDescriptor, RegionDescriptor, Transports};
 use handfast_core::{Incarnation, NicPath, NodeName};
 
-/// A Mooncake node in our terms, and the device of it that lanes lead to: its buffers are segments,
-/// named by their places, each with the key of that device.
+/// Converts a Mooncake node's descriptor, and chooses its device for lanes: its buffers are segments,
+/// named by their indices, each with the key of that device.
 ///
 /// # Errors
-/// [`Cause::RdmaNotOffered`], and names that are none.
+/// [`Cause::RdmaNotOffered`], or an invalid name.
 pub(crate) fn describe_registered(
     descriptor: &SegmentDescriptor,
     address: &str,
@@ -42,8 +42,8 @@ pub(crate) fn describe_registered(
     Ok((path, node))
 }
 
-/// The device to use, by its place: of those that have an address and a key of every buffer the one
-/// that is near most of them, else the first.
+/// Returns the index of the device to use: among those with an address and a key of every buffer the one
+/// near most buffers, or else the first.
 fn device(descriptor: &SegmentDescriptor) -> Option<usize> {
     let works = |place: &usize| {
         // A device that failed at the start keeps its place, without address and keys.

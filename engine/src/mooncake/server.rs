@@ -1,4 +1,4 @@
-//! Mooncake's TCP data protocol as its peers meet it: they name an address, and read or write there.
+//! Server of Mooncake's TCP data protocol: peers read and write memory by address.
 
 use super::options::MooncakeOptions;
 use super::pipe::{Sink, Source, Stopped, split};
@@ -17,13 +17,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// Bytes moved between two looks at the table of regions.
+/// Bytes moved between two look-ups in the table of regions.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// Bytes of a refused write still received, so that its status is not lost with the connection.
 const DISCARDED_BYTES_MAX: usize = 4 << 20;
-/// Timeout of that.
+/// Timeout for receiving the rest of a refused write.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
-/// Pause after a connection could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Reasons to close a connection before its peer does.
@@ -53,7 +53,7 @@ pub(crate) struct DataServer {
     pub(crate) options: MooncakeOptions,
 }
 
-/// Serves until stopped.
+/// Serves connections until stopped.
 pub(crate) async fn serve<N: Net>(
     net: N,
     listener: N::Listener,

@@ -26,7 +26,7 @@ pub(crate) struct Creating {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) peer: NicPath,
-    /// For either attempt.
+    /// Random numbers, one for each attempt.
     pub(crate) entropy: [u64; 2],
 }
 

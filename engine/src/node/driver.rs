@@ -54,7 +54,7 @@ pub(crate) struct DriverParts<N: Net> {
     pub(crate) addresses_max: usize,
 }
 
-/// Transfers to ourselves, for the driver to end.
+/// The node's transfers to itself, which the driver ends.
 pub(crate) struct LocalEnd {
     pub(crate) data_path: Arc<LocalPath>,
     pub(crate) target: Arc<Target>,
@@ -85,9 +85,9 @@ pub(crate) struct Driver<N: Net> {
     /// Call addresses that calling peers announced.
     announced: BTreeMap<(NicPath, Incarnation), String>,
     qpn_reuse: QpnReuseDetector,
-    /// Creates and Connects under way. One lifecycle has one of them at a time.
+    /// Running Create and Connect steps, at most one per lifecycle.
     steps: BTreeMap<Lifecycle, (OperationKind, JoinHandle<()>)>,
-    /// Calls of ours under way, which end with the driver.
+    /// Outgoing calls, which end with the driver.
     calling: JoinSet<()>,
     openings: Openings,
     /// Outstanding requests by lifecycle, and whether the peer's own request crossed ours.
@@ -311,7 +311,7 @@ impl<N: Net> Driver<N> {
         false
     }
 
-    /// Records the parts of a handfast call that the machine does not take.
+    /// Records the parts of a handfast call that the machine ignores.
     fn note_call(&mut self, message: &Message) {
         self.remember_announced(message);
         if message.op == Op::Request {
@@ -505,9 +505,9 @@ impl<N: Net> Driver<N> {
         known.find(|(known, ..)| *known == lifecycle).map(|(_, _, peer, _)| peer.clone())
     }
 
-    /// The peer gave leave to wire, for which its side of every earlier lane over the same NICs had
-    /// to be gone (rule H6): nothing that was posted on one can land (rule H12). A node without our
-    /// key gives none.
+    /// Handles a permission to connect, which the peer grants only after its side of every earlier lane
+    /// over the same NICs is gone (rule H6): nothing posted on one can land (rule H12). A legacy peer
+    /// grants none.
     fn on_leave(&self, lane: Lifecycle, remote: Pair) {
         let mut known = self.parts.node.lifecycles();
         let path = known.find(|(own, ..)| *own == lane).map(|(_, _, path, _)| path);
@@ -589,7 +589,7 @@ impl<N: Net> Driver<N> {
                 }
             }
             Event::NameConflict { peer, live, other } => {
-                warn!(%peer, ?live, ?other, "two live processes bear one name");
+                warn!(%peer, ?live, ?other, "two live processes share one name");
             }
             Event::RetireFailed { peer, lifecycle, error } => {
                 warn!(%peer, ?lifecycle, %error, "a lane cannot be retired");
@@ -608,7 +608,7 @@ impl<N: Net> Driver<N> {
                 self.announced.retain(|(path, _), _| path != peer);
             }
             Event::Undeclared { lifecycle, from, trigger } => {
-                error!(?lifecycle, ?from, ?trigger, "an undeclared transition, an error of ours");
+                error!(?lifecycle, ?from, ?trigger, "an undeclared transition, a bug in handfast");
             }
         }
         // Nobody need listen.
@@ -644,7 +644,7 @@ impl<N: Net> Driver<N> {
                 });
             }
             EvictionChoice::Evict(lane, peer) => {
-                info!(%peer, ?lane, "a lane makes way for another");
+                info!(%peer, ?lane, "an idle lane is evicted for another");
                 self.parts.counts.update(|it| it.lanes_evicted += 1);
                 self.making_way.insert(lane, made);
                 self.parts.node.handle_input(now, Input::Close(peer));
@@ -652,9 +652,9 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// A run that answers for itself is asked for: a lane to another run of that peer leads to
-    /// nobody, even if nothing has told us so, and would stand in the way for ever. A run that was
-    /// superseded meanwhile is not in the registry any more and ends nothing.
+    /// Ends lanes to other incarnations of a peer after `live` has answered: such a lane leads to
+    /// nobody, even if no failure was reported, and would block new lanes for ever. An incarnation that was
+    /// superseded meanwhile is no longer in the registry and ends nothing.
     fn end_lanes_to_others(&mut self, path: &NicPath, live: Incarnation) {
         let runs = self.parts.registry.runs(path);
         if !runs.iter().any(|target| target.incarnation() == live) {
@@ -674,7 +674,7 @@ impl<N: Net> Driver<N> {
     }
 
     /// Releases the demand for a lane that ended without work. A lifecycle that the peer's own request
-    /// has raised meanwhile stays.
+    /// has created meanwhile stays.
     fn drop_idle_demand(&mut self, peer: &NicPath, lifecycle: Lifecycle) {
         let runs = self.parts.registry.runs(peer);
         if self.parts.lanes.contains(lifecycle) && runs.iter().all(|run| run.has_no_work()) {
@@ -683,7 +683,7 @@ impl<N: Net> Driver<N> {
         }
     }
 
-    /// Counts a request that crossed one of ours on its way.
+    /// Counts a request that crossed an outstanding one to the same peer.
     fn note_crossing(&mut self, from: &NicPath) {
         let ours = |(peer, crossed): &&mut (NicPath, bool)| peer == from && !*crossed;
         if let Some((_, crossed)) = self.asked.values_mut().find(ours) {
@@ -730,7 +730,7 @@ impl<N: Net> Driver<N> {
     }
 }
 
-/// The input of the life cycle for the answer to a call.
+/// Converts the answer to a call to a command.
 fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Command {
     let lifecycle = asked.sender.lifecycle;
     let error = match Message::decode(text) {
@@ -747,7 +747,7 @@ fn heard(theirs: &LegacyPeers, asked: Message, address: &str, text: &str) -> Com
         },
         Err(error) => error,
     };
-    warn!(%address, %error, "a call was answered with something else");
+    warn!(%address, %error, "a call has an invalid answer");
     Command::CallFailed { lifecycle, failure: CallFailure::Broken }
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct LegacyPeers {
     own: NicPath,
     devices: Vec<DeviceDescriptor>,
     directory: Option<Arc<Directory>>,
-    /// Our own descriptor: released nodes send theirs when they ask for another's.
+    /// Descriptor of this node: released nodes send theirs when they request another's.
     descriptor: String,
     timeout_ms: u64,
 }
@@ -33,7 +33,7 @@ impl LegacyPeers {
         Self { own, devices, directory, descriptor: text, timeout_ms }
     }
 
-    /// The text of an outgoing call; to a Mooncake node both paths name devices.
+    /// Encodes an outgoing call; to a Mooncake node both paths name devices.
     pub(crate) fn text(&self, message: &Message) -> String {
         match self.own_on(&message.to).filter(|_| is_legacy(&message.to)) {
             Some(from) => {
@@ -43,13 +43,13 @@ impl LegacyPeers {
         }
     }
 
-    /// Our path as a Mooncake node knows it that is reached over `path`.
+    /// Returns the local path in the form of the Mooncake node at `path`.
     fn own_on(&self, path: &NicPath) -> Option<NicPath> {
         let ours = devices_on(path).1.or(self.devices.first().map(|device| &*device.name))?;
         Some(NicPath { nic: NodeName::new(ours).ok()?, ..self.own.clone() })
     }
 
-    /// A Mooncake node's answer to a call to `asked`, in the terms of the life cycle.
+    /// Decodes a Mooncake node's answer to a call to `asked` for the life cycle.
     ///
     /// # Errors
     /// The text is no answer.
@@ -62,7 +62,7 @@ impl LegacyPeers {
         Ok(PlainMessage { from, to, ..message })
     }
 
-    /// A Mooncake node's announcement, with the address from its descriptor if it announced none,
+    /// Completes a Mooncake node's announcement with the address from its descriptor if it has none,
     /// as releases before 0.3.11 do. Takes at most the time of a call.
     ///
     /// # Errors

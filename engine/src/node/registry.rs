@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// Most incarnations of one peer at once. One is alive; transfers and segments from before a
+/// Maximum incarnations of one peer. One is alive; transfers and segments from before a
 /// restart hold the others.
 pub(crate) const RUNS_MAX: usize = 8;
-/// Most paths to one Mooncake node, each a remote and a local device: those of two nodes with eight
+/// Maximum paths to one Mooncake node, each a remote and a local device: those of two nodes with eight
 /// devices each.
 pub(crate) const THEIR_PATHS_MAX: usize = RAILS_MAX * RAILS_MAX;
 
@@ -79,7 +79,7 @@ impl Drop for Leftovers {
 }
 
 impl LaneTable {
-    /// A lane broke, or is to be taken for broken.
+    /// Reports a lane as failed to the driver.
     pub(crate) fn fail(&self, lane: Lifecycle, error: TransportError) {
         self.commands.send(Command::LaneFailed { lifecycle: lane, error });
     }
@@ -125,12 +125,12 @@ impl Registry {
         Self { parts, targets: Mutex::default() }
     }
 
-    /// Peers known at once.
+    /// Returns the maximum number of known peers.
     pub(crate) fn targets_max(&self) -> usize {
         self.parts.targets_max
     }
 
-    /// The target for a run of a peer, made if need be; `None` when the table is full.
+    /// Returns the target for an incarnation of a peer, created if necessary; `None` if the table is full.
     pub(crate) fn target(
         &self,
         path: &NicPath,
@@ -176,26 +176,26 @@ impl Registry {
         Some(target)
     }
 
-    /// Every known run of a peer.
+    /// Returns every known incarnation of a peer.
     pub(crate) fn runs(&self, path: &NicPath) -> Vec<Arc<Target>> {
         self.targets.lock().get(&path.node).cloned().unwrap_or_default()
     }
 
-    /// The runs that a lane over a path leads to: to a Mooncake node each path has its own.
+    /// Returns the incarnations behind a path; each path to a Mooncake node has its own.
     pub(crate) fn runs_on(&self, path: &NicPath) -> Vec<Arc<Target>> {
         let mut runs = self.runs(path);
         runs.retain(|target| !is_legacy(target.path()) || target.path() == path);
         runs
     }
 
-    /// Takes every run of a peer but one out of the table.
+    /// Removes every incarnation of a peer but `live` from the table.
     pub(crate) fn take_others(&self, path: &NicPath, live: Incarnation) -> Vec<Arc<Target>> {
         let mut targets = self.targets.lock();
         let Some(known) = targets.get_mut(&path.node) else { return Vec::new() };
         known.extract_if(.., |target| target.incarnation() != live).collect()
     }
 
-    /// Every target there is.
+    /// Returns every target.
     pub(crate) fn all(&self) -> Vec<Arc<Target>> {
         self.targets.lock().values().flatten().cloned().collect()
     }

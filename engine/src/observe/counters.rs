@@ -155,13 +155,13 @@ pub struct DataPortCounters {
     pub crowded_out: u64,
 }
 
-/// The counts that the engine's own parts keep.
+/// Counters of the engine's own parts.
 #[derive(Default)]
 pub(crate) struct Counts {
     counters: Mutex<Counters>,
     /// Requests on the data port. The data path takes no lock to count.
     pub(crate) data_requests: AtomicU64,
-    /// Those of single peers.
+    /// Counters per peer.
     pub(crate) meters: Meters,
 }
 

@@ -76,7 +76,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// The event of the state machine, unless it is the report of a bug in it, which is logged and
+    /// Converts an event of the state machine, unless it reports a bug, which is logged and
     /// counted instead.
     pub(crate) fn new(event: Core) -> Option<Self> {
         Some(match event {

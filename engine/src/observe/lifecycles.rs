@@ -23,18 +23,18 @@ pub struct LifecyclesState {
     pub left_out: usize,
 }
 
-/// One set of queue pairs, or one connection.
+/// The state of one lifecycle: a set of queue pairs, or one connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct LifecycleState {
-    /// Its number in this run of the engine.
+    /// Its number within the incarnation.
     pub lifecycle: u64,
     /// State.
     pub state: &'static str,
     /// Path of the peer, `node@nic`.
     pub peer: String,
-    /// The peer's incarnation and lifecycle number, if known.
+    /// The peer's incarnation, if known.
     pub remote_incarnation: Option<String>,
-    /// As `remote_incarnation`.
+    /// The peer's lifecycle number, if known.
     pub remote_lifecycle: Option<u64>,
 }
 

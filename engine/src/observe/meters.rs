@@ -77,7 +77,7 @@ pub(crate) struct Meters {
 /// State of the driver's task alone.
 #[derive(Default)]
 struct Lanes {
-    /// Those that are up, or were and have not ended.
+    /// Lanes that are established or retiring.
     up: BTreeMap<Lifecycle, Arc<PeerMeters>>,
     /// Causes of the last lane's end, for peers without a lane since.
     ends: BTreeMap<NicPath, &'static str>,
@@ -95,7 +95,7 @@ impl Meters {
     }
 
     /// The metrics of a peer with a demand or a lane. Past the limit peers share one row, so that a
-    /// caller with ever new names fills no memory.
+    /// caller that invents names cannot exhaust memory.
     pub(crate) fn peer(&self, path: &NicPath) -> Arc<PeerMeters> {
         let mut peers = self.peers.lock();
         if let Some(known) = peers.get(path) {
@@ -164,14 +164,14 @@ impl Meters {
         }
     }
 
-    /// This node answered a call.
+    /// Counts an answer that this node sent.
     pub(crate) fn on_answer_sent(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
             self.known(&message.to).count(|it| it.refusals_sent.entry(reason).or_default());
         }
     }
 
-    /// A peer answered a call.
+    /// Counts an answer that a peer sent.
     pub(crate) fn on_answer_received(&self, message: &Message) {
         if let Some(reason) = refusal(message) {
             let known = self.known(&message.from);

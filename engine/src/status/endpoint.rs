@@ -21,9 +21,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::debug;
 
-/// Connections at once; past it the oldest is closed.
+/// Maximum connections; past it the oldest is closed.
 const CONNECTIONS_MAX: usize = 16;
-/// Limit from a connection to the end of its only answer.
+/// Timeout of a connection, up to the end of its only answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest header of a request, in bytes.
 const HEADER_BYTES_MAX: usize = 8 << 10;
@@ -35,19 +35,19 @@ pub(crate) struct MetricsListener<N: Net> {
 }
 
 impl<N: Net> MetricsListener<N> {
-    /// Binds the port, if one is asked for.
+    /// Binds the port, if one is configured.
     pub(crate) async fn bind(address: Option<&str>, net: &N) -> Result<Option<Self>, Error> {
         let Some(at) = address else { return Ok(None) };
         let (listener, bound) = bind_at(net, at).await?;
         Ok(Some(Self { listener, bound }))
     }
 
-    /// The address it is bound at.
+    /// Returns the bound address.
     pub(crate) fn bound(&self) -> SocketAddr {
         self.bound
     }
 
-    /// Starts the task that serves it.
+    /// Starts the task that serves the port.
     pub(crate) fn serve(
         self,
         net: N,
@@ -59,7 +59,7 @@ impl<N: Net> MetricsListener<N> {
     }
 }
 
-/// Serves until stopped.
+/// Serves connections until stopped.
 async fn serve<N: Net>(
     net: N,
     listener: N::Listener,
@@ -88,8 +88,8 @@ async fn serve<N: Net>(
             let serving = server.serve_connection(TokioIo::new(stream), service);
             match timeout(CONNECTION_TIMEOUT, serving).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => debug!(%from, %error, "a connection for metrics ended"),
-                Err(_) => debug!(%from, "a connection for metrics was too slow"),
+                Ok(Err(error)) => debug!(%from, %error, "a metrics connection failed"),
+                Err(_) => debug!(%from, "a metrics connection timed out"),
             }
         }
     })

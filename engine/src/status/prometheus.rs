@@ -16,10 +16,10 @@ pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 /// Label of the peers that share a row. Names of peers contain an `@`.
 const OTHER: &str = "other";
 
-/// The page for one moment.
+/// Encodes a state as the text of `/metrics`.
 ///
 /// # Errors
-/// None that writing to a string can give.
+/// Never in practice: writing to a string cannot fail.
 pub(super) fn text(state: &EngineState) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("handfast");
     registry.register_collector(Box::new(Page(state.clone())));
@@ -34,13 +34,13 @@ struct Page(EngineState);
 /// A label: its name and its value.
 type Label<'a> = (&'static str, &'a str);
 
-/// Counts of a way by outcome, where they are of one.
+/// Counts of one direction, by outcome if they have one.
 type OfWay = fn(&WayState) -> Vec<(Option<&'static str>, u64)>;
 
-/// Something of a peer that is counted by its own labels.
+/// Counts of a peer, each with its labels.
 type Of = for<'a> fn(&'a PeerState) -> Vec<(Vec<Label<'a>>, u64)>;
 
-/// Counts of each peer: name, help, and where they are.
+/// Counts of each peer: name, help and accessor.
 const PEERS: [(&str, &str, Of); 12] = [
     ("peer_handshakes", "Handshakes with a peer, by how they ended", |peer| {
         let mut all = by("outcome", &peer.handshakes_failed);
@@ -89,7 +89,7 @@ const BATCHES: (&str, &str, Of) =
         ways(peer, |way| vec![(Some("succeeded"), way.batches), (Some("failed"), way.failed)])
     });
 
-/// Bytes by pair of NICs.
+/// Returns the bytes by pair of NICs.
 fn nics(peer: &PeerState) -> Vec<(Vec<Label<'_>>, u64)> {
     let both = peer.nics.values().flat_map(|pair| {
         [("write", pair.written_bytes), ("read", pair.read_bytes)].map(|(direction, bytes)| {
@@ -105,7 +105,7 @@ fn by(label: &'static str, counts: &ByCause) -> Vec<(Vec<Label<'static>>, u64)> 
     counts.iter().map(|(name, count)| (vec![(label, *name)], *count)).collect()
 }
 
-/// Counts of the ways that were used.
+/// Returns the counts of every used transport and direction.
 fn ways(peer: &PeerState, counts: OfWay) -> Vec<(Vec<Label<'static>>, u64)> {
     let mut all = Vec::new();
     for (transport_kind, direction, way) in used(peer) {

@@ -6,9 +6,9 @@ use crate::observe::meters::PeerState;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The version of the form that [`EngineState`] has as JSON, described in
-/// `docs/schema/state.txt`. It grows when a field goes or changes its meaning; new fields may come
-/// without.
+/// Version of the JSON form of [`EngineState`], described in
+/// `docs/schema/state.txt`. It grows when a field is removed or changes its meaning, not
+/// when one is added.
 pub const STATE_SCHEMA: u32 = 1;
 /// A snapshot of an engine. Its parts are read one after another, so related counts may differ
 /// slightly.
@@ -29,7 +29,7 @@ pub struct EngineState {
     pub peers: BTreeMap<String, PeerState>,
     /// All other peers together.
     pub other: PeerState,
-    /// `counters` with what each of them counts.
+    /// `counters`, each with its description.
     #[serde(skip)]
     #[cfg_attr(not(feature = "metrics-http"), allow(dead_code, reason = "for /metrics alone"))]
     pub(crate) named: Vec<Named>,

@@ -1,4 +1,4 @@
-//! Puts the state of an engine together.
+//! Assembly of an engine's state.
 
 use super::state::{EngineState, NodeState, STATE_SCHEMA};
 use crate::command::{Command, Commands};
@@ -41,7 +41,7 @@ impl View {
         all.into_iter().filter_map(|(offered, transport_kind)| offered.then_some(transport_kind))
     }
 
-    /// Takes at most [`LIST_TIMEOUT`].
+    /// Returns a snapshot of the engine within [`LIST_TIMEOUT`].
     pub(crate) async fn state(&self) -> EngineState {
         let answers = &self.answers;
         let lifecycles = self.lifecycles().await;

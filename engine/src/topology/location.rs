@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Most regions that the name of a striped buffer may list.
+/// Maximum regions in the name of a striped buffer.
 pub const SEGMENT_REGIONS_MAX: usize = 1_024;
 
 /// Location of memory, in the form of Mooncake's descriptors.
@@ -29,7 +29,7 @@ pub enum Location {
     },
 }
 
-/// A text that names no location.
+/// The error of parsing a location.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' names no location: there are '*', 'cpu:<NUMA node>', '<runtime>:<accelerator>' such as \
@@ -38,9 +38,9 @@ pub enum Location {
 pub struct LocationError(pub String);
 
 impl Location {
-    /// The location of a byte of a buffer of `length` bytes: the region that it is in where the
-    /// buffer is striped, else the buffer's own. Regions are taken to be whole pages, equally many,
-    /// the last with the rest; a region guessed wrong costs speed and nothing else.
+    /// Returns the location of a byte of a buffer of `length` bytes: that of its region if the
+    /// buffer is striped, else the buffer's own. Regions are assumed to be whole pages, equally many,
+    /// the last with the rest; a wrong guess only costs speed.
     pub fn at(&self, offset: u64, length: u64) -> Self {
         let Self::Striped { page_bytes, nodes } = self else { return self.clone() };
         let regions = nodes.len() as u64;

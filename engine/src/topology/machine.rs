@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Most PCI functions and NUMA nodes that are looked at; servers have a few hundred functions.
+/// Maximum PCI functions and NUMA nodes to read; servers have a few hundred functions.
 pub const PCI_DEVICES_MAX: usize = 16_384;
 
 /// Distance of memory on the same NUMA node, and the assumed one of another without firmware data
@@ -41,15 +41,15 @@ pub struct NumaNode {
 pub struct Nic {
     /// Its name, such as `mlx5_0`.
     pub name: String,
-    /// Its driver, such as `mlx5_core`; of a software device, what it is recognised as, such as
+    /// Its driver, such as `mlx5_core`; for a software device its profile, such as
     /// `rxe`.
     pub kind: String,
-    /// Its NUMA node, where the kernel knows.
+    /// Its NUMA node, if the kernel reports it.
     pub numa: Option<u32>,
     /// Its PCI address, or that of the network interface below a software device; empty if it has
     /// none.
     pub pci: String,
-    /// One of its ports is active: packets can pass.
+    /// Whether one of its ports is active.
     pub active: bool,
     /// Every PCI address from the root of the machine to the device.
     #[serde(skip)]
@@ -65,7 +65,7 @@ pub struct Gpu {
     pub location: String,
     /// Its PCI address.
     pub pci: String,
-    /// Its NUMA node, where the kernel knows.
+    /// Its NUMA node, if the kernel reports it.
     pub numa: Option<u32>,
     /// Every PCI address from the root of the machine to the device.
     #[serde(skip)]
@@ -75,11 +75,11 @@ pub struct Gpu {
 /// The parts of a machine that data paths depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Machine {
-    /// By number; one if the kernel reports none.
+    /// NUMA nodes, by number; one if the kernel reports none.
     pub nodes: Vec<NumaNode>,
-    /// By name.
+    /// RDMA devices, by name.
     pub nics: Vec<Nic>,
-    /// By location.
+    /// Accelerators, by location.
     pub gpus: Vec<Gpu>,
 }
 
@@ -102,7 +102,7 @@ pub enum MachineError {
 }
 
 impl Machine {
-    /// Reads what lies below `root`, which is `/` for the machine itself. A machine without RDMA
+    /// Reads the devices below `root`, which is `/` for this machine. A machine without RDMA
     /// devices or accelerators has none, which is no error.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl Machine {
         self.nics.iter().filter(|nic| nic.active)
     }
 
-    /// There is one NUMA node, and everything is on it.
+    /// Returns whether there is a single NUMA node.
     fn is_single(&self) -> bool {
         self.nodes.len() == 1
     }
@@ -257,7 +257,7 @@ fn way(device: &Path) -> Vec<String> {
     names.filter(is_pci).map(str::to_owned).collect()
 }
 
-/// The kernel writes -1 where it does not know.
+/// Reads a device's NUMA node; the kernel writes -1 if it is unknown.
 fn numa(device: &Path) -> Option<u32> {
     read(&device.join("numa_node")).parse().ok()
 }
@@ -266,12 +266,12 @@ fn hexadecimal(path: &Path) -> Option<u32> {
     u32::from_str_radix(read(path).strip_prefix("0x")?, 16).ok()
 }
 
-/// One line; empty where there is none.
+/// Reads one line; empty if there is none.
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The names in a folder, sorted; none where there is no such folder.
+/// Returns the names in a folder, sorted; none if the folder does not exist.
 fn listed(folder: &Path, what: &'static str) -> Result<Vec<String>, MachineError> {
     let failed = |error| MachineError::Listing { what, path: folder.to_owned(), error };
     let entries = match fs::read_dir(folder) {
@@ -281,7 +281,7 @@ fn listed(folder: &Path, what: &'static str) -> Result<Vec<String>, MachineError
     let mut names = Vec::new();
     for entry in entries {
         if names.len() >= PCI_DEVICES_MAX {
-            tracing::warn!(what, limit = PCI_DEVICES_MAX, "not all of the machine's are looked at");
+            tracing::warn!(what, limit = PCI_DEVICES_MAX, "only some of the machine's are read");
             break;
         }
         names.extend(entry.map_err(failed)?.file_name().into_string().ok());

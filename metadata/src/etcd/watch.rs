@@ -18,7 +18,7 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     prefix: String,
     stream: Option<WatchStream>,
-    /// Changes of one answer that were not yielded yet.
+    /// Changes of one answer that are not yielded yet.
     told: VecDeque<Change>,
 }
 

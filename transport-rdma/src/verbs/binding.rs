@@ -20,7 +20,7 @@ pub(super) use rdma_sys::{
 pub(super) use rdma_sys::{ibv_post_recv, ibv_recv_wr};
 
 #[cfg(not(target_pointer_width = "64"))]
-compile_error!("the verbs backend is made for 64-bit machines alone");
+compile_error!("the verbs backend supports only 64-bit machines");
 
 /// The library that is loaded.
 const LIBRARY: &str = "libibverbs.so.1";

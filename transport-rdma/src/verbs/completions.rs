@@ -147,7 +147,7 @@ impl CompletionQueues {
         (reserved, table.shards.iter().map(|shard| u64::from(shard.entries)).sum())
     }
 
-    /// Brings a list of the queues up to date; none goes before all do.
+    /// Updates a list of the queues; queues are only added.
     pub(super) fn refresh(&self, known: &mut Vec<Arc<Shard>>) {
         if known.len() != self.made.load(Ordering::Acquire) {
             known.clone_from(&self.table.lock().shards);
@@ -162,7 +162,7 @@ impl CompletionQueues {
         self.table.lock().books[shard.number].leaving
     }
 
-    /// The queue was seen empty after `entries` were leaving.
+    /// Frees `entries`, which were leaving before the queue was seen empty.
     pub(super) fn on_empty(&self, shard: &Shard, entries: u32) {
         let mut table = self.table.lock();
         let books = &mut table.books[shard.number];

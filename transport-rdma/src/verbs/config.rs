@@ -42,7 +42,7 @@ pub struct NicConfig {
     /// Cap on outstanding reads of a queue pair, each way; at least 1. The smaller of both sides'
     /// is used.
     pub rd_atomic_max: u8,
-    /// A device waits 4.096 µs times two to the power of this for an answer, 1 to 31. Devices
+    /// Exponent n of the ACK timeout, 4.096 µs × 2^n; 1 to 31. Devices
     /// stretch it; time limits that matter are the caller's.
     pub timeout_exponent: u8,
     /// Number of retries after that timeout; at most [`RETRY_COUNT_MAX`].
@@ -51,12 +51,12 @@ pub struct NicConfig {
     pub drain: Duration,
     /// Method of waiting for completions.
     pub polling: Polling,
-    /// Entries of a completion queue, which lanes share; at most what the device can make. Further
+    /// Entries of a completion queue, which lanes share; at most the device's maximum. Further
     /// queues are made when it is full, [`crate::COMPLETION_QUEUES_MAX`] at most.
     pub completion_entries: u32,
     /// Queue pairs that exist at once, in all lanes; at most the device's own number.
     pub queue_pairs_max: u32,
-    /// A lane on which nothing was posted and nothing ended for one to two of these is probed with
+    /// Interval of idle checks. A lane without postings and completions for one to two of them is probed with
     /// an empty read, since a queue pair without traffic never notices that its peer is gone.
     pub idle_probe: Option<Duration>,
 }

@@ -40,8 +40,8 @@ impl Nic {
         self.make(lifecycle, psns, None)
     }
 
-    /// Like [`Nic::create`], and announces the address that fits what is known of this peer's: a
-    /// message has room for one, so what did not fit at the last connect is changed here. After a
+    /// Like [`Nic::create`], and announces the address that fits the known ones of this peer: a
+    /// message carries one, so an address that failed at the last connect is changed here. After a
     /// failed connect the next lane to the same peer announces another address where that helps.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Nic {
     /// address; the first queue pair that fails ends it.
     ///
     /// # Errors
-    /// The lane is not connected; it takes nothing and is to be retired. Addresses that do not fit
+    /// The lane is not connected; it accepts no slices and must be retired. Addresses that do not fit
     /// are charged to the peer, and so worth another lane, where [`Nic::create_for`] has another
     /// address to try or the peer is the one to change its own.
     pub fn connect(&self, lifecycle: Lifecycle, peer: &Body) -> Result<(), VerbsError> {
@@ -283,7 +283,7 @@ impl Nic {
         Err(VerbsError { detail, ..error })
     }
 
-    /// Present index of an address in the port's table: indices move when addresses come and go.
+    /// Returns the current index of an address in the port's table, since indices change.
     fn place(&self, wanted: &GidEntry) -> Result<u8, VerbsError> {
         let context = &self.shared.context;
         let error = |detail| context.error(Side::Local, "wire", 0, detail);

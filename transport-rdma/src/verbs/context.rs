@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 
 /// `link_layer` of a port that is not InfiniBand's (`IBV_LINK_LAYER_ETHERNET`).
 const LINK_LAYER_ETHERNET: u8 = 2;
-/// Most entries read of a GID table.
+/// Maximum entries read of a GID table.
 const GIDS_MAX: usize = crate::ENTRIES_MAX;
 
 /// An open device, closed when dropped: after everything that was made with it, which holds it.
@@ -108,7 +108,7 @@ pub(crate) fn devices() -> Result<Vec<String>, RdmaUnavailable> {
     if names.is_empty() { Err(RdmaUnavailable::NoDevice) } else { Ok(names) }
 }
 
-/// errno of this thread's last call. To be read before anything else runs.
+/// errno of this thread's last call. Must be read before any other call.
 pub(super) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -159,7 +159,7 @@ impl Context {
         unsafe { (*self.raw).async_fd }
     }
 
-    /// A failure of our own side, in the words of the error number.
+    /// Returns the error of a failed call, charged to the local side.
     pub(super) fn failed(&self, call: &'static str, code: i32) -> VerbsError {
         self.error(Side::Local, call, code, words_of(code))
     }
@@ -175,7 +175,7 @@ impl Context {
         VerbsError { side, call, code, device, detail, limit: None }
     }
 
-    /// Judges what a call returned.
+    /// Checks the return value of a call.
     pub(super) fn check(&self, call: &'static str, returned: i32) -> Result<(), VerbsError> {
         code_of(returned).map_or(Ok(()), |code| Err(self.failed(call, code)))
     }
@@ -213,7 +213,7 @@ impl Context {
         })
     }
 
-    /// The addresses of a port that are set, at this moment.
+    /// Returns the current non-empty GIDs of a port.
     pub(super) fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let none =
             RawGidEntry { gid: [0; 16], gid_index: 0, port_num: 0, gid_type: 0, ndev_ifindex: 0 };
@@ -264,7 +264,7 @@ fn mtu_bytes(number: u32) -> u32 {
     if (1..=5).contains(&number) { 128 << number } else { 0 }
 }
 
-/// The largest path MTU of at most so many bytes, as the library counts them.
+/// Returns the `ibv_mtu` value of the largest path MTU of at most `bytes`.
 pub(super) fn mtu_number(bytes: u32) -> Option<u32> {
     (1..=5).rev().find(|number| mtu_bytes(*number) <= bytes)
 }

@@ -6,22 +6,22 @@ use parking_lot::Mutex;
 /// Use of each limit by a NIC of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicLoad {
-    /// Lanes, without those that are just being made.
+    /// Lanes, without those under creation.
     pub lanes: usize,
     /// `NicConfig::lanes_max`.
     pub lanes_max: usize,
     /// Queue pairs of all lanes.
     pub queue_pairs: u64,
-    /// `NicConfig::queue_pairs_max`, or the device's number where that is less. Other processes may
-    /// have some of the device's.
+    /// `NicConfig::queue_pairs_max`, or the device's maximum if that is less. Other processes may
+    /// use some of them.
     pub queue_pairs_max: u64,
     /// Entries of completion queues that are reserved.
     pub completion_entries: u64,
     /// Entries of the completion queues that were made so far.
     pub completion_entries_made: u64,
-    /// Registered regions, with one of the NIC's own.
+    /// Registered regions, the NIC's own one included.
     pub regions: u64,
-    /// The device's number.
+    /// The device's maximum.
     pub regions_max: u64,
 }
 

@@ -25,7 +25,7 @@ const LID_CHANGE: u32 = 11;
 const LAST_REQUEST_REACHED: u32 = 16;
 const GID_CHANGE: u32 = 18;
 
-/// An event, acknowledged, with what it is about read before that: afterwards it may be gone.
+/// An acknowledged event. Its object is read before the acknowledgement, after which it may be gone.
 pub(super) enum Heard {
     CompletionQueue { shard: usize },
     QueuePair { kind: u32, number: u32 },

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Interval between checks for remaining users of a retiring lane.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Queue pairs before their room in a completion queue: they are destroyed in this order.
+/// Queue pairs, and their entries in a completion queue: they are destroyed in this order.
 struct Objects {
     queue_pairs: Vec<QueuePair>,
     reservation: Reservation,
@@ -104,7 +104,7 @@ pub(super) struct Lane {
     pub(super) setup: LaneSetup,
 }
 
-/// Bytes of a peer's as requests name them; `None` if the key is longer than a device's.
+/// Converts a remote span to its form in requests; `None` if the key is longer than a device's.
 fn remote_of(remote: RemoteSpan) -> Option<rdma_t> {
     Some(rdma_t { remote_addr: remote.address, rkey: u32::try_from(remote.key).ok()? })
 }
@@ -270,8 +270,8 @@ impl Lane {
         }
     }
 
-    /// Makes `postings` requests of the queue pairs, as far as there is room, and remembers each with
-    /// its memory. The others end.
+    /// Converts `postings` to requests of the queue pairs, up to their capacity, and stores each with
+    /// its memory. The others complete.
     fn admit(
         &self,
         postings: &mut Vec<Posting>,
@@ -341,7 +341,7 @@ impl Lane {
         self.context().error(Side::Local, "post", 0, detail)
     }
 
-    /// The device has the slice and has not reported its completion.
+    /// Returns whether the device has the slice and has not reported its completion.
     pub(super) fn holds(&self, slice: SliceId) -> bool {
         let is_it = |held: &Held| matches!(&held.purpose, Purpose::Slice(posting) if posting.slice == slice);
         self.state.lock().in_flight.any(is_it)
@@ -361,8 +361,8 @@ impl Lane {
         }
     }
 
-    /// Completes the reported slices, and returns the lane's failure if this caused it. The
-    /// caller is one of those reporting until it takes that back.
+    /// Completes the reported slices, and returns the lane's failure if this caused it. The lane
+    /// counts the caller as reporting until it decrements the count.
     fn account(&self, told: &[WorkCompletion], scratch: &mut Scratch) -> Option<VerbsError> {
         let Scratch { ended, released } = scratch;
         let mut failure = None;
@@ -432,7 +432,7 @@ impl Lane {
             told.number
         );
         if told.status == FLUSHED {
-            detail.push_str("; the first error was not told");
+            detail.push_str("; the first error was not reported");
         }
         self.context().error(error.side(), "completion", code, detail)
     }
@@ -464,8 +464,8 @@ impl Lane {
     }
 
     /// Ends the lane: revoke, ERR, drain, destroy. Afterwards every slice has ended and the queue
-    /// pairs are gone, unless an error says that the kernel keeps one. `Ok(false)`: somebody still
-    /// uses them, as a Wire does that the kernel holds up; to be called again.
+    /// pairs are gone, unless an error says that the kernel keeps one. `Ok(false)`: they are
+    /// still in use, such as by a connect blocked in the kernel; call again.
     pub(super) fn retire(&self, deadline: Instant) -> Result<bool, VerbsError> {
         let _one_at_a_time = self.retiring.lock();
         self.revoke();

@@ -19,7 +19,7 @@ pub(super) struct Lanes {
     queue_pairs_max: u32,
     pub(super) by_lifecycle: BTreeMap<u64, Arc<Lane>>,
     pub(super) by_serial: BTreeMap<u32, Arc<Lane>>,
-    /// Their queue pairs are counted already.
+    /// Lifecycles under creation; their queue pairs are counted already.
     making: BTreeSet<u64>,
     queue_pairs: u64,
     next: u32,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most queue pairs made and destroyed by one [`Nic::skip_numbers`].
+/// Maximum queue pairs created and destroyed by one [`Nic::skip_numbers`].
 pub const NUMBERS_SKIPPED_MAX: u32 = 4_096;
 
 /// State shared between the NIC and its poller thread.
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) counts: Arc<Counts>,
     pub(super) profile: &'static DeviceProfile,
     pub(super) probe_patience: Duration,
-    /// Destination of probes.
+    /// Local memory of probes.
     pub(super) scratch: Registration,
 }
 
@@ -50,7 +50,7 @@ impl Shared {
         self.lanes.lock().by_lifecycle.get(&lifecycle.0).cloned()
     }
 
-    /// The lane of a work request's name.
+    /// Returns the lane of a work request's serial number.
     pub(super) fn lane_of(&self, serial: u32) -> Option<Arc<Lane>> {
         self.lanes.lock().by_serial.get(&serial).cloned()
     }
@@ -60,7 +60,7 @@ impl Shared {
     }
 }
 
-/// One port of one device. Its calls may block as they say and want threads that may; none waits
+/// One port of one device. Its calls may block as documented and need threads that may; none waits
 /// for another's peer. Dropping it retires its lanes; registrations may outlive it.
 pub struct Nic {
     // Dropped first: its thread uses what follows.
@@ -156,13 +156,13 @@ impl Nic {
         &self.recognised
     }
 
-    /// The address that was chosen when the NIC was opened, and why. Lanes announce it unless
+    /// Returns the address that was chosen at the NIC's opening, and the reason. Lanes announce it unless
     /// something is known of their peer; see [`Nic::create_for`].
     pub fn gid(&self) -> &ChosenGid {
         &self.gid
     }
 
-    /// The present addresses of the NIC, best first.
+    /// Returns the current addresses of the NIC, best first.
     ///
     /// # Errors
     /// No usable address, or a failed call.
@@ -196,7 +196,7 @@ impl Nic {
         Registration::new(Arc::clone(&self.domain), span, access, options)
     }
 
-    /// Memory of other devices can be registered.
+    /// Returns whether memory of other devices can be registered.
     pub fn offers_dmabuf(&self) -> bool {
         DeviceRegistration::is_offered(&self.domain)
     }
@@ -218,7 +218,7 @@ impl Nic {
         DeviceRegistration::new(domain, dmabuf, offset, bytes, address, access)
     }
 
-    /// Makes and destroys queue pairs, so that the next numbers differ from those of an earlier
+    /// Creates and destroys queue pairs, so that the next numbers differ from those of an earlier
     /// incarnation. Blocks for a system call or two each.
     ///
     /// # Errors
@@ -235,8 +235,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. What cannot be
-    /// taken ends at once, reported before this returns: `Released` with [`Sent::None`] when the lane
+    /// Posts slices on a lane and leaves `postings` empty. Waits for no completion. A slice that cannot be
+    /// posted ends at once, reported before this returns: `Released` with [`Sent::None`] when the lane
     /// is gone, broken, not connected yet or full, `Refused` when it could never be posted.
     pub fn post(&self, lane: Lifecycle, postings: &mut Vec<Posting>) {
         if let Some(lane) = self.shared.lane(lane) {
@@ -250,10 +250,10 @@ impl Nic {
     }
 
     /// Reads over each queue pair of a connected lane, and waits until all have answered: a byte of
-    /// `remote`, or nothing at all, which needs no key. The peer may be wiring still; the device
+    /// `remote`, or nothing at all, which needs no key. The peer may still be connecting; the device
     /// tries for as long as [`NicConfig::retries`] says. Blocks for `patience` at most.
     ///
-    /// Whether an answer tells an earlier pairing from this one depends on the device, see
+    /// Some devices also answer for an earlier pairing, see
     /// [`DeviceProfile::drops_stale_reads`].
     ///
     /// # Errors
@@ -306,7 +306,7 @@ impl Nic {
         let Some(lane) = self.shared.lane(lifecycle) else { return Ok(()) };
         let gone = lane.retire(Instant::now() + self.config.drain);
         if matches!(gone, Ok(false)) {
-            let detail = "the lane is in use; it is to be retired again";
+            let detail = "the lane is in use; retire it again";
             return Err(self.shared.context.error(Side::Local, "retire", 0, detail));
         }
         let mut lanes = self.shared.lanes.lock();
@@ -317,12 +317,12 @@ impl Nic {
         gone.map(|_| ())
     }
 
-    /// Lanes that exist.
+    /// Returns the number of lanes.
     pub fn lanes(&self) -> usize {
         self.shared.lanes.lock().len()
     }
 
-    /// A lane's device holds a slice whose completion it has not reported. Scans all work in flight
+    /// Returns whether the device holds a slice without a reported completion. Scans all work in flight
     /// on the lane.
     pub fn holds(&self, lane: Lifecycle, slice: SliceId) -> bool {
         self.shared.lane(lane).is_some_and(|lane| lane.holds(slice))

@@ -49,7 +49,7 @@ macro_rules! destroyed_by {
     };
 }
 
-/// A protection domain: what may be used together.
+/// A protection domain.
 pub(super) struct Domain {
     pub(super) id: DeviceId,
     pub(super) context: Arc<Context>,
@@ -188,7 +188,7 @@ unsafe impl Sync for CompletionQueue {}
 destroyed_by!(CompletionQueue, ibv_destroy_cq, channel.context);
 
 impl CompletionQueue {
-    /// Makes a queue with room for `entries`, whose events carry `name`.
+    /// Creates a queue of `entries` entries, whose events carry `name`.
     pub(super) fn new(channel: Arc<Channel>, entries: u32, name: u64) -> Result<Self, VerbsError> {
         let context = &channel.context;
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
@@ -281,7 +281,7 @@ pub(super) struct Numbers {
 }
 
 impl QueuePair {
-    /// Makes a queue pair for one-sided work of up to `depth` requests, in INIT.
+    /// Creates a queue pair for one-sided work of up to `depth` requests, in INIT.
     pub(super) fn new(
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
@@ -294,7 +294,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Makes a queue pair, in RESET.
+    /// Creates a queue pair, in RESET.
     fn created(
         domain: Arc<Domain>,
         completions: Arc<CompletionQueue>,
@@ -342,7 +342,7 @@ impl QueuePair {
         self.modify("ibv_modify_qp(INIT)", attributes, mask)
     }
 
-    /// To RESET: forgets the peer, and all that is outstanding without a word. For an experiment
+    /// Moves to RESET, which silently drops the peer and all outstanding work. For an experiment
     /// alone.
     pub(super) fn reset(&self) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 /// Memory that a NIC may read and write: pinned and mapped while it is held, which every slice in
-/// flight does. Dropping the last clone takes the key from peers.
+/// flight does. Dropping the last clone revokes the peers' key.
 #[derive(Clone)]
 pub struct Registration {
     inner: Arc<Registered>,
@@ -77,8 +77,8 @@ impl Region {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
     /// Writes may arrive in another order than they were sent, which is faster on some machines. A
-    /// completion still says that all is there; a program that looks for the last byte of a message
-    /// breaks. Drivers and kernels that do not know it pay no heed, and there is no way to see that.
+    /// completion still implies that all bytes are there; a program that polls the last byte of a message
+    /// breaks. Drivers and kernels without support ignore it silently.
     pub relaxed_ordering: bool,
 }
 
@@ -88,7 +88,7 @@ const RELAXED_ORDERING: u32 = 1 << 20;
 const NO_DESCRIPTOR: i32 = libc::EBADF;
 
 /// Memory of another device, such as a GPU, that peers may read and write through this NIC: known
-/// by a dmabuf, and only the far side of a slice. Dropping the last clone takes the key from peers.
+/// by a dmabuf, and only the far side of a slice. Dropping the last clone revokes the peers' key.
 #[derive(Clone)]
 pub struct DeviceRegistration {
     region: Arc<Region>,
@@ -97,7 +97,7 @@ pub struct DeviceRegistration {
 }
 
 impl DeviceRegistration {
-    /// Device and library support it.
+    /// Returns whether device and library support it.
     pub(super) fn is_offered(domain: &Domain) -> bool {
         Self::call(domain, -1, 0, SMALLEST, 0, 0).is_err_and(|error| error.code == NO_DESCRIPTOR)
     }
@@ -160,7 +160,7 @@ impl DeviceRegistration {
 }
 
 const DMABUF_CALL: &str = "ibv_reg_dmabuf_mr";
-/// A page, which the question whether dmabufs are offered names.
+/// Length of one page, for the check of dmabuf support.
 const SMALLEST: u64 = 4096;
 
 fn access_flags(is_writable: bool, access: Access) -> u32 {

@@ -1,4 +1,4 @@
-//! Reports of a NIC other than ends of slices and lanes.
+//! Reports of a NIC other than completions and lane failures.
 
 use handfast_transport::LaneSink;
 
@@ -15,7 +15,7 @@ pub enum DeviceEvent {
         /// Its number.
         port: u32,
     },
-    /// Addresses of a port came or went.
+    /// Addresses of a port were added or removed.
     AddressesChanged {
         /// Its number.
         port: u32,
@@ -29,6 +29,6 @@ pub enum DeviceEvent {
 /// The receiver of a NIC's reports. Called from the NIC's own thread, and from within `post` and
 /// `retire`, without a lock of the NIC held; it must not block and may post. It must not retire.
 pub trait NicSink: LaneSink {
-    /// The device reports an event.
+    /// Handles an event of the device.
     fn on_device_event(&self, _event: DeviceEvent) {}
 }

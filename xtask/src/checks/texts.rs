@@ -95,13 +95,13 @@ const RULES: [Rule; 10] = [
         budgets: &[
             ("cli", 1),
             ("core", 13),
-            ("engine", 32),
-            ("sim", 10),
+            ("engine", 20),
+            ("sim", 6),
             ("sim-tests", 6),
             ("transport", 2),
-            ("transport-rdma", 21),
-            ("transport-sim", 2),
-            ("transport-tcp", 8),
+            ("transport-rdma", 19),
+            ("transport-sim", 1),
+            ("transport-tcp", 3),
         ],
     },
     Rule {

@@ -14,10 +14,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A device waits 4.096 µs times two to the power of this for an answer, 268 ms, and asks again so
-/// often: a silent peer is noticed after 1.3 s, by devices that stretch the wait after more. With 67 ms
-/// a slow device gave up reads that were still coming in, and some kernels tell of such a read that
-/// it succeeded (docs/hardware.md).
+/// Exponent of the ACK timeout: 4.096 µs × 2^16 = 268 ms. With the retries a device detects an
+/// unresponsive peer after 1.3 s, or later if it stretches the timeout. With 67 ms
+/// a slow device aborted reads that were still arriving, and some kernels reported such a read
+/// as successful (docs/hardware.md).
 const TIMEOUT_EXPONENT: u8 = 16;
 const RETRIES: u8 = 4;
 
@@ -59,7 +59,7 @@ fn matrix(options: &RdmaOptions) -> PriorityMatrix {
     options.matrix.clone().unwrap_or_else(found).of_nics(&options.devices)
 }
 
-/// Checks that need no device.
+/// Checks the options that need no device.
 fn check(options: &RdmaOptions) -> Result<(), Error> {
     let invalid = |text| Err(Error::local(Stage::Configuration, Cause::Invalid(text)));
     let devices = &options.devices;
@@ -124,7 +124,7 @@ fn open_first(
     Err(first.map_or_else(|| failed("there is no device".to_owned()), of_device))
 }
 
-/// An error of a device as the engine reports it.
+/// Converts a device's error to an engine error.
 pub(super) fn of_device(error: VerbsError) -> Error {
     Error::new(error.side, Stage::Device, TransportError::from(error))
 }
@@ -151,7 +151,7 @@ fn by_address(mut names: Vec<String>, address: Option<Ipv6Addr>) -> Vec<String> 
     names
 }
 
-/// A GID in the kernel's text form, eight groups of four digits, as control messages have it.
+/// Converts a GID from the kernel's text form, eight groups of four digits, to that of messages.
 fn kernel_text(text: &str) -> Option<String> {
     text.parse::<Ipv6Addr>().ok().map(gid_text).or_else(|| parse_gid(text).ok().map(gid_text))
 }

@@ -1,4 +1,4 @@
-//! Lanes over queue pairs, or over TCP where that is allowed and RDMA cannot be had.
+//! Lanes over queue pairs, or over TCP if that is allowed and RDMA is unavailable.
 
 use super::device::Opened;
 use super::regions::LocalRegions;
@@ -34,7 +34,7 @@ const PSN_BITS: u32 = 24;
 #[derive(Clone)]
 pub(super) struct Lane {
     pub(super) peer: NicPath,
-    /// Our NIC.
+    /// The local NIC.
     pub(super) nic: Arc<Nic>,
     pub(super) has_queue_pairs: bool,
     pub(super) transport_kind: TransportKind,
@@ -46,7 +46,7 @@ pub(super) struct Lanes<N: Net> {
 }
 
 pub(super) struct Inner<N: Net> {
-    /// Our NICs, at least one, and their names.
+    /// The local NICs, at least one, and their names.
     nics: Vec<Opened>,
     pub(super) watch: Arc<Watch>,
     pub(super) steps: Steps,
@@ -76,7 +76,7 @@ impl<N: Net> Lanes<N> {
     }
 }
 
-/// A limit that another lane's end lifts is worth a second attempt.
+/// Converts an error; a limit that another lane's end lifts permits a second attempt.
 pub(super) fn not_created(error: VerbsError) -> NotCreated {
     let of_lanes = |limit: &LimitReached| {
         let LimitReached { limit, .. } = limit;
@@ -91,7 +91,7 @@ impl<N: Net> Inner<N> {
         self.known.read().get(&lane).cloned()
     }
 
-    /// The NIC of a lane that runs over RDMA.
+    /// Returns the NIC of a lane over RDMA.
     fn nic_of(&self, lane: Lifecycle) -> Option<Arc<Nic>> {
         let known = self.known.read();
         known
@@ -111,7 +111,7 @@ impl<N: Net> Inner<N> {
         }
     }
 
-    /// The NIC that a lane to `peer` runs over.
+    /// Returns the NIC for a lane to `peer`.
     fn nic(&self, peer: &NicPath) -> Result<&Arc<Nic>, TransportError> {
         self.nic_named(peer.rail().map(|(_, ours)| ours))
     }
@@ -126,7 +126,7 @@ impl<N: Net> Inner<N> {
         })
     }
 
-    /// The alternative to RDMA for a lane to `peer`; none for a rail.
+    /// Returns TCP as the alternative to RDMA for a lane to `peer`; none for a rail.
     fn tcp_beside(&self, peer: &NicPath) -> Option<&TcpTransport<N>> {
         self.parts.tcp.as_ref().filter(|_| peer.rail().is_none())
     }
@@ -255,7 +255,7 @@ impl<N: Net> Inner<N> {
         self.forget(lifecycle).await
     }
 
-    /// Forgets a lane that has no queue pairs, or none any more.
+    /// Forgets a lane without queue pairs.
     pub(super) async fn forget(&self, lifecycle: Lifecycle) -> Result<(), TransportError> {
         if let Some(tcp) = &self.parts.tcp {
             // Of a lane over a rail it knows nothing.

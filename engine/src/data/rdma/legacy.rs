@@ -1,4 +1,4 @@
-//! Lanes to Mooncake nodes, which have no key of ours (rule H13): what their handshake leaves unsaid.
+//! Lanes to Mooncake nodes, and the attributes that their handshake omits (rule H13).
 
 use super::lanes::{Inner, Lane, QUEUE_PAIRS_PER_LANE, not_created};
 use crate::path::devices_on;
@@ -10,19 +10,19 @@ use handfast_transport_tcp::Net;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First packet sequence number of either side: Mooncake's are not announced.
+/// First packet sequence number of both sides, since Mooncake announces none.
 const PSN: u32 = 0;
 /// Largest path MTU of a Mooncake node, in bytes (`MC_MTU`). It takes the smaller of this and its
-/// port's, as we do: two ports with different ones cannot be brought together.
+/// port's, as we do: two ports with different MTUs cannot be connected.
 const MTU_BYTES: u32 = 4096;
-/// Outstanding reads that a Mooncake node sets its queue pairs to, both ways.
+/// Outstanding reads of a Mooncake node's queue pairs, both ways.
 const RD_ATOMIC: u32 = 16;
 /// Time limit of a probe: less than the life cycle's limit of an operation (`Timing::operation`, 5
 /// s), and longer than a device retries towards a silent peer.
 const PROOF_MAX: Duration = Duration::from_secs(4);
 
 impl<N: Net> Inner<N> {
-    /// Makes queue pairs alone, at the address that our descriptor tells: older releases look it
+    /// Creates queue pairs without a TCP slot, at the descriptor's address, since older releases look it
     /// up there.
     pub(super) async fn create_legacy(
         self: Arc<Self>,
@@ -52,7 +52,7 @@ impl<N: Net> Inner<N> {
         Err(refused)
     }
 
-    /// Wires towards the queue pairs of a Mooncake node, with what it takes for granted.
+    /// Connects to the queue pairs of a Mooncake node, with its default attributes.
     pub(super) async fn connect_legacy(
         &self,
         lifecycle: Lifecycle,
@@ -63,7 +63,7 @@ impl<N: Net> Inner<N> {
         Ok(self.steps.run(&peer, move || nic.connect(lifecycle, &body)).await?)
     }
 
-    /// Makes and destroys queue pairs.
+    /// Creates and destroys queue pairs to advance their numbers.
     pub(super) async fn skip_numbers(
         self: Arc<Self>,
         peer: NicPath,
@@ -73,8 +73,8 @@ impl<N: Net> Inner<N> {
         Ok(self.steps.run(&peer, move || nic.skip_numbers(count)).await?)
     }
 
-    /// Reads nothing, which needs no key: the peer's device answers for the queue pair, and where it
-    /// tells an earlier pairing from this one by a read it does so by an empty one as well
+    /// Posts an empty read, which needs no key: the peer's device answers for the queue pair, and if it
+    /// distinguishes an earlier pairing from this one by a read, an empty one suffices
     /// (`transport-rdma/tests/rdma/hazards.rs`).
     pub(super) async fn probe(self: Arc<Self>, lifecycle: Lifecycle) -> Result<(), TransportError> {
         let Some(Lane { peer, nic, .. }) = self.lane(lifecycle) else {
@@ -85,7 +85,7 @@ impl<N: Net> Inner<N> {
     }
 }
 
-/// A Mooncake node's announcement, completed by its defaults.
+/// Completes a Mooncake node's announcement with its defaults.
 fn complete(body: Body) -> Result<Body, TransportError> {
     let pairs = body.queue_pairs.len();
     if pairs != QUEUE_PAIRS_PER_LANE as usize {

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 
-/// Registrations at once, those of segments and of transfers together. Devices know some hundred
-/// thousand, of which other processes want their share.
+/// Maximum registrations of segments and transfers together. Devices support some hundred
+/// thousand, shared by all processes.
 pub(crate) const REGISTRATIONS_MAX: usize = 16_384;
 
 /// The registrations of a region, one for each device.
@@ -39,12 +39,12 @@ pub(super) struct LocalRegions(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     blocks: BTreeMap<u64, Vec<Weak<LocalRegion>>>,
-    /// Entries of all lists, those included whose registration is gone.
+    /// Number of entries in all lists, stale ones included.
     entries: usize,
 }
 
 impl LocalRegions {
-    /// A registration that covers the bytes.
+    /// Finds a registration that covers the bytes.
     pub(super) fn find(&self, span: &Span) -> Option<Arc<LocalRegion>> {
         let known = self.0.lock();
         let of_block = known.blocks.get(&span.memory().address())?;

@@ -31,8 +31,8 @@ impl Steps {
         Ok(Self { pool: Some(pool), device: device.to_owned() })
     }
 
-    /// Does a step when it is the peer's turn and none of its steps is under way. A step whose end
-    /// nobody waits for any more when its turn comes is left out.
+    /// Runs a step in the peer's turn, after its earlier steps. A step is skipped if its caller
+    /// no longer waits when its turn comes.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         peer: &NicPath,
@@ -76,7 +76,7 @@ impl Steps {
 }
 
 impl Drop for Steps {
-    /// Steps under way are waited for, a second or two, and not by a thread of the runtime.
+    /// Waits for running steps, a second or two, on a blocking thread.
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take()
             && let Ok(background) = Handle::try_current()

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
-/// Time for a withdrawn slice to end by itself. A queue pair releases nothing, so past this its
-/// lane is ended, which releases all. Longer than a device retries towards a silent peer.
+/// Timeout for a withdrawn slice to complete by itself. A queue pair releases nothing, so past it the
+/// lane fails, which releases all. Longer than a device retries towards a silent peer.
 const WITHDRAWAL: Duration = Duration::from_millis(1_000);
 
 /// Facts about a lane that the device does not know.
@@ -31,14 +31,14 @@ pub(super) struct Watch {
     /// Fallbacks, where lanes may use TCP instead.
     fallbacks: Option<Fallbacks>,
     clock: Arc<dyn Clock>,
-    /// Calls come from the device's own thread as well.
+    /// Runtime handle, since calls also come from the device's own thread.
     runtime: Handle,
     facts: RwLock<BTreeMap<Lifecycle, Arc<Facts>>>,
     fallback: Mutex<RdmaFallback>,
 }
 
 impl Watch {
-    /// To be made within the runtime.
+    /// Creates a watch. Call within the runtime.
     pub(super) fn new(
         lanes: Arc<dyn LaneSink>,
         fallbacks: Option<Fallbacks>,
@@ -63,7 +63,7 @@ impl Watch {
         self.facts.write().remove(&lane);
     }
 
-    /// Sees to it that a slice ends soon.
+    /// Fails the lane if the withdrawn slice does not complete in time.
     pub(super) fn want_back(self: &Arc<Self>, nic: &Arc<Nic>, lane: Lifecycle, slice: SliceId) {
         let at = self.clock.now() + WITHDRAWAL;
         let (watch, nic, clock) = (Arc::downgrade(self), Arc::downgrade(nic), self.clock.clone());
@@ -73,8 +73,7 @@ impl Watch {
             // The device is asked: it may have ended while it was asked back.
             if nic.holds(lane, slice) {
                 let limit_ms = WITHDRAWAL.nanos() / 1_000_000;
-                let detail =
-                    format!("a slice that nobody wants any more did not end within {limit_ms} ms");
+                let detail = format!("a withdrawn slice did not end within {limit_ms} ms");
                 let error = TransportError::new(Side::Local, "withdraw", detail);
                 watch.lanes.on_lane_failed(lane, error);
             }
@@ -85,7 +84,7 @@ impl Watch {
         self.facts.read().get(&lane).cloned()
     }
 
-    /// A lane that never had an answer says something about RDMA; one that had, about the peer.
+    /// Records the failure of a lane without any answer as a failure of RDMA.
     fn doubt(&self, facts: &Facts, error: &TransportError) {
         let Some(fallbacks) = &self.fallbacks else { return };
         let silent = error.side == Side::Peer && error.call == "completion";
@@ -133,9 +132,9 @@ impl NicSink for Watch {
     fn on_device_event(&self, event: DeviceEvent) {
         match event {
             DeviceEvent::DeviceLost | DeviceEvent::PortDown { .. } => {
-                warn!(?event, "the RDMA device tells");
+                warn!(?event, "an event of the RDMA device");
             }
-            _ => debug!(?event, "the RDMA device tells"),
+            _ => debug!(?event, "an event of the RDMA device"),
         }
     }
 }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Pairs of NICs that are counted one by one for a peer: twice as many as there are rails, for one
-/// that comes back with other NICs. What goes over others is in its counts by carrier alone.
+/// Maximum pairs of NICs counted individually for a peer: twice the maximum of rails, for a peer
+/// that returns with other NICs. Bytes over further pairs are counted by transport alone.
 pub const NIC_PAIRS_METERED_MAX: usize = 2 * handfast_core::policy::RAILS_MAX;
 
-/// One pair.
+/// Counters of one pair.
 #[derive(Default)]
 pub(crate) struct NicPair {
     /// Lanes that came up.
@@ -29,7 +29,7 @@ impl NicPair {
     }
 }
 
-/// Ours and the peer's, by name.
+/// Names of the local NIC and of the peer's.
 type Names = (String, String);
 
 /// The pairs of one peer.

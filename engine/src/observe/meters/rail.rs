@@ -15,7 +15,7 @@ pub const LATENCY_MAX_NS: u64 = (1 << MAX_POWER) - 1;
 static CONFIG: LazyLock<Config> =
     LazyLock::new(|| Config::new(GROUPING_POWER, MAX_POWER).expect("constants that are in range"));
 
-/// One way over one kind of lane.
+/// Counters of one direction over one transport.
 pub(crate) struct Way {
     /// Bytes of batches that succeeded.
     pub(crate) bytes: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Rail {
 }
 
 impl Rail {
-    /// A batch finished. One with both directions counts under that of its first request.
+    /// Counts a finished batch. A batch with both directions counts under that of its first request.
     pub(crate) fn on_finished(&self, direction: Direction, bytes: u64, report: &BatchReport) {
         let way = match direction {
             Direction::Write => &self.writes,

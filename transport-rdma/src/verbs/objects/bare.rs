@@ -17,7 +17,7 @@ use super::*;
 use crate::gid::GidEntry;
 use handfast_transport::{Direction, Span};
 
-/// The only port of a device that is asked.
+/// The port of a device that is used.
 const PORT: u8 = 1;
 
 /// A device with one protection domain and one completion queue.
@@ -64,7 +64,7 @@ pub struct BareAddress {
 /// Attributes of `ibv_modify_qp`. Each `Some` sets its bit in the mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BareAttributes {
-    /// The state asked for, as rdma-core counts: RESET is 0, ERR is 6.
+    /// The requested state, in rdma-core's numbers: RESET is 0, ERR is 6.
     pub state: u32,
     /// The partition key's index.
     pub pkey_index: Option<u16>,
@@ -74,7 +74,7 @@ pub struct BareAttributes {
     pub rights: Option<BareRights>,
     /// Address of the peer.
     pub address: Option<BareAddress>,
-    /// Bytes in a packet. More than there can be is handed over as the number after the last.
+    /// Bytes in a packet. A larger value than any MTU is passed as the number after the last.
     pub path_mtu: Option<u32>,
     /// The peer's queue-pair number.
     pub peer_number: Option<u32>,
@@ -82,11 +82,11 @@ pub struct BareAttributes {
     pub receive_psn: Option<u32>,
     /// Reads of the peer that may be outstanding.
     pub max_dest_rd_atomic: Option<u8>,
-    /// Code of the pause asked for when no receive is posted.
+    /// Code of the receiver-not-ready timer.
     pub min_rnr_timer: Option<u8>,
-    /// Code of the time until a packet is sent again.
+    /// Exponent of the ACK timeout.
     pub timeout: Option<u8>,
-    /// Times a packet is sent again.
+    /// Retry count.
     pub retries: Option<u8>,
     /// Retries after a receiver-not-ready NAK (`rnr_retry`).
     pub rnr_retries: Option<u8>,
@@ -103,7 +103,7 @@ pub enum BareKind {
     Write,
     /// Reads from the peer.
     Read,
-    /// Goes into the receive that the peer posted.
+    /// Sends into a receive that the peer posted.
     Send,
 }
 
@@ -124,7 +124,7 @@ pub struct BareRequest {
     pub remote_address: u64,
     /// The peer's key.
     pub remote_key: u32,
-    /// A success is reported; failures always are.
+    /// Whether a success is reported; failures always are.
     pub signalled: bool,
 }
 
@@ -135,13 +135,13 @@ pub struct BareReceive {
     pub name: u64,
     /// Our address.
     pub address: u64,
-    /// Bytes there is room for.
+    /// Length of the buffer, in bytes.
     pub length: u32,
     /// Our key.
     pub local_key: u32,
 }
 
-/// The end of a request or a receive.
+/// The completion of a request or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BareCompletion {
     /// The name it was posted under.
