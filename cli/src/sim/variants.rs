@@ -7,8 +7,8 @@ use clap::Args;
 ///
 /// Each variant is the shipping machine with one rule broken; it is explored until an oracle
 /// breaks, and tried with random schedules. The shipping rules must hold in the same world. The
-/// variants are patches in the sources and no part of this program: `cargo xtask variants` builds
-/// one that has them.
+/// variants are patches in the sources and no part of this program: in a checkout it runs `cargo
+/// xtask variants`, which builds one that has them.
 #[derive(Args)]
 #[command(after_long_help = help::SIM_VARIANTS)]
 pub(crate) struct Variants {
@@ -21,11 +21,44 @@ pub(crate) struct Variants {
 }
 
 #[cfg(not(feature = "variants"))]
-pub(super) fn run(_: Variants) -> crate::failure::Outcome {
-    Err(crate::failure::Failure::Usage(
-        "the variants are patches in the sources: run `cargo xtask variants` in a checkout of them"
-            .to_owned(),
-    ))
+pub(super) use build::run;
+
+/// A program without the variants has cargo build one with them.
+#[cfg(not(feature = "variants"))]
+mod build {
+    use super::Variants;
+    use crate::failure::{Failure, Outcome};
+    use std::env;
+    use std::os::unix::process::CommandExt;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// Folder of the patches in a checkout.
+    const PATCHES: &str = "sim-tests/variants";
+
+    pub(crate) fn run(arguments: Variants) -> Outcome {
+        let here = env::current_dir().unwrap_or_default();
+        let Some(root) = checkout(&here) else {
+            return Err(Failure::Usage(format!(
+                "the variants are patches in the sources, and {} is in no checkout of them: run it \
+                 in one, or `cargo xtask variants` there",
+                here.display()
+            )));
+        };
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(root).args(["xtask", "variants"]).args(arguments.ids);
+        let error = cargo.args(arguments.json.then_some("--json")).exec();
+        Err(Failure::System { what: "running cargo xtask variants", error })
+    }
+
+    /// The root of the checkout that a folder is in.
+    fn checkout(folder: &Path) -> Option<PathBuf> {
+        let mut folders = folder.ancestors();
+        let is_root = |folder: &&Path| {
+            folder.join("xtask/Cargo.toml").is_file() && folder.join(PATCHES).is_dir()
+        };
+        folders.find(is_root).map(Path::to_owned)
+    }
 }
 
 #[cfg(feature = "variants")]

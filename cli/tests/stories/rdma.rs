@@ -180,7 +180,13 @@ fn falls_back(ended: &Ended, parts: &[&str]) {
     contains(warning, &["lanes run over TCP, not RDMA", "`--transport tcp`"]);
     contains(
         &ended.output,
-        &[r#""transport":"tcp""#, r#""fallbacks":[{"side":""#, r#""stage":""#, r#""cure":""#],
+        &[
+            r#""transport":"tcp""#,
+            r#""fallbacks":[{""#,
+            r#""side":""#,
+            r#""stage":""#,
+            r#""cure":""#,
+        ],
     );
 }
 
@@ -226,9 +232,7 @@ fn smoke_of_two_nics_passes_every_step() {
     for part in
         [r#""profile":"rxe""#, "rxe0 and rxe1", "10.0.0.2", "RoCE v2", "the former run was noticed"]
     {
-        // The kernel writes an address in groups of four digits.
-        let part = part.replace("10.0.0.2", "ffff:0a00:0002");
-        assert!(ended.output.contains(&part), "'{part}' is missing in: {}", ended.output);
+        assert!(ended.output.contains(part), "'{part}' is missing in: {}", ended.output);
     }
 }
 
